@@ -1,0 +1,28 @@
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help setup quickstart test
+
+help:
+	@echo "make quickstart  install into .venv, get MNIST, train five methods on Split MNIST, print one table"
+	@echo "make test        install into .venv, then lint, type-check and run the whole test suite"
+	@echo "make setup       install into .venv only: the command is $(BIN)/cclfp"
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "cclfp needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@touch $(READY)
+
+quickstart: setup
+	$(BIN)/cclfp run finetune,er,ccl-fp,ccl-fp+,joint split-mnist --scenario class --seeds 5
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest

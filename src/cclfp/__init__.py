@@ -1,0 +1,40 @@
+"""Contrastive continual learning with feature propagation.
+
+``make`` and ``load`` give a learner for your own loop; ``run`` trains methods on benchmarks, as the command ``cclfp run``
+does; ``Method`` is the base of a method of your own, ``cclfp.testing.check_method`` its test.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from cclfp._version import __version__
+from cclfp.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from cclfp.experiment import Result, run
+    from cclfp.learner import Learner, load, make
+    from cclfp.methods import Method
+
+# torch takes two seconds to import; the command line's help should not wait for it.
+_LAZY = {
+    "Learner": "learner",
+    "load": "learner",
+    "make": "learner",
+    "Method": "methods",
+    "Result": "experiment",
+    "run": "experiment",
+}
+
+__all__ = ["DataError", "InputError", "Learner", "Method", "Result", "__version__", "load", "make", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"cclfp.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'cclfp' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Engines: what runs replicas over their plans."""

@@ -1,0 +1,247 @@
+"""A job: train one (configuration, seed) and store its record, going on from a checkpoint where there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from cclfp import metrics
+from cclfp._version import __version__
+from cclfp.configuration import Configuration
+from cclfp.engine.replica import Replica
+from cclfp.errors import InputError
+from cclfp.files import write_atomic
+from cclfp.learner import make, read_tensors
+from cclfp.methods import get_method
+from cclfp.nets import build_backbone
+from cclfp.store import Record, Store
+from cclfp.streams import get_benchmark
+
+FORMAT = "cclfp checkpoint 1"
+REPORT_EVERY = 0.2  # seconds between two reports of progress
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One replica to train, and what to do with the result."""
+
+    configuration: Configuration
+    seed: int
+    store: Path
+    device: str  # auto, cpu or cuda
+    threads: int
+    fresh: bool = False
+    save: Path | None = None  # where to write the trained learner
+    checkpoint_every: float = 30.0  # seconds, at a task's end
+
+    @property
+    def key(self) -> str:
+        return self.configuration.key(self.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        paths = {"store": str(self.store), "save": None if self.save is None else str(self.save)}
+        return {**vars(self), "configuration": self.configuration.to_dict(), **paths}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        paths = {"store": Path(values["store"]), "save": None if values["save"] is None else Path(values["save"])}
+        return cls(**{**values, "configuration": Configuration.from_dict(values["configuration"]), **paths})
+
+
+def finished(job: Job, store: Store) -> Record | None:
+    """The record that makes this job unnecessary."""
+    if job.fresh or (job.save is not None and not job.save.exists()):
+        return None
+    return store.find(job.key)
+
+
+def do(job: Job, report: Report) -> Record:
+    """Train and store, unless that is done already. A run that another process is training is waited for."""
+    store = Store(job.store)
+    store.checkpoints.mkdir(parents=True, exist_ok=True)
+    checkpoint = store.checkpoints / f"{job.key}.ckpt"
+    lock = FileLock(checkpoint.with_suffix(".lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        report({"event": "note", "text": "another process is training this run: waiting for it"})
+        lock.acquire()
+    with lock:
+        record = finished(job, store)
+        if record is None:
+            replica, engine = _start(job, checkpoint, report)
+            with _threads(engine["threads"]):
+                _train(replica, job, checkpoint, engine, report)
+            if job.save is not None:
+                replica.learner.save(job.save)
+            record = _record(job, replica, engine)
+            store.add(record)
+        checkpoint.unlink(missing_ok=True)
+        # Whoever waits on the removed file finds the finished record as soon as it gets the lock.
+        checkpoint.with_suffix(".lock").unlink(missing_ok=True)
+    lock.release(force=True)
+    return record
+
+
+def pick_device(wanted: str) -> str:
+    """``auto`` is cuda where there is one."""
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise InputError(f"device {wanted!r}: expected auto, cpu or cuda")
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise InputError("device cuda was asked for, but torch sees no CUDA device here")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
+
+
+def _start(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[str, Any]]:
+    """A replica at its beginning, or where its checkpoint left it, with the engine it was started with."""
+    engine = {"engine": "eager", "precision": "float32", "threads": job.threads, "device": pick_device(job.device)}
+    saved = None
+    if checkpoint.exists() and not job.fresh:
+        try:
+            saved = read_tensors(checkpoint, FORMAT)
+            engine = _engine_of(saved, job)
+        except InputError as error:
+            report({"event": "note", "text": f"starting afresh, the checkpoint cannot be used: {error}"})
+            saved = None
+    with _threads(engine["threads"]):
+        configuration = job.configuration
+        benchmark = get_benchmark(configuration.benchmark)
+        stream = benchmark.stream(configuration.scenario, job.seed, configuration.class_order)
+        stream = stream.to(torch.device(engine["device"]))
+        if get_method(configuration.method).joint:
+            stream = stream.joint()
+        learner = make(
+            configuration.method,
+            psi=build_backbone(benchmark.backbone, job.seed),
+            num_classes=stream.num_classes,
+            memory=configuration.buffer or 0,
+            replay=configuration.replay or 0,
+            seed=job.seed,
+            scenario=configuration.scenario,
+            tasks=stream.classes,
+            transform=stream.transform,
+            device=engine["device"],
+            **configuration.hyperparameters,
+        )
+        replica = Replica(learner, stream, batch=configuration.batch, epochs=configuration.epochs)
+        if saved is not None:
+            replica.load_state_dict(saved["replica"])
+            text = f"going on from the checkpoint after task {replica.position} of {stream.num_tasks}"
+            report({"event": "note", "text": text})
+    return replica, engine
+
+
+def _engine_of(saved: dict[str, Any], job: Job) -> dict[str, Any]:
+    """The engine a checkpoint was made with; InputError where it cannot be had now."""
+    if saved["versions"] != _versions():
+        raise InputError(f"it was made with {saved['versions']}, this is {_versions()}")
+    engine: dict[str, Any] = saved["engine"]
+    if job.device != "auto" and job.device != engine["device"]:
+        raise InputError(f"it was made on {engine['device']}, not on the {job.device} asked for")
+    pick_device(engine["device"])
+    return engine
+
+
+def _train(replica: Replica, job: Job, checkpoint: Path, engine: dict[str, Any], report: Report) -> None:
+    """Train what is left, reporting progress, with a checkpoint at a task's end, at most one every so many seconds."""
+    steps = [replica.steps(position) for position in range(len(replica.stream.train_rows))]
+    last_checkpoint, last_report = time.monotonic(), 0.0
+
+    def progress(step: int) -> None:
+        nonlocal last_report
+        if (now := time.monotonic()) - last_report >= REPORT_EVERY:
+            last_report = now
+            say("step", sum(steps[: replica.position]) + step)
+
+    def say(event: str, step: int) -> None:
+        report(
+            {
+                "event": event,
+                "task": min(replica.position + 1, len(steps)),
+                "tasks": len(steps),
+                "step": step,
+                "steps": sum(steps),
+                "accuracy": replica.accuracy,
+            }
+        )
+
+    while not replica.is_done:
+        replica.advance(progress)
+        say("step", sum(steps[: replica.position]))
+        if not replica.is_done and time.monotonic() - last_checkpoint >= job.checkpoint_every:
+            state = {"format": FORMAT, "versions": _versions(), "engine": engine, "replica": replica.state_dict()}
+            write_atomic(checkpoint, functools.partial(torch.save, state))
+            last_checkpoint = time.monotonic()
+
+
+def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:
+    configuration = job.configuration
+    environment = {
+        **engine,
+        **_versions(),
+        "device_name": torch.cuda.get_device_name() if engine["device"] == "cuda" else platform.processor(),
+        "platform": platform.platform(),
+        "commit": _commit(),
+    }
+    return {
+        "key": job.key,
+        "method": configuration.method,
+        "benchmark": configuration.benchmark,
+        "scenario": configuration.scenario,
+        "buffer": configuration.buffer,
+        "seed": job.seed,
+        "configuration": configuration.to_dict(),
+        "average_accuracy": metrics.average_accuracy(replica.matrix),
+        "forgetting": metrics.forgetting(replica.matrix),
+        "backward_transfer": metrics.backward_transfer(replica.matrix),
+        "forward_transfer": metrics.forward_transfer(replica.matrix),
+        "accuracy_matrix": replica.matrix,
+        "seconds": replica.train_seconds + replica.test_seconds,
+        "train_seconds": replica.train_seconds,
+        "test_seconds": replica.test_seconds,
+        "environment": environment,
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _versions() -> dict[str, str]:
+    return {"cclfp": __version__, "torch": torch.__version__}
+
+
+@functools.cache
+def _commit() -> str | None:
+    """The commit this code is at, with a + where files were changed; None where it is not in a git checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        # A checkout of something else, with cclfp installed somewhere inside it, is not ours.
+        git("ls-files", "--error-unmatch", __file__)
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+@contextlib.contextmanager
+def _threads(n: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,58 @@
+"""A plan: for one seed and one task, which examples and which replayed examples each step uses.
+
+Sampling never looks at the model, so the whole schedule is known before the task starts. The draws are those that
+``Learner.observe`` would make, in the same order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from cclfp.memory import Memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Index tables into a stream's training examples."""
+
+    rows: Tensor  # steps x (batch + replay): a step's current rows, then its replayed rows, then -1
+    sizes: list[tuple[int, int]]  # how many current and how many replayed examples a step has
+    memory: Tensor  # the row in each filled slot after the last step
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def to(self, device: torch.device) -> Plan:
+        return dataclasses.replace(self, rows=self.rows.to(device), memory=self.memory.to(device))
+
+
+def plan_task(
+    rows: Tensor, *, batch: int, epochs: int, replay: int, memory: Memory | None, order: torch.Generator
+) -> Plan:
+    """Plan the training on the examples ``rows``, in a fresh order each epoch; the last, incomplete batch is used.
+
+    The memory's schedule is moved on to the task's end.
+    """
+    held = [] if memory is None or memory.rows is None else memory.rows.tolist()
+    held += [-1] * (memory.size - len(held) if memory is not None else 0)
+    steps: list[list[int]] = []
+    sizes: list[tuple[int, int]] = []
+    for _ in range(epochs):
+        shuffled = rows[torch.randperm(len(rows), generator=order)].tolist()
+        for start in range(0, len(shuffled), batch):
+            current = shuffled[start : start + batch]
+            replayed: list[int] = []
+            if memory is not None:
+                replayed = [held[slot] for slot in memory.schedule.draw(replay)]
+                for row, slot in zip(current, memory.schedule.place(len(current)), strict=True):
+                    if slot >= 0:
+                        held[slot] = row
+            steps.append(current + replayed)
+            sizes.append((len(current), len(replayed)))
+    width = max(map(len, steps), default=0)
+    table = torch.tensor([step + [-1] * (width - len(step)) for step in steps], dtype=torch.int64)
+    filled = len(memory) if memory is not None else 0
+    return Plan(table.reshape(len(steps), width), sizes, torch.tensor(held[:filled], dtype=torch.int64))

@@ -1,0 +1,97 @@
+"""A replica: one learner on its way through one stream, tested after every task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from cclfp.engine.eager import train_task
+from cclfp.engine.plan import Plan, plan_task
+from cclfp.learner import Learner
+from cclfp.randomness import generator
+from cclfp.streams import Stream
+
+
+class Replica:
+    """Trains a learner task by task (``advance``) and keeps its accuracy matrix.
+
+    All it knows is in ``state_dict``, so a replica that is loaded after a task goes on as if it had never stopped.
+    """
+
+    def __init__(self, learner: Learner, stream: Stream, *, batch: int = 10, epochs: int = 1) -> None:
+        self.learner, self.stream = learner, stream
+        self.batch, self.epochs = batch, epochs
+        self.position = 0  # in the stream: how many tasks are trained (a joint stream has one)
+        tasks = stream.num_tasks
+        self.matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks + 1)]
+        self.train_seconds = self.test_seconds = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        return self.position == len(self.stream.train_rows)
+
+    def steps(self, position: int) -> int:
+        """How many steps the training at a position of the stream takes."""
+        return self.epochs * -(-len(self.stream.train_rows[position]) // self.batch)
+
+    def plan(self, position: int) -> Plan:
+        """The plan of the next task to train; it moves the memory's schedule on, so it is made once."""
+        learner = self.learner
+        plan = plan_task(
+            self.stream.train_rows[position],
+            batch=self.batch,
+            epochs=self.epochs,
+            replay=learner.replay,
+            memory=learner.memory,
+            order=generator(learner.seed, "order", position),
+        )
+        return plan.to(learner.device)
+
+    def advance(self, progress: Callable[[int], None] = lambda step: None) -> None:
+        """Train the next task and test; before the first, test the untrained network where that means something."""
+        if self.position == 0 and self.stream.scenario != "class":  # in class, no class has been seen yet
+            self._test(0, range(self.stream.num_tasks))
+        began = time.perf_counter()
+        train_task(self.learner, self.stream, self.position, self.plan(self.position), progress)
+        if self.learner.device.type == "cuda":
+            torch.cuda.synchronize(self.learner.device)
+        self.train_seconds += time.perf_counter() - began
+        trained = self.stream.task_ids(self.position)
+        self.position += 1
+        # The next task is tested too, for forward transfer; in the class scenario it has no class to be found yet.
+        ahead = 0 if self.stream.scenario == "class" else 1
+        self._test(trained[-1] + 1, range(min(trained[-1] + 1 + ahead, self.stream.num_tasks)))
+
+    @property
+    def accuracy(self) -> float | None:
+        """The average accuracy over the tasks trained so far."""
+        if self.position == 0:
+            return None
+        trained = self.stream.task_ids(self.position - 1)[-1] + 1
+        known = [value for value in self.matrix[trained][:trained] if value is not None]
+        return sum(known) / len(known)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "position": self.position,
+            "matrix": self.matrix,
+            "train_seconds": self.train_seconds,
+            "test_seconds": self.test_seconds,
+            "learner": self.learner.state_dict(copies=False),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position, self.matrix = state["position"], state["matrix"]
+        self.train_seconds, self.test_seconds = state["train_seconds"], state["test_seconds"]
+        self.learner.load_state_dict(state["learner"], self.stream.train)
+
+    def _test(self, row: int, tasks: Iterable[int]) -> None:
+        began = time.perf_counter()
+        for task in tasks:
+            test = self.stream.test[task]
+            predicted = self.learner.predict(test.x, task=None if self.stream.scenario == "class" else task)
+            self.matrix[row][task] = 100 * int((predicted == test.y).sum()) / len(test.y)
+        self.test_seconds += time.perf_counter() - began

@@ -1,0 +1,26 @@
+"""Errors a user can cause and mend. The command line prints them and exits with code 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """What was given, what was expected, and what to do about it."""
+
+
+class DataError(InputError):
+    """A dataset that cannot be had, or is not what was published."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that does not exist, with the nearest one that does.
+
+    >>> print(unknown("method", "ccl-pf", ["er", "ccl-fp"]))
+    unknown method 'ccl-pf'. Did you mean 'ccl-fp'? Known: er, ccl-fp
+    """
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return InputError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(known)}")

@@ -1,0 +1,53 @@
+"""Where things are kept, and how files are written: whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+
+def home() -> Path:
+    """``CCLFP_HOME``, or else the platform's directory for user data: the datasets, the default store, checkpoints."""
+    if chosen := os.environ.get("CCLFP_HOME"):
+        return Path(chosen).expanduser()
+    import platformdirs  # only needed here, so that training runs where just torch and numpy are installed
+
+    return Path(platformdirs.user_data_dir("cclfp", appauthor=False))
+
+
+def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file under a temporary name, fsync it and rename it: a reader sees the old file or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o666 & ~_umask())
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(temporary).unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename inside ``path`` survive a power cut, where the platform can."""
+    if os.name == "posix":
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

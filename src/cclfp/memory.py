@@ -1,0 +1,166 @@
+"""The replay memory: which slots are read and written (a schedule that never looks at the model), and what they hold."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cclfp.randomness import generator
+
+
+class Examples(NamedTuple):
+    """Raw examples, as they were given: no transform applied."""
+
+    x: Tensor
+    y: Tensor
+    task: Tensor
+
+    def rows(self, index: Tensor) -> Examples:
+        return Examples(self.x[index], self.y[index], self.task[index])
+
+    def to(self, device: torch.device) -> Examples:
+        return Examples(self.x.to(device), self.y.to(device), self.task.to(device))
+
+
+class Reservoir:
+    """Reservoir sampling (Vitter's algorithm R) and uniform replay, as a schedule of slots.
+
+    It sees only how many examples pass, so a whole task can be scheduled before it is trained; draws come one by one
+    from their own generators, so scheduling ahead and step by step give the same slots.
+
+    >>> reservoir = Reservoir(size=3, seed=0)
+    >>> reservoir.place(2), len(reservoir)
+    ([0, 1], 2)
+    >>> sorted(reservoir.draw(10))
+    [0, 1]
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.size = size
+        self.seen = 0
+        self._draws = generator(seed, "replay")
+        self._places = generator(seed, "memory")
+
+    def __len__(self) -> int:
+        return min(self.seen, self.size)
+
+    def draw(self, k: int) -> list[int]:
+        """min(k, filled) different filled slots, every set of them equally likely (Floyd's algorithm)."""
+        filled = len(self)
+        k = min(k, filled)
+        chosen: list[int] = []
+        for top, u in zip(range(filled - k, filled), _uniform(k, self._draws), strict=True):
+            slot = int(u * (top + 1))
+            chosen.append(top if slot in chosen else slot)
+        return chosen
+
+    def place(self, n: int) -> list[int]:
+        """The slot each of the next n examples goes to, or -1 where it is not kept (or is overwritten at once)."""
+        slots: list[int] = []
+        for count, u in zip(range(self.seen, self.seen + n), _uniform(n, self._places), strict=True):
+            slot = count if count < self.size else int(u * (count + 1))
+            slots.append(slot if slot < self.size else -1)
+        self.seen += n
+        taken: set[int] = set()
+        for i in reversed(range(n)):
+            if slots[i] in taken:
+                slots[i] = -1
+            taken.add(slots[i])
+        return slots
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen, "draws": self._draws.get_state(), "places": self._places.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seen = state["seen"]
+        self._draws.set_state(state["draws"].cpu())
+        self._places.set_state(state["places"].cpu())
+
+
+def _uniform(n: int, g: torch.Generator) -> list[float]:
+    # float64: u * (count + 1) keeps every slot reachable for any stream length.
+    return torch.rand(n, dtype=torch.float64, generator=g).tolist()
+
+
+class Memory:
+    """At most ``size`` examples in slots: copies of its own, or rows of a stream that is in memory anyway."""
+
+    def __init__(self, size: int, seed: int, device: torch.device) -> None:
+        self.size = size
+        self.device = device
+        self.schedule = Reservoir(size, seed)
+        self._pool: Examples | None = None
+        self._rows: Tensor | None = None  # slot -> row of the pool; None: the pool is the memory's own, slot = row
+
+    def __len__(self) -> int:
+        return len(self.schedule)
+
+    def examples(self) -> Examples:
+        """What the memory holds, in slot order."""
+        if self._pool is None:
+            empty = torch.empty(0, dtype=torch.int64, device=self.device)
+            return Examples(empty, empty, empty)
+        return self.read(torch.arange(len(self), device=self.device))
+
+    def read(self, slots: Tensor) -> Examples:
+        assert self._pool is not None, "reading from an empty memory"
+        return self._pool.rows(slots if self._rows is None else self._rows[slots])
+
+    def write(self, new: Examples, slots: list[int]) -> None:
+        """Copy ``new`` into ``slots`` (-1: not kept), as ``schedule.place`` gave them."""
+        if self._rows is not None:
+            self._own(self.examples())
+        if self._pool is None:
+            self._own(new.rows(torch.empty(0, dtype=torch.int64, device=self.device)))
+        assert self._pool is not None
+        kept = [i for i, slot in enumerate(slots) if slot >= 0]
+        if kept:
+            source = torch.tensor(kept, device=self.device)
+            target = torch.tensor([slots[i] for i in kept], device=self.device)
+            for ours, theirs in zip(self._pool, new, strict=True):
+                ours[target] = theirs[source]
+
+    def point_to(self, pool: Examples, rows: Tensor) -> None:
+        """Hold rows of ``pool`` (one a filled slot) instead of copies."""
+        self._pool, self._rows = pool, rows
+
+    @property
+    def rows(self) -> Tensor | None:
+        """The pool's row in each filled slot, where the memory holds rows of a stream."""
+        return self._rows
+
+    def to(self, device: torch.device) -> None:
+        if self._rows is not None:
+            self._own(self.examples())
+        self.device = device
+        if self._pool is not None:
+            self._pool = self._pool.to(device)
+
+    def state_dict(self, *, copies: bool) -> dict[str, Any]:
+        """All of it: with the examples themselves, or (``copies=False``) the rows they have in their stream."""
+        if not copies and self._rows is not None:
+            return {"schedule": self.schedule.state_dict(), "rows": self._rows}
+        return {"schedule": self.schedule.state_dict(), "examples": dict(self.examples()._asdict())}
+
+    def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
+        self.schedule.load_state_dict(state["schedule"])
+        if "rows" in state:
+            assert pool is not None, "these are rows of a stream, which must be given"
+            self.point_to(pool, state["rows"].to(self.device))
+        else:
+            stored = Examples(**state["examples"])
+            self._pool = self._rows = None
+            if len(stored.y):
+                self._own(stored.to(self.device))
+
+    def _own(self, held: Examples) -> None:
+        """Make room for ``size`` examples and copy what is held into the first slots."""
+
+        def room(held: Tensor) -> Tensor:
+            full = torch.zeros((self.size, *held.shape[1:]), dtype=held.dtype, device=self.device)
+            full[: len(held)] = held
+            return full
+
+        self._pool, self._rows = Examples(*map(room, held)), None

@@ -1,0 +1,160 @@
+"""The contract of a method. One method is one file: a class and a frozen dataclass of hyperparameters.
+
+A method is written for ONE replica, in tensors of fixed shape: no ``.item()``, no Python branch on tensor values, no
+shape that depends on data. The same ``step`` then runs eagerly, under ``torch.func.vmap`` (many replicas at once) and
+under ``torch.compile``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from cclfp.errors import InputError, unknown
+from cclfp.memory import Memory
+from cclfp.nets import Network, Tensors
+from cclfp.scenarios import SCENARIOS
+
+State = dict[str, Any]  # nested dictionaries of tensors
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """A training minibatch: the current examples first, the replayed ones after them, all transformed."""
+
+    x: Tensor
+    y: Tensor
+    task: Tensor
+    mask: Tensor  # examples x classes: which classes each example may choose from
+    n_current: int
+
+    @property
+    def current(self) -> Batch:
+        n = self.n_current
+        return Batch(self.x[:n], self.y[:n], self.task[:n], self.mask[:n], n)
+
+    @property
+    def replayed(self) -> Batch:
+        n = self.n_current
+        return Batch(self.x[n:], self.y[n:], self.task[n:], self.mask[n:], 0)
+
+
+def setting(default: float, doc: str, *, low: float, high: float = math.inf, low_open: bool = False) -> Any:
+    """A hyperparameter: its default, one line of documentation and the values it may take."""
+    bounds = {"doc": doc, "low": low, "high": high, "low_open": low_open}
+    return dataclasses.field(default=default, metadata=bounds)
+
+
+def interval(field: dataclasses.Field[Any]) -> str:
+    """The range of a hyperparameter, as mathematicians write it: ``[0, 1]``, ``(0, inf)``."""
+    m = field.metadata
+    left = "(" if m["low_open"] else "["
+    right = ")" if math.isinf(m["high"]) else "]"
+    return f"{left}{m['low']:g}, {m['high']:g}{right}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyper:
+    """Hyperparameters every method has. Users give numbers; a step sees each as a 0-d tensor."""
+
+    lr: float = setting(0.1, "step size of plain SGD", low=0, low_open=True)
+
+
+class Method:
+    """Base of all methods: SGD on ``loss``. Override ``loss``, or ``step`` where SGD on one loss is not enough.
+
+    A method of your own:
+
+    >>> from cclfp.losses import cross_entropy
+    >>> class Half(Method):
+    ...     "Replay at half weight."
+    ...     name = "half"
+    ...     uses_memory = True
+    ...
+    ...     def loss(self, params, buffers, state, batch, hyper):
+    ...         z, buffers = self.net.features(params, buffers, batch.x)
+    ...         logits = self.net.classify(params, z)
+    ...         n = batch.n_current
+    ...         loss = cross_entropy(logits[:n], batch.y[:n], batch.mask[:n])
+    ...         if n < len(batch.y):
+    ...             loss = loss + 0.5 * cross_entropy(logits[n:], batch.y[n:], batch.mask[n:])
+    ...         return loss, buffers
+    """
+
+    name: ClassVar[str]
+    reference: ClassVar[str] = ""
+    Hyper: ClassVar[type[Hyper]] = Hyper
+    scenarios: ClassVar[tuple[str, ...]] = SCENARIOS
+    uses_memory: ClassVar[bool] = False
+    joint: ClassVar[bool] = False  # trains on one shuffled stream of all tasks
+
+    def __init__(self, net: Network) -> None:
+        self.net = net
+
+    def loss(
+        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
+    ) -> tuple[Tensor, Tensors]:
+        """The loss on a batch, and psi's buffers after the forward pass on it."""
+        raise TypeError(f"{type(self).__name__} defines neither loss nor step")
+
+    def step(
+        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
+    ) -> tuple[Tensors, Tensors, State]:
+        """One training step. Returns new tensors; its arguments are left as they are."""
+        grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+        return sgd(params, grads, hyper.lr), buffers, state
+
+    def begin_task(self, params: Tensors, buffers: Tensors, state: State, memory: Memory | None, hyper: Any) -> State:
+        """The method's state for a task that is about to begin. Ordinary Python; copy what must not change."""
+        return state
+
+    def end_task(self, params: Tensors, buffers: Tensors, state: State, memory: Memory | None, hyper: Any) -> State:
+        """The method's state after a task. Ordinary Python; copy what must not change."""
+        return state
+
+    @classmethod
+    def defaults(cls, scenario: str) -> dict[str, float]:
+        """Defaults that differ from the dataclass's in a scenario."""
+        return {}
+
+    @classmethod
+    def hyper(cls, scenario: str, **given: float) -> Hyper:
+        """The hyperparameters given, the others at their defaults; a wrong name or value is refused."""
+        fields = {field.name: field for field in dataclasses.fields(cls.Hyper)}
+        for name, value in given.items():
+            if name not in fields:
+                raise unknown(f"hyperparameter of {cls.name}", name, fields)
+            m = fields[name].metadata
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not is_number or not m["low"] <= value <= m["high"] or (m["low_open"] and value == m["low"]):
+                raise InputError(f"{name}={value!r}: expected a number in {interval(fields[name])} ({m['doc']})")
+        return cls.Hyper(**{name: float(value) for name, value in {**cls.defaults(scenario), **given}.items()})
+
+
+def gradient(
+    objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
+) -> tuple[Tensors, Tensors]:
+    """The gradient of the objective's first output with respect to each parameter, and its second output.
+
+    >>> grads, _ = gradient(lambda p: ((p["a"] ** 2).sum(), {}), {"a": torch.tensor([1.0, 2.0])})
+    >>> grads["a"]
+    tensor([2., 4.])
+    """
+    # Under vmap and torch.compile only func.grad works; elsewhere autograd.grad is half as fast again.
+    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+        return torch.func.grad(objective, has_aux=True)(params)  # type: ignore[return-value]
+    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+    with torch.enable_grad():
+        loss, aux = objective(leaves)
+    grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(params, grads, strict=True)), {name: a.detach() for name, a in aux.items()}
+
+
+def sgd(params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
+    """Plain SGD: no momentum, no weight decay."""
+    return {name: p.detach() - lr * grads[name] for name, p in params.items()}

@@ -1,0 +1,25 @@
+"""ER-Reservoir: replay a few examples from a reservoir-sampled memory beside every minibatch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from cclfp.losses import cross_entropy
+from cclfp.methods.base import Batch, Method, State
+from cclfp.nets import Tensors
+
+
+class ER(Method):
+    """Experience replay: eq. 2, the cross-entropy over current and replayed examples alike."""
+
+    name = "er"
+    reference = "Chaudhry et al. 2019, On Tiny Episodic Memories in Continual Learning (ER-Reservoir)"
+    uses_memory = True
+
+    def loss(
+        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
+    ) -> tuple[Tensor, Tensors]:
+        z, buffers = self.net.features(params, buffers, batch.x)
+        return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers

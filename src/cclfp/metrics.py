@@ -1,0 +1,90 @@
+"""From an accuracy matrix to the numbers people compare.
+
+A matrix has T + 1 rows and T columns: ``matrix[t][i]`` is the accuracy (in percent) on task i (counted from 0) after
+t tasks, so row 0 is the untrained network and the last row the end of the stream. ``None`` is an accuracy that was
+not measured. What is undefined is ``None``, never NaN or 0.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+Matrix = Sequence[Sequence[float | None]]
+
+
+def average_accuracy(matrix: Matrix) -> float | None:
+    """Mean over all tasks of the accuracy at the end.
+
+    >>> average_accuracy([[None, None], [90.0, None], [70.0, 80.0]])
+    75.0
+    """
+    return _mean(matrix[-1])
+
+
+def forgetting(matrix: Matrix) -> float | None:
+    """Mean over all tasks but the last of the best accuracy a task had, from when it was learned to just before the
+    last task, minus its accuracy at the end.
+
+    >>> forgetting([[None, None], [90.0, None], [70.0, 80.0]])
+    20.0
+    """
+    last = len(matrix) - 1
+    drops = []
+    for task in range(last - 1):
+        # Task i is learned in row i + 1, so rows i + 1 .. T - 1 are "before the end".
+        history = [matrix[t][task] for t in range(task + 1, last)]
+        drops.append(_minus(_max(history), matrix[last][task]))
+    return _mean(drops)
+
+
+def backward_transfer(matrix: Matrix) -> float | None:
+    """Mean over all tasks but the last of the accuracy at the end minus the accuracy when just learned.
+
+    >>> backward_transfer([[None, None], [90.0, None], [70.0, 80.0]])
+    -20.0
+    """
+    last = len(matrix) - 1
+    return _mean([_minus(matrix[last][task], matrix[task + 1][task]) for task in range(last - 1)])
+
+
+def forward_transfer(matrix: Matrix) -> float | None:
+    """Mean over all tasks but the first of the accuracy just before learning it minus the untrained network's.
+
+    >>> forward_transfer([[50.0, 40.0], [90.0, 55.0], [70.0, 80.0]])
+    15.0
+    """
+    return _mean([_minus(matrix[task][task], matrix[0][task]) for task in range(1, len(matrix) - 1)])
+
+
+def mean_std(values: Sequence[float | None]) -> dict[str, float | None]:
+    """Mean and standard deviation (n - 1) over seeds.
+
+    >>> mean_std([1.0, 3.0])
+    {'mean': 2.0, 'std': 1.4142135623730951}
+    >>> mean_std([1.0])
+    {'mean': 1.0, 'std': None}
+    """
+    known = _all_known(values)
+    if not known:
+        return {"mean": None, "std": None}
+    return {"mean": statistics.fmean(known), "std": statistics.stdev(known) if len(known) > 1 else None}
+
+
+def _all_known(values: Sequence[float | None]) -> list[float]:
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = _all_known(values)
+    return statistics.fmean(known) if known else None
+
+
+def _max(values: Sequence[float | None]) -> float | None:
+    known = _all_known(values)
+    return max(known) if known else None
+
+
+def _minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b

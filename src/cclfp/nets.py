@@ -1,0 +1,95 @@
+"""Networks: the backbones that ship with the package, and psi and f as pure functions of their parameters."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from cclfp.errors import unknown
+from cclfp.randomness import generator
+
+Tensors = dict[str, Tensor]
+
+
+def xavier_(linear: nn.Linear, g: torch.Generator) -> nn.Linear:
+    """Xavier-uniform weights and zero biases: closer to the paper's numbers than PyTorch's default."""
+    nn.init.xavier_uniform_(linear.weight, generator=g)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+class MLP(nn.Module):
+    """The paper's network for the MNIST streams: flatten, then a ReLU layer for each width.
+
+    >>> MLP(inputs=784)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 100])
+    """
+
+    def __init__(self, inputs: int, widths: Sequence[int] = (100, 100), *, seed: int = 0) -> None:
+        super().__init__()
+        self.backbone = {"name": "mlp", "inputs": inputs, "widths": list(widths)}
+        g = generator(seed, "initialisation")
+        sizes = itertools.pairwise([inputs, *widths])
+        self.layers = nn.ModuleList(xavier_(nn.Linear(a, b), g) for a, b in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+
+
+BACKBONES = {"mlp": MLP}
+
+
+def build_backbone(backbone: dict[str, Any], seed: int = 0) -> nn.Module:
+    """A backbone from its description, as learners save it: ``{"name": "mlp", "inputs": 784, ...}``."""
+    arguments = dict(backbone)
+    name = arguments.pop("name")
+    if name not in BACKBONES:
+        raise unknown("backbone", name, BACKBONES)
+    return BACKBONES[name](**arguments, seed=seed)
+
+
+class Network:
+    """psi and the classifier f as pure functions of ``params`` (trainable tensors by name) and ``buffers`` (psi's).
+
+    The functions work on two twins of psi that share its tensors: one in the mode psi was given in, for training, one
+    in eval mode. So psi's own mode is never touched, and it is trained in place.
+    """
+
+    def __init__(self, psi: nn.Module, f: nn.Linear) -> None:
+        self._train, self._eval = twin(psi), twin(psi).eval()
+        self._trainable = tuple(name for name, p in psi.named_parameters() if p.requires_grad)
+        self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}
+        self.params |= {"f.weight": f.weight, "f.bias": f.bias}
+        self.buffers: Tensors = dict(psi.named_buffers())
+
+    def features(self, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
+        """psi(x) in training, and the buffers after it (BatchNorm updates its statistics here and nowhere else)."""
+        buffers = {name: b.clone() for name, b in buffers.items()}
+        return functional_call(self._train, (self._of_psi(params), buffers), (x,)), buffers
+
+    def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """psi(x) in eval mode: for an old model and for testing."""
+        return functional_call(self._eval, (self._of_psi(params), buffers), (x,))  # type: ignore[no-any-return]
+
+    def classify(self, params: Tensors, z: Tensor) -> Tensor:
+        """f(z): one logit a class."""
+        return F.linear(z, params["f.weight"], params["f.bias"])
+
+    def _of_psi(self, params: Tensors) -> Tensors:
+        return {name: params[f"psi.{name}"] for name in self._trainable}
+
+
+def twin(module: nn.Module) -> nn.Module:
+    """A copy of the module's structure on the same parameters and buffers."""
+    shared = {id(t): t for t in itertools.chain(module.parameters(), module.buffers())}
+    return copy.deepcopy(module, shared)  # type: ignore[arg-type]

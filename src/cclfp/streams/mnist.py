@@ -1,0 +1,99 @@
+"""The streams made of MNIST: classes split over tasks, pixels permuted, digits rotated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cclfp.data import Dataset
+from cclfp.memory import Examples
+from cclfp.randomness import generator
+from cclfp.streams.stream import Stream
+
+DOMAIN_TASKS = 20
+DOMAIN_IMAGES = 1000  # training images a task
+
+
+def split(data: Dataset, scenario: str, order: Sequence[int], per_task: int) -> Stream:
+    """``per_task`` classes a task, in the given order of classes. Class ids stay what they are in the dataset."""
+    classes = [list(order[i : i + per_task]) for i in range(0, len(order), per_task)]
+    task_of = torch.empty(data.num_classes, dtype=torch.int64)
+    for task, members in enumerate(classes):
+        task_of[members] = task
+    train = Examples(data.train_images, data.train_labels, task_of[data.train_labels])
+    test = Examples(data.test_images, data.test_labels, task_of[data.test_labels])
+    tasks = range(len(classes))
+    return Stream(
+        scenario=scenario,
+        num_classes=data.num_classes,
+        classes=classes,
+        train=train,
+        train_rows=[(train.task == task).nonzero().flatten() for task in tasks],
+        test=[test.rows((test.task == task).nonzero().flatten()) for task in tasks],
+    )
+
+
+def permuted(data: Dataset, seed: int) -> Stream:
+    """Every task, the first included, sees all pixels in a fresh order of its own."""
+
+    def draw(g: torch.Generator) -> Callable[[Tensor], Tensor]:
+        order = torch.randperm(data.train_images[0].numel(), generator=g)
+        return lambda images: images.flatten(1)[:, order].reshape(images.shape)
+
+    return _domains(data, seed, draw)
+
+
+def rotated(data: Dataset, seed: int) -> Stream:
+    """Every task, the first included, is turned by a fresh angle from [0°, 180°)."""
+
+    def draw(g: torch.Generator) -> Callable[[Tensor], Tensor]:
+        degrees = float(torch.rand((), dtype=torch.float64, generator=g)) * 180
+        return lambda images: rotate(images, degrees)
+
+    return _domains(data, seed, draw)
+
+
+def rotate(images: Tensor, degrees: float) -> Tensor:
+    """Turn square uint8 images (N, C, S, S) counter-clockwise about their centre: bilinear, zero fill, rounded.
+
+    >>> image = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
+    >>> rotate(image, 90).tolist()
+    [[[[2, 4], [1, 3]]]]
+    """
+    angle = torch.deg2rad(torch.tensor(degrees, dtype=torch.float64))
+    cos, sin = torch.cos(angle).item(), torch.sin(angle).item()
+    # Where in the input each output pixel comes from (x to the right, y down).
+    matrix = torch.tensor([[[cos, -sin, 0.0], [sin, cos, 0.0]]])
+    grid = F.affine_grid(matrix, [1, *images.shape[1:]], align_corners=False)
+    turned = [
+        F.grid_sample(chunk.float(), grid.expand(len(chunk), -1, -1, -1), align_corners=False).round().byte()
+        for chunk in images.split(1000)
+    ]
+    return torch.cat(turned)
+
+
+def _domains(
+    data: Dataset, seed: int, draw: Callable[[torch.Generator], Callable[[Tensor], Tensor]]
+) -> Stream:
+    """Tasks with all classes: each draws training images and a change of its own, made to the whole test set too."""
+    g = generator(seed, "stream")
+    images, labels, test = [], [], []
+    for task in range(DOMAIN_TASKS):
+        subset = torch.randperm(len(data.train_labels), generator=g)[:DOMAIN_IMAGES]
+        change = draw(g)
+        images.append(change(data.train_images[subset]))
+        labels.append(data.train_labels[subset])
+        of_task = torch.full_like(data.test_labels, task)
+        test.append(Examples(change(data.test_images), data.test_labels, of_task))
+    tasks = torch.arange(DOMAIN_TASKS).repeat_interleave(len(labels[0]))
+    return Stream(
+        scenario="domain",
+        num_classes=data.num_classes,
+        classes=[list(range(data.num_classes))] * DOMAIN_TASKS,
+        train=Examples(torch.cat(images), torch.cat(labels), tasks),
+        train_rows=list(torch.arange(len(tasks)).split(len(labels[0]))),
+        test=test,
+    )

@@ -1,0 +1,40 @@
+"""A stream in memory: raw tensors, and which of them belong to which task."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from cclfp.learner import Transform
+from cclfp.memory import Examples
+from cclfp.transforms import Scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """An ordered list of tasks. ``joint()`` gives the same examples as one task."""
+
+    scenario: str
+    num_classes: int
+    classes: list[list[int]]  # of each task
+    train: Examples  # of all tasks
+    train_rows: list[Tensor]  # the rows of ``train`` that make up each step of the stream
+    test: list[Examples]  # of each task
+    transform: Transform = dataclasses.field(default_factory=Scale)
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.classes)
+
+    def joint(self) -> Stream:
+        """All tasks at once, for the upper bound; tested task by task as before."""
+        return dataclasses.replace(self, train_rows=[torch.cat(self.train_rows)])
+
+    def task_ids(self, position: int) -> list[int]:
+        """The tasks trained at a position of the stream: one, or all of them in a joint stream."""
+        return [position] if len(self.train_rows) == self.num_tasks else list(range(self.num_tasks))
+
+    def to(self, device: torch.device) -> Stream:
+        return dataclasses.replace(self, train=self.train.to(device), test=[t.to(device) for t in self.test])

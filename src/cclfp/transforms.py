@@ -1,0 +1,35 @@
+"""Transforms that ship with the package: from raw (uint8) images to what psi takes, a batch at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from cclfp.errors import unknown
+
+
+class Scale:
+    """Pixels divided by 255.
+
+    >>> import torch
+    >>> Scale()(torch.tensor([0, 255], dtype=torch.uint8))
+    tensor([0., 1.])
+    """
+
+    transform = {"name": "scale"}  # noqa: RUF012  how learners save it
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x.float() / 255
+
+
+TRANSFORMS = {"scale": Scale}
+
+
+def build_transform(transform: dict[str, Any]) -> Scale:
+    """A transform from its description, as learners save it."""
+    arguments = dict(transform)
+    name = arguments.pop("name")
+    if name not in TRANSFORMS:
+        raise unknown("transform", name, TRANSFORMS)
+    return TRANSFORMS[name](**arguments)

@@ -86,7 +86,7 @@ def configurations(
             raise InputError(f"{name} has no value: expected {name}=VALUE")
         if name in PROTOCOL:
             for value in values:
-                if value != int(value) or value < 1:
+                if not float(value).is_integer() or value < 1:
                     raise InputError(f"{name}={value:g}: expected a whole number, 1 or more")
     found = []
     for kind in kinds:

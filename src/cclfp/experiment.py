@@ -140,7 +140,9 @@ def run_jobs(chosen: Sequence[Configuration], jobs: Sequence[Job], report: JobRe
         report(number, {"event": "stored", "record": record})
     missing = [number for number in range(len(jobs)) if number not in records]
     if missing:
-        fetch(get_benchmark(chosen[0].benchmark).dataset, lambda line: report(missing[0], {"event": "note", "text": line}))
+        fetch(
+            get_benchmark(chosen[0].benchmark).dataset, lambda line: report(missing[0], {"event": "note", "text": line})
+        )
         workers = max(1, cores() // jobs[0].threads)
         done = do_all([jobs[n] for n in missing], workers, lambda i, event: report(missing[i], event))
         records |= dict(zip(missing, done, strict=True))

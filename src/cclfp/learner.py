@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from cclfp._version import __version__
 from cclfp.errors import InputError
@@ -17,7 +17,7 @@ from cclfp.files import write_atomic
 from cclfp.memory import Examples, Memory
 from cclfp.methods import Batch, Method, get_method
 from cclfp.methods.base import State
-from cclfp.nets import Network, Tensors, build_backbone, twin, xavier_
+from cclfp.nets import Network, Tensors, build_backbone, linear, twin
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
 from cclfp.transforms import build_transform
@@ -61,7 +61,9 @@ class Learner:
         _check_whole("seed", seed, at_least=0)
         mask = ClassMask(scenario, num_classes, _check_tasks(tasks, num_classes))
         if scenario not in method.scenarios:
-            raise InputError(f"{method.name} is defined for the scenarios {', '.join(method.scenarios)}, not {scenario}")
+            raise InputError(
+                f"{method.name} is defined for the scenarios {', '.join(method.scenarios)}, not {scenario}"
+            )
         if method.uses_memory:
             _check_whole("memory", memory, at_least=1)
             _check_whole("replay", replay, at_least=1)
@@ -164,7 +166,7 @@ class Learner:
         self._classes = self._classes.to(self.device)
         if self.memory is not None:
             self.memory.to(self.device)
-        self._state = _map_tensors(self._state, lambda t: t.to(self.device))
+        self._state = tree_map(lambda t: t.to(self.device), self._state)
         if self.f is not None:
             self._bind(self.f.to(self.device))
         return self
@@ -211,10 +213,10 @@ class Learner:
         self.psi.to(self.device)
         if state["f"] is not None:
             weight = state["f"]["weight"]
-            f = nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype, device=self.device)
+            f = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], dtype=weight.dtype)
             f.load_state_dict(state["f"])
-            self._bind(f)
-        self._state = _map_tensors(state["state"], lambda t: t.to(self.device))
+            self._bind(f.to(self.device))
+        self._state = tree_map(lambda t: t.to(self.device), state["state"])
         if self.memory is not None:
             self.memory.load_state_dict(state["memory"], pool)
         self._classes.load_state_dict(state["classes"])
@@ -277,9 +279,11 @@ class Learner:
             raise InputError(f"psi does not take x of shape {tuple(x.shape)} and {x.dtype}: {error}") from error
         if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != len(x) or not z.is_floating_point():
             got = f"a {z.dtype} tensor of shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
-            raise InputError(f"psi must map a batch of {len(x)} examples to floats of shape ({len(x)}, features), not {got}")
-        f = nn.Linear(z.shape[1], self.num_classes, dtype=z.dtype)
-        self._bind(xavier_(f, generator(self.seed, "classifier")).to(self.device))
+            raise InputError(
+                f"psi must map a batch of {len(x)} examples to floats of shape ({len(x)}, features), not {got}"
+            )
+        f = linear(z.shape[1], self.num_classes, generator(self.seed, "classifier"), z.dtype)
+        self._bind(f.to(self.device))
         self._shape = x.shape[1:]
 
     def _bind(self, f: nn.Linear) -> None:
@@ -299,7 +303,9 @@ class Learner:
         if x.ndim == 0 or len(x) == 0:
             raise InputError(f"x is empty (shape {tuple(x.shape)}): a batch has at least one example")
         if y.shape != (len(x),):
-            raise InputError(f"y must hold one label for each of the {len(x)} examples, but its shape is {tuple(y.shape)}")
+            raise InputError(
+                f"y must hold one label for each of the {len(x)} examples, but its shape is {tuple(y.shape)}"
+            )
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise InputError(f"y must hold whole numbers (class ids), not {y.dtype}")
         y = y.long()
@@ -340,7 +346,9 @@ class Learner:
 
     def _check_shape(self, x: Tensor) -> None:
         if self._shape is not None and x.shape[1:] != self._shape:
-            raise InputError(f"examples must have the shape {tuple(self._shape)} of the first batch, not {tuple(x.shape[1:])}")
+            raise InputError(
+                f"examples must have the shape {tuple(self._shape)} of the first batch, not {tuple(x.shape[1:])}"
+            )
 
 
 def make(
@@ -471,8 +479,11 @@ def _from_state(
             if saved == "custom":
                 raise InputError(f"{path} was saved with a {name} of your own: give it again, load(path, {name}=...)")
             given[name] = build_transform(saved)
+    method = get_method(state["method"]) if method is None else method
+    if method.name != state["method"]:
+        raise InputError(f"{path} is a learner of {state['method']}, not of {method.name}")
     learner = Learner(
-        get_method(state["method"]) if method is None else method,
+        method,
         psi,
         state["num_classes"],
         memory=state["memory_size"],
@@ -484,8 +495,6 @@ def _from_state(
         hyper=state["hyper"],
         **given,
     )
-    if learner.method_name != state["method"]:
-        raise InputError(f"{path} is a learner of {state['method']}, not of {learner.method_name}")
     learner.load_state_dict(state)
     return learner
 
@@ -496,7 +505,7 @@ def read_tensors(path: Path, kind: str) -> dict[str, Any]:
         raise InputError(f"there is no file {path}")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
+    except Exception as error:  # noqa: BLE001  torch's reader meets rubbish with errors of every kind
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}: {reason}") from error
     if not isinstance(state, dict) or state.get("format") != kind:
@@ -509,17 +518,13 @@ def _tensor(name: str, value: Any) -> Tensor:
     try:
         return torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} must be a tensor, an array or numbers, not {type(value).__name__}: {error}") from error
+        raise InputError(
+            f"{name} must be a tensor, an array or numbers, not {type(value).__name__}: {error}"
+        ) from error
 
 
 def _describe(transform: Transform | None) -> Any:
     return None if transform is None else getattr(transform, "transform", "custom")
-
-
-def _map_tensors(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(state, dict):
-        return {name: _map_tensors(value, change) for name, value in state.items()}
-    return change(state) if isinstance(state, Tensor) else state
 
 
 def _check_whole(name: str, value: Any, at_least: int) -> None:

@@ -18,11 +18,15 @@ from cclfp.randomness import generator
 Tensors = dict[str, Tensor]
 
 
-def xavier_(linear: nn.Linear, g: torch.Generator) -> nn.Linear:
-    """Xavier-uniform weights and zero biases: closer to the paper's numbers than PyTorch's default."""
-    nn.init.xavier_uniform_(linear.weight, generator=g)
-    nn.init.zeros_(linear.bias)
-    return linear
+def linear(inputs: int, outputs: int, g: torch.Generator, dtype: torch.dtype | None = None) -> nn.Linear:
+    """A linear layer with Xavier-uniform weights and zero biases: closer to the paper's numbers than PyTorch's default.
+
+    It draws from ``g`` alone; ``nn.Linear(...)`` would draw from the global generator first.
+    """
+    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=dtype)
+    nn.init.xavier_uniform_(layer.weight, generator=g)
+    nn.init.zeros_(layer.bias)
+    return layer  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):
@@ -37,7 +41,7 @@ class MLP(nn.Module):
         self.backbone = {"name": "mlp", "inputs": inputs, "widths": list(widths)}
         g = generator(seed, "initialisation")
         sizes = itertools.pairwise([inputs, *widths])
-        self.layers = nn.ModuleList(xavier_(nn.Linear(a, b), g) for a, b in sizes)
+        self.layers = nn.ModuleList(linear(a, b, g) for a, b in sizes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
@@ -68,6 +72,8 @@ class Network:
     def __init__(self, psi: nn.Module, f: nn.Linear) -> None:
         self._train, self._eval = twin(psi), twin(psi).eval()
         self._trainable = tuple(name for name, p in psi.named_parameters() if p.requires_grad)
+        # functional_call looks for tied weights anew at every call, which costs as much as a small layer.
+        self._tied = len(list(psi.named_parameters(remove_duplicate=False))) > len(list(psi.parameters()))
         self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}
         self.params |= {"f.weight": f.weight, "f.bias": f.bias}
         self.buffers: Tensors = dict(psi.named_buffers())
@@ -75,18 +81,19 @@ class Network:
     def features(self, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
         """psi(x) in training, and the buffers after it (BatchNorm updates its statistics here and nowhere else)."""
         buffers = {name: b.clone() for name, b in buffers.items()}
-        return functional_call(self._train, (self._of_psi(params), buffers), (x,)), buffers
+        return self._call(self._train, params, buffers, x), buffers
 
     def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """psi(x) in eval mode: for an old model and for testing."""
-        return functional_call(self._eval, (self._of_psi(params), buffers), (x,))  # type: ignore[no-any-return]
+        return self._call(self._eval, params, buffers, x)
 
     def classify(self, params: Tensors, z: Tensor) -> Tensor:
         """f(z): one logit a class."""
         return F.linear(z, params["f.weight"], params["f.bias"])
 
-    def _of_psi(self, params: Tensors) -> Tensors:
-        return {name: params[f"psi.{name}"] for name in self._trainable}
+    def _call(self, psi: nn.Module, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        tensors = {name: params[f"psi.{name}"] for name in self._trainable} | buffers
+        return functional_call(psi, tensors, (x,), tie_weights=self._tied)  # type: ignore[no-any-return]
 
 
 def twin(module: nn.Module) -> nn.Module:

@@ -25,7 +25,7 @@ TITLE = "MNIST (LeCun, Cortes & Burges): 60,000 + 10,000 images of digits, 28×2
 NUM_CLASSES = 10
 
 # array -> (file, md5 of the raw file, md5 of the gzipped file as the mirrors have it, shape)
-FILES = {
+FILES: dict[str, tuple[str, str, str, tuple[int, ...]]] = {
     "train_images": (
         "train-images-idx3-ubyte",
         "6bbc9ace898e44ae57da46a324031adb",
@@ -138,6 +138,7 @@ def _header(shape: tuple[int, ...]) -> bytes:
 def _from_mirror(mirror: str) -> dict[str, np.ndarray]:
     import pooch  # only needed here
 
+    pooch.get_logger().setLevel("WARNING")
     arrays = {}
     with tempfile.TemporaryDirectory() as folder:
         for array, (file, _, gz_md5, _) in FILES.items():

@@ -218,7 +218,7 @@ def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:
 
 
 def _versions() -> dict[str, str]:
-    return {"cclfp": __version__, "torch": torch.__version__}
+    return {"cclfp": __version__, "torch": str(torch.__version__)}
 
 
 @functools.cache

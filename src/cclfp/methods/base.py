@@ -96,9 +96,7 @@ class Method:
     def __init__(self, net: Network) -> None:
         self.net = net
 
-    def loss(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensor, Tensors]:
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
         """The loss on a batch, and psi's buffers after the forward pass on it."""
         raise TypeError(f"{type(self).__name__} defines neither loss nor step")
 
@@ -136,9 +134,7 @@ class Method:
         return cls.Hyper(**{name: float(value) for name, value in {**cls.defaults(scenario), **given}.items()})
 
 
-def gradient(
-    objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
-) -> tuple[Tensors, Tensors]:
+def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors) -> tuple[Tensors, Tensors]:
     """The gradient of the objective's first output with respect to each parameter, and its second output.
 
     >>> grads, _ = gradient(lambda p: ((p["a"] ** 2).sum(), {}), {"a": torch.tensor([1.0, 2.0])})

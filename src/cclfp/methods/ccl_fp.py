@@ -49,9 +49,7 @@ class CCLFP(Method):
     def defaults(cls, scenario: str) -> dict[str, float]:
         return {"tau": 1.0} if scenario == "domain" else {}
 
-    def loss(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensor, Tensors]:
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
         z, buffers = self.net.features(params, buffers, batch.x)
         if "psi_old" not in state:
             loss = cross_entropy(self.net.classify(params, z), batch.y, batch.mask)

@@ -18,8 +18,6 @@ class ER(Method):
     reference = "Chaudhry et al. 2019, On Tiny Episodic Memories in Continual Learning (ER-Reservoir)"
     uses_memory = True
 
-    def loss(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensor, Tensors]:
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
         z, buffers = self.net.features(params, buffers, batch.x)
         return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers

@@ -75,9 +75,7 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     return torch.cat(turned)
 
 
-def _domains(
-    data: Dataset, seed: int, draw: Callable[[torch.Generator], Callable[[Tensor], Tensor]]
-) -> Stream:
+def _domains(data: Dataset, seed: int, draw: Callable[[torch.Generator], Callable[[Tensor], Tensor]]) -> Stream:
     """Tasks with all classes: each draws training images and a change of its own, made to the whole test set too."""
     g = generator(seed, "stream")
     images, labels, test = [], [], []

@@ -1,0 +1,5 @@
+"""``python -m cclfp`` is the command ``cclfp``."""
+
+from cclfp.cli import main
+
+main()

@@ -1,0 +1,51 @@
+"""The command ``cclfp``. One file a subcommand; torch is imported by those that need it, when they run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cclfp._version import __version__
+from cclfp.cli import data, list_, run, runs, show
+from cclfp.errors import InputError
+
+app = typer.Typer(
+    name="cclfp",
+    help="Continual learning with CCL-FP, CCL-FP+ and the methods they are compared with.",
+    epilog="Start with: cclfp run ccl-fp+ split-mnist",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("runs")(runs.runs)
+app.command("list")(list_.list_)
+app.command("show")(show.show)
+app.add_typer(data.app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cclfp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; what a user can mend is said in one message, with exit code 2."""
+    try:
+        app()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

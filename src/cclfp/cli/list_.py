@@ -1,0 +1,71 @@
+"""``cclfp list``: what there is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from cclfp.cli.output import JsonOption, print_json, print_table
+from cclfp.errors import unknown
+
+
+def list_(
+    what: Annotated[str, typer.Argument(metavar="methods|benchmarks|datasets", help="What to list.")],
+    json: JsonOption = False,
+) -> None:
+    """List the methods, the benchmarks or the datasets."""
+    lists = {"methods": _methods, "benchmarks": _benchmarks, "datasets": _datasets}
+    if what not in lists:
+        raise unknown("list", what, lists)
+    items = lists[what]()
+    if json:
+        print_json({what: items})
+        return
+    cells = [{name: _cell(value) for name, value in item.items()} for item in items]
+    print_table(list(cells[0]), [list(item.values()) for item in cells])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _methods() -> list[dict[str, Any]]:
+    from cclfp.methods import METHODS
+
+    return [
+        {
+            "name": method.name,
+            "scenarios": list(method.scenarios),
+            "memory": method.uses_memory,
+            "reference": method.reference,
+        }
+        for method in METHODS.values()
+    ]
+
+
+def _benchmarks() -> list[dict[str, Any]]:
+    from cclfp.streams import BENCHMARKS
+
+    return [
+        {
+            "name": benchmark.name,
+            "dataset": benchmark.dataset,
+            "scenarios": list(benchmark.scenarios),
+            "tasks": benchmark.num_tasks,
+            "backbone": benchmark.backbone["name"],
+            "description": benchmark.description,
+        }
+        for benchmark in BENCHMARKS.values()
+    ]
+
+
+def _datasets() -> list[dict[str, Any]]:
+    from cclfp.data import DATASETS, dataset_path, is_cached
+
+    return [
+        {"name": name, "here": is_cached(name), "description": source.TITLE, "path": str(dataset_path(name))}
+        for name, source in DATASETS.items()
+    ]

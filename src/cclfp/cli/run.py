@@ -1,0 +1,163 @@
+"""``cclfp run``: train methods on a benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cclfp.cli.output import JsonOption, number, plus_minus, print_json, print_table
+from cclfp.errors import InputError
+
+if TYPE_CHECKING:
+    from cclfp.experiment import Result
+
+
+def run(
+    method: Annotated[str, typer.Argument(help="A method, or several with commas (cclfp list methods).")],
+    benchmark: Annotated[str, typer.Argument(help="A benchmark (cclfp list benchmarks).")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=VALUE]...",
+            help="Hyperparameters (cclfp show METHOD), batch=10, replay=10, epochs=1. Several values with commas "
+            "train a grid. What is not set comes from the presets.",
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="class|task|domain", help="Which classes a prediction may choose from.", show_default=False
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
+    buffer: Annotated[int, typer.Option(help="How many examples the memory holds.")] = 200,
+    class_order: Annotated[
+        str | None, typer.Option(metavar="A,B,...|random", help="The order classes come in.", show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
+    threads: Annotated[int, typer.Option(help="Threads a run computes on; runs go side by side on the cores.")] = 1,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="The file that keeps run records.  [default: CCLFP_HOME/runs.sqlite]", show_default=False),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write each trained learner there, for cclfp.load.", show_default=False),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again what the store has, from the beginning.")] = False,
+    checkpoint_every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="At most one checkpoint, at a task's end, in so many seconds.")
+    ] = 30.0,
+    json: JsonOption = False,
+) -> None:
+    """Train methods on a benchmark over several seeds and print one table beside the paper's numbers.
+
+    A finished run is kept in the store and not trained again; an interrupted one goes on from its last checkpoint.
+
+    [bold]Examples[/bold]
+
+    cclfp run ccl-fp+ split-mnist
+
+    cclfp run er,ccl-fp+ rotated-mnist --seeds 0,3,7 --json
+
+    cclfp run ccl-fp split-mnist w=0.1,0.3,0.5 lr=0.03 --scenario task --buffer 500
+    """
+    names = [name.strip() for name in method.split(",") if name.strip()]
+    values = _parse_settings(settings or [])
+    chosen_seeds = _parse_seeds(seeds)
+    order = _parse_class_order(class_order)
+
+    from cclfp.cli.progress import progress_for
+    from cclfp.configuration import configurations
+    from cclfp.experiment import check_seeds, jobs_for, run_jobs
+    from cclfp.store import default_store
+
+    chosen = configurations(names, benchmark, scenario, buffer=buffer, class_order=order, settings=values)
+    jobs = jobs_for(
+        chosen,
+        check_seeds(chosen_seeds),
+        store=store or default_store(),
+        save=save,
+        device=device,
+        threads=threads,
+        fresh=fresh,
+        checkpoint_every=checkpoint_every,
+    )
+    varied = [name for name, several in values.items() if len(several) > 1]
+    labels = [
+        " ".join([job.configuration.method, *_varied(job.configuration, varied), f"seed {job.seed}"]) for job in jobs
+    ]
+    with progress_for(labels, str(jobs[0].store)) as progress:
+        results = run_jobs(chosen, jobs, progress.update)
+    if json:
+        print_json({"configurations": [result.to_dict() for result in results]})
+    else:
+        _print_results(results, varied, save)
+
+
+def _print_results(results: list[Result], varied: list[str], save: Path | None) -> None:
+    from cclfp.streams import get_benchmark
+
+    c = results[0].configuration
+    buffers = {r.configuration.buffer for r in results} - {None}
+    seeds = [run["seed"] for run in results[0].runs]
+    title = f"{get_benchmark(c.benchmark).title}, {c.scenario}-incremental"
+    title += "".join(f", memory {size}" for size in buffers)
+    title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
+    rows = []
+    for result in results:
+        paper = result.published
+        settings = result.configuration.to_dict()
+        rows.append(
+            [
+                result.configuration.method,
+                *(f"{(settings['hyperparameters'] | settings).get(name, '–')}" for name in varied),
+                plus_minus(**result.mean_std("average_accuracy")),
+                "–" if paper is None else plus_minus(paper.mean, paper.std),
+                plus_minus(**result.mean_std("forgetting")),
+                number(result.mean_std("seconds")["mean"], 1),
+            ]
+        )
+    columns = ["method", *varied, ">average accuracy", ">paper", ">forgetting", ">seconds a run"]
+    print_table(columns, rows, title)
+    if save is not None:
+        typer.echo(f"learners saved in {save}")
+
+
+def _varied(configuration: object, names: list[str]) -> list[str]:
+    hyper = getattr(configuration, "hyperparameters")  # noqa: B009
+    found = {name: hyper.get(name, getattr(configuration, name, None)) for name in names}
+    return [f"{name}={value:g}" for name, value in found.items() if value is not None]
+
+
+def _parse_settings(settings: list[str]) -> dict[str, list[float]]:
+    parsed: dict[str, list[float]] = {}
+    for setting in settings:
+        name, equals, values = setting.partition("=")
+        if not equals or not name:
+            raise InputError(f"{setting!r} is not a setting: expected NAME=VALUE, such as lr=0.1 or w=0.1,0.3")
+        if name in parsed:
+            raise InputError(f"{name} is set twice: give all its values at once, {name}=A,B")
+        try:
+            parsed[name] = [float(value) for value in values.split(",")]
+        except ValueError as error:
+            raise InputError(f"{setting!r}: expected a number, or several with commas, after {name}=") from error
+    return parsed
+
+
+def _parse_seeds(seeds: str) -> int | list[int]:
+    try:
+        return [int(seed) for seed in seeds.split(",") if seed.strip()] if "," in seeds else int(seeds)
+    except ValueError as error:
+        raise InputError(f"--seeds {seeds!r}: expected how many (5) or which (0,3,7)") from error
+
+
+def _parse_class_order(order: str | None) -> tuple[int, ...] | str | None:
+    if order is None or order == "random":
+        return order
+    try:
+        return tuple(int(c) for c in order.split(","))
+    except ValueError as error:
+        raise InputError(f"--class-order {order!r}: expected 'random', or class ids with commas") from error

@@ -1,0 +1,54 @@
+"""``cclfp runs``: the records in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cclfp.cli.output import JsonOption, hyperparameters, number, print_json, print_table
+
+
+def runs(
+    store: Annotated[
+        Path | None,
+        typer.Option(help="The file that keeps run records.  [default: CCLFP_HOME/runs.sqlite]", show_default=False),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="Only this method.", show_default=False)] = None,
+    benchmark: Annotated[str | None, typer.Option(help="Only this benchmark.", show_default=False)] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the finished runs in a store, the oldest first."""
+    from cclfp.store import Store, default_store
+
+    path = store or default_store()
+    records = Store(path).records(method, benchmark) if path.exists() else []
+    if json:
+        print_json({"store": str(path), "runs": records})
+        return
+    if not records:
+        typer.echo(f"no runs in {path}")
+        return
+    columns = ["finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "hyperparameters"]
+    columns += [">accuracy", ">forgetting", ">seconds", "engine", "commit"]
+    rows = []
+    for record in records:
+        environment = record["environment"]
+        rows.append(
+            [
+                record["finished_at"].removesuffix("+00:00").replace("T", " "),
+                record["method"],
+                record["benchmark"],
+                record["scenario"],
+                "–" if record["buffer"] is None else str(record["buffer"]),
+                str(record["seed"]),
+                hyperparameters(record["configuration"]["hyperparameters"]),
+                number(record["average_accuracy"]),
+                number(record["forgetting"]),
+                number(record["seconds"], 1),
+                f"{environment['engine']}, {environment['device']}",
+                (environment["commit"] or "–")[:8],
+            ]
+        )
+    print_table(columns, rows, str(path))

@@ -1,0 +1,294 @@
+"""The contract every method must keep, as a test you can run on a method of your own.
+
+>>> from cclfp.testing import check_method
+>>> check_method("er")
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from cclfp.engine.replica import Replica
+from cclfp.learner import Learner, load, make
+from cclfp.memory import Examples
+from cclfp.methods import Method, get_method
+from cclfp.methods.base import Batch, State
+from cclfp.nets import Tensors, linear
+from cclfp.randomness import generator
+from cclfp.streams import Stream
+
+MEMORY = 20
+TASKS = [[0, 1], [2, 3], [4, 5]]
+
+
+def toy_stream(scenario: str, per_class: int = 53) -> Stream:
+    """Three tasks of two well separated clouds of points each (all six clouds, moved, in the domain scenario)."""
+    g = generator(0, "toy stream")
+    classes = [list(range(6))] * 3 if scenario == "domain" else TASKS
+    centres = 6 * torch.randn(6, 8, generator=g)
+    shifts = torch.randn(len(classes), 8, generator=g) if scenario == "domain" else torch.zeros(len(classes), 8)
+
+    def draw(task: int, per_class: int) -> Examples:
+        y = torch.tensor(classes[task]).repeat_interleave(per_class)
+        x = centres[y] + shifts[task] + torch.randn(len(y), 8, generator=g)
+        return Examples(x, y, torch.full_like(y, task))
+
+    parts = [draw(task, per_class) for task in range(len(classes))]
+    train = Examples(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+    return Stream(
+        scenario=scenario,
+        num_classes=6,
+        classes=classes,
+        train=train,
+        train_rows=list(torch.arange(len(train.y)).split([len(part.y) for part in parts])),
+        test=[draw(task, 20) for task in range(len(classes))],
+        transform=_halve,
+    )
+
+
+def _halve(x: Tensor) -> Tensor:
+    return x / 2
+
+
+def toy_psi(*, random: bool = True) -> nn.Module:
+    """A small psi with BatchNorm and, with ``random``, dropout: what makes training hard to repeat exactly."""
+    layers = [linear(8, 16, generator(0, "toy psi")), nn.BatchNorm1d(16), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Dropout(0.1)) if random else nn.Sequential(*layers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A method to check in one scenario."""
+
+    method: type[Method]
+    scenario: str
+    hyper: dict[str, float]
+
+    def learner(self, seed: int = 0, psi: nn.Module | None = None) -> Learner:
+        return make(
+            self.method,
+            psi=toy_psi() if psi is None else psi,
+            num_classes=6,
+            memory=MEMORY,
+            seed=seed,
+            scenario=self.scenario,
+            tasks=self.stream().classes,
+            transform=_halve,
+            **self.hyper,
+        )
+
+    def stream(self) -> Stream:
+        stream = toy_stream(self.scenario)
+        return stream.joint() if self.method.joint else stream
+
+    def replica(self, seed: int = 0) -> Replica:
+        return Replica(self.learner(seed), self.stream())
+
+    def batches(self, seed: int = 0) -> list[list[tuple[Tensor, Tensor, Tensor]]]:
+        """For each task the batches (x, y, task) its plan has."""
+        replica = self.replica(seed)
+        train = replica.stream.train
+        tasks = []
+        for position in range(len(replica.stream.train_rows)):
+            plan = replica.plan(position)
+            rows = [plan.rows[step, :current] for step, (current, _) in enumerate(plan.sizes)]
+            tasks.append([tuple(train.rows(r)) for r in rows])
+        return tasks  # type: ignore[return-value]
+
+    def online(
+        self,
+        learner: Learner | None = None,
+        seed: int = 0,
+        after_step: Callable[[Learner], Learner | None] | None = None,
+    ) -> Learner:
+        """A learner trained through ``observe``; ``after_step`` may look at it, or put another in its place."""
+        learner = self.learner(seed) if learner is None else learner
+        for batches in self.batches(seed):
+            for x, y, task in batches:
+                learner.observe(x, y, task)
+                if after_step is not None:
+                    learner = after_step(learner) or learner
+            learner.end_task()
+        return learner
+
+
+def same(a: Learner, b: Learner) -> bool:
+    """Whether two learners are equal, bit for bit, in all they know."""
+    return _equal(a.state_dict(), b.state_dict())
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(_equal(a[name], b[name]) for name in a)
+    return bool(a == b)
+
+
+def learns(case: Case) -> None:
+    """After the first task it knows that task."""
+    replica = case.replica()
+    replica.advance()
+    assert replica.accuracy is not None
+    assert replica.accuracy > 90, f"only {replica.accuracy:.0f} % on the task just learned"
+
+
+def keeps_to_the_mask(case: Case) -> None:
+    """Predictions stay among the classes the scenario allows."""
+    learner, seen = case.learner(), set()
+    x = 20 * torch.randn(200, 8, generator=generator(0, "anywhere"))
+    for task, batches in enumerate(case.batches()):
+        for batch in batches:
+            learner.observe(*batch)
+        learner.end_task()
+        seen |= {int(y) for batch in batches for y in batch[1]}
+        if case.scenario != "task":
+            outside = set(learner.predict(x).tolist()) - seen
+            assert not outside, f"predicts {outside} when it has seen {seen}"
+        allowed = set(case.stream().classes[task])
+        outside = set(learner.predict(x, task=task).tolist()) - allowed
+        assert not outside, f"predicts {outside} in a task of {allowed}"
+
+
+def keeps_the_memory_small(case: Case) -> None:
+    """The memory never holds more than it may, and is full once enough examples came by."""
+
+    def look(learner: Learner) -> None:
+        if learner.memory is not None:
+            held = len(learner.memory.examples().y)
+            assert held == len(learner.memory) <= MEMORY, f"{held} examples in a memory of {MEMORY}"
+
+    learner = case.online(after_step=look)
+    assert learner.memory is None or len(learner.memory) == MEMORY
+
+
+def repeats(case: Case) -> None:
+    """The same seed gives the same learner, another seed another; the global generators are left alone."""
+    before = torch.get_rng_state()
+    first = case.online()
+    assert torch.equal(before, torch.get_rng_state()), "training changed the state of torch's global generator"
+    torch.rand(1)
+    assert same(first, case.online()), "the same seed gave another result"
+    assert not same(first, case.online(seed=1)), "another seed gave the same result"
+
+
+def is_not_disturbed_by_testing(case: Case) -> None:
+    """Predicting between steps changes nothing."""
+    x = torch.randn(50, 8, generator=generator(0, "anywhere"))
+
+    def look(learner: Learner) -> None:
+        learner.predict(x, task=0)
+        learner.logits(x, task=0)
+
+    assert same(case.online(), case.online(after_step=look)), "predicting changed the training"
+
+
+def is_not_disturbed_by_others(case: Case) -> None:
+    """Training beside another replica changes nothing."""
+    other = case.learner(seed=7)
+    strangers = iter([batch for task in case.batches(seed=7) for batch in task])
+
+    def train_other(learner: Learner) -> None:
+        other.observe(*next(strangers))
+
+    assert same(case.online(), case.online(after_step=train_other)), "a replica beside it changed the training"
+
+
+def survives_saving(case: Case) -> None:
+    """Saved and loaded after every third step, it ends as if never stopped."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def reload(learner: Learner) -> Learner | None:
+            if learner.steps % 3:
+                return None
+            learner.save(Path(folder) / "learner")
+            return load(Path(folder) / "learner", psi=toy_psi(), transform=_halve, method=case.method)
+
+        assert same(case.online(), case.online(after_step=reload)), "what was loaded went on differently"
+
+
+def trains_as_planned(case: Case) -> None:
+    """Planned training equals ``observe`` on the same batches."""
+    replica = case.replica()
+    while not replica.is_done:
+        replica.advance()
+    assert same(replica.learner, case.online()), "planned and online training differ"
+
+
+def resumes_from_a_checkpoint(case: Case) -> None:
+    """A replica stopped after any task and loaded from its state goes on as if never stopped."""
+    whole, stopped = case.replica(), case.replica()
+    while not whole.is_done:
+        whole.advance()
+        stopped.advance()
+        again = case.replica()
+        again.load_state_dict(copy.deepcopy(stopped.state_dict()))
+        stopped = again
+    assert whole.matrix == stopped.matrix, "the accuracies differ"
+    assert same(whole.learner, stopped.learner), "the learners differ"
+
+
+def steps_purely(case: Case) -> None:
+    """A step leaves its arguments as they are, and runs under vmap: two stacked replicas equal each alone."""
+    stream, arguments = case.stream(), []
+    for seed in (0, 1):
+        replica = Replica(case.learner(seed, psi=toy_psi(random=False)), stream)
+        replica.advance()  # so that the method has the state it has in later tasks
+        learner = replica.learner
+        learner.begin_task()
+        raw = stream.train.rows(torch.arange(20) + 20 * seed)
+        mask = learner.expect(torch.tensor(stream.task_ids(0))).train(raw.task)
+        batch = (_halve(raw.x), raw.y, raw.task, mask)
+        given = (*learner._model, learner._state, batch, dict(vars(learner._hyper)))
+        arguments.append(tree_map(lambda t: t.detach().clone(), given))
+
+    def step(params: Tensors, buffers: Tensors, state: State, batch: Any, hyper: dict[str, Tensor]) -> Any:
+        numbers = type(learner.hyper)(**hyper)  # type: ignore[arg-type]
+        return learner._method.step(params, buffers, state, Batch(*batch, n_current=10), numbers)
+
+    together = torch.func.vmap(step)(*tree_map(lambda *several: torch.stack(several), *arguments))
+    for number, given in enumerate(arguments):
+        before = tree_map(torch.clone, given)
+        alone = step(*given)
+        unchanged = all(map(torch.equal, tree_leaves(before), tree_leaves(given)))
+        assert unchanged, "step changed its arguments"
+        for a, b in zip(tree_leaves(alone), tree_leaves(together), strict=True):
+            difference = (a.double() - b[number].double()).abs().max()
+            assert difference <= 1e-5, f"under vmap a result differs by {difference:.1e}"
+
+
+CHECKS: tuple[Callable[[Case], None], ...] = (
+    learns,
+    keeps_to_the_mask,
+    keeps_the_memory_small,
+    repeats,
+    is_not_disturbed_by_testing,
+    is_not_disturbed_by_others,
+    survives_saving,
+    trains_as_planned,
+    resumes_from_a_checkpoint,
+    steps_purely,
+)
+
+
+def check_method(method: str | type[Method], **hyper: float) -> None:
+    """Check that a method keeps the contract, in every scenario it is defined for; AssertionError says where not.
+
+    ``hyper`` are hyperparameters to check it with.
+    """
+    kind = get_method(method) if isinstance(method, str) else method
+    for scenario in kind.scenarios:
+        for check in CHECKS:
+            try:
+                check(Case(kind, scenario, hyper))
+            except AssertionError as error:
+                raise AssertionError(f"{kind.name}, {scenario} scenario, {check.__name__}: {error}") from error

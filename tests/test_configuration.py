@@ -1,0 +1,116 @@
+"""From names and settings to configurations; presets and published numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cclfp.configuration import Configuration, configurations
+from cclfp.errors import InputError
+from cclfp.experiment import check_seeds
+from cclfp.methods import METHODS, get_method
+from cclfp.presets import find_preset, presets
+from cclfp.streams import BENCHMARKS
+from cclfp.study import published
+
+
+def test_defaults_come_from_the_preset_and_settings_override_them() -> None:
+    preset = find_preset("ccl-fp+", "rotated-mnist", "domain")
+    assert preset is not None
+    (default,) = configurations(["ccl-fp+"], "rotated-mnist")
+    assert default.scenario == "domain"
+    assert preset.hyperparameters.items() <= default.hyperparameters.items()
+    (changed,) = configurations(["ccl-fp+"], "rotated-mnist", settings={"w": [0.9]})
+    assert changed.hyperparameters == default.hyperparameters | {"w": 0.9}
+
+
+def test_tau_is_1_in_the_domain_scenario_and_01_elsewhere() -> None:
+    assert get_method("ccl-fp").hyper("domain").tau == 1.0  # type: ignore[attr-defined]
+    assert get_method("ccl-fp+").hyper("class").tau == 0.1  # type: ignore[attr-defined]
+    assert get_method("ccl-fp").hyper("domain", tau=0.3).tau == 0.3  # type: ignore[attr-defined]
+
+
+def test_a_grid_is_all_combinations_without_repetition() -> None:
+    grid = configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3, 0.1], "lr": [0.1, 0.01], "batch": [5]})
+    assert [(c.hyperparameters["w"], c.hyperparameters["lr"]) for c in grid] == [
+        (0.1, 0.1),
+        (0.1, 0.01),
+        (0.3, 0.1),
+        (0.3, 0.01),
+    ]
+    assert {c.batch for c in grid} == {5}
+
+
+def test_a_setting_goes_to_the_methods_that_know_it() -> None:
+    finetune, ccl = configurations(["finetune", "ccl-fp"], "split-mnist", buffer=500, settings={"w": [0.2], "replay": [5]})
+    assert "w" not in finetune.hyperparameters
+    assert (finetune.buffer, finetune.replay) == (None, None)
+    assert (ccl.hyperparameters["w"], ccl.buffer, ccl.replay) == (0.2, 500, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"methods": ["ccl-fp"], "settings": {"alpa": [1.0]}}, "unknown setting of ccl-fp 'alpa'. Did you mean 'alpha'"),
+        ({"methods": ["finetune"], "settings": {"replay": [5]}}, "unknown setting of finetune 'replay'"),
+        ({"settings": {"w": [2.0]}}, r"w=2.0: expected a number in \[0, 1\]"),
+        ({"settings": {"batch": [0]}}, "batch=0: expected a whole number, 1 or more"),
+        ({"settings": {"epochs": [1.5]}}, "epochs=1.5"),
+        ({"settings": {"batch": [float("nan")]}}, "batch=nan"),
+        ({"settings": {"w": []}}, "w has no value"),
+        ({"buffer": 0}, "buffer=0"),
+        ({"scenario": "domain"}, "split-mnist has no domain scenario"),
+        ({"scenario": "klass"}, "Did you mean 'class'"),
+        ({"benchmark": "split_mnist"}, "Did you mean 'split-mnist'"),
+        ({"methods": ["er", "gem"]}, "unknown method 'gem'"),
+    ],
+)
+def test_refuses(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        configurations(**{"methods": ["ccl-fp"], "benchmark": "split-mnist", **arguments})
+
+
+def test_the_key_names_the_run_and_survives_json() -> None:
+    (a,) = configurations(["er"], "split-mnist")
+    (b,) = configurations(["er"], "split-mnist", class_order=tuple(range(9, -1, -1)))
+    assert len({a.key(0), a.key(1), b.key(0)}) == 3
+    assert Configuration.from_dict(b.to_dict()).key(0) == b.key(0)
+    assert Configuration.from_dict({**b.to_dict(), "class_order": list(range(9, -1, -1))}) == b
+
+
+def test_seeds() -> None:
+    assert check_seeds(3) == [0, 1, 2]
+    assert check_seeds([7, 0]) == [7, 0]
+    for bad in (0, -1, [], [1, 1], [-1]):
+        with pytest.raises(InputError, match="seeds="):
+            check_seeds(bad)
+
+
+def test_every_method_has_a_preset_for_every_benchmark_and_scenario() -> None:
+    wanted = {
+        (method, benchmark.name, scenario)
+        for method in METHODS
+        for benchmark in BENCHMARKS.values()
+        for scenario in benchmark.scenarios
+    }
+    assert {(p.method, p.benchmark, p.scenario) for p in presets()} == wanted
+    assert len(presets()) == len(wanted)
+
+
+@pytest.mark.parametrize("preset", presets(), ids=lambda p: f"{p.method}-{p.benchmark}-{p.scenario}")
+def test_presets_are_valid_and_measured(preset: Any) -> None:
+    get_method(preset.method).hyper(preset.scenario, **preset.hyperparameters)
+    assert preset.seeds >= 5
+    assert 0 < preset.accuracy <= 100
+    assert preset.std > 0
+    if preset.method == "ccl-fp+":
+        assert preset.hyperparameters["beta"] > 0
+
+
+def test_published_numbers() -> None:
+    assert published("ccl-fp+", "split-mnist", "class", 200) == (89.16, 1.14)
+    assert published("joint", "rotated-mnist", "domain", None) == (84.12, 0.61)
+    assert published("er", "rotated-mnist", "domain", 5000) == (85.87, 1.15)
+    assert published("er", "rotated-mnist", "domain", 300) is None
+    assert published("lwf", "rotated-mnist", "domain", 200) is None

@@ -1,0 +1,261 @@
+"""Jobs: stored once, resumed from any checkpoint, safe beside each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cclfp
+from cclfp.configuration import configurations
+from cclfp.engine import job as job_module
+from cclfp.engine.job import Job, do
+from cclfp.engine.pool import do_all
+from cclfp.errors import InputError
+from cclfp.store import Record, Store
+from cclfp.testing import same
+
+RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "accuracy_matrix")
+
+pytestmark = pytest.mark.usefixtures("small_mnist")
+
+
+def result(record: Record) -> dict[str, Any]:
+    return {name: record[name] for name in RESULT}
+
+
+def quiet(event: dict[str, Any]) -> None:
+    pass
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Callable[..., Job]:
+    def make(method: str = "ccl-fp+", benchmark: str = "split-mnist", seed: int = 0, **changes: Any) -> Job:
+        (configuration,) = configurations([method], benchmark, changes.pop("scenario", None))
+        job = Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
+        return dataclasses.replace(job, **changes)
+
+    return make
+
+
+class Stop(Exception):
+    """Stands for a SIGKILL at a chosen moment."""
+
+
+def stop_after(steps: int) -> Callable[[dict[str, Any]], None]:
+    def report(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] >= steps:
+            raise Stop
+
+    return report
+
+
+@pytest.mark.parametrize("method", ["er", "ccl-fp+"])
+@pytest.mark.parametrize("steps", [1, 31, 60, 75])
+def test_a_stopped_run_ends_with_the_same_numbers(
+    method: str, steps: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    whole = do(make_job(method, store=tmp_path / "other.sqlite", save=tmp_path / "whole.ckpt"), quiet)
+    job = make_job(method, save=tmp_path / "stopped.ckpt")
+    with pytest.raises(Stop):
+        do(job, stop_after(steps))
+    assert Store(job.store).records() == []
+    notes: list[dict[str, Any]] = []
+    again = do(job, notes.append)
+    assert any("going on from the checkpoint" in note.get("text", "") for note in notes) == (steps > 30)
+    assert result(again) == result(whole)
+    assert same(cclfp.load(tmp_path / "whole.ckpt"), cclfp.load(tmp_path / "stopped.ckpt"))
+    assert list(Store(job.store).checkpoints.iterdir()) == []
+
+
+def test_a_finished_run_is_not_trained_again(make_job: Callable[..., Job]) -> None:
+    first = do(make_job(), quiet)
+    assert do(make_job(), lambda event: pytest.fail(f"trained: {event}")) == first
+    events: list[dict[str, Any]] = []
+    again = do(make_job(fresh=True), events.append)
+    assert events
+    assert result(again) == result(first)
+    assert len(Store(make_job().store).records()) == 1
+
+
+def test_a_finished_run_whose_learner_was_not_kept(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    first = do(make_job(), quiet)
+    path = tmp_path / "learner.ckpt"
+    assert result(do(make_job(save=path), quiet)) == result(first)
+    learner = cclfp.load(path)
+    stream = cclfp.streams.get_benchmark("split-mnist").stream("class", 0)
+    right = [(learner.predict(test.x) == test.y).float().mean().item() for test in stream.test]
+    assert 100 * sum(right) / 5 == pytest.approx(first["average_accuracy"], abs=1e-4)
+
+
+def test_checkpoints_are_not_taken_more_often_than_asked(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(job_module, "write_atomic", lambda path, write: written.append(path))
+    do(make_job(checkpoint_every=3600.0), quiet)
+    assert written == []
+    do(make_job(fresh=True), quiet)
+    assert len(written) == 4  # after each of the five tasks but the last
+
+
+def checkpoint_of(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    with pytest.raises(Stop):
+        do(job, stop_after(50))
+    return Store(job.store).checkpoints / f"{job.key}.ckpt"
+
+
+def test_resumed_with_the_threads_it_was_started_with(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint_of(make_job(threads=2), monkeypatch)
+    assert do(make_job(threads=1), quiet)["environment"]["threads"] == 2
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("damage", ["rubbish", "version", "device"])
+def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
+    damage: str, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = do(make_job(store=tmp_path / "other.sqlite"), quiet)
+    path = checkpoint_of(make_job(), monkeypatch)
+    state = torch.load(path, weights_only=True)
+    if damage == "rubbish":
+        path.write_bytes(b"rubbish")
+    else:
+        if damage == "version":
+            state["versions"]["torch"] = "0.1"
+        else:
+            state["engine"]["device"] = "cuda"
+        torch.save(state, path)
+    notes: list[dict[str, Any]] = []
+    again = do(make_job(), notes.append)
+    assert any("starting afresh, the checkpoint cannot be used" in note.get("text", "") for note in notes)
+    assert result(again) == result(whole)
+
+
+@pytest.mark.parametrize("scenario", ["class", "task"])
+def test_records_say_how_they_were_made(scenario: str, make_job: Callable[..., Job]) -> None:
+    record = do(make_job("finetune", scenario=scenario), quiet)
+    environment = record["environment"]
+    assert (environment["engine"], environment["precision"], environment["threads"]) == ("eager", "float32", 1)
+    assert (environment["device"], environment["cclfp"]) == ("cpu", cclfp.__version__)
+    assert environment["torch"] == torch.__version__
+    assert record["seconds"] == record["train_seconds"] + record["test_seconds"]
+    matrix = record["accuracy_matrix"]
+    assert len(matrix) == 6
+    known = [[value is not None for value in row] for row in matrix]
+    if scenario == "class":  # a task is tested from when it is learned on
+        assert known == [[i < t for i in range(5)] for t in range(6)]
+        assert record["forward_transfer"] is None
+    else:  # and just before, and untrained
+        assert known == [[True] * 5] + [[i <= t for i in range(5)] for t in range(1, 6)]
+        assert record["forward_transfer"] is not None
+
+
+def test_joint_has_the_last_row_alone(make_job: Callable[..., Job]) -> None:
+    record = do(make_job("joint"), quiet)
+    assert [any(v is not None for v in row) for row in record["accuracy_matrix"]] == [False] * 5 + [True]
+    assert record["average_accuracy"] > 90
+    assert record["forgetting"] is None
+
+
+def test_training_beside_others_changes_nothing(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    alone = [do(make_job(seed=seed, store=tmp_path / "alone.sqlite"), quiet) for seed in range(3)]
+    together = do_all([make_job(seed=seed) for seed in range(3)], 3, lambda number, event: None)
+    assert [result(r) for r in together] == [result(r) for r in alone]
+    assert len(Store(make_job().store).records()) == 3
+
+
+def test_a_failure_lets_the_others_finish(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    bad = make_job(seed=0, save=tmp_path / "file" / "learner.ckpt")
+    with pytest.raises(RuntimeError, match="a run failed"):
+        do_all([bad, make_job(seed=1), make_job(seed=2)], 2, lambda number, event: None)
+    assert sorted(r["seed"] for r in Store(bad.store).records()) == [1, 2]
+
+
+def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..., Job]) -> None:
+    jobs = [make_job(seed=0, device="tpu"), make_job(seed=1, device="tpu")]
+    with pytest.raises(InputError, match="device 'tpu'"):
+        do_all(jobs, 2, lambda number, event: None)
+
+
+# -- with real processes ------------------------------------------------------------------------------------------------
+
+
+def command(store: Path, *more: str) -> list[str]:
+    arguments = ["run", "er,ccl-fp+", "split-mnist", "epochs=20", "--seeds", "2", "--checkpoint-every", "0"]
+    return [sys.executable, "-m", "cclfp", *arguments, "--store", str(store), *more]
+
+
+def times(checkpoints: Path) -> list[tuple[str, int]]:
+    return [(path.name, path.stat().st_mtime_ns) for path in checkpoints.glob("*.ckpt")] if checkpoints.exists() else []
+
+
+def alive(pattern: str) -> list[str]:
+    return [
+        line
+        for process in Path("/proc").iterdir()
+        if process.name.isdigit() and (line := _command_line(process)) and pattern in line
+    ]
+
+
+def _command_line(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_sigkill_and_two_processes_on_one_store(tmp_path: Path) -> None:
+    """Kill it twice, at any moment; go on with two processes at once; the numbers are those of a run never stopped."""
+    once = subprocess.run(command(tmp_path / "once.sqlite", "--json"), capture_output=True, check=True)
+    store = tmp_path / "killed.sqlite"
+    checkpoints = Store(store).checkpoints
+    said = b""
+    for _ in range(2):
+        before = set(times(checkpoints))
+        process = subprocess.Popen(command(store), stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and not set(times(checkpoints)) - before and time.monotonic() < deadline:
+            time.sleep(0.02)  # until there is a new checkpoint
+        process.send_signal(signal.SIGKILL)
+        said += process.communicate()[1]
+        while alive("cclfp.engine.worker") and time.monotonic() < deadline:
+            time.sleep(0.05)  # the workers notice that their parent is gone
+        assert not alive("cclfp.engine.worker")
+        assert len(Store(store).records()) < 4, "it was killed too late to show anything"
+        assert times(checkpoints)
+    pair = [subprocess.Popen(command(store, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    for process in pair:
+        output, errors = process.communicate(timeout=300)
+        said += errors
+        assert process.returncode == 0
+        assert without_seconds(output) == without_seconds(once.stdout)
+    assert said.count(b"going on from the checkpoint") >= 2
+    assert b"another process is training this run" in said
+    assert b"starting afresh" not in said
+    assert len(Store(store).records()) == 4
+    assert list(checkpoints.iterdir()) == []
+
+
+def without_seconds(output: bytes) -> Any:
+    document = json.loads(output)
+    for configuration in document["configurations"]:
+        del configuration["seconds"]
+        for run in configuration["runs"]:
+            del run["seconds"]
+    return document

@@ -1,0 +1,51 @@
+"""Plans: every example once an epoch, replay from the memory as it was."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cclfp.engine.plan import plan_task
+from cclfp.memory import Memory
+from cclfp.randomness import generator
+
+
+@settings(deadline=None)
+@given(
+    n=st.integers(1, 60), batch=st.integers(1, 12), epochs=st.integers(1, 3), size=st.integers(1, 20), seed=st.integers(0, 9)
+)
+def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
+    memory = Memory(size, seed, torch.device("cpu"))
+    rows = torch.arange(100, 100 + n)
+    plan = plan_task(rows, batch=batch, epochs=epochs, replay=7, memory=memory, order=generator(seed, "order", 0))
+    assert len(plan) == epochs * -(-n // batch)
+    seen: set[int] = set()
+    passed: list[int] = []
+    for step, (current, replayed) in enumerate(plan.sizes):
+        line = plan.rows[step].tolist()
+        now, old = line[:current], line[current : current + replayed]
+        assert line[current + replayed :] == [-1] * (len(line) - current - replayed)
+        assert len(old) == min(7, size, len(passed))
+        assert set(old) <= seen
+        seen |= set(now)
+        passed += now
+    for epoch in range(epochs):
+        assert sorted(passed[epoch * n : epoch * n + n]) == rows.tolist()
+    assert len(plan.memory) == min(size, epochs * n)
+    assert set(plan.memory.tolist()) <= set(rows.tolist())
+
+
+def test_without_memory_nothing_is_replayed() -> None:
+    plan = plan_task(torch.arange(25), batch=10, epochs=1, replay=0, memory=None, order=generator(0, "order", 0))
+    assert plan.sizes == [(10, 0), (10, 0), (5, 0)]
+    assert len(plan.memory) == 0
+
+
+def test_orders_differ_between_epochs_and_tasks() -> None:
+    def order(task: int) -> list[int]:
+        plan = plan_task(torch.arange(20), batch=20, epochs=2, replay=0, memory=None, order=generator(0, "order", task))
+        return plan.rows.flatten().tolist()
+
+    assert order(0) == order(0) != order(1)
+    assert order(0)[:20] != order(0)[20:]

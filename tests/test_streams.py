@@ -1,0 +1,141 @@
+"""The streams: which examples, which classes, which change."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from cclfp.data import Dataset
+from cclfp.errors import InputError
+from cclfp.streams import BENCHMARKS, get_benchmark
+from cclfp.streams.mnist import permuted, rotate, rotated, split
+
+
+def little(n: int = 3000) -> Dataset:
+    g = torch.Generator().manual_seed(0)
+
+    def images(n: int) -> Tensor:
+        return torch.randint(0, 256, (n, 1, 28, 28), dtype=torch.uint8, generator=g)
+
+    return Dataset(images(n), torch.arange(n) % 10, images(50), torch.arange(50) % 10, 10)
+
+
+def test_split_gives_each_class_to_one_task_in_order() -> None:
+    data = little()
+    stream = split(data, "class", range(10), 2)
+    assert stream.classes == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+    rows = torch.cat(stream.train_rows)
+    assert sorted(rows.tolist()) == list(range(3000))
+    for task, classes in enumerate(stream.classes):
+        part = stream.train.rows(stream.train_rows[task])
+        assert set(part.y.tolist()) == set(classes) == set(stream.test[task].y.tolist())
+        assert set(part.task.tolist()) == {task} == set(stream.test[task].task.tolist())
+    assert torch.equal(stream.train.x, data.train_images)
+
+
+def test_class_order_moves_classes_between_tasks() -> None:
+    stream = split(little(), "class", [9, 0, 8, 1, 7, 2, 6, 3, 5, 4], 2)
+    assert stream.classes[0] == [9, 0]
+    assert set(stream.train.rows(stream.train_rows[0]).y.tolist()) == {0, 9}
+
+
+def test_joint_is_all_tasks_at_once() -> None:
+    stream = split(little(), "class", range(10), 2)
+    joint = stream.joint()
+    assert sorted(joint.train_rows[0].tolist()) == list(range(3000))
+    assert joint.task_ids(0) == [0, 1, 2, 3, 4]
+    assert stream.task_ids(3) == [3]
+
+
+@pytest.mark.parametrize("make", [permuted, rotated])
+def test_domains_are_fresh_for_every_task_and_seed(make: object) -> None:
+    assert callable(make)
+    data = little()
+    stream, again, other = make(data, 0), make(data, 0), make(data, 1)
+    assert stream.num_tasks == 20
+    assert [len(rows) for rows in stream.train_rows] == [1000] * 20
+    assert torch.equal(stream.train.x, again.train.x)
+    assert not torch.equal(stream.train.x, other.train.x)
+    tests = [test.x for test in stream.test]
+    for i in range(20):
+        assert not torch.equal(tests[i], data.test_images)  # the first task is changed too
+        assert torch.equal(stream.test[i].y, data.test_labels)
+        for j in range(i):
+            assert not torch.equal(tests[i], tests[j])
+    labels = [stream.train.y[rows] for rows in stream.train_rows]
+    assert not torch.equal(labels[0], labels[1])  # other training images
+
+
+def test_a_permutation_is_the_same_for_every_image_of_a_task() -> None:
+    data = little()
+    stream = permuted(data, 0)
+    moved = stream.test[3].x.flatten(1)
+    original = data.test_images.flatten(1)
+    where = [(original[:, [pixel]] == moved).all(0).nonzero().flatten().tolist() for pixel in range(784)]
+    assert sorted(sum(where, [])) == list(range(784))
+
+
+def turned_by_hand(image: Tensor, degrees: float) -> Tensor:
+    """Bilinear rotation about the centre, zero outside, one pixel after the other."""
+    size = len(image)
+    centre, angle = (size - 1) / 2, math.radians(degrees)
+
+    def pixel(row: int, column: int) -> float:
+        return float(image[row, column]) if 0 <= row < size and 0 <= column < size else 0.0
+
+    out = torch.zeros(size, size)
+    for row in range(size):
+        for column in range(size):
+            right, up = column - centre, centre - row
+            # counter-clockwise by the angle: the value comes from the place turned back by it
+            source_right = right * math.cos(angle) + up * math.sin(angle)
+            source_up = -right * math.sin(angle) + up * math.cos(angle)
+            x, y = centre + source_right, centre - source_up
+            x0, y0 = math.floor(x), math.floor(y)
+            fx, fy = x - x0, y - y0
+            out[row, column] = (
+                pixel(y0, x0) * (1 - fx) * (1 - fy)
+                + pixel(y0, x0 + 1) * fx * (1 - fy)
+                + pixel(y0 + 1, x0) * (1 - fx) * fy
+                + pixel(y0 + 1, x0 + 1) * fx * fy
+            )
+    return out
+
+
+@pytest.mark.parametrize("degrees", [0.0, 13.7, 90.0, 151.2, 179.9])
+def test_rotation_equals_a_plain_loop(degrees: float) -> None:
+    image = torch.randint(0, 256, (28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    ours = rotate(image[None, None], degrees)[0, 0].float()
+    assert (ours - turned_by_hand(image, degrees)).abs().max() <= 0.51  # half a grey level, from rounding
+
+
+def test_benchmarks_refuse_what_they_are_not() -> None:
+    with pytest.raises(InputError, match="split-mnist has no domain scenario .*disjoint classes.*class, task"):
+        get_benchmark("split-mnist").check("domain")
+    with pytest.raises(InputError, match="permuted-mnist has no class scenario .*all ten classes"):
+        get_benchmark("permuted-mnist").check("class")
+    with pytest.raises(InputError, match="class order does not apply"):
+        get_benchmark("rotated-mnist").check("domain", "random")
+    with pytest.raises(InputError, match="each of 0 to 9 once"):
+        get_benchmark("split-mnist").check("class", (0, 1, 2))
+    with pytest.raises(InputError, match="Did you mean 'split-mnist'"):
+        get_benchmark("split-mnst")
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_benchmarks_say_the_truth(name: str, small_mnist: object) -> None:
+    benchmark = BENCHMARKS[name]
+    stream = benchmark.stream(benchmark.scenarios[0], seed=0)
+    assert stream.num_tasks == benchmark.num_tasks
+    assert stream.num_classes == benchmark.num_classes
+    assert stream.train.x[0].numel() == benchmark.backbone["inputs"]
+
+
+def test_random_class_order_depends_on_the_seed(small_mnist: object) -> None:
+    benchmark = BENCHMARKS["split-mnist"]
+    orders = [benchmark.stream("class", seed, "random").classes for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(sum(orders[0], [])) == list(range(10))

@@ -43,7 +43,9 @@ def test_a_grid_is_all_combinations_without_repetition() -> None:
 
 
 def test_a_setting_goes_to_the_methods_that_know_it() -> None:
-    finetune, ccl = configurations(["finetune", "ccl-fp"], "split-mnist", buffer=500, settings={"w": [0.2], "replay": [5]})
+    finetune, ccl = configurations(
+        ["finetune", "ccl-fp"], "split-mnist", buffer=500, settings={"w": [0.2], "replay": [5]}
+    )
     assert "w" not in finetune.hyperparameters
     assert (finetune.buffer, finetune.replay) == (None, None)
     assert (ccl.hyperparameters["w"], ccl.buffer, ccl.replay) == (0.2, 500, 5)
@@ -52,7 +54,10 @@ def test_a_setting_goes_to_the_methods_that_know_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"methods": ["ccl-fp"], "settings": {"alpa": [1.0]}}, "unknown setting of ccl-fp 'alpa'. Did you mean 'alpha'"),
+        (
+            {"methods": ["ccl-fp"], "settings": {"alpa": [1.0]}},
+            "unknown setting of ccl-fp 'alpa'. Did you mean 'alpha'",
+        ),
         ({"methods": ["finetune"], "settings": {"replay": [5]}}, "unknown setting of finetune 'replay'"),
         ({"settings": {"w": [2.0]}}, r"w=2.0: expected a number in \[0, 1\]"),
         ({"settings": {"batch": [0]}}, "batch=0: expected a whole number, 1 or more"),

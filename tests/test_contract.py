@@ -6,12 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
-from cclfp.methods import METHODS, Method
-from cclfp.methods.er import ER
-from cclfp.testing import CHECKS, Case, check_method
+from cclfp.methods import METHODS
+from cclfp.testing import CHECKS, Case
 
 ROWS: list[dict[str, Any]] = [
     {"method": "joint"},

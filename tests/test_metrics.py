@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cclfp.metrics import average_accuracy, backward_transfer, forgetting, forward_transfer, mean_std
+from cclfp.metrics import Matrix, average_accuracy, backward_transfer, forgetting, forward_transfer, mean_std
 
 # Row t is after t tasks; three tasks.
 MATRIX = [
@@ -38,7 +38,7 @@ def test_forward_transfer() -> None:
 
 
 def test_joint_has_an_average_accuracy_alone() -> None:
-    matrix = [[None, None], [None, None], [70.0, 80.0]]
+    matrix: Matrix = [[None, None], [None, None], [70.0, 80.0]]
     assert average_accuracy(matrix) == 75.0
     assert forgetting(matrix) is None
     assert backward_transfer(matrix) is None
@@ -46,7 +46,7 @@ def test_joint_has_an_average_accuracy_alone() -> None:
 
 
 def test_one_task_has_nothing_to_forget() -> None:
-    matrix = [[None], [70.0]]
+    matrix: Matrix = [[None], [70.0]]
     assert average_accuracy(matrix) == 70.0
     assert (forgetting(matrix), backward_transfer(matrix), forward_transfer(matrix)) == (None, None, None)
 

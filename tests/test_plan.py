@@ -13,7 +13,11 @@ from cclfp.randomness import generator
 
 @settings(deadline=None)
 @given(
-    n=st.integers(1, 60), batch=st.integers(1, 12), epochs=st.integers(1, 3), size=st.integers(1, 20), seed=st.integers(0, 9)
+    n=st.integers(1, 60),
+    batch=st.integers(1, 12),
+    epochs=st.integers(1, 3),
+    size=st.integers(1, 20),
+    seed=st.integers(0, 9),
 )
 def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
     memory = Memory(size, seed, torch.device("cpu"))

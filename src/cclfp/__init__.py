@@ -1,7 +1,7 @@
 """Contrastive continual learning with feature propagation.
 
-``make`` and ``load`` give a learner for your own loop; ``run`` trains methods on benchmarks, as the command ``cclfp run``
-does; ``Method`` is the base of a method of your own, ``cclfp.testing.check_method`` its test.
+``make`` and ``load`` give a learner for your own loop; ``run`` trains methods on benchmarks, as the
+command ``cclfp run`` does; ``Method`` is the base of a method of your own, ``cclfp.testing.check_method`` its test.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def home() -> Path:
 
 
 def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file under a temporary name, fsync it and rename it: a reader sees the old file or the new, never a part."""
+    """Write under a temporary name, fsync and rename: a reader sees the old file or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:

@@ -505,7 +505,7 @@ def read_tensors(path: Path, kind: str) -> dict[str, Any]:
         raise InputError(f"there is no file {path}")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001  torch's reader meets rubbish with errors of every kind
+    except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}: {reason}") from error
     if not isinstance(state, dict) or state.get("format") != kind:
@@ -535,14 +535,14 @@ def _check_whole(name: str, value: Any, at_least: int) -> None:
 def _check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list[list[int]] | None:
     if tasks is None:
         return None
-    tasks = [[int(c) for c in classes] for classes in tasks]
-    for task, classes in enumerate(tasks):
+    declared = [[int(c) for c in classes] for classes in tasks]
+    for task, classes in enumerate(declared):
         if not classes:
             raise InputError(f"tasks[{task}] declares no class")
         for c in classes:
             if not 0 <= c < num_classes:
                 raise InputError(f"tasks[{task}] declares class {c}, out of range: classes are 0 to {num_classes - 1}")
-    return tasks
+    return declared
 
 
 def _check_device(device: str | torch.device) -> torch.device:
@@ -553,8 +553,7 @@ def _check_device(device: str | torch.device) -> torch.device:
     if chosen.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError("device cuda was asked for, but torch sees no CUDA device here")
-        if chosen.index is None:
-            chosen = torch.device("cuda", torch.cuda.current_device())
+        chosen = torch.empty(0, device=chosen).device  # with its index
     return chosen
 
 

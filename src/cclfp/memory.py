@@ -1,4 +1,4 @@
-"""The replay memory: which slots are read and written (a schedule that never looks at the model), and what they hold."""
+"""The replay memory: which slots are read and written (a schedule that never looks at the model), what they hold."""
 
 from __future__ import annotations
 

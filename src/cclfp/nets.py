@@ -99,4 +99,4 @@ class Network:
 def twin(module: nn.Module) -> nn.Module:
     """A copy of the module's structure on the same parameters and buffers."""
     shared = {id(t): t for t in itertools.chain(module.parameters(), module.buffers())}
-    return copy.deepcopy(module, shared)  # type: ignore[arg-type]
+    return copy.deepcopy(module, shared)

@@ -31,7 +31,7 @@ def generator(seed: int, purpose: str, *index: int) -> torch.Generator:
 
 @contextlib.contextmanager
 def seeded(seed: int, purpose: str, index: int, device: torch.device) -> Iterator[None]:
-    """Random layers and transforms inside draw from (seed, purpose, index); the global generators are left as they were."""
+    """Random layers and transforms inside draw from (seed, purpose, index); the global generators are left alone."""
     generators = [torch.default_generator]
     if device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])

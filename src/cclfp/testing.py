@@ -74,6 +74,7 @@ class Case:
     hyper: dict[str, float]
 
     def learner(self, seed: int = 0, psi: nn.Module | None = None) -> Learner:
+        hyper: dict[str, Any] = {**self.hyper}
         return make(
             self.method,
             psi=toy_psi() if psi is None else psi,
@@ -83,7 +84,7 @@ class Case:
             scenario=self.scenario,
             tasks=self.stream().classes,
             transform=_halve,
-            **self.hyper,
+            **hyper,
         )
 
     def stream(self) -> Stream:
@@ -253,7 +254,8 @@ def steps_purely(case: Case) -> None:
 
     def step(params: Tensors, buffers: Tensors, state: State, batch: Any, hyper: dict[str, Tensor]) -> Any:
         numbers = type(learner.hyper)(**hyper)  # type: ignore[arg-type]
-        return learner._method.step(params, buffers, state, Batch(*batch, n_current=10), numbers)
+        x, y, task, mask = batch
+        return learner._method.step(params, buffers, state, Batch(x, y, task, mask, 10), numbers)
 
     together = torch.func.vmap(step)(*tree_map(lambda *several: torch.stack(several), *arguments))
     for number, given in enumerate(arguments):

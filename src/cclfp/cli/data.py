@@ -11,9 +11,9 @@ from cclfp.cli.output import JsonOption, print_json
 
 app = typer.Typer(help="Get, check, import and find the datasets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="A dataset (cclfp list datasets).")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset (cclfp list datasets).")]
 OptionalName = Annotated[
-    str | None, typer.Argument(help="A dataset; all that are here by default.", show_default=False)
+    str | None, typer.Argument(metavar="NAME", help="A dataset; all that are here by default.", show_default=False)
 ]
 
 
@@ -40,7 +40,7 @@ def verify(name: OptionalName = None, json: JsonOption = False) -> None:
 @app.command("import")
 def import_(
     name: Name,
-    path: Annotated[Path, typer.Argument(help="The folder with the dataset's official files.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The folder with the dataset's official files.")],
     json: JsonOption = False,
 ) -> None:
     """Take a dataset from files of yours, which are left as they are."""

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 
 def run(
-    method: Annotated[str, typer.Argument(help="A method, or several with commas (cclfp list methods).")],
-    benchmark: Annotated[str, typer.Argument(help="A benchmark (cclfp list benchmarks).")],
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help="A method, or several with commas (cclfp list methods).")
+    ],
+    benchmark: Annotated[str, typer.Argument(metavar="BENCHMARK", help="A benchmark (cclfp list benchmarks).")],
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME=VALUE]...",
+            metavar="NAME=VALUE",
             help="Hyperparameters (cclfp show METHOD), batch=10, replay=10, epochs=1. Several values with commas "
             "train a grid. What is not set comes from the presets.",
         ),
@@ -28,7 +30,10 @@ def run(
     scenario: Annotated[
         str | None,
         typer.Option(
-            metavar="class|task|domain", help="Which classes a prediction may choose from.", show_default=False
+            metavar="class|task|domain",
+            help="Which classes a prediction may choose from: those seen so far, its task's, or all. "
+            "By default the first that cclfp list benchmarks names.",
+            show_default=False,
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
@@ -40,7 +45,7 @@ def run(
     threads: Annotated[int, typer.Option(help="Threads a run computes on; runs go side by side on the cores.")] = 1,
     store: Annotated[
         Path | None,
-        typer.Option(help="The file that keeps run records.  [default: CCLFP_HOME/runs.sqlite]", show_default=False),
+        typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
     ] = None,
     save: Annotated[
         Path | None,

@@ -13,7 +13,7 @@ from cclfp.cli.output import JsonOption, hyperparameters, number, print_json, pr
 def runs(
     store: Annotated[
         Path | None,
-        typer.Option(help="The file that keeps run records.  [default: CCLFP_HOME/runs.sqlite]", show_default=False),
+        typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
     ] = None,
     method: Annotated[str | None, typer.Option(help="Only this method.", show_default=False)] = None,
     benchmark: Annotated[str | None, typer.Option(help="Only this benchmark.", show_default=False)] = None,

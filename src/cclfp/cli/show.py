@@ -12,7 +12,7 @@ from cclfp.cli.output import JsonOption, hyperparameters, plus_minus, print_json
 
 
 def show(
-    method: Annotated[str, typer.Argument(help="A method (cclfp list methods).")],
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="A method (cclfp list methods).")],
     json: JsonOption = False,
 ) -> None:
     """Show a method: what it does, its hyperparameters with their ranges, its presets, its reference."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -124,7 +125,7 @@ def _write(source: Source, arrays: Arrays) -> None:
     try:
         for array in ARRAYS:
             values = np.ascontiguousarray(arrays[array])
-            write_atomic(temporary / f"{array}.npy", lambda file, values=values: np.save(file, values))
+            write_atomic(temporary / f"{array}.npy", functools.partial(np.save, arr=values))
         temporary.chmod(0o755)
         if target.exists():
             shutil.rmtree(target)

@@ -97,7 +97,7 @@ def check(arrays: dict[str, np.ndarray]) -> None:
         if values.dtype != np.uint8 or values.reshape(shape).size != values.size:
             raise DataError(f"mnist: {array} should be uint8 of shape {shape}, not {values.dtype} of {values.shape}")
         digest = hashlib.md5(_header(shape), usedforsecurity=False)
-        digest.update(np.ascontiguousarray(values))
+        digest.update(np.ascontiguousarray(values).tobytes())
         if digest.hexdigest() != md5:
             raise DataError(f"mnist: {array} is not what was published ({file}: md5 {digest.hexdigest()}, not {md5})")
 

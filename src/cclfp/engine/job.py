@@ -107,7 +107,12 @@ def pick_device(wanted: str) -> str:
 
 def _start(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[str, Any]]:
     """A replica at its beginning, or where its checkpoint left it, with the engine it was started with."""
-    engine = {"engine": "eager", "precision": "float32", "threads": job.threads, "device": pick_device(job.device)}
+    engine: dict[str, Any] = {
+        "engine": "eager",
+        "precision": "float32",
+        "threads": job.threads,
+        "device": pick_device(job.device),
+    }
     saved = None
     if checkpoint.exists() and not job.fresh:
         try:
@@ -123,6 +128,7 @@ def _start(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[st
         stream = stream.to(torch.device(engine["device"]))
         if get_method(configuration.method).joint:
             stream = stream.joint()
+        hyper: dict[str, Any] = {**configuration.hyperparameters}
         learner = make(
             configuration.method,
             psi=build_backbone(benchmark.backbone, job.seed),
@@ -134,7 +140,7 @@ def _start(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[st
             tasks=stream.classes,
             transform=stream.transform,
             device=engine["device"],
-            **configuration.hyperparameters,
+            **hyper,
         )
         replica = Replica(learner, stream, batch=configuration.batch, epochs=configuration.epochs)
         if saved is not None:

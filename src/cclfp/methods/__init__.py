@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cclfp.errors import unknown
-from cclfp.methods.base import Batch, Hyper, Method, gradient, setting, sgd
+from cclfp.methods.base import Batch, Hyperparameters, Method, gradient, setting, sgd
 from cclfp.methods.ccl_fp import CCLFP, CCLFPPlus
 from cclfp.methods.er import ER
 from cclfp.methods.finetune import Finetune
@@ -18,4 +18,4 @@ def get_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
-__all__ = ["METHODS", "Batch", "Hyper", "Method", "get_method", "gradient", "setting", "sgd"]
+__all__ = ["METHODS", "Batch", "Hyperparameters", "Method", "get_method", "gradient", "setting", "sgd"]

@@ -59,7 +59,7 @@ def interval(field: dataclasses.Field[Any]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Hyper:
+class Hyperparameters:
     """Hyperparameters every method has. Users give numbers; a step sees each as a 0-d tensor."""
 
     lr: float = setting(0.1, "step size of plain SGD", low=0, low_open=True)
@@ -88,7 +88,7 @@ class Method:
 
     name: ClassVar[str]
     reference: ClassVar[str] = ""
-    Hyper: ClassVar[type[Hyper]] = Hyper
+    Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
     scenarios: ClassVar[tuple[str, ...]] = SCENARIOS
     uses_memory: ClassVar[bool] = False
     joint: ClassVar[bool] = False  # trains on one shuffled stream of all tasks
@@ -121,7 +121,7 @@ class Method:
         return {}
 
     @classmethod
-    def hyper(cls, scenario: str, **given: float) -> Hyper:
+    def hyper(cls, scenario: str, **given: float) -> Hyperparameters:
         """The hyperparameters given, the others at their defaults; a wrong name or value is refused."""
         fields = {field.name: field for field in dataclasses.fields(cls.Hyper)}
         for name, value in given.items():
@@ -143,7 +143,7 @@ def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Ten
     """
     # Under vmap and torch.compile only func.grad works; elsewhere autograd.grad is half as fast again.
     if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
-        return torch.func.grad(objective, has_aux=True)(params)  # type: ignore[return-value]
+        return torch.func.grad(objective, has_aux=True)(params)  # type: ignore[no-any-return]
     leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
     with torch.enable_grad():
         loss, aux = objective(leaves)

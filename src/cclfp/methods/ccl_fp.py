@@ -10,20 +10,22 @@ from torch import Tensor
 
 from cclfp.losses import contrastive_rehearsal, cross_entropy, distances, propagate, supervised_contrastive
 from cclfp.memory import Memory
-from cclfp.methods.base import Batch, Hyper, Method, State, setting
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, setting
 from cclfp.nets import Tensors
 
 REFERENCE = "Han & Guo 2021, Contrastive Continual Learning with Feature Propagation"
 
 
 @dataclasses.dataclass(frozen=True)
-class CCLFPHyper(Hyper):
+class CCLFPHyper(Hyperparameters):
     """Hyperparameters of CCL-FP."""
 
     w: float = setting(0.5, "weight of the propagated old features (eq. 3)", low=0, high=1)
     alpha: float = setting(0.5, "weight of the contrastive rehearsal loss L_cl (eq. 7)", low=0)
     eta: float = setting(0.1, "multiplies the distance in the propagation weights (eq. 4)", low=0)
-    tau: float = setting(0.1, "multiplies the distance in the contrastive losses (eqs. 6, 8)", low=0)
+    tau: float = setting(
+        0.1, "multiplies the distance in the contrastive losses (eqs. 6, 8); 1 by default in the domain scenario", low=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,58 @@
+"""Measure every preset and write what it gave into src/cclfp/presets.json.
+
+    .venv/bin/python bench/measure_presets.py [--seeds 5] [--method M] [--benchmark B]
+
+Runs the commands that ``cclfp show METHOD`` lists, in a store of their own, and takes about ten minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+
+import cclfp
+from cclfp.files import write_atomic
+from cclfp.presets import presets
+
+FILE = Path(__file__).parents[1] / "src" / "cclfp" / "presets.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--method")
+    parser.add_argument("--benchmark")
+    arguments = parser.parse_args()
+    measured = []
+    with tempfile.TemporaryDirectory() as folder:
+        for preset in presets():
+            if preset.method == (arguments.method or preset.method) and preset.benchmark == (
+                arguments.benchmark or preset.benchmark
+            ):
+                (result,) = cclfp.run(
+                    preset.method,
+                    preset.benchmark,
+                    scenario=preset.scenario,
+                    seeds=arguments.seeds,
+                    store=Path(folder) / "runs.sqlite",
+                )
+                accuracy = result.mean_std("average_accuracy")
+                assert accuracy["mean"] is not None
+                assert accuracy["std"] is not None
+                preset = dataclasses.replace(
+                    preset,
+                    accuracy=round(accuracy["mean"], 2),
+                    std=round(accuracy["std"], 2),
+                    seeds=arguments.seeds,
+                )
+                print(f"{preset.accuracy:.2f} ± {preset.std:.2f}  {preset.command}", flush=True)
+            measured.append(dataclasses.asdict(preset))
+    text = json.dumps(measured, indent=2) + "\n"
+    write_atomic(FILE, lambda file: file.write(text.encode()))
+
+
+if __name__ == "__main__":
+    main()

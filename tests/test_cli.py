@@ -1,0 +1,227 @@
+"""The command line: what it prints, how it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import cclfp
+from cclfp.cli import main
+from cclfp.methods import METHODS
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Answer]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    def call(*arguments: str | Path) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["cclfp", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return Answer(int(stop.value.code or 0), out, err)
+
+    return call
+
+
+QUICK = ("run", "finetune", "split-mnist", "--seeds", "2")
+
+
+def test_help_does_not_import_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['cclfp', 'run', '--help']\n"
+        "from cclfp.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "NAME=VALUE" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False False"
+
+
+def test_run_prints_one_table(small_mnist: Path, cli: Cli) -> None:
+    answer = cli(*QUICK)
+    assert answer.code == 0, answer.err
+    assert "Split MNIST, class-incremental, seeds 0,1: mean ± std, %" in answer.out
+    (line,) = [line for line in answer.out.splitlines() if "finetune" in line]
+    cells = [cell.strip() for cell in line.strip("│ ").split("│")]
+    assert "±" in cells[1]
+    assert cells[2] == "19.62 ± 0.12"  # the paper's
+    assert "[2/2] finetune seed" in answer.err
+    again = cli(*QUICK)
+    assert again.out.splitlines()[3] == answer.out.splitlines()[3]
+    assert "seed" not in again.err
+
+
+def test_run_json(small_mnist: Path, cli: Cli) -> None:
+    answer = cli("run", "er,joint", "split-mnist", "lr=0.1,0.05", "--seeds", "3,1", "--buffer", "50", "--json")
+    assert answer.code == 0, answer.err
+    document = answer.json
+    assert list(document) == ["configurations"]
+    assert [(c["method"], c["hyperparameters"]) for c in document["configurations"]] == [
+        ("er", {"lr": 0.1}),
+        ("er", {"lr": 0.05}),
+        ("joint", {"lr": 0.1}),
+        ("joint", {"lr": 0.05}),
+    ]
+    er, joint = document["configurations"][0], document["configurations"][2]
+    assert (er["benchmark"], er["scenario"], er["buffer"]) == ("split-mnist", "class", 50)
+    assert joint["buffer"] is None
+    assert [run["seed"] for run in er["runs"]] == [3, 1]
+    a, b = [run["average_accuracy"] for run in er["runs"]]
+    assert er["average_accuracy"]["mean"] == pytest.approx((a + b) / 2)
+    assert er["average_accuracy"]["std"] == pytest.approx(abs(a - b) / 2**0.5)
+    assert joint["forgetting"] == {"mean": None, "std": None}
+    assert joint["runs"][0]["forgetting"] is None
+    for run in er["runs"]:
+        matrix = run["accuracy_matrix"]
+        assert sum(matrix[-1]) / 5 == pytest.approx(run["average_accuracy"])
+        assert run["seconds"] > 0
+    assert er["published"] is None  # the paper has no memory of 50
+    assert joint["published"] == {"mean": 95.59, "std": 0.31}
+
+
+def test_one_seed_has_no_std(small_mnist: Path, cli: Cli) -> None:
+    (configuration,) = cli("run", "finetune", "split-mnist", "--seeds", "1", "--json").json["configurations"]
+    assert configuration["average_accuracy"]["std"] is None
+
+
+def test_grid_shows_what_varies_and_no_published_number_beside_another_protocol(small_mnist: Path, cli: Cli) -> None:
+    answer = cli(
+        "run", "finetune", "split-mnist", "batch=20,30", "--seeds", "1", "--class-order", "9,8,7,6,5,4,3,2,1,0"
+    )
+    rows = [[c.strip() for c in line.strip("│ ").split("│")] for line in answer.out.splitlines() if "finetune" in line]
+    assert [row[1] for row in rows] == ["20", "30"]
+    assert [row[3] for row in rows] == ["–", "–"]
+
+
+def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_path: Path) -> None:
+    cli("run", "er", "split-mnist", "--seeds", "2")
+    answer = cli("run", "er", "split-mnist", "--seeds", "2", "--save", tmp_path / "learners")
+    assert f"learners saved in {tmp_path / 'learners'}" in answer.out
+    files = sorted((tmp_path / "learners").iterdir())
+    assert [file.name.rsplit("_", 1)[0] for file in files] == [
+        "er_split-mnist_class_seed0",
+        "er_split-mnist_class_seed1",
+    ]
+    for file in files:
+        learner = cclfp.load(file)
+        assert (learner.method_name, learner.tasks_done) == ("er", 5)
+    assert "[1/" not in cli("run", "er", "split-mnist", "--seeds", "2", "--save", tmp_path / "learners").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "ccl-pf", "split-mnist"], "error: unknown method 'ccl-pf'. Did you mean 'ccl-fp'? Known: joint,"),
+        (["run", "er", "split-mnst"], "unknown benchmark 'split-mnst'. Did you mean 'split-mnist'?"),
+        (["run", "er", "split-mnist", "--scenario", "domain"], "split-mnist has no domain scenario"),
+        (["run", "er", "permuted-mnist", "--scenario", "task"], "permuted-mnist has no task scenario"),
+        (["run", "er", "split-mnist", "w=0.5"], "unknown setting of er 'w'"),
+        (["run", "er", "split-mnist", "lr"], "'lr' is not a setting: expected NAME=VALUE"),
+        (["run", "er", "split-mnist", "lr=fast"], "'lr=fast': expected a number"),
+        (["run", "er", "split-mnist", "lr=1", "lr=2"], "lr is set twice"),
+        (["run", "er", "split-mnist", "lr=-1"], "lr=-1.0: expected a number in (0, inf)"),
+        (["run", "er", "split-mnist", "--seeds", "x"], "--seeds 'x': expected how many (5) or which (0,3,7)"),
+        (["run", "er", "split-mnist", "--seeds", "0"], "seeds=0"),
+        (["run", "er", "split-mnist", "--buffer", "0"], "buffer=0"),
+        (["run", "er", "split-mnist", "--device", "tpu"], "device 'tpu': expected auto, cpu or cuda"),
+        (["run", "er", "split-mnist", "--threads", "0"], "threads=0"),
+        (["run", "er", "split-mnist", "--checkpoint-every", "-1"], "checkpoint_every=-1.0"),
+        (["run", "er", "split-mnist", "--class-order", "0,1"], "each of 0 to 9 once"),
+        (["run", "er", "split-mnist", "--class-order", "a"], "--class-order 'a'"),
+        (["run", "er", "rotated-mnist", "--class-order", "random"], "class order does not apply"),
+        (["run", "er", "split-mnist", "--store", "/dev/null/x"], "cannot be used as a store"),
+        (["run", "er", "split-mnist", "--save", "/dev/null/x"], "learners cannot be saved in /dev/null/x"),
+        (["list", "method"], "unknown list 'method'. Did you mean 'methods'?"),
+        (["show", "cclfp"], "unknown method 'cclfp'. Did you mean 'ccl-fp'?"),
+        (["data", "fetch", "minst"], "unknown dataset 'minst'. Did you mean 'mnist'?"),
+        (["data", "verify", "mnist"], "mnist is not here"),
+        (["data", "import", "mnist", "/nowhere"], "/nowhere is not a folder"),
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["run", "er"], "Missing argument 'BENCHMARK'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_refuses_with_exit_code_2(arguments: list[str], message: str, cli: Cli) -> None:
+    answer = cli(*arguments)
+    assert answer.code == 2
+    assert message in " ".join(answer.err.replace("│", " ").split())
+    assert answer.out == ""
+    assert "Traceback" not in answer.err
+
+
+def test_cuda_is_refused_where_there_is_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    answer = cli(*QUICK, "--device", "cuda")
+    assert (answer.code, answer.out) == (2, "")
+    assert "torch sees no CUDA device" in answer.err
+
+
+def test_runs(small_mnist: Path, cli: Cli) -> None:
+    assert "no runs in" in cli("runs").out
+    assert cli("runs", "--json").json["runs"] == []
+    cli(*QUICK)
+    table = cli("runs").out
+    assert table.count("finetune") == 2
+    assert "eager, cpu" in table
+    records = cli("runs", "--method", "finetune", "--json").json["runs"]
+    assert sorted(record["seed"] for record in records) == [0, 1]
+    assert {"configuration", "accuracy_matrix", "environment", "seconds"} <= set(records[0])
+    assert cli("runs", "--method", "er", "--json").json["runs"] == []
+
+
+@pytest.mark.parametrize("what", ["methods", "benchmarks", "datasets"])
+def test_list(what: str, cli: Cli) -> None:
+    names = [item["name"] for item in cli("list", what, "--json").json[what]]
+    assert names
+    table = cli("list", what).out
+    assert all(name in table for name in names)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_show(method: str, cli: Cli) -> None:
+    shown = cli("show", method, "--json").json
+    assert shown["reference"]
+    names = [knob["name"] for knob in shown["hyperparameters"]]
+    assert "lr" in names
+    assert len(shown["presets"]) == 4
+    assert all(preset["command"].startswith(f"cclfp run {method} ") for preset in shown["presets"])
+    text = cli("show", method).out
+    assert all(name in text for name in names)
+    assert shown["reference"] in text
+
+
+def test_data_path_and_verify(cli: Cli, tmp_path: Path) -> None:
+    assert cli("data", "path", "mnist").out.strip() == str(tmp_path / "home" / "data" / "mnist")
+    assert cli("data", "path", "--json").json["datasets"][0]["status"] == "missing"
+    assert "no dataset is here yet" in cli("data", "verify").out
+    assert cli("data", "verify", "--json").json == {"datasets": []}
+
+
+@pytest.mark.mnist
+def test_data_on_the_real_mnist(cli: Cli) -> None:
+    assert "mnist: here" in cli("data", "fetch", "mnist").out
+    assert cli("data", "verify", "--json").json["datasets"][0]["status"] == "verified"
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("--version").out.strip() == f"cclfp {cclfp.__version__}"

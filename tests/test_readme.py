@@ -1,0 +1,40 @@
+"""The README tells the truth: its Python runs, its numbers are those the presets were measured to give."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cclfp.presets import find_preset
+from cclfp.study import published
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_there_is_python_to_run() -> None:
+    assert BLOCKS
+
+
+@pytest.mark.parametrize("code", BLOCKS, ids=lambda code: code.strip().splitlines()[0])
+def test_python_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+
+
+def test_the_table_shows_what_was_measured() -> None:
+    rows = re.findall(r"^│ (\S+) +│ +(\S+) ± (\S+) │ +(\S+) ± (\S+) │", README, flags=re.MULTILINE)
+    assert [row[0] for row in rows] == ["finetune", "er", "ccl-fp", "ccl-fp+", "joint"]
+    for method, mean, std, paper_mean, paper_std in rows:
+        preset = find_preset(method, "split-mnist", "class")
+        assert preset is not None
+        assert (float(mean), float(std)) == (preset.accuracy, preset.std)
+        assert (float(paper_mean), float(paper_std)) == published(method, "split-mnist", "class", 200)
+
+
+def test_the_makefile_has_the_commands_named() -> None:
+    makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w+)", README, flags=re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target

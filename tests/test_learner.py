@@ -428,18 +428,3 @@ def test_own_backbones_and_transforms_come_back_by_themselves(tmp_path: Path) ->
     ours.observe(torch.randint(0, 256, (6, 4), dtype=torch.uint8), torch.tensor([0, 1] * 3))
     ours.save(tmp_path / "learner.ckpt")
     assert same(ours, cclfp.load(tmp_path / "learner.ckpt"))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_moves_to_the_gpu_and_back(tmp_path: Path) -> None:
-    ours, moved = trained(), trained().to("cuda")
-    for one in (ours, moved):
-        one.end_task()
-        one.observe(*batch(low=4, high=6, seed=9), task=2)
-    assert moved.device.type == "cuda"
-    x = torch.randn(20, 4)
-    torch.testing.assert_close(moved.logits(x).cpu(), ours.logits(x), rtol=1e-3, atol=1e-3)
-    moved.save(tmp_path / "learner.ckpt")
-    loaded = cclfp.load(tmp_path / "learner.ckpt", psi=psi())
-    assert torch.equal(loaded.predict(x), moved.to("cpu").predict(x))

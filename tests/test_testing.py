@@ -1,0 +1,126 @@
+"""The contract test finds what is wrong with a method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cclfp.losses import cross_entropy
+from cclfp.methods import Method, gradient, sgd
+from cclfp.methods.er import ER
+from cclfp.testing import check_method
+
+
+class Good(ER):
+    name = "good"
+
+
+class Idle(ER):
+    name = "idle"
+
+    def loss(self, *arguments: Any) -> Any:
+        loss, buffers = super().loss(*arguments)
+        return 0 * loss, buffers
+
+
+class Secretive(ER):
+    """Keeps something in itself, where saving does not find it."""
+
+    name = "secretive"
+    count = 0
+
+    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        self.count += 1
+        params, buffers, state = super().step(params, buffers, state, batch, hyper)
+        return {name: p * (1 - 1e-3 * self.count) for name, p in params.items()}, buffers, state
+
+
+class Shared(ER):
+    """Keeps something in its class, where replicas meet."""
+
+    name = "shared"
+    count = [0]  # noqa: RUF012
+
+    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        self.count[0] += 1
+        params, buffers, state = super().step(params, buffers, state, batch, hyper)
+        return {name: p * (1 + 1e-6 * self.count[0]) for name, p in params.items()}, buffers, state
+
+
+class InPlace(ER):
+    name = "in-place"
+
+    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+        with torch.no_grad():
+            for name, p in params.items():
+                p.sub_(hyper.lr * grads[name])
+        return params, buffers, state
+
+
+class Branching(ER):
+    name = "branching"
+
+    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+        if grads["f.bias"].sum() > 1e9:
+            return params, buffers, state
+        return sgd(params, grads, hyper.lr), buffers, state
+
+
+class Aliasing(ER):
+    """Keeps psi's own tensors, which go on changing, for a copy."""
+
+    name = "aliasing"
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        z, buffers = self.net.features(params, buffers, batch.x)
+        loss = cross_entropy(self.net.classify(params, z), batch.y, batch.mask)
+        if state:
+            loss = loss + 0.01 * (params["f.weight"] - state["old"]).square().sum()
+        return loss, buffers
+
+    def end_task(self, params: Any, buffers: Any, state: Any, memory: Any, hyper: Any) -> Any:
+        return {"old": params["f.weight"].detach()}
+
+
+@pytest.mark.parametrize(
+    ("method", "finding"),
+    [
+        (Idle, "idle, class scenario, learns: only"),
+        (Secretive, "survives_saving: what was loaded went on differently"),
+        (Shared, "repeats: the same seed gave another result"),
+        (InPlace, "steps_purely: (step changed its arguments|step does not run under vmap)"),
+        (Branching, "steps_purely: step does not run under vmap"),
+        (Aliasing, "survives_saving: what was loaded went on differently"),
+    ],
+)
+def test_finds(method: type[Method], finding: str) -> None:
+    with pytest.raises(AssertionError, match=finding):
+        check_method(method)
+
+
+def test_passes_a_method_that_keeps_the_contract() -> None:
+    check_method(Good, lr=0.2)
+
+
+def test_a_wrong_hyperparameter_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown hyperparameter of good 'w'"):
+        check_method(Good, w=0.2)
+
+
+def test_random_losses_draw_from_the_seed() -> None:
+    class Noisy(ER):
+        name = "noisy"
+
+        def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> tuple[Tensor, Any]:
+            loss, buffers = super().loss(params, buffers, state, batch, hyper)
+            return loss * (1 + 0.1 * torch.rand(())), buffers
+
+    from cclfp.testing import Case, is_not_disturbed_by_others, repeats
+
+    repeats(Case(Noisy, "class", {}))
+    is_not_disturbed_by_others(Case(Noisy, "class", {}))

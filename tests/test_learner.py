@@ -214,7 +214,8 @@ BAD_BATCHES: list[tuple[str, dict[str, Any], tuple[Any, ...], str]] = [
     ("other width", {}, (torch.zeros(3, 5), LABELS, 0), r"shape \(4,\) of the first batch, not \(5,\)"),
     ("text", {}, ("abc", LABELS, 0), "x must be a tensor"),
     ("no task", {"scenario": "task"}, (GOOD, LABELS, None), "task scenario needs the task"),
-    ("negative task", {}, (GOOD, LABELS, -1), "task -1 is negative"),
+    ("negative task", {}, (GOOD, LABELS, -1), "task -1 is out of range: tasks are counted from 0"),
+    ("a date as task", {}, (GOOD, LABELS, 20261115), "task 20261115 is out of range.*up to 10,000"),
     ("fractional task", {}, (GOOD, LABELS, 0.5), "one whole number"),
     ("too many tasks", {}, (GOOD, LABELS, torch.zeros(2, dtype=torch.int64)), "one for each of the 3"),
     ("undeclared task", {"tasks": [[0, 1], [2, 3]]}, (GOOD, LABELS, 2), "task 2 is not one of the 2 declared"),
@@ -317,7 +318,10 @@ def test_nothing_to_predict_or_to_end_yet() -> None:
         learner().end_task()
     ours = learner()
     ours.observe(*batch(), task=0)
-    with pytest.raises(ValueError, match="task 3 is not known"):
+    with pytest.raises(ValueError, match="no class of task 3 has been seen yet"):
+        ours.predict(GOOD, task=3)
+    ours.observe(*batch(), task=5)
+    with pytest.raises(ValueError, match="no class of task 3 has been seen yet"):
         ours.predict(GOOD, task=3)
     with pytest.raises(ValueError, match="shape"):
         ours.predict(torch.zeros(3, 7))

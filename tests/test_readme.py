@@ -18,6 +18,7 @@ def test_there_is_python_to_run() -> None:
     assert BLOCKS
 
 
+@pytest.mark.mnist
 @pytest.mark.parametrize("code", BLOCKS, ids=lambda code: code.strip().splitlines()[0])
 def test_python_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

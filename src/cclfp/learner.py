@@ -26,6 +26,7 @@ Transform = Callable[[Tensor], Tensor]
 Task = int | Sequence[int] | Tensor
 
 FORMAT = "cclfp learner 1"
+MAX_TASKS = 10_000  # the table of each task's classes has a row for every id up to the largest
 CHUNK = 2000  # examples a forward pass takes at once when predicting
 
 
@@ -337,8 +338,9 @@ class Learner:
         if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape not in ((), (n,)):
             raise InputError(f"task must be one whole number or one for each of the {n} examples, not {task!r}")
         ids = ids.long().to(self.device).expand(n)
-        if n and int(ids.min()) < 0:
-            raise InputError(f"task {int(ids.min())} is negative: tasks are counted from 0")
+        if n and not 0 <= int(ids.min()) <= int(ids.max()) < MAX_TASKS:
+            wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
+            raise InputError(f"task {wrong} is out of range: tasks are counted from 0, up to {MAX_TASKS:,}")
         known = len(self._classes.classes_of)
         if self._classes.declared and n and int(ids.max()) >= known:
             raise InputError(f"task {int(ids.max())} is not one of the {known} declared tasks (counted from 0)")

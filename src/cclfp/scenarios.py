@@ -79,8 +79,9 @@ class ClassMask:
         if self.scenario == "domain":
             return self._row[None]
         if task is not None:
-            if len(task) and int(task.max()) >= len(self.classes_of):
-                raise InputError(f"task {int(task.max())} is not known: tasks 0 to {len(self.classes_of) - 1} are")
+            for known in task.unique().tolist():
+                if known >= len(self.classes_of) or not self.classes_of[known].any():
+                    raise InputError(f"no class of task {known} has been seen yet, so there is none to predict")
             return self.classes_of[task]
         if self.scenario == "task":
             raise InputError("the task scenario predicts among one task's classes: say which, predict(x, task=...)")

@@ -94,8 +94,14 @@ def run(
     labels = [
         " ".join([job.configuration.method, *_varied(job.configuration, varied), f"seed {job.seed}"]) for job in jobs
     ]
-    with progress_for(labels, str(jobs[0].store)) as progress:
-        results = run_jobs(chosen, jobs, progress.update)
+    try:
+        with progress_for(labels, str(jobs[0].store)) as progress:
+            results = run_jobs(chosen, jobs, progress.update)
+    except KeyboardInterrupt as stop:
+        typer.echo(
+            "stopped: what is finished is stored, and the same command goes on from the last checkpoint", err=True
+        )
+        raise typer.Exit(130) from stop
     if json:
         print_json({"configurations": [result.to_dict() for result in results]})
     else:

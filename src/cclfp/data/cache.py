@@ -121,6 +121,8 @@ def _read(name: str) -> Arrays:
 def _write(source: Source, arrays: Arrays) -> None:
     source.check(arrays)
     target = _arrays_path(source.NAME)
+    for half_written in target.parent.glob(".arrays.*"):  # by a process that was killed
+        shutil.rmtree(half_written, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".arrays."))
     try:
         for array in ARRAYS:

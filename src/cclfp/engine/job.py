@@ -80,6 +80,8 @@ def do(job: Job, report: Report) -> Record:
         report({"event": "note", "text": "another process is training this run: waiting for it"})
         lock.acquire()
     with lock:
+        for half_written in store.checkpoints.glob(f".{checkpoint.name}.*"):  # by a process that was killed
+            half_written.unlink(missing_ok=True)
         record = finished(job, store)
         if record is None:
             replica, engine = _start(job, checkpoint, report)

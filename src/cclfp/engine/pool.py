@@ -44,7 +44,14 @@ class _Pool:
         self.running: dict[int, int] = {}  # worker -> job
         command = [sys.executable, "-m", "cclfp.engine.worker"]
         self.workers = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,  # Ctrl-C is for the parent, which ends them
+            )
             for _ in range(workers)
         ]
 

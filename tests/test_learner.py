@@ -412,6 +412,9 @@ def test_load_says_what_is_missing(tmp_path: Path) -> None:
         cclfp.load(path)
     with pytest.raises(ValueError, match="transform of your own"):
         cclfp.load(path, psi=psi())
+    trained(transform=torch.clone, predict_transform=torch.abs).save(tmp_path / "two.ckpt")
+    with pytest.raises(ValueError, match="predict_transform of your own"):
+        cclfp.load(tmp_path / "two.ckpt", psi=psi(), transform=torch.clone)
     with pytest.raises(ValueError, match="(?s)this psi is not the one that was saved.*size mismatch"):
         cclfp.load(path, psi=psi(width=9), transform=torch.clone)
     with pytest.raises(ValueError, match="is a learner of ccl-fp\\+, not of er"):

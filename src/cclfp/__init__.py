@@ -14,13 +14,14 @@ from cclfp.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from cclfp.experiment import Result, run
-    from cclfp.learner import Learner, load, make
+    from cclfp.learner import Learner, make
+    from cclfp.loading import load
     from cclfp.methods import Method
 
 # torch takes two seconds to import; the command line's help should not wait for it.
 _LAZY = {
     "Learner": "learner",
-    "load": "learner",
+    "load": "loading",
     "make": "learner",
     "Method": "methods",
     "Result": "experiment",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from cclfp._version import __version__
+from cclfp.checks import as_tensor, check_device, check_tasks, check_whole, device_of
 from cclfp.errors import InputError
 from cclfp.files import write_atomic
 from cclfp.memory import Examples, Memory
 from cclfp.methods import Batch, Method, get_method
 from cclfp.methods.base import State
-from cclfp.nets import Network, Tensors, build_backbone, linear, twin
+from cclfp.nets import Network, Tensors, linear, twin
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
-from cclfp.transforms import build_transform
+from cclfp.transforms import Transform, describe
 
-Transform = Callable[[Tensor], Tensor]
 Task = int | Sequence[int] | Tensor
 
 FORMAT = "cclfp learner 1"
@@ -31,7 +31,7 @@ CHUNK = 2000  # examples a forward pass takes at once when predicting
 
 
 class Learner:
-    """A classifier f(psi(x)) that learns from a stream of batches. Made by :func:`make` or :func:`load`.
+    """A classifier f(psi(x)) that learns from a stream of batches. Made by :func:`make` or :func:`cclfp.load`.
 
     >>> import cclfp
     >>> learner = cclfp.make("er", psi=nn.Flatten(), num_classes=2, memory=4)
@@ -58,16 +58,16 @@ class Learner:
         device: str | torch.device | None,
         hyper: Mapping[str, float],
     ) -> None:
-        _check_whole("num_classes", num_classes, at_least=1)
-        _check_whole("seed", seed, at_least=0)
-        mask = ClassMask(scenario, num_classes, _check_tasks(tasks, num_classes))
+        check_whole("num_classes", num_classes, at_least=1)
+        check_whole("seed", seed, at_least=0)
+        mask = ClassMask(scenario, num_classes, check_tasks(tasks, num_classes))
         if scenario not in method.scenarios:
             raise InputError(
                 f"{method.name} is defined for the scenarios {', '.join(method.scenarios)}, not {scenario}"
             )
         if method.uses_memory:
-            _check_whole("memory", memory, at_least=1)
-            _check_whole("replay", replay, at_least=1)
+            check_whole("memory", memory, at_least=1)
+            check_whole("replay", replay, at_least=1)
         if not isinstance(psi, nn.Module):
             raise InputError(f"psi must be a torch.nn.Module that maps a batch to features, not {type(psi).__name__}")
         self.hyper = method.hyper(scenario, **hyper)
@@ -84,7 +84,7 @@ class Learner:
         self._kind = method
         self._shape: torch.Size | None = None  # of one raw example
         self._classes = mask.after_all() if method.joint else mask
-        self.device = _check_device(device) if device is not None else _device_of(psi)
+        self.device = check_device(device) if device is not None else device_of(psi)
         self.memory = Memory(memory, seed, self.device) if method.uses_memory else None
         self.to(self.device)
 
@@ -143,7 +143,7 @@ class Learner:
 
     def logits(self, x: Any, task: Task | None = None) -> Tensor:
         """f(psi(x)): one number a class, -inf for the classes a prediction may not choose. No gradient, eval mode."""
-        x = _tensor("x", x).to(self.device)
+        x = as_tensor("x", x).to(self.device)
         if x.ndim == 0:
             raise InputError("x must be a batch of examples, not a single number")
         self._check_shape(x)
@@ -162,7 +162,7 @@ class Learner:
 
     def to(self, device: str | torch.device) -> Learner:
         """Move psi, f, the memory and the method's state to a device."""
-        self.device = _check_device(device)
+        self.device = check_device(device)
         self.psi.to(self.device)
         self._classes = self._classes.to(self.device)
         if self.memory is not None:
@@ -175,8 +175,8 @@ class Learner:
     def save(self, path: str | Path) -> None:
         """Write everything needed to go on as if never stopped, in one file, atomically.
 
-        psi's weights are in it, its code is not: :func:`load` takes the module again (backbones of this package are
-        rebuilt by themselves), and likewise the transform.
+        psi's weights are in it, its code is not: :func:`cclfp.load` takes the module again (backbones of this package
+        are rebuilt by themselves), and likewise the transform.
         """
         state = {"format": FORMAT, "cclfp": __version__, **self.state_dict()}
         write_atomic(Path(path), lambda file: torch.save(state, file))
@@ -192,8 +192,10 @@ class Learner:
             "replay": self.replay,
             "memory_size": self.memory.size if self.memory is not None else 0,
             "backbone": getattr(self.psi, "backbone", None),
-            "transform": _describe(self.transform),
-            "predict_transform": _describe(self.predict_transform),
+            "transform": describe(self.transform),
+            "predict_transform": "same"
+            if self.predict_transform is self.transform
+            else describe(self.predict_transform),
             "psi": self.psi.state_dict(),
             "f": None if self.f is None else self.f.state_dict(),
             "state": self._state,
@@ -300,7 +302,7 @@ class Learner:
     # -- checks ---------------------------------------------------------------------------------------------------
 
     def _check_batch(self, x: Any, y: Any, task: Task | None) -> Examples:
-        x, y = _tensor("x", x), _tensor("y", y)
+        x, y = as_tensor("x", x), as_tensor("y", y)
         if x.ndim == 0 or len(x) == 0:
             raise InputError(f"x is empty (shape {tuple(x.shape)}): a batch has at least one example")
         if y.shape != (len(x),):
@@ -334,7 +336,7 @@ class Learner:
         return Examples(x, y, ids)
 
     def _check_task(self, task: Task, n: int) -> Tensor:
-        ids = _tensor("task", task)
+        ids = as_tensor("task", task)
         if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape not in ((), (n,)):
             raise InputError(f"task must be one whole number or one for each of the {n} examples, not {task!r}")
         ids = ids.long().to(self.device).expand(n)
@@ -425,140 +427,3 @@ def make(
         device=device,
         hyper=hyper,
     )
-
-
-def load(
-    path: str | Path,
-    *,
-    psi: nn.Module | None = None,
-    transform: Transform | None = None,
-    predict_transform: Transform | None = None,
-    method: type[Method] | None = None,
-    device: str | torch.device | None = None,
-) -> Learner:
-    """A learner from a file that ``learner.save`` wrote; it goes on as if it had never stopped.
-
-    The file holds tensors and plain values; nothing in it is executed. ``psi`` (same architecture; its weights are
-    overwritten), ``transform`` and a ``method`` of your own are code, so they are given again; those that ship with
-    the package are rebuilt by themselves.
-
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "learner.ckpt"
-    >>> learner = make("er", psi=nn.Flatten(), num_classes=2)
-    >>> learner.observe(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
-    >>> learner.save(file)
-    >>> load(file, psi=nn.Flatten())
-    Learner(er: lr=0.1; class scenario, 1 steps, memory 4/200)
-    """
-    path = Path(path)
-    state = read_tensors(path, FORMAT)
-    try:
-        return _from_state(path, state, psi, transform, predict_transform, method, device)
-    except KeyError as error:
-        raise InputError(f"{path} is not a whole learner: it lacks {error}") from error
-
-
-def _from_state(
-    path: Path,
-    state: dict[str, Any],
-    psi: nn.Module | None,
-    transform: Transform | None,
-    predict_transform: Transform | None,
-    method: type[Method] | None,
-    device: str | torch.device | None,
-) -> Learner:
-    if psi is None:
-        if state["backbone"] is None:
-            raise InputError(f"{path} was saved with a psi of your own: give the module again, load(path, psi=...)")
-        psi = build_backbone(state["backbone"])
-    given = {"transform": transform, "predict_transform": predict_transform}
-    for name, value in given.items():
-        saved = state[name]
-        if value is None and saved is not None:
-            # A predict_transform that was the transform itself is so again.
-            if name == "predict_transform" and transform is not None and saved == state["transform"]:
-                continue
-            if saved == "custom":
-                raise InputError(f"{path} was saved with a {name} of your own: give it again, load(path, {name}=...)")
-            given[name] = build_transform(saved)
-    method = get_method(state["method"]) if method is None else method
-    if method.name != state["method"]:
-        raise InputError(f"{path} is a learner of {state['method']}, not of {method.name}")
-    learner = Learner(
-        method,
-        psi,
-        state["num_classes"],
-        memory=state["memory_size"],
-        seed=state["seed"],
-        scenario=state["scenario"],
-        tasks=None,
-        replay=state["replay"],
-        device=device,
-        hyper=state["hyper"],
-        **given,
-    )
-    learner.load_state_dict(state)
-    return learner
-
-
-def read_tensors(path: Path, kind: str) -> dict[str, Any]:
-    """Read a file of tensors and plain values, without executing anything in it."""
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}: {reason}") from error
-    if not isinstance(state, dict) or state.get("format") != kind:
-        found = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise InputError(f"{path} is not a {kind!r} file (it says {found!r})")
-    return state
-
-
-def _tensor(name: str, value: Any) -> Tensor:
-    try:
-        return torch.as_tensor(value).detach()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{name} must be a tensor, an array or numbers, not {type(value).__name__}: {error}"
-        ) from error
-
-
-def _describe(transform: Transform | None) -> Any:
-    return None if transform is None else getattr(transform, "transform", "custom")
-
-
-def _check_whole(name: str, value: Any, at_least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise InputError(f"{name}={value!r}: expected a whole number, {at_least} or more")
-
-
-def _check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list[list[int]] | None:
-    if tasks is None:
-        return None
-    declared = [[int(c) for c in classes] for classes in tasks]
-    for task, classes in enumerate(declared):
-        if not classes:
-            raise InputError(f"tasks[{task}] declares no class")
-        for c in classes:
-            if not 0 <= c < num_classes:
-                raise InputError(f"tasks[{task}] declares class {c}, out of range: classes are 0 to {num_classes - 1}")
-    return declared
-
-
-def _check_device(device: str | torch.device) -> torch.device:
-    try:
-        chosen = torch.device(device)
-    except RuntimeError as error:
-        raise InputError(f"device {device!r} is not known: expected cpu or cuda") from error
-    if chosen.type == "cuda":
-        if not torch.cuda.is_available():
-            raise InputError("device cuda was asked for, but torch sees no CUDA device here")
-        chosen = torch.empty(0, device=chosen).device  # with its index
-    return chosen
-
-
-def _device_of(psi: nn.Module) -> torch.device:
-    first = next(psi.parameters(), None)
-    return torch.device("cpu") if first is None else first.device

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cclfp.engine.replica import Replica
-from cclfp.learner import Learner, load, make
+from cclfp.learner import Learner, make
+from cclfp.loading import load
 from cclfp.memory import Examples
 from cclfp.methods import Method, get_method
 from cclfp.methods.base import Batch, State

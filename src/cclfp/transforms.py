@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -24,6 +25,14 @@ class Scale:
 
 
 TRANSFORMS = {"scale": Scale}
+
+
+Transform = Callable[[Tensor], Tensor]
+
+
+def describe(transform: Transform | None) -> Any:
+    """What a learner saves of its transform: a description, "custom" for a user's own, None for none."""
+    return None if transform is None else getattr(transform, "transform", "custom")
 
 
 def build_transform(transform: dict[str, Any]) -> Scale:

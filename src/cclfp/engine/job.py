@@ -22,7 +22,8 @@ from cclfp.configuration import Configuration
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.files import write_atomic
-from cclfp.learner import make, read_tensors
+from cclfp.learner import make
+from cclfp.loading import read_tensors
 from cclfp.methods import get_method
 from cclfp.nets import build_backbone
 from cclfp.store import Record, Store

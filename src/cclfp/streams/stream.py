@@ -7,9 +7,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from cclfp.learner import Transform
 from cclfp.memory import Examples
-from cclfp.transforms import Scale
+from cclfp.transforms import Scale, Transform
 
 
 @dataclasses.dataclass(frozen=True)

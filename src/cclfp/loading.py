@@ -1,0 +1,109 @@
+"""Learners from files. Nothing in a file is executed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cclfp.errors import InputError
+from cclfp.learner import FORMAT, Learner
+from cclfp.methods import Method, get_method
+from cclfp.nets import build_backbone
+from cclfp.transforms import Transform, build_transform
+
+
+def load(
+    path: str | Path,
+    *,
+    psi: nn.Module | None = None,
+    transform: Transform | None = None,
+    predict_transform: Transform | None = None,
+    method: type[Method] | None = None,
+    device: str | torch.device | None = None,
+) -> Learner:
+    """A learner from a file that ``learner.save`` wrote; it goes on as if it had never stopped.
+
+    The file holds tensors and plain values; nothing in it is executed. ``psi`` (same architecture; its weights are
+    overwritten), ``transform`` and a ``method`` of your own are code, so they are given again; those that ship with
+    the package are rebuilt by themselves.
+
+    >>> import tempfile
+    >>> from cclfp import make
+    >>> file = Path(tempfile.mkdtemp()) / "learner.ckpt"
+    >>> learner = make("er", psi=nn.Flatten(), num_classes=2)
+    >>> learner.observe(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
+    >>> learner.save(file)
+    >>> load(file, psi=nn.Flatten())
+    Learner(er: lr=0.1; class scenario, 1 steps, memory 4/200)
+    """
+    path = Path(path)
+    state = read_tensors(path, FORMAT)
+    try:
+        return _from_state(path, state, psi, transform, predict_transform, method, device)
+    except KeyError as error:
+        raise InputError(f"{path} is not a whole learner: it lacks {error}") from error
+
+
+def _from_state(
+    path: Path,
+    state: dict[str, Any],
+    psi: nn.Module | None,
+    transform: Transform | None,
+    predict_transform: Transform | None,
+    method: type[Method] | None,
+    device: str | torch.device | None,
+) -> Learner:
+    if psi is None:
+        if state["backbone"] is None:
+            raise InputError(f"{path} was saved with a psi of your own: give the module again, load(path, psi=...)")
+        psi = build_backbone(state["backbone"])
+    if predict_transform is None and state["predict_transform"] == "same":
+        predict_transform = transform = _transform(path, "transform", transform, state["transform"])
+    else:
+        transform = _transform(path, "transform", transform, state["transform"])
+        predict_transform = _transform(path, "predict_transform", predict_transform, state["predict_transform"])
+    method = get_method(state["method"]) if method is None else method
+    if method.name != state["method"]:
+        raise InputError(f"{path} is a learner of {state['method']}, not of {method.name}")
+    learner = Learner(
+        method,
+        psi,
+        state["num_classes"],
+        memory=state["memory_size"],
+        seed=state["seed"],
+        scenario=state["scenario"],
+        tasks=None,
+        replay=state["replay"],
+        device=device,
+        hyper=state["hyper"],
+        transform=transform,
+        predict_transform=predict_transform,
+    )
+    learner.load_state_dict(state)
+    return learner
+
+
+def _transform(path: Path, name: str, given: Transform | None, saved: Any) -> Transform | None:
+    if given is not None or saved is None:
+        return given
+    if saved == "custom":
+        raise InputError(f"{path} was saved with a {name} of your own: give it again, load(path, {name}=...)")
+    return build_transform(saved)
+
+
+def read_tensors(path: Path, kind: str) -> dict[str, Any]:
+    """Read a file of tensors and plain values, without executing anything in it."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}: {reason}") from error
+    if not isinstance(state, dict) or state.get("format") != kind:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise InputError(f"{path} is not a {kind!r} file (it says {found!r})")
+    return state

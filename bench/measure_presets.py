@@ -26,9 +26,11 @@ def main() -> None:
     parser.add_argument("--method")
     parser.add_argument("--benchmark")
     arguments = parser.parse_args()
-    measured = []
+    if arguments.seeds < 2:
+        parser.error("--seeds: two or more, for a standard deviation")
+    measured = [dataclasses.asdict(preset) for preset in presets()]
     with tempfile.TemporaryDirectory() as folder:
-        for preset in presets():
+        for i, preset in enumerate(presets()):
             if preset.method == (arguments.method or preset.method) and preset.benchmark == (
                 arguments.benchmark or preset.benchmark
             ):
@@ -48,10 +50,9 @@ def main() -> None:
                     std=round(accuracy["std"], 2),
                     seeds=arguments.seeds,
                 )
+                measured[i] = dataclasses.asdict(preset)
+                write_atomic(FILE, lambda file: file.write((json.dumps(measured, indent=2) + "\n").encode()))
                 print(f"{preset.accuracy:.2f} ± {preset.std:.2f}  {preset.command}", flush=True)
-            measured.append(dataclasses.asdict(preset))
-    text = json.dumps(measured, indent=2) + "\n"
-    write_atomic(FILE, lambda file: file.write(text.encode()))
 
 
 if __name__ == "__main__":

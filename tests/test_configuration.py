@@ -10,6 +10,7 @@ from cclfp.configuration import Configuration, configurations
 from cclfp.errors import InputError
 from cclfp.experiment import check_seeds
 from cclfp.methods import METHODS, get_method
+from cclfp.methods.er import ER
 from cclfp.presets import find_preset, presets
 from cclfp.streams import BENCHMARKS
 from cclfp.study import published
@@ -84,11 +85,30 @@ def test_the_key_names_the_run_and_survives_json() -> None:
     assert Configuration.from_dict({**b.to_dict(), "class_order": list(range(9, -1, -1))}) == b
 
 
+def test_the_usual_class_order_said_aloud_is_the_same_run() -> None:
+    (a,), (b,) = (configurations(["er"], "split-mnist", class_order=order) for order in (None, tuple(range(10))))
+    assert a == b
+
+
+def test_a_method_twice_is_trained_once() -> None:
+    assert len(configurations(["er", "er"], "split-mnist")) == 1
+
+
+def test_a_method_says_why_it_refuses_a_scenario() -> None:
+    class Picky(ER):
+        name = "picky"
+        refuses = {"domain": "it needs new classes"}  # noqa: RUF012
+
+    assert Picky.scenarios() == ["class", "task"]
+    with pytest.raises(InputError, match="picky is not defined in the domain scenario: it needs new classes"):
+        Picky.check_scenario("domain")
+
+
 def test_seeds() -> None:
     assert check_seeds(3) == [0, 1, 2]
     assert check_seeds([7, 0]) == [7, 0]
-    for bad in (0, -1, [], [1, 1], [-1]):
-        with pytest.raises(InputError, match="seeds="):
+    for bad in (0, -1, [], [1, 1], [-1], [2**70], 10**9):
+        with pytest.raises(InputError, match="seeds?="):
             check_seeds(bad)
 
 
@@ -98,6 +118,7 @@ def test_every_method_has_a_preset_for_every_benchmark_and_scenario() -> None:
         for method in METHODS
         for benchmark in BENCHMARKS.values()
         for scenario in benchmark.scenarios
+        if scenario in METHODS[method].scenarios()
     }
     assert {(p.method, p.benchmark, p.scenario) for p in presets()} == wanted
     assert len(presets()) == len(wanted)

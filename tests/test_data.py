@@ -215,9 +215,18 @@ def test_verify_finds_a_changed_byte(little_files: dict[str, bytes], tmp_path: P
     path.write_bytes(content)
     with pytest.raises(DataError, match="test_images is not what was published"):
         verify("mnist")
+    np.save(path, np.zeros((2, 1, 28, 28), np.uint8))
+    with pytest.raises(DataError, match=r"test_images should be uint8 of shape \(3, 1, 28, 28\), not uint8 of \(2,"):
+        verify("mnist")
     path.write_bytes(content[:-20])
     with pytest.raises(DataError, match="cannot be read.*cclfp data fetch mnist"):
         load_dataset("mnist")
+
+
+def test_a_home_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CCLFP_HOME", "/dev/null/x")
+    with pytest.raises(DataError, match="datasets cannot be kept in /dev/null/x/data/mnist.*CCLFP_HOME"):
+        fetch("mnist")
 
 
 def test_verify_of_what_is_not_here() -> None:

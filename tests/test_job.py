@@ -79,6 +79,49 @@ def test_a_stopped_run_ends_with_the_same_numbers(
     assert list(Store(job.store).checkpoints.iterdir()) == []
 
 
+def test_a_fresh_run_that_was_stopped_goes_on_too(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint_of(make_job(), monkeypatch)
+    texts: list[str] = []
+
+    def listen_and_stop(event: dict[str, Any]) -> None:
+        texts.append(event.get("text", ""))
+        stop_after(50)(event)
+
+    with pytest.raises(Stop):  # a fresh run does not go on from what was not fresh
+        do(make_job(fresh=True), listen_and_stop)
+    assert "not started with --fresh" in "".join(texts)
+    texts.clear()
+    do(make_job(fresh=True), lambda event: texts.append(event.get("text", "")))
+    assert "going on from the checkpoint after task 1" in "".join(texts)
+
+
+def test_the_checkpoint_of_a_finished_run_is_removed(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    job = make_job("finetune")
+    do(job, quiet)
+    left = Store(job.store).checkpoints / f"{job.key}.ckpt"  # killed between storing the record and removing this
+    left.write_bytes(b"")
+    cclfp.run("finetune", "split-mnist", seeds=1, store=job.store)
+    assert not left.exists()
+
+
+def test_a_lock_is_free_again_after_a_failure(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    with pytest.raises(Stop) as kept:  # and with it every frame of the traceback
+        do(make_job(), stop_after(1))
+    assert do(make_job(), quiet)["average_accuracy"] > 0
+    assert kept
+
+
+def test_a_learner_that_cannot_be_saved_does_not_lose_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    job = make_job("finetune", save=tmp_path / "file" / "learner")
+    with pytest.raises(InputError, match="the run is stored, but its learner cannot be saved"):
+        do(job, quiet)
+    assert len(Store(job.store).records()) == 1
+
+
 def test_what_a_killed_process_left_half_written_is_removed(make_job: Callable[..., Job]) -> None:
     job = make_job("finetune")
     half = Store(job.store).checkpoints / f".{job.key}.ckpt.abc.tmp"
@@ -134,7 +177,7 @@ def test_resumed_with_the_threads_it_was_started_with(
     assert torch.get_num_threads() == 1
 
 
-@pytest.mark.parametrize("damage", ["rubbish", "version", "device"])
+@pytest.mark.parametrize("damage", ["rubbish", "version", "device", "incomplete"])
 def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
     damage: str, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -146,6 +189,8 @@ def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
     else:
         if damage == "version":
             state["versions"]["torch"] = "0.1"
+        elif damage == "incomplete":
+            del state["replica"]["learner"]["psi"]
         else:
             state["engine"]["device"] = "cuda"
         torch.save(state, path)
@@ -188,12 +233,13 @@ def test_training_beside_others_changes_nothing(make_job: Callable[..., Job], tm
     assert len(Store(make_job().store).records()) == 3
 
 
-def test_a_failure_lets_the_others_finish(make_job: Callable[..., Job], tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failure_lets_the_others_finish(workers: int, make_job: Callable[..., Job], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     bad = make_job(seed=0, save=tmp_path / "file" / "learner.ckpt")
-    with pytest.raises(RuntimeError, match="a run failed"):
-        do_all([bad, make_job(seed=1), make_job(seed=2)], 2, lambda number, event: None)
-    assert sorted(r["seed"] for r in Store(bad.store).records()) == [1, 2]
+    with pytest.raises(InputError, match="cannot be saved"):
+        do_all([bad, make_job(seed=1), make_job(seed=2)], workers, lambda number, event: None)
+    assert sorted(r["seed"] for r in Store(bad.store).records()) == [0, 1, 2]
 
 
 def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..., Job]) -> None:

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cclfp.errors import InputError
 from cclfp.memory import Examples, Memory, Reservoir
 
 CPU = torch.device("cpu")
@@ -66,9 +67,10 @@ def examples(rows: range) -> Examples:
 
 
 def test_memory_holds_what_the_schedule_says() -> None:
-    memory = Memory(4, seed=0, device=CPU)
+    memory = Memory(Reservoir(4, seed=0), CPU)
     batches = [range(3), range(3, 10), range(10, 11), range(11, 30)]
     for batch in batches:
+        memory.make_room(examples(batch))
         memory.write(examples(batch), memory.schedule.place(len(batch)))
     held = memory.examples()
     assert held.y.tolist() == contents_by_hand(4, [list(batch) for batch in batches], seed=0)
@@ -76,10 +78,12 @@ def test_memory_holds_what_the_schedule_says() -> None:
 
 
 def test_rows_of_a_stream_become_copies_when_written_to() -> None:
-    memory, pool = Memory(4, seed=0, device=CPU), examples(range(100))
+    memory, pool = Memory(Reservoir(4, seed=0), CPU), examples(range(100))
     memory.schedule.place(4)
-    memory.point_to(pool, torch.tensor([7, 5, 3, 1]))
+    memory.point_to(pool, torch.tensor([7, 5, 3, 1]), memory.schedule)
     assert memory.examples().y.tolist() == [7, 5, 3, 1]
+    assert memory.rows.tolist() == [7, 5, 3, 1]
+    memory.make_room(examples(range(50, 51)))
     memory.write(examples(range(50, 51)), [2])
     assert memory.examples().y.tolist() == [7, 5, 50, 1]
     assert pool.y.tolist() == list(range(100))
@@ -87,11 +91,24 @@ def test_rows_of_a_stream_become_copies_when_written_to() -> None:
 
 @pytest.mark.parametrize("copies", [True, False])
 def test_state_goes_there_and_back(copies: bool) -> None:
-    pool, memory, other = examples(range(100)), Memory(4, 0, CPU), Memory(4, 0, CPU)
+    pool, memory, other = examples(range(100)), Memory(Reservoir(4, 0), CPU), Memory(Reservoir(4, 0), CPU)
     memory.schedule.place(9)
-    memory.point_to(pool, torch.tensor([7, 5, 3, 1]))
+    memory.point_to(pool, torch.tensor([7, 5, 3, 1]), memory.schedule)
     other.load_state_dict(memory.state_dict(copies=copies), pool)
     assert torch.equal(other.examples().x, memory.examples().x)
     assert other.schedule.draw(3) == memory.schedule.draw(3)
     assert other.schedule.place(9) == memory.schedule.place(9)
-    assert (other.rows is None) == copies
+    if copies:
+        with pytest.raises(InputError, match="no rows of the stream"):
+            _ = other.rows
+    else:
+        assert other.rows.tolist() == [7, 5, 3, 1]
+
+
+def test_storage_grows_with_what_comes() -> None:
+    memory = Memory(Reservoir(10**12, seed=0), CPU)
+    for start in range(0, 100, 7):
+        new = examples(range(start, start + 7))
+        memory.make_room(new)
+        memory.write(new, memory.schedule.place(7))
+    assert memory.examples().y.tolist() == list(range(105))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cclfp.engine.plan import plan_task
-from cclfp.memory import Memory
+from cclfp.memory import Memory, Reservoir
 from cclfp.randomness import generator
 
 
@@ -20,7 +20,7 @@ from cclfp.randomness import generator
     seed=st.integers(0, 9),
 )
 def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
-    memory = Memory(size, seed, torch.device("cpu"))
+    memory = Memory(Reservoir(size, seed), torch.device("cpu"))
     rows = torch.arange(100, 100 + n)
     plan = plan_task(rows, batch=batch, epochs=epochs, replay=7, memory=memory, order=generator(seed, "order", 0))
     assert len(plan) == epochs * -(-n // batch)
@@ -36,7 +36,9 @@ def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
         passed += now
     for epoch in range(epochs):
         assert sorted(passed[epoch * n : epoch * n + n]) == rows.tolist()
-    assert len(plan.memory) == min(size, epochs * n)
+    assert len(memory) == 0  # a plan changes nothing
+    assert plan.schedule is not None
+    assert len(plan.memory) == min(size, epochs * n) == len(plan.schedule)
     assert set(plan.memory.tolist()) <= set(rows.tolist())
 
 

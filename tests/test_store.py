@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -65,9 +67,9 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
         "for i in range(40): Store(Path(sys.argv[1])).add(record(f'{sys.argv[2]}-{i}'))"
     )
     here = str(Path(__file__).parent)
-    processes = [subprocess.Popen([sys.executable, "-c", code, str(path), str(n), here]) for n in range(4)]
-    assert [process.wait() for process in processes] == [0] * 4
-    assert len(Store(path).records()) == 160
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(path), str(n), here]) for n in range(6)]
+    assert [process.wait() for process in processes] == [0] * 6
+    assert len(Store(path).records()) == 240
 
 
 def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
@@ -79,6 +81,16 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
     with pytest.raises(InputError, match="cannot be used as a store"):
         Store(path / "below" / "runs.sqlite")
+
+
+def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE mine (x)")
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="is a database of something else"):
+        Store(path)
+    assert path.read_bytes() == before
 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class Aliasing(ER):
             loss = loss + 0.01 * (params["f.weight"] - state["old"]).square().sum()
         return loss, buffers
 
-    def end_task(self, params: Any, buffers: Any, state: Any, memory: Any, hyper: Any) -> Any:
+    def end_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
         return {"old": params["f.weight"].detach()}
 
 

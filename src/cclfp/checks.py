@@ -1,7 +1,8 @@
-"""Checks of what users give: a tensor, a number, a device. Each refusal names the value and what was expected."""
+"""Checks of what users give: a tensor, a number, a device, a psi. A refusal names the value and what was expected."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,26 +10,39 @@ import torch
 from torch import Tensor, nn
 
 from cclfp.errors import InputError
+from cclfp.nets import twin
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
     try:
-        return torch.as_tensor(value).detach()
+        tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{name} must be a tensor, an array or numbers, not {type(value).__name__}: {error}"
         ) from error
+    if tensor.layout != torch.strided:
+        raise InputError(f"{name} must be a dense tensor, not {tensor.layout}: give {name}.to_dense()")
+    return tensor
 
 
-def check_whole(name: str, value: Any, at_least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+def check_whole(name: str, value: Any, at_least: int) -> int:
+    """A whole number, numpy's included, small enough for every file it is written to."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = at_least - 1
+    if isinstance(value, bool) or not at_least <= number < 2**63:
         raise InputError(f"{name}={value!r}: expected a whole number, {at_least} or more")
+    return number
 
 
 def check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list[list[int]] | None:
     if tasks is None:
         return None
-    declared = [[int(c) for c in classes] for classes in tasks]
+    try:
+        declared = [[operator.index(c) for c in classes] for classes in tasks]
+    except TypeError as error:
+        raise InputError(f"tasks={tasks!r}: expected the classes of each task, such as [[0, 1], [2, 3]]") from error
     for task, classes in enumerate(declared):
         if not classes:
             raise InputError(f"tasks[{task}] declares no class")
@@ -41,15 +55,33 @@ def check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list
 def check_device(device: str | torch.device) -> torch.device:
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise InputError(f"device {device!r} is not known: expected cpu or cuda") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise InputError(f"device {device!r} is not supported: expected cpu or cuda")
     if chosen.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError("device cuda was asked for, but torch sees no CUDA device here")
-        chosen = torch.empty(0, device=chosen).device  # with its index
+        try:
+            return torch.empty(0, device=chosen).device  # with its index
+        except RuntimeError as error:
+            raise InputError(f"device {device!r} cannot be used: {error}") from error
     return chosen
 
 
 def device_of(psi: nn.Module) -> torch.device:
     first = next(psi.parameters(), None)
-    return torch.device("cpu") if first is None else first.device
+    return torch.device("cpu") if first is None else check_device(first.device)
+
+
+def check_psi(psi: Any) -> None:
+    if not isinstance(psi, nn.Module):
+        raise InputError(f"psi must be a torch.nn.Module that maps a batch to features, not {type(psi).__name__}")
+    if isinstance(psi, nn.DataParallel | torch.jit.ScriptModule):
+        raise InputError(f"psi is a {type(psi).__name__}: give the plain module it was made from")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in psi.parameters()):
+        raise InputError("psi has lazy layers that have seen no input yet: call psi(x) on some examples first")
+    try:
+        twin(psi)
+    except RuntimeError as error:
+        raise InputError(f"psi cannot be copied, which training needs: {error}") from error

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cclfp.checks import check_whole
 from cclfp.errors import InputError, unknown
 from cclfp.methods import Method, get_method
 from cclfp.presets import find_preset
@@ -42,8 +43,13 @@ class Configuration:
         return cls(**{**values, "class_order": tuple(order) if isinstance(order, list) else order})
 
     def key(self, seed: int) -> str:
-        """The same for the same run, on every machine."""
-        text = json.dumps({**self.to_dict(), "seed": seed}, sort_keys=True)
+        """The same for the same run, on every machine.
+
+        What is as usual is left out, so that a setting added later does not change the keys of runs without it.
+        """
+        usual = {**PROTOCOL, "class_order": None}
+        values = {name: value for name, value in self.to_dict().items() if value != usual.get(name, "always said")}
+        text = json.dumps({**values, "seed": seed}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
@@ -70,12 +76,15 @@ def configurations(
     >>> [c.hyperparameters["w"] for c in configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3]})]
     [0.1, 0.3]
     """
-    kinds = [get_method(name) for name in methods]
+    kinds = [get_method(name) for name in dict.fromkeys(methods)]
+    if not kinds:
+        raise InputError("no method was given: cclfp list methods names them")
     stream = get_benchmark(benchmark)
     scenario = check_scenario(scenario) if scenario is not None else stream.scenarios[0]
     stream.check(scenario, class_order)
-    if not isinstance(buffer, int) or buffer < 1:
-        raise InputError(f"buffer={buffer!r}: expected a whole number of examples, 1 or more")
+    if class_order == tuple(range(stream.num_classes)):
+        class_order = None
+    buffer = check_whole("buffer", buffer, at_least=1)
     settings = dict(settings or {})
     known = {kind: _settings_of(kind) for kind in kinds}
     for name, values in settings.items():
@@ -90,8 +99,7 @@ def configurations(
                     raise InputError(f"{name}={value:g}: expected a whole number, 1 or more")
     found = []
     for kind in kinds:
-        if scenario not in kind.scenarios:
-            raise InputError(f"{kind.name} is not defined in the {scenario} scenario: {kind.reference}")
+        kind.check_scenario(scenario)
         names = [name for name in settings if name in known[kind]]
         for values in itertools.product(*(dict.fromkeys(settings[name]) for name in names)):
             found.append(_one(kind, benchmark, scenario, buffer, class_order, dict(zip(names, values, strict=True))))
@@ -108,15 +116,15 @@ def _one(
         method=kind.name,
         benchmark=benchmark,
         scenario=scenario,
-        buffer=buffer if kind.uses_memory else None,
+        buffer=buffer if kind.schedule is not None else None,
         hyperparameters=dataclasses.asdict(hyper),
         batch=protocol["batch"],
-        replay=protocol["replay"] if kind.uses_memory else None,
+        replay=protocol["replay"] if kind.schedule is not None else None,
         epochs=protocol["epochs"],
         class_order=class_order,
     )
 
 
 def _settings_of(kind: type[Method]) -> list[str]:
-    protocol = [name for name in PROTOCOL if kind.uses_memory or name != "replay"]
+    protocol = [name for name in PROTOCOL if kind.schedule is not None or name != "replay"]
     return [field.name for field in dataclasses.fields(kind.Hyper)] + protocol

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cclfp import metrics
+from cclfp.checks import check_whole
 from cclfp.configuration import Configuration, configurations
 from cclfp.data import fetch
-from cclfp.engine.job import Job, finished, pick_device
+from cclfp.engine.job import Job, clean_up, finished, pick_device
 from cclfp.engine.pool import JobReport, do_all
 from cclfp.errors import InputError
 from cclfp.store import Record, Store, default_store
@@ -19,6 +21,8 @@ from cclfp.streams import get_benchmark
 from cclfp.streams.benchmarks import ClassOrder
 from cclfp.study import Published, published
 
+ABOUT_ALL = -1  # in place of a run's number, for a report about no run in particular
+MOST_SEEDS = 10_000
 MEASURES = ("average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "seconds")
 
 
@@ -72,7 +76,7 @@ def run(
     Finished runs come from the store instead of being trained again (unless ``fresh``), interrupted ones go on from
     their last checkpoint. ``settings`` are hyperparameters, ``batch``, ``replay`` and ``epochs``; a list of values
     makes a grid. Each run computes on ``threads`` threads; with the default of 1 its numbers do not depend on how many
-    run beside it.
+    run beside it. ``report`` is called with a run's number and an event as training goes on.
 
     >>> results = run("er", "split-mnist", seeds=1, lr=[0.03, 0.1])  # doctest: +SKIP
     >>> [result.mean_std("average_accuracy")["mean"] for result in results]  # doctest: +SKIP
@@ -81,75 +85,66 @@ def run(
     grid = {name: [v] if isinstance(v, int | float) else list(v) for name, v in settings.items()}
     order = class_order if class_order is None or isinstance(class_order, str) else tuple(class_order)
     chosen = configurations(names, benchmark, scenario, buffer=buffer, class_order=order, settings=grid)
-    jobs = jobs_for(
-        chosen,
-        check_seeds(seeds),
-        store=default_store() if store is None else Path(store),
-        save=None if save is None else Path(save),
-        device=device,
-        threads=threads,
-        fresh=fresh,
-        checkpoint_every=checkpoint_every,
-    )
-    return run_jobs(chosen, jobs, report)
-
-
-def jobs_for(
-    chosen: Sequence[Configuration],
-    seeds: Sequence[int],
-    *,
-    store: Path,
-    save: Path | None,
-    device: str,
-    threads: int,
-    fresh: bool,
-    checkpoint_every: float,
-) -> list[Job]:
-    """A job for each configuration and seed, the seeds of one configuration together."""
     pick_device(device)
-    if threads < 1:
-        raise InputError(f"threads={threads}: expected 1 or more")
+    threads = check_whole("threads", threads, at_least=1)
+    if threads > cores():
+        raise InputError(f"threads={threads}: this process may use {cores()} cores")
     if not checkpoint_every >= 0:
         raise InputError(f"checkpoint_every={checkpoint_every}: expected a number of seconds, 0 or more")
-    if save is not None:
-        try:
-            save.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"learners cannot be saved in {save}: {error}") from error
-    return [
+    folder = None if save is None else check_folder(Path(save))
+    jobs = [
         Job(
             configuration=configuration,
             seed=seed,
-            store=store,
+            store=default_store() if store is None else Path(store),
             device=device,
             threads=threads,
             fresh=fresh,
-            save=None if save is None else save / learner_file(configuration, seed),
+            save=None if folder is None else folder / learner_file(configuration, seed),
             checkpoint_every=checkpoint_every,
         )
         for configuration in chosen
-        for seed in seeds
+        for seed in check_seeds(seeds)
+    ]
+    varied = [name for name, values in grid.items() if len(values) > 1]
+    report(ABOUT_ALL, {"event": "jobs", "names": [job.label(varied) for job in jobs], "store": str(jobs[0].store)})
+    fetched = get_benchmark(benchmark).dataset
+    records = _do(jobs, report, lambda: fetch(fetched, lambda text: report(ABOUT_ALL, {"event": "note", "text": text})))
+    per_configuration = len(jobs) // len(chosen)
+    return [
+        Result(configuration, records[i * per_configuration : (i + 1) * per_configuration])
+        for i, configuration in enumerate(chosen)
     ]
 
 
-def run_jobs(chosen: Sequence[Configuration], jobs: Sequence[Job], report: JobReport) -> list[Result]:
-    """Do the jobs whose records are not in the store yet, and gather all records by configuration."""
+def _do(jobs: Sequence[Job], report: JobReport, before_training: Callable[[], object]) -> list[Record]:
+    """Take from the store what it has and do the other jobs."""
     store = Store(jobs[0].store)
-    records = {number: record for number, job in enumerate(jobs) if (record := finished(job, store)) is not None}
-    for number, record in records.items():
-        report(number, {"event": "stored", "record": record})
+    records: dict[int, Record] = {}
+    for number, job in enumerate(jobs):
+        if (record := finished(job, store)) is not None:
+            records[number] = record
+            clean_up(job, store)
+            report(number, {"event": "stored", "record": record})
+        elif not job.fresh and store.find(job.key) is not None:
+            report(number, {"event": "note", "text": "its learner was not saved: training again to save it"})
     missing = [number for number in range(len(jobs)) if number not in records]
     if missing:
-        fetch(
-            get_benchmark(chosen[0].benchmark).dataset, lambda line: report(missing[0], {"event": "note", "text": line})
-        )
+        before_training()
         workers = max(1, cores() // jobs[0].threads)
         done = do_all([jobs[n] for n in missing], workers, lambda i, event: report(missing[i], event))
         records |= dict(zip(missing, done, strict=True))
-    return [
-        Result(configuration, [records[n] for n, job in enumerate(jobs) if job.configuration == configuration])
-        for configuration in chosen
-    ]
+    return [records[number] for number in range(len(jobs))]
+
+
+def check_folder(folder: Path) -> Path:
+    """A folder that can be written to, made where there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise InputError(f"learners cannot be saved in {folder}: {error}") from error
 
 
 def learner_file(configuration: Configuration, seed: int) -> str:
@@ -159,9 +154,12 @@ def learner_file(configuration: Configuration, seed: int) -> str:
 
 def check_seeds(seeds: int | Sequence[int]) -> list[int]:
     """5 -> 0, 1, 2, 3, 4; a sequence is taken as it is."""
-    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if not chosen or len(set(chosen)) < len(chosen) or any(not isinstance(s, int) or s < 0 for s in chosen):
-        raise InputError(f"seeds={seeds!r}: expected how many (1 or more), or different whole numbers, 0 or more")
+    if isinstance(seeds, Sequence):
+        chosen = [check_whole("seed", seed, at_least=0) for seed in seeds]
+    else:
+        chosen = list(range(min(check_whole("seeds", seeds, at_least=1), MOST_SEEDS + 1)))
+    if not 1 <= len(chosen) <= MOST_SEEDS or len(set(chosen)) < len(chosen):
+        raise InputError(f"seeds={seeds!r}: expected 1 to {MOST_SEEDS:,} of them, all different")
     return chosen
 
 

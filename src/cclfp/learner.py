@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from cclfp._version import __version__
-from cclfp.checks import as_tensor, check_device, check_tasks, check_whole, device_of
+from cclfp.checks import as_tensor, check_device, check_psi, check_tasks, check_whole, device_of
 from cclfp.errors import InputError
 from cclfp.files import write_atomic
 from cclfp.memory import Examples, Memory
-from cclfp.methods import Batch, Method, get_method
+from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import State
-from cclfp.nets import Network, Tensors, linear, twin
+from cclfp.nets import Network, Tensors, describe_backbone, linear, load_psi_state, psi_state, twin
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
 from cclfp.transforms import Transform, describe
@@ -58,23 +58,16 @@ class Learner:
         device: str | torch.device | None,
         hyper: Mapping[str, float],
     ) -> None:
-        check_whole("num_classes", num_classes, at_least=1)
-        check_whole("seed", seed, at_least=0)
+        num_classes = check_whole("num_classes", num_classes, at_least=1)
+        seed = check_whole("seed", seed, at_least=0)
+        method.check_scenario(scenario)
         mask = ClassMask(scenario, num_classes, check_tasks(tasks, num_classes))
-        if scenario not in method.scenarios:
-            raise InputError(
-                f"{method.name} is defined for the scenarios {', '.join(method.scenarios)}, not {scenario}"
-            )
-        if method.uses_memory:
-            check_whole("memory", memory, at_least=1)
-            check_whole("replay", replay, at_least=1)
-        if not isinstance(psi, nn.Module):
-            raise InputError(f"psi must be a torch.nn.Module that maps a batch to features, not {type(psi).__name__}")
+        check_psi(psi)
         self.hyper = method.hyper(scenario, **hyper)
         self.psi = psi
         self.f: nn.Linear | None = None  # made at the first batch, which tells how many features psi gives
         self.num_classes, self.scenario, self.seed = num_classes, scenario, seed
-        self.replay = replay if method.uses_memory else 0
+        self.replay = 0
         self.transform = transform
         self.predict_transform = transform if predict_transform is None else predict_transform
         self.steps = 0
@@ -82,10 +75,13 @@ class Learner:
         self._in_task = False
         self._state: State = {}
         self._kind = method
-        self._shape: torch.Size | None = None  # of one raw example
+        self._like: tuple[torch.Size, torch.dtype] | None = None  # the shape and dtype of one raw example
         self._classes = mask.after_all() if method.joint else mask
         self.device = check_device(device) if device is not None else device_of(psi)
-        self.memory = Memory(memory, seed, self.device) if method.uses_memory else None
+        self.memory = None
+        if method.schedule is not None:
+            self.replay = check_whole("replay", replay, at_least=1)
+            self.memory = Memory(method.schedule(check_whole("memory", memory, at_least=1), seed), self.device)
         self.to(self.device)
 
     def __repr__(self) -> str:
@@ -106,23 +102,23 @@ class Learner:
         refused (``ValueError``) leaves the learner as it was.
         """
         new = self._check_batch(x, y, task)
-        before = (self.f, self._shape, self._state, self._in_task)
+        before = (self.f, self._like, self._state, self._in_task, self._classes)
         schedule = self.memory.schedule.state_dict() if self.memory is not None else {}
         try:
-            self._ready(new.x)
-            classes = self._classes.after(new.y, new.task)
+            self.prepare_for(new)
+            mask = self._see(new.y, new.task)
             batch = new
-            if self.memory is not None and len(self.memory):
-                old = self.memory.read(torch.tensor(self.memory.schedule.draw(self.replay), device=self.device))
-                batch = Examples(torch.cat([new.x, old.x]), torch.cat([new.y, old.y]), torch.cat([new.task, old.task]))
+            if self.memory is not None:
+                self.memory.make_room(new)
+                old = self.memory.read(self.memory.schedule.draw(self.replay))
+                batch = Examples(*(torch.cat(pair) for pair in zip(new, old, strict=True)))
             self.begin_task()
-            self.train_step(batch, classes.train(batch.task), len(new.y))
+            self.train_step(batch, mask.train(batch.task), len(new.y), check=True)
         except BaseException:
-            self.f, self._shape, self._state, self._in_task = before
+            self.f, self._like, self._state, self._in_task, self._classes = before
             if self.memory is not None:
                 self.memory.schedule.load_state_dict(schedule)
             raise
-        self._classes = classes
         if self.memory is not None:
             self.memory.write(new, self.memory.schedule.place(len(new.y)))
 
@@ -131,7 +127,7 @@ class Learner:
         if not self._in_task:
             raise InputError("end_task() without an observe() since the last task ended: there is no task to end")
         with torch.no_grad():
-            self._state = self._method.end_task(*self._model, self._state, self.memory, self._hyper)
+            self._state = self._method.end_task(*self._model, self._state, self._hyper, self._context())
         self._in_task = False
         self.tasks_done += 1
 
@@ -143,20 +139,18 @@ class Learner:
 
     def logits(self, x: Any, task: Task | None = None) -> Tensor:
         """f(psi(x)): one number a class, -inf for the classes a prediction may not choose. No gradient, eval mode."""
-        x = as_tensor("x", x).to(self.device)
-        if x.ndim == 0:
-            raise InputError("x must be a batch of examples, not a single number")
-        self._check_shape(x)
+        x = self._check_like(as_tensor("x", x)).to(self.device)
         mask = self._classes.predict(None if task is None else self._check_task(task, len(x)))
-        self._ready(x)
-        with torch.no_grad():
-            chunks = [self._predict_chunk(chunk) for chunk in x.split(CHUNK)]
-        return torch.cat(chunks).masked_fill(~mask, -torch.inf)
-
-    def _predict_chunk(self, x: Tensor) -> Tensor:
-        params, buffers = self._model
-        z = self._network.frozen_features(params, buffers, self._prepare(x, self.predict_transform))
-        return self._network.classify(params, z)
+        untrained = self.f is None
+        self._make_f(x)
+        try:
+            with torch.no_grad(), seeded(self.seed, "predict", 0, self.device):
+                inputs = (self._prepare(chunk, self.predict_transform) for chunk in x.split(CHUNK))
+                scores = torch.cat([self._method.scores(*self._model, self._state, chunk) for chunk in inputs])
+        finally:
+            if untrained:  # only observing changes a learner
+                self.f = None
+        return scores.masked_fill(~mask, -torch.inf)
 
     # -- moving, saving, loading ----------------------------------------------------------------------------------
 
@@ -183,6 +177,7 @@ class Learner:
 
     def state_dict(self, *, copies: bool = True) -> dict[str, Any]:
         """What :meth:`save` writes; with ``copies=False`` the memory as rows of its stream, where it has one."""
+        same = self.predict_transform is self.transform
         return {
             "method": self.method_name,
             "hyper": dataclasses.asdict(self.hyper),
@@ -191,17 +186,15 @@ class Learner:
             "seed": self.seed,
             "replay": self.replay,
             "memory_size": self.memory.size if self.memory is not None else 0,
-            "backbone": getattr(self.psi, "backbone", None),
+            "backbone": describe_backbone(self.psi),
             "transform": describe(self.transform),
-            "predict_transform": "same"
-            if self.predict_transform is self.transform
-            else describe(self.predict_transform),
-            "psi": self.psi.state_dict(),
+            "predict_transform": "same" if same else describe(self.predict_transform),
+            "psi": psi_state(self.psi),
             "f": None if self.f is None else self.f.state_dict(),
             "state": self._state,
             "memory": None if self.memory is None else self.memory.state_dict(copies=copies),
             "classes": self._classes.state_dict(),
-            "shape": None if self._shape is None else list(self._shape),
+            "like": None if self._like is None else [list(self._like[0]), self._like[1]],
             "steps": self.steps,
             "tasks_done": self.tasks_done,
             "in_task": self._in_task,
@@ -209,11 +202,7 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
         """Take over what :meth:`state_dict` gave; ``pool`` is the stream's examples where the memory is rows of it."""
-        try:
-            self.psi.load_state_dict(state["psi"])
-        except RuntimeError as error:
-            raise InputError(f"this psi is not the one that was saved: {error}") from error
-        self.psi.to(self.device)
+        load_psi_state(self.psi, state["psi"])
         if state["f"] is not None:
             weight = state["f"]["weight"]
             f = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], dtype=weight.dtype)
@@ -223,27 +212,31 @@ class Learner:
         if self.memory is not None:
             self.memory.load_state_dict(state["memory"], pool)
         self._classes.load_state_dict(state["classes"])
-        self._shape = None if state["shape"] is None else torch.Size(state["shape"])
+        self._like = None if state["like"] is None else (torch.Size(state["like"][0]), state["like"][1])
         self.steps, self.tasks_done, self._in_task = state["steps"], state["tasks_done"], state["in_task"]
 
     # -- what the engines share with observe ----------------------------------------------------------------------
 
     def expect(self, tasks: Tensor) -> ClassMask:
         """Count these (declared) tasks as seen, and give the mask to train them with."""
-        self._classes = self._classes.after(torch.zeros_like(tasks), tasks)
-        return self._classes
+        return self._see(torch.zeros_like(tasks), tasks)
 
     def begin_task(self) -> None:
         """Called before the first step of a task; later calls do nothing until the task is ended."""
         if not self._in_task:
             with torch.no_grad():
-                self._state = self._method.begin_task(*self._model, self._state, self.memory, self._hyper)
+                self._state = self._method.begin_task(*self._model, self._state, self._hyper, self._context())
             self._in_task = True
 
-    def train_step(self, raw: Examples, mask: Tensor, n_current: int) -> None:
-        """One step on raw examples, the first ``n_current`` of them new. Nothing changes if it raises."""
+    def train_step(self, raw: Examples, mask: Tensor, n_current: int, *, check: bool = False) -> None:
+        """One step on raw examples, the first ``n_current`` of them new. Nothing changes if it raises.
+
+        ``check`` looks whether the transformed examples are finite, which costs a wait for the device.
+        """
         with seeded(self.seed, "step", self.steps, self.device):
             x = self._prepare(raw.x, self.transform)
+            if check and not torch.isfinite(x).all():
+                raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
             batch = Batch(x, raw.y, raw.task, mask, n_current)
             params, buffers, state = self._method.step(*self._model, self._state, batch, self._hyper)
         with torch.no_grad():
@@ -253,17 +246,32 @@ class Learner:
         self._state = state
         self.steps += 1
 
-    def prepare_for(self, x: Tensor) -> None:
+    def prepare_for(self, raw: Examples) -> None:
         """Make f for raw examples like these, where there is none yet."""
-        self._ready(x[:1])
+        self._make_f(raw.x[:CHUNK])
+        self._like = (raw.x.shape[1:], raw.x.dtype)
+
+    def _see(self, y: Tensor, task: Tensor) -> ClassMask:
+        self._classes = self._classes.after(y, task)
+        return self._classes
+
+    def _context(self) -> TaskContext:
+        def prepare(raw: Tensor) -> Tensor:
+            return self._prepare(raw, self.predict_transform)
+
+        return TaskContext(self.tasks_done, self.memory, self._classes, prepare, self.seed)
 
     @property
     def _model(self) -> tuple[Tensors, Tensors]:
         return self._network.params, self._network.buffers
 
     def _prepare(self, x: Tensor, transform: Transform | None) -> Tensor:
+        n = len(x)
         if transform is not None:
             x = transform(x)
+            if not isinstance(x, Tensor) or x.ndim == 0 or len(x) != n:
+                got = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+                raise InputError(f"transform must give a tensor of as many examples as it takes ({n}), not {got}")
         return x.to(self._dtype) if x.is_floating_point() else x
 
     @property
@@ -271,8 +279,8 @@ class Learner:
         floating = (t.dtype for t in self.psi.parameters() if t.is_floating_point())
         return next(floating, torch.get_default_dtype())
 
-    def _ready(self, x: Tensor) -> None:
-        """Run psi on the input once before anything changes: it tells how many features f takes, and whether x fits."""
+    def _make_f(self, x: Tensor) -> None:
+        """Run psi once before anything changes: it tells how many features f takes, and whether x fits."""
         if self.f is not None:
             return
         try:
@@ -280,14 +288,14 @@ class Learner:
                 z = twin(self.psi).eval()(self._prepare(x, self.predict_transform))
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise InputError(f"psi does not take x of shape {tuple(x.shape)} and {x.dtype}: {error}") from error
-        if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != len(x) or not z.is_floating_point():
+        dtypes = (torch.float32, torch.float64)
+        if not isinstance(z, Tensor) or z.ndim != 2 or len(z) != len(x) or z.dtype not in dtypes:
             got = f"a {z.dtype} tensor of shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
             raise InputError(
-                f"psi must map a batch of {len(x)} examples to floats of shape ({len(x)}, features), not {got}"
+                f"psi must map {len(x)} examples to float32 or float64 of shape ({len(x)}, features), not {got}"
             )
         f = linear(z.shape[1], self.num_classes, generator(self.seed, "classifier"), z.dtype)
         self._bind(f.to(self.device))
-        self._shape = x.shape[1:]
 
     def _bind(self, f: nn.Linear) -> None:
         self.f = f
@@ -302,8 +310,8 @@ class Learner:
     # -- checks ---------------------------------------------------------------------------------------------------
 
     def _check_batch(self, x: Any, y: Any, task: Task | None) -> Examples:
-        x, y = as_tensor("x", x), as_tensor("y", y)
-        if x.ndim == 0 or len(x) == 0:
+        x, y = self._check_like(as_tensor("x", x)), as_tensor("y", y)
+        if len(x) == 0:
             raise InputError(f"x is empty (shape {tuple(x.shape)}): a batch has at least one example")
         if y.shape != (len(x),):
             raise InputError(
@@ -316,7 +324,6 @@ class Learner:
         if low < 0 or high >= self.num_classes:
             wrong = low if low < 0 else high
             raise InputError(f"label {wrong} is out of range: this learner has classes 0 to {self.num_classes - 1}")
-        self._check_shape(x)
         if x.is_floating_point() and not torch.isfinite(x).all():
             bad = int((~torch.isfinite(x.flatten(1))).any(1).nonzero()[0])
             raise InputError(f"x has NaN or infinite values (the first in example {bad} of the batch)")
@@ -337,7 +344,7 @@ class Learner:
 
     def _check_task(self, task: Task, n: int) -> Tensor:
         ids = as_tensor("task", task)
-        if ids.is_floating_point() or ids.dtype == torch.bool or ids.shape not in ((), (n,)):
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.shape not in ((), (n,)):
             raise InputError(f"task must be one whole number or one for each of the {n} examples, not {task!r}")
         ids = ids.long().to(self.device).expand(n)
         if n and not 0 <= int(ids.min()) <= int(ids.max()) < MAX_TASKS:
@@ -348,11 +355,20 @@ class Learner:
             raise InputError(f"task {int(ids.max())} is not one of the {known} declared tasks (counted from 0)")
         return ids
 
-    def _check_shape(self, x: Tensor) -> None:
-        if self._shape is not None and x.shape[1:] != self._shape:
+    def _check_like(self, x: Tensor) -> Tensor:
+        """Examples must be like the first ones observed; floats of another precision become so."""
+        if x.ndim == 0:
+            raise InputError("x must be a batch of examples, not a single number")
+        if self._like is None:
+            return x
+        shape, dtype = self._like
+        if x.shape[1:] != shape:
             raise InputError(
-                f"examples must have the shape {tuple(self._shape)} of the first batch, not {tuple(x.shape[1:])}"
+                f"examples must have the shape {tuple(shape)} of the first batch, not {tuple(x.shape[1:])}"
             )
+        if x.dtype != dtype and not (x.is_floating_point() and dtype.is_floating_point):
+            raise InputError(f"examples must be {dtype} like the first batch, not {x.dtype}")
+        return x.to(dtype)
 
 
 def make(
@@ -412,9 +428,8 @@ def make(
     >>> set(learner.predict(torch.randn(20, 2), task=1).tolist()) <= {2, 3}
     True
     """
-    kind = get_method(method) if isinstance(method, str) else method
     return Learner(
-        kind,
+        get_method(method),
         psi,
         num_classes,
         memory=memory,

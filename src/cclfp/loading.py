@@ -65,7 +65,7 @@ def _from_state(
     else:
         transform = _transform(path, "transform", transform, state["transform"])
         predict_transform = _transform(path, "predict_transform", predict_transform, state["predict_transform"])
-    method = get_method(state["method"]) if method is None else method
+    method = get_method(state["method"] if method is None else method)
     if method.name != state["method"]:
         raise InputError(f"{path} is a learner of {state['method']}, not of {method.name}")
     learner = Learner(
@@ -101,8 +101,10 @@ def read_tensors(path: Path, kind: str) -> dict[str, Any]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}: {reason}") from error
+        what = kind.rsplit(" ", 1)[0]
+        raise InputError(
+            f"{path} cannot be read as a {what}: it is damaged, or holds more than tensors and plain values"
+        ) from error
     if not isinstance(state, dict) or state.get("format") != kind:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise InputError(f"{path} is not a {kind!r} file (it says {found!r})")

@@ -1,8 +1,8 @@
 """The equations of the paper as pure functions of tensors.
 
-They take one minibatch (current and replayed examples together), work in any floating dtype, and run the same
-eagerly, under ``torch.func.vmap`` and under ``torch.compile``. Equation numbers are those of Han & Guo (2021):
-d is the Euclidean distance (not squared) and eta and tau multiply it.
+They take one minibatch (current and replayed examples together) in float32 or float64, and run the same eagerly, under
+``torch.func.vmap`` and under ``torch.compile``. Equation numbers are those of Han & Guo (2021): d is the Euclidean
+distance (not squared) and eta and tau multiply it.
 """
 
 from __future__ import annotations

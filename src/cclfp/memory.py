@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cclfp.errors import InputError
 from cclfp.randomness import generator
 
 
@@ -70,6 +71,11 @@ class Reservoir:
             taken.add(slots[i])
         return slots
 
+    def __deepcopy__(self, memo: object) -> Reservoir:
+        twin = type(self)(self.size, 0)
+        twin.load_state_dict(self.state_dict())
+        return twin
+
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self.seen, "draws": self._draws.get_state(), "places": self._places.get_state()}
 
@@ -85,82 +91,90 @@ def _uniform(n: int, g: torch.Generator) -> list[float]:
 
 
 class Memory:
-    """At most ``size`` examples in slots: copies of its own, or rows of a stream that is in memory anyway."""
+    """Examples in the slots of a schedule: copies of its own, or rows of a stream that is in memory anyway."""
 
-    def __init__(self, size: int, seed: int, device: torch.device) -> None:
-        self.size = size
+    def __init__(self, schedule: Reservoir, device: torch.device) -> None:
+        self.schedule = schedule
         self.device = device
-        self.schedule = Reservoir(size, seed)
         self._pool: Examples | None = None
         self._rows: Tensor | None = None  # slot -> row of the pool; None: the pool is the memory's own, slot = row
+
+    @property
+    def size(self) -> int:
+        return self.schedule.size
 
     def __len__(self) -> int:
         return len(self.schedule)
 
     def examples(self) -> Examples:
         """What the memory holds, in slot order."""
-        if self._pool is None:
+        if self._pool is None or not len(self):
             empty = torch.empty(0, dtype=torch.int64, device=self.device)
             return Examples(empty, empty, empty)
-        return self.read(torch.arange(len(self), device=self.device))
+        if self._rows is not None:
+            return self._pool.rows(self._rows)
+        return Examples(*(tensor[: len(self)] for tensor in self._pool))
 
-    def read(self, slots: Tensor) -> Examples:
+    def read(self, slots: list[int]) -> Examples:
         assert self._pool is not None, "reading from an empty memory"
-        return self._pool.rows(slots if self._rows is None else self._rows[slots])
+        index = torch.tensor(slots, dtype=torch.int64, device=self.device)
+        return self._pool.rows(index if self._rows is None else self._rows[index])
+
+    def make_room(self, new: Examples) -> None:
+        """Have room for ``new`` (and what is held) in storage of the memory's own, which grows with what comes."""
+        needed = min(self.size, len(self) + len(new.y))
+        if len(self) and self._rows is None and self._pool is not None and len(self._pool.y) >= needed:
+            return
+        held = self.examples() if len(self) else new.rows(torch.empty(0, dtype=torch.int64))
+        rows = min(self.size, max(needed, 2 * len(held.y)))
+
+        def grown(held: Tensor) -> Tensor:
+            full = torch.zeros((rows, *held.shape[1:]), dtype=held.dtype, device=self.device)
+            full[: len(held)] = held
+            return full
+
+        self._pool, self._rows = Examples(*map(grown, held)), None
 
     def write(self, new: Examples, slots: list[int]) -> None:
-        """Copy ``new`` into ``slots`` (-1: not kept), as ``schedule.place`` gave them."""
-        if self._rows is not None:
-            self._own(self.examples())
-        if self._pool is None:
-            self._own(new.rows(torch.empty(0, dtype=torch.int64, device=self.device)))
+        """Copy ``new`` into ``slots`` (-1: not kept), as ``schedule.place`` gave them, after ``make_room``."""
         assert self._pool is not None
         kept = [i for i, slot in enumerate(slots) if slot >= 0]
-        if kept:
-            source = torch.tensor(kept, device=self.device)
-            target = torch.tensor([slots[i] for i in kept], device=self.device)
-            for ours, theirs in zip(self._pool, new, strict=True):
-                ours[target] = theirs[source]
+        source = torch.tensor(kept, dtype=torch.int64, device=self.device)
+        target = torch.tensor([slots[i] for i in kept], dtype=torch.int64, device=self.device)
+        for ours, theirs in zip(self._pool, new, strict=True):
+            ours[target] = theirs[source]
 
-    def point_to(self, pool: Examples, rows: Tensor) -> None:
-        """Hold rows of ``pool`` (one a filled slot) instead of copies."""
-        self._pool, self._rows = pool, rows
+    def point_to(self, pool: Examples, rows: Tensor, schedule: Reservoir) -> None:
+        """Hold rows of ``pool`` (one a filled slot) instead of copies, as a schedule that has moved on says."""
+        self._pool, self._rows, self.schedule = pool, rows, schedule
 
     @property
-    def rows(self) -> Tensor | None:
-        """The pool's row in each filled slot, where the memory holds rows of a stream."""
-        return self._rows
+    def rows(self) -> Tensor:
+        """The stream's row in each filled slot; InputError where the memory holds copies from ``observe`` instead."""
+        if self._rows is not None:
+            return self._rows
+        if len(self):
+            raise InputError("this learner remembers examples it observed, which are no rows of the stream to train on")
+        return torch.empty(0, dtype=torch.int64)
 
     def to(self, device: torch.device) -> None:
-        if self._rows is not None:
-            self._own(self.examples())
-        self.device = device
         if self._pool is not None:
-            self._pool = self._pool.to(device)
+            self._pool, self._rows = self.examples().to(device), None
+        self.device = device
 
     def state_dict(self, *, copies: bool) -> dict[str, Any]:
         """All of it: with the examples themselves, or (``copies=False``) the rows they have in their stream."""
         if not copies and self._rows is not None:
             return {"schedule": self.schedule.state_dict(), "rows": self._rows}
-        return {"schedule": self.schedule.state_dict(), "examples": dict(self.examples()._asdict())}
+        held = {name: tensor.clone() for name, tensor in self.examples()._asdict().items()}  # not the room beside them
+        return {"schedule": self.schedule.state_dict(), "examples": held}
 
     def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
         self.schedule.load_state_dict(state["schedule"])
         if "rows" in state:
             assert pool is not None, "these are rows of a stream, which must be given"
-            self.point_to(pool, state["rows"].to(self.device))
+            self._pool, self._rows = pool, state["rows"].to(self.device)
         else:
             stored = Examples(**state["examples"])
-            self._pool = self._rows = None
-            if len(stored.y):
-                self._own(stored.to(self.device))
-
-    def _own(self, held: Examples) -> None:
-        """Make room for ``size`` examples and copy what is held into the first slots."""
-
-        def room(held: Tensor) -> Tensor:
-            full = torch.zeros((self.size, *held.shape[1:]), dtype=held.dtype, device=self.device)
-            full[: len(held)] = held
-            return full
-
-        self._pool, self._rows = Examples(*map(room, held)), None
+            self._pool = stored.to(self.device) if len(stored.y) else None
+            self._rows = None

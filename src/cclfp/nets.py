@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from cclfp.errors import unknown
+from cclfp.errors import InputError, unknown
 from cclfp.randomness import generator
 
 Tensors = dict[str, Tensor]
@@ -38,7 +38,7 @@ class MLP(nn.Module):
 
     def __init__(self, inputs: int, widths: Sequence[int] = (100, 100), *, seed: int = 0) -> None:
         super().__init__()
-        self.backbone = {"name": "mlp", "inputs": inputs, "widths": list(widths)}
+        self.arguments = {"inputs": inputs, "widths": list(widths)}
         g = generator(seed, "initialisation")
         sizes = itertools.pairwise([inputs, *widths])
         self.layers = nn.ModuleList(linear(a, b, g) for a, b in sizes)
@@ -51,6 +51,12 @@ class MLP(nn.Module):
 
 
 BACKBONES = {"mlp": MLP}
+
+
+def describe_backbone(psi: nn.Module) -> dict[str, Any] | None:
+    """What a learner saves of a backbone that ships with the package; None for a psi of a user's own."""
+    name = next((name for name, kind in BACKBONES.items() if type(psi) is kind), None)
+    return None if name is None else {"name": name, **psi.arguments}  # type: ignore[dict-item]
 
 
 def build_backbone(backbone: dict[str, Any], seed: int = 0) -> nn.Module:
@@ -94,6 +100,33 @@ class Network:
     def _call(self, psi: nn.Module, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         tensors = {name: params[f"psi.{name}"] for name in self._trainable} | buffers
         return functional_call(psi, tensors, (x,), tie_weights=self._tied)  # type: ignore[no-any-return]
+
+
+def psi_state(psi: nn.Module) -> dict[str, Any]:
+    """All of psi that training depends on: every tensor, which of them are trained, which modules are in train mode."""
+    return {
+        "parameters": dict(psi.named_parameters()),
+        "buffers": dict(psi.named_buffers()),
+        "trained": [name for name, p in psi.named_parameters() if p.requires_grad],
+        "training": [name for name, module in psi.named_modules() if module.training],
+    }
+
+
+def load_psi_state(psi: nn.Module, state: dict[str, Any]) -> None:
+    """Make psi what it was when :func:`psi_state` looked at it; InputError where it is another network."""
+    ours = {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
+    saved = {**state["parameters"], **state["buffers"]}
+    for name in [*saved, *ours]:
+        there, here = (tuple(t[name].shape) if name in t else "missing" for t in (saved, ours))
+        if there != here:
+            raise InputError(f"this psi is not the one that was saved: {name} was {there} and is {here}")
+    with torch.no_grad():
+        for name, tensor in ours.items():
+            tensor.copy_(saved[name])
+    for name, p in psi.named_parameters():
+        p.requires_grad_(name in state["trained"])
+    for name, module in psi.named_modules():
+        module.training = name in state["training"]
 
 
 def twin(module: nn.Module) -> nn.Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from cclfp.errors import InputError
 from cclfp.files import home
 
 VERSION = 1
+APPLICATION = 0x0CC1_F900  # marks the file as ours
+TIMEOUT = 60  # seconds to wait for other processes
 SCHEMA = """
 CREATE TABLE runs (
     key TEXT PRIMARY KEY,            -- of the configuration and seed
@@ -56,18 +59,35 @@ class Store:
         self.checkpoints = path.with_name(path.name + ".checkpoints")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with self._connect() as database:
-                database.execute("PRAGMA journal_mode = WAL")
-                database.execute("BEGIN IMMEDIATE")
-                (version,) = database.execute("PRAGMA user_version").fetchone()
-                if version == 0:
-                    database.execute(SCHEMA)
-                    database.execute(f"PRAGMA user_version = {VERSION}")
-                database.execute("COMMIT")
-        except (sqlite3.Error, OSError) as error:
+        except OSError as error:
             raise InputError(f"{path} cannot be used as a store of runs: {error}") from error
-        if version not in (0, VERSION):
-            raise InputError(f"{path} was written by another version of cclfp (store format {version}, not {VERSION})")
+        with self._connect() as database:
+            self._create(database)
+
+    def _create(self, database: sqlite3.Connection) -> None:
+        """Make the table where there is none; refuse a file that is something else."""
+        database.execute("BEGIN IMMEDIATE")
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        (application,) = database.execute("PRAGMA application_id").fetchone()
+        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if not version and not application and not tables:
+            database.execute(SCHEMA)
+            database.execute(f"PRAGMA application_id = {APPLICATION}")
+            database.execute(f"PRAGMA user_version = {VERSION}")
+            application, version = APPLICATION, VERSION
+        database.execute("COMMIT")
+        if application != APPLICATION:
+            raise InputError(f"{self.path} is a database of something else, not a store of runs")
+        if version != VERSION:
+            raise InputError(f"{self.path} was written by another cclfp (store format {version}, not {VERSION})")
+        deadline = time.monotonic() + TIMEOUT
+        while database.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            try:  # this one statement does not wait for other processes by itself
+                database.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def find(self, key: str) -> Record | None:
         """The record of a finished run."""
@@ -94,9 +114,12 @@ class Store:
 
     @contextlib.contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as database:
-            database.row_factory = sqlite3.Row
-            yield database
+        try:
+            with contextlib.closing(sqlite3.connect(self.path, timeout=TIMEOUT, isolation_level=None)) as database:
+                database.row_factory = sqlite3.Row
+                yield database
+        except sqlite3.Error as error:
+            raise InputError(f"{self.path} cannot be used as a store of runs: {error}") from error
 
 
 def _to_record(row: sqlite3.Row) -> Record:

@@ -27,7 +27,7 @@ from cclfp.nets import Tensors, linear
 from cclfp.randomness import generator
 from cclfp.streams import Stream
 
-MEMORY = 20
+MEMORY = 150  # more than one task fills, less than all do
 TASKS = [[0, 1], [2, 3], [4, 5]]
 
 
@@ -295,8 +295,8 @@ def check_method(method: str | type[Method], **hyper: float) -> None:
 
     ``hyper`` are hyperparameters to check it with.
     """
-    kind = get_method(method) if isinstance(method, str) else method
-    for scenario in kind.scenarios:
+    kind = get_method(method)
+    for scenario in kind.scenarios():
         for check in CHECKS:
             try:
                 check(Case(kind, scenario, hyper))

@@ -18,8 +18,6 @@ class Scale:
     tensor([0., 1.])
     """
 
-    transform = {"name": "scale"}  # noqa: RUF012  how learners save it
-
     def __call__(self, x: Tensor) -> Tensor:
         return x.float() / 255
 
@@ -32,13 +30,15 @@ Transform = Callable[[Tensor], Tensor]
 
 def describe(transform: Transform | None) -> Any:
     """What a learner saves of its transform: a description, "custom" for a user's own, None for none."""
-    return None if transform is None else getattr(transform, "transform", "custom")
+    if transform is None:
+        return None
+    name = next((name for name, kind in TRANSFORMS.items() if type(transform) is kind), None)
+    return "custom" if name is None else {"name": name}
 
 
 def build_transform(transform: dict[str, Any]) -> Scale:
     """A transform from its description, as learners save it."""
-    arguments = dict(transform)
-    name = arguments.pop("name")
+    name = transform["name"]
     if name not in TRANSFORMS:
         raise unknown("transform", name, TRANSFORMS)
-    return TRANSFORMS[name](**arguments)
+    return TRANSFORMS[name]()

@@ -38,8 +38,8 @@ def _methods() -> list[dict[str, Any]]:
     return [
         {
             "name": method.name,
-            "scenarios": list(method.scenarios),
-            "memory": method.uses_memory,
+            "scenarios": method.scenarios(),
+            "memory": method.schedule is not None,
             "reference": method.reference,
         }
         for method in METHODS.values()

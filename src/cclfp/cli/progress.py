@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -12,51 +11,55 @@ HEARTBEAT = 10.0  # seconds between two plain lines about runs that are under wa
 
 
 class Progress:
-    """Takes the events of numbered runs (``update``) and shows them."""
+    """Takes the events of numbered runs (``update``) and shows them; ``step`` and ``finish`` are about one run."""
 
-    def __init__(self, names: Sequence[str], store: str) -> None:
-        self.names, self.store = names, store
-        self.stored = self.done = 0
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.done = self.stored = 0
+        self.store = ""
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        pass
+        self._say_stored()
 
     def update(self, number: int, event: dict[str, Any]) -> None:
-        if event["event"] == "stored":
+        if event["event"] == "jobs":
+            self.names, self.store = event["names"], event["store"]
+        elif event["event"] == "stored":
             self.stored += 1
-            return
+        elif event["event"] == "note":
+            self.say(f"{self.names[number]}: {event['text']}" if number >= 0 else event["text"])
+        elif event["event"] == "step":
+            self._say_stored()
+            self.step(number, event)
+        elif event["event"] == "done":
+            self._say_stored()
+            self.done += 1
+            record = event["record"]
+            self.finish(number)
+            result = f"{record['average_accuracy']:.2f} % in {record['seconds']:.1f} s"
+            self.say(f"[{self.done}/{len(self.names)}] {self.names[number]}: {result}")
+
+    def _say_stored(self) -> None:
         if self.stored:
             self.say(f"{self.stored} of {len(self.names)} runs are in the store {self.store}: not trained again")
             self.done, self.stored = self.done + self.stored, 0
-        if event["event"] == "note":
-            self.say(f"{self.names[number]}: {event['text']}")
-        elif event["event"] == "step":
-            self.step(number, event)
-        elif event["event"] == "done":
-            self.done += 1
-            record = event["record"]
-            result = f"{record['average_accuracy']:.2f} % in {record['seconds']:.1f} s"
-            self.finish(number)
-            self.say(f"[{self.done}/{len(self.names)}] {self.names[number]}: {result}")
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    def step(self, number: int, event: dict[str, Any]) -> None:
-        raise NotImplementedError  # by the two below
+    def step(self, number: int, event: dict[str, Any]) -> None: ...
 
-    def finish(self, number: int) -> None:
-        raise NotImplementedError
+    def finish(self, number: int) -> None: ...
 
 
 class PlainProgress(Progress):
     """A line when a run ends, and now and then about those under way."""
 
-    def __init__(self, names: Sequence[str], store: str) -> None:
-        super().__init__(names, store)
+    def __init__(self) -> None:
+        super().__init__()
         self.started: dict[int, tuple[float, int]] = {}  # run -> when it was first heard of, and at which step
         self.said: dict[int, float] = {}
 
@@ -81,7 +84,7 @@ class PlainProgress(Progress):
 class LiveProgress(Progress):
     """A bar for all runs and one for each that is under way."""
 
-    def __init__(self, names: Sequence[str], store: str) -> None:
+    def __init__(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
@@ -89,29 +92,30 @@ class LiveProgress(Progress):
 
         class Speed(ProgressColumn):
             def render(self, task: Task) -> Text:
-                fast = task.speed is not None and task.fields["detail"]
-                return Text(f"{task.speed:,.0f} steps/s" if fast else "", style="magenta")
+                of_a_run = task.speed is not None and task.id != 0
+                return Text(f"{task.speed:,.0f} steps/s" if of_a_run else "", style="magenta")
 
-        super().__init__(names, store)
+        super().__init__()
         self.bars = Bars(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=10),
             TextColumn("{task.fields[detail]}"),
             Speed(),
-            TimeRemainingColumn(),
-            TextColumn("left {task.fields[accuracy]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left{task.fields[accuracy]}"),
             console=Console(stderr=True),
             transient=True,
         )
         self.of_run: dict[int, Any] = {}
         self.fractions: dict[int, float] = {}
-        self.all = self.bars.add_task("[bold]all runs", total=len(names), detail="", accuracy="")
+        self.all = self.bars.add_task("[bold]all runs", total=None, detail="", accuracy="")
 
     def __enter__(self) -> Progress:
         self.bars.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        super().__exit__(kind, error, at)
         self.bars.stop()
 
     def say(self, line: str) -> None:
@@ -123,8 +127,8 @@ class LiveProgress(Progress):
         self.bars.update(
             self.of_run[number],
             completed=event["step"],
-            detail=f"task {event['task']}/{event['tasks']}  step {event['step']:,}/{event['steps']:,}",
-            accuracy="" if event["accuracy"] is None else f"· {event['accuracy']:.1f} % so far",
+            detail=f"task {event['task']}/{event['tasks']} step {event['step']}/{event['steps']}",
+            accuracy="" if event["accuracy"] is None else f", {event['accuracy']:.1f} %",
         )
         self.fractions[number] = event["step"] / event["steps"]
         self._update_all()
@@ -136,8 +140,9 @@ class LiveProgress(Progress):
         self._update_all()
 
     def _update_all(self) -> None:
-        self.bars.update(self.all, completed=self.done + sum(self.fractions.values()))
+        completed = self.done + sum(self.fractions.values())
+        self.bars.update(self.all, total=len(self.names), completed=completed, detail=f"{self.done}/{len(self.names)}")
 
 
-def progress_for(names: Sequence[str], store: str) -> Progress:
-    return (LiveProgress if sys.stderr.isatty() else PlainProgress)(names, store)
+def progress() -> Progress:
+    return LiveProgress() if sys.stderr.isatty() else PlainProgress()

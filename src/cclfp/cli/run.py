@@ -51,7 +51,7 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Write each trained learner there, for cclfp.load.", show_default=False),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train again what the store has, from the beginning.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again what the store has.")] = False,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="At most one checkpoint, at a task's end, in so many seconds.")
     ] = 30.0,
@@ -71,44 +71,42 @@ def run(
     """
     names = [name.strip() for name in method.split(",") if name.strip()]
     values = _parse_settings(settings or [])
-    chosen_seeds = _parse_seeds(seeds)
-    order = _parse_class_order(class_order)
+    chosen_seeds, order = _parse_seeds(seeds), _parse_class_order(class_order)
 
-    from cclfp.cli.progress import progress_for
-    from cclfp.configuration import configurations
-    from cclfp.experiment import check_seeds, jobs_for, run_jobs
-    from cclfp.store import default_store
+    from cclfp.cli.progress import progress
+    from cclfp.experiment import run
 
-    chosen = configurations(names, benchmark, scenario, buffer=buffer, class_order=order, settings=values)
-    jobs = jobs_for(
-        chosen,
-        check_seeds(chosen_seeds),
-        store=store or default_store(),
-        save=save,
-        device=device,
-        threads=threads,
-        fresh=fresh,
-        checkpoint_every=checkpoint_every,
-    )
-    varied = [name for name, several in values.items() if len(several) > 1]
-    labels = [
-        " ".join([job.configuration.method, *_varied(job.configuration, varied), f"seed {job.seed}"]) for job in jobs
-    ]
     try:
-        with progress_for(labels, str(jobs[0].store)) as progress:
-            results = run_jobs(chosen, jobs, progress.update)
+        with progress() as shown:
+            results = run(
+                names,
+                benchmark,
+                scenario=scenario,
+                seeds=chosen_seeds,
+                buffer=buffer,
+                class_order=order,
+                device=device,
+                threads=threads,
+                store=store,
+                save=save,
+                fresh=fresh,
+                checkpoint_every=checkpoint_every,
+                report=shown.update,
+                **values,
+            )
     except KeyboardInterrupt as stop:
-        typer.echo(
-            "stopped: what is finished is stored, and the same command goes on from the last checkpoint", err=True
-        )
+        text = "stopped: what is finished is stored, and the same command goes on from the last checkpoint"
+        typer.echo(text, err=True)
         raise typer.Exit(130) from stop
     if json:
         print_json({"configurations": [result.to_dict() for result in results]})
     else:
-        _print_results(results, varied, save)
+        _print_results(results, [name for name, several in values.items() if len(several) > 1])
+        if save is not None:
+            typer.echo(f"learners saved in {save}")
 
 
-def _print_results(results: list[Result], varied: list[str], save: Path | None) -> None:
+def _print_results(results: list[Result], varied: list[str]) -> None:
     from cclfp.streams import get_benchmark
 
     c = results[0].configuration
@@ -120,11 +118,11 @@ def _print_results(results: list[Result], varied: list[str], save: Path | None) 
     rows = []
     for result in results:
         paper = result.published
-        settings = result.configuration.to_dict()
+        settings = {**result.configuration.to_dict(), **result.configuration.hyperparameters}
         rows.append(
             [
                 result.configuration.method,
-                *(f"{(settings['hyperparameters'] | settings).get(name, '–')}" for name in varied),
+                *("–" if settings.get(name) is None else f"{settings[name]:g}" for name in varied),
                 plus_minus(**result.mean_std("average_accuracy")),
                 "–" if paper is None else plus_minus(paper.mean, paper.std),
                 plus_minus(**result.mean_std("forgetting")),
@@ -133,14 +131,6 @@ def _print_results(results: list[Result], varied: list[str], save: Path | None) 
         )
     columns = ["method", *varied, ">average accuracy", ">paper", ">forgetting", ">seconds a run"]
     print_table(columns, rows, title)
-    if save is not None:
-        typer.echo(f"learners saved in {save}")
-
-
-def _varied(configuration: object, names: list[str]) -> list[str]:
-    hyper = getattr(configuration, "hyperparameters")  # noqa: B009
-    found = {name: hyper.get(name, getattr(configuration, name, None)) for name in names}
-    return [f"{name}={value:g}" for name, value in found.items() if value is not None]
 
 
 def _parse_settings(settings: list[str]) -> dict[str, list[float]]:

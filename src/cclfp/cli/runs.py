@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cclfp.cli.output import JsonOption, hyperparameters, number, print_json, print_table
+from cclfp.errors import unknown
 
 
 def runs(
@@ -20,10 +21,15 @@ def runs(
     json: JsonOption = False,
 ) -> None:
     """List the finished runs in a store, the oldest first."""
+    from cclfp.methods import METHODS
     from cclfp.store import Store, default_store
+    from cclfp.streams import BENCHMARKS
 
     path = store or default_store()
     records = Store(path).records(method, benchmark) if path.exists() else []
+    for kind, name, known in (("method", method, METHODS), ("benchmark", benchmark, BENCHMARKS)):
+        if name is not None and not records and name not in known:
+            raise unknown(kind, name, known)
     if json:
         print_json({"store": str(path), "runs": records})
         return

@@ -39,15 +39,15 @@ def show(
                 "name": kind.name,
                 "reference": kind.reference,
                 "description": description,
-                "scenarios": list(kind.scenarios),
-                "memory": kind.uses_memory,
+                "scenarios": kind.scenarios(),
+                "memory": kind.schedule is not None,
                 "hyperparameters": knobs,
                 "presets": ready,
             }
         )
         return
     typer.echo(f"{kind.name}: {kind.reference}\n\n{description}\n")
-    typer.echo(f"scenarios: {', '.join(kind.scenarios)}   memory: {'yes' if kind.uses_memory else 'no'}\n")
+    typer.echo(f"scenarios: {', '.join(kind.scenarios())}   memory: {'yes' if kind.schedule is not None else 'no'}\n")
     rows = [[str(k["name"]), f"{k['default']:g}", str(k["range"]), str(k["description"])] for k in knobs]
     print_table(["hyperparameter", ">default", "range", "what it is"], rows)
     if ready:

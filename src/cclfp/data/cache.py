@@ -104,7 +104,10 @@ def _arrays_path(name: str) -> Path:
 
 def _lock(name: str) -> FileLock:
     folder = dataset_path(name)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"datasets cannot be kept in {folder}: {error}. CCLFP_HOME says where they go") from error
     return FileLock(folder / ".lock")
 
 

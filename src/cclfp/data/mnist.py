@@ -93,9 +93,9 @@ def download(say: Callable[[str], None]) -> dict[str, np.ndarray]:
 def check(arrays: dict[str, np.ndarray]) -> None:
     """Raise DataError unless the arrays are the published files, to the byte."""
     for array, (file, md5, _, shape) in FILES.items():
-        values = arrays[array]
-        if values.dtype != np.uint8 or values.reshape(shape).size != values.size:
-            raise DataError(f"mnist: {array} should be uint8 of shape {shape}, not {values.dtype} of {values.shape}")
+        values, wanted = arrays[array], _stored_shape(shape)
+        if values.dtype != np.uint8 or values.shape != wanted:
+            raise DataError(f"mnist: {array} should be uint8 of shape {wanted}, not {values.dtype} of {values.shape}")
         digest = hashlib.md5(_header(shape), usedforsecurity=False)
         digest.update(np.ascontiguousarray(values).tobytes())
         if digest.hexdigest() != md5:
@@ -126,8 +126,12 @@ def _decode(array: str, raw: bytes, origin: str) -> np.ndarray:
         size = len(_header(shape)) + int(np.prod(shape))
         how = f"it has {len(raw):,} bytes, not {size:,}" if len(raw) != size else "it has the right size"
         raise DataError(f"{origin} is not MNIST's {file}: md5 {found}, published {md5} ({how}). Nothing was kept of it")
-    values = np.frombuffer(raw, dtype=np.uint8, offset=len(_header(shape))).reshape(shape)
-    return values[:, None] if values.ndim == 3 else values  # images as N x channels x height x width
+    return np.frombuffer(raw, dtype=np.uint8, offset=len(_header(shape))).reshape(_stored_shape(shape))
+
+
+def _stored_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Images are kept as N x channels x height x width."""
+    return (shape[0], 1, *shape[1:]) if len(shape) == 3 else shape
 
 
 def _header(shape: tuple[int, ...]) -> bytes:

@@ -18,13 +18,13 @@ def train_task(
 
     ``progress`` is called with the number of steps done, after each of them.
     """
-    learner.prepare_for(stream.train.x)
+    learner.prepare_for(stream.train)
     mask = learner.expect(torch.tensor(stream.task_ids(task), device=learner.device))
     learner.begin_task()
     for step, (current, replayed) in enumerate(plan.sizes):
         raw = stream.train.rows(plan.rows[step, : current + replayed])
         learner.train_step(raw, mask.train(raw.task), current)
         progress(step + 1)
-    if learner.memory is not None:
-        learner.memory.point_to(stream.train, plan.memory)
+    if learner.memory is not None and plan.schedule is not None:
+        learner.memory.point_to(stream.train, plan.memory, plan.schedule)
     learner.end_task()

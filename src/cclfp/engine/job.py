@@ -8,7 +8,7 @@ import functools
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,12 @@ class Job:
     def key(self) -> str:
         return self.configuration.key(self.seed)
 
+    def label(self, varied: Sequence[str] = ()) -> str:
+        """What to call the run where only the settings ``varied`` tell it from others."""
+        settings = {**self.configuration.to_dict(), **self.configuration.hyperparameters}
+        values = [f"{name}={settings[name]:g}" for name in varied if settings.get(name) is not None]
+        return " ".join([self.configuration.method, *values, f"seed {self.seed}"])
+
     def to_dict(self) -> dict[str, Any]:
         paths = {"store": str(self.store), "save": None if self.save is None else str(self.save)}
         return {**vars(self), "configuration": self.configuration.to_dict(), **paths}
@@ -73,30 +79,52 @@ def do(job: Job, report: Report) -> Record:
     """Train and store, unless that is done already. A run that another process is training is waited for."""
     store = Store(job.store)
     store.checkpoints.mkdir(parents=True, exist_ok=True)
-    checkpoint = store.checkpoints / f"{job.key}.ckpt"
+    checkpoint = checkpoint_path(job, store)
     lock = FileLock(checkpoint.with_suffix(".lock"))
     try:
         lock.acquire(blocking=False)
     except Timeout:
         report({"event": "note", "text": "another process is training this run: waiting for it"})
         lock.acquire()
-    with lock:
-        for half_written in store.checkpoints.glob(f".{checkpoint.name}.*"):  # by a process that was killed
-            half_written.unlink(missing_ok=True)
+    try:
         record = finished(job, store)
         if record is None:
             replica, engine = _start(job, checkpoint, report)
             with _threads(engine["threads"]):
                 _train(replica, job, checkpoint, engine, report)
-            if job.save is not None:
-                replica.learner.save(job.save)
             record = _record(job, replica, engine)
             store.add(record)
-        checkpoint.unlink(missing_ok=True)
-        # Whoever waits on the removed file finds the finished record as soon as it gets the lock.
-        checkpoint.with_suffix(".lock").unlink(missing_ok=True)
-    lock.release(force=True)
-    return record
+            if job.save is not None:
+                _save(replica, job.save)
+        _remove_checkpoint(checkpoint)
+        return record
+    finally:
+        lock.release(force=True)
+
+
+def checkpoint_path(job: Job, store: Store) -> Path:
+    return store.checkpoints / f"{job.key}.ckpt"
+
+
+def clean_up(job: Job, store: Store) -> None:
+    """Remove the checkpoint that a finished run left, because it was killed just then; not while another trains."""
+    checkpoint = checkpoint_path(job, store)
+    if checkpoint.exists():
+        with contextlib.suppress(Timeout), FileLock(checkpoint.with_suffix(".lock"), blocking=False):
+            _remove_checkpoint(checkpoint)
+
+
+def _remove_checkpoint(checkpoint: Path) -> None:
+    """With what killed processes left half-written, and the lock: who waits for it finds the finished record."""
+    for path in [*checkpoint.parent.glob(f".{checkpoint.name}.*"), checkpoint, checkpoint.with_suffix(".lock")]:
+        path.unlink(missing_ok=True)
+
+
+def _save(replica: Replica, path: Path) -> None:
+    try:
+        replica.learner.save(path)
+    except OSError as error:
+        raise InputError(f"the run is stored, but its learner cannot be saved as {path}: {error}") from error
 
 
 def pick_device(wanted: str) -> str:
@@ -110,23 +138,37 @@ def pick_device(wanted: str) -> str:
 
 def _start(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[str, Any]]:
     """A replica at its beginning, or where its checkpoint left it, with the engine it was started with."""
-    engine: dict[str, Any] = {
-        "engine": "eager",
-        "precision": "float32",
-        "threads": job.threads,
-        "device": pick_device(job.device),
-    }
-    saved = None
-    if checkpoint.exists() and not job.fresh:
+    if checkpoint.exists():
         try:
-            saved = read_tensors(checkpoint, FORMAT)
-            engine = _engine_of(saved, job)
-        except InputError as error:
+            return _resume(job, checkpoint, report)
+        except (InputError, KeyError, TypeError, AttributeError) as error:
             report({"event": "note", "text": f"starting afresh, the checkpoint cannot be used: {error}"})
-            saved = None
+            checkpoint.unlink()
+    engine = {"engine": "eager", "precision": "float32", "threads": job.threads, "device": pick_device(job.device)}
+    return _replica(job, engine), engine
+
+
+def _resume(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[str, Any]]:
+    """The replica and engine of a checkpoint; InputError where they cannot be had now."""
+    saved = read_tensors(checkpoint, FORMAT)
+    if job.fresh and not saved["fresh"]:
+        raise InputError("it is of a run that was not started with --fresh")
+    if saved["versions"] != _versions():
+        raise InputError(f"it was made with {saved['versions']}, this is {_versions()}")
+    engine: dict[str, Any] = saved["engine"]
+    if job.device != "auto" and job.device != engine["device"]:
+        raise InputError(f"it was made on {engine['device']}, not on the {job.device} asked for")
+    pick_device(engine["device"])
+    replica = _replica(job, engine)
+    replica.load_state_dict(saved["replica"])
+    text = f"going on from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
+    report({"event": "note", "text": text})
+    return replica, engine
+
+
+def _replica(job: Job, engine: dict[str, Any]) -> Replica:
+    configuration, benchmark = job.configuration, get_benchmark(job.configuration.benchmark)
     with _threads(engine["threads"]):
-        configuration = job.configuration
-        benchmark = get_benchmark(configuration.benchmark)
         stream = benchmark.stream(configuration.scenario, job.seed, configuration.class_order)
         stream = stream.to(torch.device(engine["device"]))
         if get_method(configuration.method).joint:
@@ -145,23 +187,7 @@ def _start(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[st
             device=engine["device"],
             **hyper,
         )
-        replica = Replica(learner, stream, batch=configuration.batch, epochs=configuration.epochs)
-        if saved is not None:
-            replica.load_state_dict(saved["replica"])
-            text = f"going on from the checkpoint after task {replica.position} of {stream.num_tasks}"
-            report({"event": "note", "text": text})
-    return replica, engine
-
-
-def _engine_of(saved: dict[str, Any], job: Job) -> dict[str, Any]:
-    """The engine a checkpoint was made with; InputError where it cannot be had now."""
-    if saved["versions"] != _versions():
-        raise InputError(f"it was made with {saved['versions']}, this is {_versions()}")
-    engine: dict[str, Any] = saved["engine"]
-    if job.device != "auto" and job.device != engine["device"]:
-        raise InputError(f"it was made on {engine['device']}, not on the {job.device} asked for")
-    pick_device(engine["device"])
-    return engine
+    return Replica(learner, stream, batch=configuration.batch, epochs=configuration.epochs)
 
 
 def _train(replica: Replica, job: Job, checkpoint: Path, engine: dict[str, Any], report: Report) -> None:
@@ -191,7 +217,13 @@ def _train(replica: Replica, job: Job, checkpoint: Path, engine: dict[str, Any],
         replica.advance(progress)
         say("step", sum(steps[: replica.position]))
         if not replica.is_done and time.monotonic() - last_checkpoint >= job.checkpoint_every:
-            state = {"format": FORMAT, "versions": _versions(), "engine": engine, "replica": replica.state_dict()}
+            state = {
+                "format": FORMAT,
+                "versions": _versions(),
+                "engine": engine,
+                "fresh": job.fresh,
+                "replica": replica.state_dict(),
+            }
             write_atomic(checkpoint, functools.partial(torch.save, state))
             last_checkpoint = time.monotonic()
 
@@ -201,9 +233,8 @@ def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:
     environment = {
         **engine,
         **_versions(),
-        "device_name": torch.cuda.get_device_name() if engine["device"] == "cuda" else platform.processor(),
+        "device_name": torch.cuda.get_device_name() if engine["device"] == "cuda" else _cpu_name(),
         "platform": platform.platform(),
-        "commit": _commit(),
     }
     return {
         "key": job.key,
@@ -226,8 +257,15 @@ def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:
     }
 
 
-def _versions() -> dict[str, str]:
-    return {"cclfp": __version__, "torch": str(torch.__version__)}
+def _versions() -> dict[str, str | None]:
+    return {"cclfp": __version__, "torch": str(torch.__version__), "commit": _commit()}
+
+
+def _cpu_name() -> str:
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text(errors="replace").splitlines() if information.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 @functools.cache

@@ -6,12 +6,13 @@ Sampling never looks at the model, so the whole schedule is known before the tas
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import torch
 from torch import Tensor
 
-from cclfp.memory import Memory
+from cclfp.memory import Memory, Reservoir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Plan:
     rows: Tensor  # steps x (batch + replay): a step's current rows, then its replayed rows, then -1
     sizes: list[tuple[int, int]]  # how many current and how many replayed examples a step has
     memory: Tensor  # the row in each filled slot after the last step
+    schedule: Reservoir | None  # the memory's schedule after the last step
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -34,10 +36,10 @@ def plan_task(
 ) -> Plan:
     """Plan the training on the examples ``rows``, in a fresh order each epoch; the last, incomplete batch is used.
 
-    The memory's schedule is moved on to the task's end.
+    Nothing is changed: the plan has a schedule of its own, which the memory takes over at the task's end.
     """
-    held = [] if memory is None or memory.rows is None else memory.rows.tolist()
-    held += [-1] * (memory.size - len(held) if memory is not None else 0)
+    schedule = copy.deepcopy(memory.schedule) if memory is not None else None
+    held = dict(enumerate(memory.rows.tolist())) if memory is not None else {}
     steps: list[list[int]] = []
     sizes: list[tuple[int, int]] = []
     for _ in range(epochs):
@@ -45,14 +47,14 @@ def plan_task(
         for start in range(0, len(shuffled), batch):
             current = shuffled[start : start + batch]
             replayed: list[int] = []
-            if memory is not None:
-                replayed = [held[slot] for slot in memory.schedule.draw(replay)]
-                for row, slot in zip(current, memory.schedule.place(len(current)), strict=True):
+            if schedule is not None:
+                replayed = [held[slot] for slot in schedule.draw(replay)]
+                for row, slot in zip(current, schedule.place(len(current)), strict=True):
                     if slot >= 0:
                         held[slot] = row
             steps.append(current + replayed)
             sizes.append((len(current), len(replayed)))
     width = max(map(len, steps), default=0)
     table = torch.tensor([step + [-1] * (width - len(step)) for step in steps], dtype=torch.int64)
-    filled = len(memory) if memory is not None else 0
-    return Plan(table.reshape(len(steps), width), sizes, torch.tensor(held[:filled], dtype=torch.int64))
+    slots = torch.tensor([held[slot] for slot in range(len(held))], dtype=torch.int64)
+    return Plan(table.reshape(len(steps), width), sizes, slots, schedule)

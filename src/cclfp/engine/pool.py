@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import queue
 import subprocess
@@ -23,15 +24,22 @@ def do_all(jobs: Sequence[Job], workers: int, report: JobReport) -> list[Record]
 
     One worker is this process itself. If a job fails the others are finished (and stored) before the error is raised.
     """
-    if min(workers, len(jobs)) <= 1:
-        return [_do_here(number, job, report) for number, job in enumerate(jobs)]
-    return _Pool(jobs, min(workers, len(jobs)), report).run()
+    workers = min(workers, len(jobs))
+    return _do_here(jobs, report) if workers <= 1 else _Pool(jobs, workers, report).run()
 
 
-def _do_here(number: int, job: Job, report: JobReport) -> Record:
-    record = do(job, lambda event: report(number, event))
-    report(number, {"event": "done", "record": record})
-    return record
+def _do_here(jobs: Sequence[Job], report: JobReport) -> list[Record]:
+    records: list[Record] = []
+    failures: list[Exception] = []
+    for number, job in enumerate(jobs):
+        try:
+            records.append(do(job, functools.partial(report, number)))
+            report(number, {"event": "done", "record": records[-1]})
+        except Exception as error:  # noqa: BLE001  raised below, when the others are done
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return records
 
 
 class _Pool:
@@ -42,7 +50,10 @@ class _Pool:
         self.failures: list[Exception] = []
         self.events: queue.Queue[tuple[int, str | None]] = queue.Queue()
         self.running: dict[int, int] = {}  # worker -> job
-        command = [sys.executable, "-m", "cclfp.engine.worker"]
+        # Workers import what this process would: its sys.path, without the current folder and what may lie there.
+        path = [entry for entry in sys.path if entry]
+        code = f"import sys; sys.path[:] = {path!r}; from cclfp.engine.worker import main; main()"
+        command = [sys.executable, "-P", "-c", code]
         self.workers = [
             subprocess.Popen(
                 command,

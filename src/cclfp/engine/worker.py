@@ -41,7 +41,3 @@ def main() -> None:
             report({"event": "failed", "error": str(error), "input": True})
         except Exception:  # noqa: BLE001  the parent tells the user, with the traceback
             report({"event": "failed", "error": traceback.format_exc(), "input": False})
-
-
-if __name__ == "__main__":
-    main()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -16,9 +17,10 @@ import torch
 from torch import Tensor
 
 from cclfp.errors import InputError, unknown
-from cclfp.memory import Memory
+from cclfp.memory import Memory, Reservoir
 from cclfp.nets import Network, Tensors
-from cclfp.scenarios import SCENARIOS
+from cclfp.randomness import generator
+from cclfp.scenarios import SCENARIOS, ClassMask, check_scenario
 
 State = dict[str, Any]  # nested dictionaries of tensors
 
@@ -33,15 +35,20 @@ class Batch:
     mask: Tensor  # examples x classes: which classes each example may choose from
     n_current: int
 
-    @property
-    def current(self) -> Batch:
-        n = self.n_current
-        return Batch(self.x[:n], self.y[:n], self.task[:n], self.mask[:n], n)
 
-    @property
-    def replayed(self) -> Batch:
-        n = self.n_current
-        return Batch(self.x[n:], self.y[n:], self.task[n:], self.mask[n:], 0)
+@dataclasses.dataclass(frozen=True)
+class TaskContext:
+    """What ``begin_task`` and ``end_task`` may look at besides the model."""
+
+    position: int  # how many tasks were ended before this one
+    memory: Memory | None
+    classes: ClassMask  # which classes each task has
+    prepare: Callable[[Tensor], Tensor]  # from raw examples, such as the memory's, to what psi takes
+    seed: int
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """Randomness of the method's own, the same for the same seed and task."""
+        return generator(self.seed, purpose, self.position)
 
 
 def setting(default: float, doc: str, *, low: float, high: float = math.inf, low_open: bool = False) -> Any:
@@ -71,10 +78,11 @@ class Method:
     A method of your own:
 
     >>> from cclfp.losses import cross_entropy
+    >>> from cclfp.memory import Reservoir
     >>> class Half(Method):
     ...     "Replay at half weight."
     ...     name = "half"
-    ...     uses_memory = True
+    ...     schedule = Reservoir
     ...
     ...     def loss(self, params, buffers, state, batch, hyper):
     ...         z, buffers = self.net.features(params, buffers, batch.x)
@@ -89,8 +97,8 @@ class Method:
     name: ClassVar[str]
     reference: ClassVar[str] = ""
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
-    scenarios: ClassVar[tuple[str, ...]] = SCENARIOS
-    uses_memory: ClassVar[bool] = False
+    refuses: ClassVar[dict[str, str]] = {}  # scenarios it is not defined for, and why
+    schedule: ClassVar[type[Reservoir] | None] = None  # how a memory is filled and replayed; None: there is none
     joint: ClassVar[bool] = False  # trains on one shuffled stream of all tasks
 
     def __init__(self, net: Network) -> None:
@@ -107,13 +115,27 @@ class Method:
         grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
         return sgd(params, grads, hyper.lr), buffers, state
 
-    def begin_task(self, params: Tensors, buffers: Tensors, state: State, memory: Memory | None, hyper: Any) -> State:
+    def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         """The method's state for a task that is about to begin. Ordinary Python; copy what must not change."""
         return state
 
-    def end_task(self, params: Tensors, buffers: Tensors, state: State, memory: Memory | None, hyper: Any) -> State:
+    def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         """The method's state after a task. Ordinary Python; copy what must not change."""
         return state
+
+    def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:
+        """One number a class, the largest of which (among the classes allowed) is the prediction: f(psi(x))."""
+        return self.net.classify(params, self.net.frozen_features(params, buffers, x))
+
+    @classmethod
+    def scenarios(cls) -> list[str]:
+        return [scenario for scenario in SCENARIOS if scenario not in cls.refuses]
+
+    @classmethod
+    def check_scenario(cls, scenario: str) -> None:
+        check_scenario(scenario)
+        if scenario in cls.refuses:
+            raise InputError(f"{cls.name} is not defined in the {scenario} scenario: {cls.refuses[scenario]}")
 
     @classmethod
     def defaults(cls, scenario: str) -> dict[str, float]:
@@ -128,10 +150,14 @@ class Method:
             if name not in fields:
                 raise unknown(f"hyperparameter of {cls.name}", name, fields)
             m = fields[name].metadata
-            is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            is_number = _is_real(value) and math.isfinite(value)
             if not is_number or not m["low"] <= value <= m["high"] or (m["low_open"] and value == m["low"]):
                 raise InputError(f"{name}={value!r}: expected a number in {interval(fields[name])} ({m['doc']})")
         return cls.Hyper(**{name: float(value) for name, value in {**cls.defaults(scenario), **given}.items()})
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)  # numpy's numbers included
 
 
 def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors) -> tuple[Tensors, Tensors]:
@@ -141,10 +167,11 @@ def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Ten
     >>> grads["a"]
     tensor([2., 4.])
     """
-    # Under vmap and torch.compile only func.grad works; elsewhere autograd.grad is half as fast again.
+    # Under vmap and torch.compile only func.grad works; elsewhere autograd.grad is faster by half.
+    params = {name: p.detach() for name, p in params.items()}
     if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
         return torch.func.grad(objective, has_aux=True)(params)  # type: ignore[no-any-return]
-    leaves = {name: p.detach().requires_grad_() for name, p in params.items()}
+    leaves = {name: p.requires_grad_() for name, p in params.items()}
     with torch.enable_grad():
         loss, aux = objective(leaves)
     grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)

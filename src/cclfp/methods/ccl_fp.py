@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cclfp.losses import contrastive_rehearsal, cross_entropy, distances, propagate, supervised_contrastive
-from cclfp.memory import Memory
-from cclfp.methods.base import Batch, Hyperparameters, Method, State, setting
+from cclfp.memory import Reservoir
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
 from cclfp.nets import Tensors
 
 REFERENCE = "Han & Guo 2021, Contrastive Continual Learning with Feature Propagation"
@@ -45,7 +45,7 @@ class CCLFP(Method):
     name = "ccl-fp"
     reference = REFERENCE
     Hyper = CCLFPHyper
-    uses_memory = True
+    schedule = Reservoir
 
     @classmethod
     def defaults(cls, scenario: str) -> dict[str, float]:
@@ -68,7 +68,7 @@ class CCLFP(Method):
         """What CCL-FP+ adds."""
         return 0.0
 
-    def end_task(self, params: Tensors, buffers: Tensors, state: State, memory: Memory | None, hyper: Any) -> State:
+    def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         psi = {name: p.detach().clone() for name, p in params.items() if name.startswith("psi.")}
         return {"psi_old": psi, "buffers_old": {name: b.clone() for name, b in buffers.items()}}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from cclfp.losses import cross_entropy
+from cclfp.memory import Reservoir
 from cclfp.methods.base import Batch, Method, State
 from cclfp.nets import Tensors
 
@@ -16,7 +17,7 @@ class ER(Method):
 
     name = "er"
     reference = "Chaudhry et al. 2019, On Tiny Episodic Memories in Continual Learning (ER-Reservoir)"
-    uses_memory = True
+    schedule: ClassVar[type[Reservoir] | None] = Reservoir
 
     def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
         z, buffers = self.net.features(params, buffers, batch.x)

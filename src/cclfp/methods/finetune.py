@@ -10,4 +10,4 @@ class Finetune(ER):
 
     name = "finetune"
     reference = "lower bound: plain SGD on the stream"
-    uses_memory = False
+    schedule = None

@@ -42,7 +42,7 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return call
 
 
-QUICK = ("run", "finetune", "split-mnist", "--seeds", "2")
+QUICK = ("run", "finetune", "split-mnist", "--seeds", "2", "--device", "cpu")
 
 
 def test_help_does_not_import_torch() -> None:
@@ -179,7 +179,7 @@ def test_refuses_with_exit_code_2(arguments: list[str], message: str, cli: Cli) 
 
 def test_cuda_is_refused_where_there_is_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    answer = cli(*QUICK, "--device", "cuda")
+    answer = cli("run", "er", "split-mnist", "--device", "cuda")
     assert (answer.code, answer.out) == (2, "")
     assert "torch sees no CUDA device" in answer.err
 

@@ -10,7 +10,7 @@ from importlib import resources
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """``hyperparameters`` and what they gave: ``accuracy`` ± ``std`` over ``seeds`` seeds."""
+    """``hyperparameters``, how they were ``chosen``, and what they gave: ``accuracy`` ± ``std`` over ``seeds`` seeds."""
 
     method: str
     benchmark: str

@@ -24,7 +24,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     console = Console()
     if not console.is_terminal:
         console = Console(width=1000)
-    table = Table(title=title, box=box.ROUNDED, title_justify="left", title_style="bold", header_style="bold")
+    if title is not None:  # a table's own title would be wrapped to its width
+        console.print(title, style="bold", highlight=False, markup=False)
+    table = Table(box=box.ROUNDED, header_style="bold")
     for column in columns:
         name = column.removeprefix(">")
         table.add_column(name, justify="right" if column.startswith(">") else "left", overflow="fold")

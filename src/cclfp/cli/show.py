@@ -63,3 +63,5 @@ def show(
         ]
         title = f"Presets, and the average accuracy (%) they gave over {ready[0]['seeds']} seeds"
         print_table(["benchmark", "scenario", "hyperparameters", ">measured", ">paper"], rows, title)
+        for chosen in dict.fromkeys(p["chosen"] for p in ready):
+            typer.echo(f"chosen {chosen}; measured with: {ready[0]['command']}")

@@ -10,7 +10,7 @@ from importlib import resources
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """``hyperparameters``, how they were ``chosen``, and what they gave: ``accuracy`` ± ``std`` over ``seeds`` seeds."""
+    """Hyperparameters, how they were ``chosen``, and what they gave: ``accuracy`` ± ``std`` over ``seeds`` seeds."""
 
     method: str
     benchmark: str

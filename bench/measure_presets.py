@@ -49,6 +49,8 @@ def main() -> None:
                     accuracy=round(accuracy["mean"], 2),
                     std=round(accuracy["std"], 2),
                     seeds=arguments.seeds,
+                    seconds=round(result.mean_std("seconds")["mean"] or 0, 1),
+                    hardware=f"{result.runs[0]['environment']['device_name']}, one core a run",
                 )
                 measured[i] = dataclasses.asdict(preset)
                 write_atomic(FILE, lambda file: file.write((json.dumps(measured, indent=2) + "\n").encode()))

@@ -149,6 +149,8 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
         (["run", "er", "split-mnist", "--seeds", "1000000"], "expected 1 to 10,000 of them"),
         (["run", "er", "split-mnist", "--threads", "100000"], "threads=100000: this process may use"),
         (["run", ",", "split-mnist"], "no method was given"),
+        (["run", "er", "split-mnist", "buffer=500"], "unknown setting of er 'buffer'"),
+        (["run", "ER", "split-mnist"], "unknown method 'ER'. Did you mean 'er'?"),
         (["runs", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
         (["run", "er", "split-mnist", "--buffer", "0"], "buffer=0"),
         (["run", "er", "split-mnist", "--device", "tpu"], "device 'tpu': expected auto, cpu or cuda"),
@@ -190,9 +192,10 @@ def test_runs(small_mnist: Path, cli: Cli) -> None:
     cli(*QUICK)
     table = cli("runs").out
     assert table.count("finetune") == 2
-    assert "eager, cpu" in table
+    cli(*QUICK, "batch=30")
+    assert cli("runs").out.count("lr=0.1 batch=30") == 2
     records = cli("runs", "--method", "finetune", "--json").json["runs"]
-    assert sorted(record["seed"] for record in records) == [0, 1]
+    assert sorted(record["seed"] for record in records) == [0, 0, 1, 1]
     assert {"configuration", "accuracy_matrix", "environment", "seconds"} <= set(records[0])
     assert cli("runs", "--method", "er", "--json").json["runs"] == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,8 +22,9 @@ from cclfp.configuration import configurations
 from cclfp.engine import job as job_module
 from cclfp.engine.job import Job, do
 from cclfp.engine.pool import do_all
-from cclfp.errors import InputError
+from cclfp.errors import InputError, RunError
 from cclfp.experiment import cores
+from cclfp.methods import METHODS
 from cclfp.store import Record, Store
 from cclfp.testing import same
 
@@ -188,7 +191,7 @@ def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
         path.write_bytes(b"rubbish")
     else:
         if damage == "version":
-            state["versions"]["torch"] = "0.1"
+            state["code"]["torch"] = "0.1"
         elif damage == "incomplete":
             del state["replica"]["learner"]["psi"]
         else:
@@ -207,6 +210,8 @@ def test_records_say_how_they_were_made(scenario: str, make_job: Callable[..., J
     assert (environment["engine"], environment["precision"], environment["threads"]) == ("eager", "float32", 1)
     assert (environment["device"], environment["cclfp"]) == ("cpu", cclfp.__version__)
     assert environment["torch"] == torch.__version__
+    assert len(environment["source"]) == 16
+    assert environment["device_name"]
     assert record["seconds"] == record["train_seconds"] + record["test_seconds"]
     matrix = record["accuracy_matrix"]
     assert len(matrix) == 6
@@ -217,6 +222,44 @@ def test_records_say_how_they_were_made(scenario: str, make_job: Callable[..., J
     else:  # and just before, and untrained
         assert known == [[True] * 5] + [[i <= t for i in range(5)] for t in range(1, 6)]
         assert record["forward_transfer"] is not None
+
+
+def test_a_single_run_does_not_depend_on_the_default_dtype(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    usual = do(make_job(), quiet)
+    torch.set_default_dtype(torch.float64)
+    try:
+        other = do(make_job(store=tmp_path / "other.sqlite"), quiet)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert result(other) == result(usual)
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, write: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(job_module, "write_atomic", full)
+    notes: list[str] = []
+    assert do(make_job(), lambda event: notes.append(event.get("text", "")))["average_accuracy"] > 0
+    assert "no checkpoint could be written, going on without: no space left" in notes
+
+
+def test_a_place_where_no_checkpoint_can_be(make_job: Callable[..., Job]) -> None:
+    Store(make_job().store).checkpoints.touch()
+    with pytest.raises(InputError, match="checkpoints cannot be kept in"):
+        do(make_job(), quiet)
+
+
+def test_a_killed_worker_is_named(make_job: Callable[..., Job]) -> None:
+    def kill(number: int, event: dict[str, Any]) -> None:
+        if event["event"] == "step":
+            for worker in children(os.getpid()):
+                os.kill(worker, signal.SIGKILL)
+
+    with pytest.raises(RunError, match=r"er seed [01]: its process was killed by signal 9, perhaps for memory"):
+        do_all([make_job("er", seed=0), make_job("er", seed=1)], 2, kill)
 
 
 def test_joint_has_the_last_row_alone(make_job: Callable[..., Job]) -> None:
@@ -240,6 +283,20 @@ def test_a_failure_lets_the_others_finish(workers: int, make_job: Callable[..., 
     with pytest.raises(InputError, match="cannot be saved"):
         do_all([bad, make_job(seed=1), make_job(seed=2)], workers, lambda number, event: None)
     assert sorted(r["seed"] for r in Store(bad.store).records()) == [0, 1, 2]
+
+
+def test_python_settings_of_every_kind(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"seeds": np.arange(1), "lr": np.float32(0.5), "settings": {"batch": np.int64(50)}}
+    given |= {"class_order": np.arange(10)[::-1], "store": tmp_path / "runs.sqlite"}
+    (result,) = cclfp.run("finetune", "split-mnist", **given)
+    assert (result.configuration.batch, result.configuration.hyperparameters) == (50, {"lr": 0.5})
+    assert result.configuration.class_order == tuple(range(9, -1, -1))
+    mistakes: list[dict[str, Any]] = [{"lr": None}, {"lr": "0.1"}, {"lr": ["a"]}, {"checkpoint_every": "x"}]
+    for wrong in mistakes:
+        with pytest.raises(InputError, match="expected a number"):
+            cclfp.run("finetune", "split-mnist", **wrong)
+    with pytest.raises(InputError, match="run takes methods by name"):
+        cclfp.run(METHODS["er"], "split-mnist")  # type: ignore[arg-type]
 
 
 def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..., Job]) -> None:

@@ -219,7 +219,7 @@ BAD_BATCHES: list[tuple[str, dict[str, Any], tuple[Any, ...], str]] = [
     ("text", {}, ("abc", LABELS, 0), "x must be a tensor"),
     ("no task", {"scenario": "task"}, (GOOD, LABELS, None), "task scenario needs the task"),
     ("negative task", {}, (GOOD, LABELS, -1), "task -1 is out of range: tasks are counted from 0"),
-    ("a date as task", {}, (GOOD, LABELS, 20261115), "task 20261115 is out of range.*up to 10,000"),
+    ("a date as task", {}, (GOOD, LABELS, 20261115), "task 20261115 is out of range.*0 to 9,999"),
     ("fractional task", {}, (GOOD, LABELS, 0.5), "one whole number"),
     ("too many tasks", {}, (GOOD, LABELS, torch.zeros(2, dtype=torch.int64)), "one for each of the 3"),
     ("undeclared task", {"tasks": [[0, 1], [2, 3]]}, (GOOD, LABELS, 2), "task 2 is not one of the 2 declared"),
@@ -302,6 +302,7 @@ def test_a_psi_that_gives_no_features(module: nn.Module, message: str) -> None:
         ({"scenario": "clas"}, "unknown scenario 'clas'. Did you mean 'class'"),
         ({"tasks": [[0, 1], [6]]}, r"tasks\[1\] declares class 6, out of range"),
         ({"tasks": [[0, 1], []]}, r"tasks\[1\] declares no class"),
+        ({"transform": 3}, "transform must be a function"),
         ({"psi": torch.relu}, "psi must be a torch.nn.Module"),
         ({"device": "gpu"}, "device 'gpu' is not known"),
         ({"device": "meta"}, "device 'meta' is not supported"),
@@ -376,6 +377,8 @@ def test_nothing_to_predict_or_to_end_yet() -> None:
         ours.predict(GOOD, task=3)
     with pytest.raises(ValueError, match="shape"):
         ours.predict(torch.zeros(3, 7))
+    with pytest.raises(ValueError, match="NaN or infinite values"):
+        ours.predict(torch.full((3, 4), torch.nan))
 
 
 # -- files --------------------------------------------------------------------------------------------------------
@@ -422,11 +425,41 @@ def test_load_restores_what_is_frozen_and_every_buffer(tmp_path: Path) -> None:
     ours.observe(*batch())
     ours.save(tmp_path / "learner.ckpt")
     loaded = cclfp.load(tmp_path / "learner.ckpt", psi=Centred().eval())
-    assert loaded.psi.training
     for one in (ours, loaded):
         one.observe(*batch(seed=1))
     assert same(ours, loaded)
     assert torch.equal(ours.logits(batch()[0]), loaded.logits(batch()[0]))
+
+
+def test_psi_counts_as_it_was_given(tmp_path: Path) -> None:
+    """What a user does to psi's mode and flags later, by hand, changes nothing."""
+
+    def start() -> cclfp.Learner:
+        module = toy_psi()
+        module[0].weight.requires_grad_(False)  # type: ignore[index]
+        one = cclfp.make("er", psi=module, num_classes=6)
+        one.observe(torch.arange(48.0).reshape(6, 8), torch.arange(6))
+        return one
+
+    left, touched = start(), start()
+    touched.psi.eval()
+    touched.psi[0].weight.requires_grad_(True)  # type: ignore[index]
+    touched.to("cpu")
+    touched.save(tmp_path / "learner.ckpt")
+    loaded = cclfp.load(tmp_path / "learner.ckpt", psi=toy_psi().eval())
+    for one in (left, touched, loaded):
+        one.observe(torch.arange(48.0).reshape(6, 8) / 7, torch.arange(6))
+    assert same(left, touched)
+    assert same(left, loaded)
+
+
+def test_a_state_can_be_gone_back_to_twice() -> None:
+    ours, other = trained(), trained()
+    saved = copy.deepcopy(ours.state_dict())
+    for _ in range(2):
+        other.load_state_dict(saved)
+        assert same(ours, other)
+        other.observe(*batch(seed=4), task=1)
 
 
 def test_saving_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -494,14 +527,23 @@ def test_load_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="predict_transform of your own"):
         cclfp.load(tmp_path / "two.ckpt", psi=psi(), transform=torch.clone)
     with pytest.raises(
-        ValueError, match=r"this psi is not the one that was saved: 0.weight was \(8, 4\) and is \(9, 4\)"
+        ValueError,
+        match=r"not the one that was saved: 0.weight was torch.float32 \(8, 4\) and is torch.float32 \(9, 4\)",
     ):
         cclfp.load(path, psi=psi(width=9), transform=torch.clone)
     with pytest.raises(ValueError, match="is a learner of ccl-fp\\+, not of er"):
         cclfp.load(path, psi=psi(), transform=torch.clone, method=METHODS["er"])
     torch.save({"format": FORMAT}, path)
-    with pytest.raises(ValueError, match="not a whole learner: it lacks 'backbone'"):
+    with pytest.raises(ValueError, match="not a whole learner: it lacks method, hyper,"):
         cclfp.load(path)
+    trained().save(path)
+    with pytest.raises(ValueError, match=r"0.weight was torch.float32 \(8, 4\) and is torch.float64 \(8, 4\)"):
+        cclfp.load(path, psi=psi().double())
+    whole = torch.load(path, weights_only=True)
+    for name, spoilt in (("psi", None), ("memory", None), ("state", 3), ("f", {"weight": torch.zeros(3)})):
+        torch.save({**whole, name: spoilt}, path)
+        with pytest.raises(ValueError, match="is damaged"):
+            cclfp.load(path, psi=psi())
     torch.save({"a": 1}, path)
     with pytest.raises(ValueError, match="is not a 'cclfp learner 1' file"):
         cclfp.load(path)

@@ -23,7 +23,7 @@ def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
     memory = Memory(Reservoir(size, seed), torch.device("cpu"))
     rows = torch.arange(100, 100 + n)
     plan = plan_task(rows, batch=batch, epochs=epochs, replay=7, memory=memory, order=generator(seed, "order", 0))
-    assert len(plan) == epochs * -(-n // batch)
+    assert len(plan.sizes) == epochs * -(-n // batch)
     seen: set[int] = set()
     passed: list[int] = []
     for step, (current, replayed) in enumerate(plan.sizes):

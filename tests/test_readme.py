@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from cclfp.presets import find_preset
 from cclfp.study import published
@@ -20,9 +21,15 @@ def test_there_is_python_to_run() -> None:
 
 @pytest.mark.mnist
 @pytest.mark.parametrize("code", BLOCKS, ids=lambda code: code.strip().splitlines()[0])
-def test_python_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
     exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    for promised in re.findall(r"print\(.*\)  # (tensor\(.*?\)):", code):
+        assert promised in printed
 
 
 def test_the_table_shows_what_was_measured() -> None:

@@ -93,6 +93,15 @@ def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_a_store_is_read_without_writing_to_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    store.add(record())
+    with store._connect() as writer:
+        writer.execute("BEGIN IMMEDIATE")  # nobody else could write now
+        assert len(Store(store.path).records()) == 1
+        writer.execute("ROLLBACK")
+
+
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     with store._connect() as database:

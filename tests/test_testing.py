@@ -35,7 +35,7 @@ class Secretive(ER):
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         self.count += 1
         params, buffers, state = super().step(params, buffers, state, batch, hyper)
-        return {name: p * (1 - 1e-3 * self.count) for name, p in params.items()}, buffers, state
+        return {**params, "psi.0.bias": params["psi.0.bias"] + 1e-3 * self.count}, buffers, state
 
 
 class Shared(ER):
@@ -47,7 +47,7 @@ class Shared(ER):
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         self.count[0] += 1
         params, buffers, state = super().step(params, buffers, state, batch, hyper)
-        return {name: p * (1 + 1e-6 * self.count[0]) for name, p in params.items()}, buffers, state
+        return {**params, "psi.0.bias": params["psi.0.bias"] + 1e-6 * self.count[0]}, buffers, state
 
 
 class InPlace(ER):
@@ -87,9 +87,27 @@ class Aliasing(ER):
         return {"old": params["f.weight"].detach()}
 
 
+class Maskless(ER):
+    name = "maskless"
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        z, buffers = self.net.features(params, buffers, batch.x)
+        return torch.nn.functional.cross_entropy(self.net.classify(params, z), batch.y), buffers
+
+
+class TwicePassing(ER):
+    name = "twice-passing"
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        _, buffers = self.net.features(params, buffers, batch.x)
+        return super().loss(params, buffers, state, batch, hyper)
+
+
 @pytest.mark.parametrize(
     ("method", "finding"),
     [
+        (Maskless, r"trains_inside_the_mask: the rows of classes \[2, 3, 4, 5\] moved"),
+        (TwicePassing, "updates_batchnorm_once_a_step: BatchNorm was updated"),
         (Idle, "idle, class scenario, learns: only"),
         (Secretive, "survives_saving: what was loaded went on differently"),
         (Shared, "repeats: the same seed gave another result"),

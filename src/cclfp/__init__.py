@@ -28,14 +28,18 @@ _LAZY = {
     "run": "experiment",
 }
 
+_MODULES = ("losses", "metrics", "methods", "nets", "streams", "testing", "transforms")
+
 __all__ = ["DataError", "InputError", "Learner", "Method", "Result", "__version__", "load", "make", "run"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(f"cclfp.{_LAZY[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"cclfp.{name}")
     raise AttributeError(f"module 'cclfp' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_MODULES])

@@ -32,7 +32,7 @@ def check_whole(name: str, value: Any, at_least: int) -> int:
     except TypeError:
         number = at_least - 1
     if isinstance(value, bool) or not at_least <= number < 2**63:
-        raise InputError(f"{name}={value!r}: expected a whole number, {at_least} or more")
+        raise InputError(f"{name}={value!r}: expected a whole number, {at_least} or more (and below 2**63)")
     return number
 
 
@@ -83,5 +83,5 @@ def check_psi(psi: Any) -> None:
         raise InputError("psi has lazy layers that have seen no input yet: call psi(x) on some examples first")
     try:
         twin(psi)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise InputError(f"psi cannot be copied, which training needs: {error}") from error

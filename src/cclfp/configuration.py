@@ -79,10 +79,10 @@ def configurations(
     kinds = [get_method(name) for name in dict.fromkeys(methods)]
     if not kinds:
         raise InputError("no method was given: cclfp list methods names them")
-    stream = get_benchmark(benchmark)
-    scenario = check_scenario(scenario) if scenario is not None else stream.scenarios[0]
-    stream.check(scenario, class_order)
-    if class_order == tuple(range(stream.num_classes)):
+    chosen = get_benchmark(benchmark)
+    scenario = check_scenario(scenario) if scenario is not None else chosen.scenarios[0]
+    chosen.check(scenario, class_order)
+    if class_order == tuple(range(chosen.num_classes)):
         class_order = None
     buffer = check_whole("buffer", buffer, at_least=1)
     settings = dict(settings or {})

@@ -14,6 +14,10 @@ class DataError(InputError):
     """A dataset that cannot be had, or is not what was published."""
 
 
+class RunError(RuntimeError):
+    """A run that failed in its own process, through no mistake of the user's. The command line exits with code 1."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that does not exist, with the nearest one that does.
 
@@ -21,6 +25,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     unknown method 'ccl-pf'. Did you mean 'ccl-fp'? Known: er, ccl-fp
     """
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    folded = {candidate.casefold(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    hint = f" Did you mean {folded[close[0]]!r}?" if close else ""
     return InputError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(known)}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from cclfp import metrics
 from cclfp.checks import check_whole
 from cclfp.configuration import Configuration, configurations
 from cclfp.data import fetch
-from cclfp.engine.job import Job, clean_up, finished, pick_device
+from cclfp.engine.environment import pick_device
+from cclfp.engine.job import Job, clean_up, finished
 from cclfp.engine.pool import JobReport, do_all
 from cclfp.errors import InputError
 from cclfp.store import Record, Store, default_store
@@ -45,7 +47,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """As ``cclfp run --json`` prints it."""
-        per_run = ("seed", *MEASURES[:4], "accuracy_matrix", "seconds")
+        per_run = ("seed", *MEASURES, "accuracy_matrix")
         return {
             **self.configuration.to_dict(),
             **{measure: self.mean_std(measure) for measure in MEASURES},
@@ -69,27 +71,31 @@ def run(
     fresh: bool = False,
     checkpoint_every: float = 30.0,
     report: JobReport = lambda number, event: None,
-    **settings: float | Sequence[float],
+    settings: Mapping[str, float | Sequence[float]] | None = None,
+    **more_settings: float | Sequence[float],
 ) -> list[Result]:
     """Train methods on a benchmark, one run a seed and combination of settings, spread over the cores.
 
     Finished runs come from the store instead of being trained again (unless ``fresh``), interrupted ones go on from
-    their last checkpoint. ``settings`` are hyperparameters, ``batch``, ``replay`` and ``epochs``; a list of values
-    makes a grid. Each run computes on ``threads`` threads; with the default of 1 its numbers do not depend on how many
-    run beside it. ``report`` is called with a run's number and an event as training goes on.
+    their last checkpoint. Settings are hyperparameters, ``batch``, ``replay`` and ``epochs``, given as keywords or in
+    ``settings``; a list of values makes a grid. Each run computes on ``threads`` threads; with the default of 1 its
+    numbers do not depend on how many run beside it.
+
+    ``report`` is called with a run's number (-1: about all of them) and an event, a dictionary whose ``"event"`` is
+    ``"jobs"`` (with ``names`` and ``store``), ``"stored"`` or ``"done"`` (with the ``record``), ``"note"`` (with a
+    ``text``) or ``"step"`` (with ``task``, ``tasks``, ``step``, ``steps`` and the ``accuracy`` so far).
 
     >>> results = run("er", "split-mnist", seeds=1, lr=[0.03, 0.1])  # doctest: +SKIP
     >>> [result.mean_std("average_accuracy")["mean"] for result in results]  # doctest: +SKIP
     """
-    names = [methods] if isinstance(methods, str) else list(methods)
-    grid = {name: [v] if isinstance(v, int | float) else list(v) for name, v in settings.items()}
-    order = class_order if class_order is None or isinstance(class_order, str) else tuple(class_order)
-    chosen = configurations(names, benchmark, scenario, buffer=buffer, class_order=order, settings=grid)
+    grid = {name: check_values(name, values) for name, values in {**(settings or {}), **more_settings}.items()}
+    order = class_order if class_order is None or isinstance(class_order, str) else tuple(map(int, class_order))
+    chosen = configurations(check_names(methods), benchmark, scenario, buffer=buffer, class_order=order, settings=grid)
     pick_device(device)
     threads = check_whole("threads", threads, at_least=1)
     if threads > cores():
         raise InputError(f"threads={threads}: this process may use {cores()} cores")
-    if not checkpoint_every >= 0:
+    if len(check_values("checkpoint_every", checkpoint_every)) != 1 or not checkpoint_every >= 0:
         raise InputError(f"checkpoint_every={checkpoint_every}: expected a number of seconds, 0 or more")
     folder = None if save is None else check_folder(Path(save))
     jobs = [
@@ -108,8 +114,8 @@ def run(
     ]
     varied = [name for name, values in grid.items() if len(values) > 1]
     report(ABOUT_ALL, {"event": "jobs", "names": [job.label(varied) for job in jobs], "store": str(jobs[0].store)})
-    fetched = get_benchmark(benchmark).dataset
-    records = _do(jobs, report, lambda: fetch(fetched, lambda text: report(ABOUT_ALL, {"event": "note", "text": text})))
+    dataset = get_benchmark(benchmark).dataset
+    records = _do(jobs, report, lambda: fetch(dataset, lambda text: report(ABOUT_ALL, {"event": "note", "text": text})))
     per_configuration = len(jobs) // len(chosen)
     return [
         Result(configuration, records[i * per_configuration : (i + 1) * per_configuration])
@@ -137,6 +143,22 @@ def _do(jobs: Sequence[Job], report: JobReport, before_training: Callable[[], ob
     return [records[number] for number in range(len(jobs))]
 
 
+def check_names(methods: str | Iterable[str]) -> list[str]:
+    given: list[object] = [methods] if isinstance(methods, str | type) else list(methods)
+    names = [name for name in given if isinstance(name, str)]
+    if len(names) < len(given):
+        raise InputError(f"run takes methods by name, not {given!r}; cclfp.make and cclfp.testing take a class")
+    return names
+
+
+def check_values(name: str, values: object) -> list[float]:
+    """One number, or several that make a grid."""
+    several = [values] if isinstance(values, numbers.Real) else values
+    if not isinstance(several, Iterable) or not all(isinstance(v, numbers.Real) for v in several):
+        raise InputError(f"{name}={values!r}: expected a number or several")
+    return [float(v) for v in several]
+
+
 def check_folder(folder: Path) -> Path:
     """A folder that can be written to, made where there is none."""
     try:
@@ -152,9 +174,9 @@ def learner_file(configuration: Configuration, seed: int) -> str:
     return f"{c.method}_{c.benchmark}_{c.scenario}_seed{seed}_{c.key(seed)[:8]}.ckpt"
 
 
-def check_seeds(seeds: int | Sequence[int]) -> list[int]:
+def check_seeds(seeds: int | Iterable[int]) -> list[int]:
     """5 -> 0, 1, 2, 3, 4; a sequence is taken as it is."""
-    if isinstance(seeds, Sequence):
+    if isinstance(seeds, Iterable):
         chosen = [check_whole("seed", seed, at_least=0) for seed in seeds]
     else:
         chosen = list(range(min(check_whole("seeds", seeds, at_least=1), MOST_SEEDS + 1)))

@@ -18,7 +18,7 @@ from cclfp.files import write_atomic
 from cclfp.memory import Examples, Memory
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import State
-from cclfp.nets import Network, Tensors, describe_backbone, linear, load_psi_state, psi_state, twin
+from cclfp.nets import Network, Tensors, describe_backbone, linear, load_psi_tensors, psi_mode, psi_tensors, twin
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
 from cclfp.transforms import Transform, describe
@@ -63,8 +63,12 @@ class Learner:
         method.check_scenario(scenario)
         mask = ClassMask(scenario, num_classes, check_tasks(tasks, num_classes))
         check_psi(psi)
+        for name, function in (("transform", transform), ("predict_transform", predict_transform)):
+            if function is not None and not callable(function):
+                raise InputError(f"{name} must be a function of a batch of raw inputs, not {function!r}")
         self.hyper = method.hyper(scenario, **hyper)
         self.psi = psi
+        self._mode = psi_mode(psi)  # as it was given, whatever the user does with psi later
         self.f: nn.Linear | None = None  # made at the first batch, which tells how many features psi gives
         self.num_classes, self.scenario, self.seed = num_classes, scenario, seed
         self.replay = 0
@@ -139,7 +143,7 @@ class Learner:
 
     def logits(self, x: Any, task: Task | None = None) -> Tensor:
         """f(psi(x)): one number a class, -inf for the classes a prediction may not choose. No gradient, eval mode."""
-        x = self._check_like(as_tensor("x", x)).to(self.device)
+        x = self._check_finite(self._check_like(as_tensor("x", x))).to(self.device)
         mask = self._classes.predict(None if task is None else self._check_task(task, len(x)))
         untrained = self.f is None
         self._make_f(x)
@@ -189,7 +193,8 @@ class Learner:
             "backbone": describe_backbone(self.psi),
             "transform": describe(self.transform),
             "predict_transform": "same" if same else describe(self.predict_transform),
-            "psi": psi_state(self.psi),
+            "psi": psi_tensors(self.psi),
+            "psi_mode": self._mode,
             "f": None if self.f is None else self.f.state_dict(),
             "state": self._state,
             "memory": None if self.memory is None else self.memory.state_dict(copies=copies),
@@ -202,7 +207,8 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
         """Take over what :meth:`state_dict` gave; ``pool`` is the stream's examples where the memory is rows of it."""
-        load_psi_state(self.psi, state["psi"])
+        load_psi_tensors(self.psi, state["psi"])
+        self._mode = state["psi_mode"]
         if state["f"] is not None:
             weight = state["f"]["weight"]
             f = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], dtype=weight.dtype)
@@ -219,7 +225,8 @@ class Learner:
 
     def expect(self, tasks: Tensor) -> ClassMask:
         """Count these (declared) tasks as seen, and give the mask to train them with."""
-        return self._see(torch.zeros_like(tasks), tasks)
+        self._classes = self._classes.after_tasks(tasks)
+        return self._classes
 
     def begin_task(self) -> None:
         """Called before the first step of a task; later calls do nothing until the task is ended."""
@@ -283,9 +290,11 @@ class Learner:
         """Run psi once before anything changes: it tells how many features f takes, and whether x fits."""
         if self.f is not None:
             return
+        with torch.no_grad(), seeded(self.seed, "probe", 0, self.device):
+            prepared = self._prepare(x, self.predict_transform)
         try:
-            with torch.no_grad(), seeded(self.seed, "probe", 0, self.device):
-                z = twin(self.psi).eval()(self._prepare(x, self.predict_transform))
+            with torch.no_grad():
+                z = twin(self.psi).eval()(prepared)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             raise InputError(f"psi does not take x of shape {tuple(x.shape)} and {x.dtype}: {error}") from error
         dtypes = (torch.float32, torch.float64)
@@ -299,7 +308,7 @@ class Learner:
 
     def _bind(self, f: nn.Linear) -> None:
         self.f = f
-        self._network = Network(self.psi, f)
+        self._network = Network(self.psi, f, self._mode)
         self._method = self._kind(self._network)
         numbers = {
             name: torch.tensor(value, dtype=f.weight.dtype, device=self.device)
@@ -324,9 +333,7 @@ class Learner:
         if low < 0 or high >= self.num_classes:
             wrong = low if low < 0 else high
             raise InputError(f"label {wrong} is out of range: this learner has classes 0 to {self.num_classes - 1}")
-        if x.is_floating_point() and not torch.isfinite(x).all():
-            bad = int((~torch.isfinite(x.flatten(1))).any(1).nonzero()[0])
-            raise InputError(f"x has NaN or infinite values (the first in example {bad} of the batch)")
+        self._check_finite(x)
         if task is None:
             if self.scenario == "task":
                 raise InputError("the task scenario needs the task of each batch: observe(x, y, task=...)")
@@ -342,6 +349,12 @@ class Learner:
                 raise InputError(f"label {int(y[i])} is not among the classes declared for task {int(ids[i])}")
         return Examples(x, y, ids)
 
+    def _check_finite(self, x: Tensor) -> Tensor:
+        if x.is_floating_point() and not torch.isfinite(x).all():
+            bad = int((~torch.isfinite(x.flatten(1) if x.ndim > 1 else x[:, None])).any(1).nonzero()[0])
+            raise InputError(f"x has NaN or infinite values (the first in example {bad} of the batch)")
+        return x
+
     def _check_task(self, task: Task, n: int) -> Tensor:
         ids = as_tensor("task", task)
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.shape not in ((), (n,)):
@@ -349,7 +362,7 @@ class Learner:
         ids = ids.long().to(self.device).expand(n)
         if n and not 0 <= int(ids.min()) <= int(ids.max()) < MAX_TASKS:
             wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
-            raise InputError(f"task {wrong} is out of range: tasks are counted from 0, up to {MAX_TASKS:,}")
+            raise InputError(f"task {wrong} is out of range: tasks are counted from 0 to {MAX_TASKS - 1:,}")
         known = len(self._classes.classes_of)
         if self._classes.declared and n and int(ids.max()) >= known:
             raise InputError(f"task {int(ids.max())} is not one of the {known} declared tasks (counted from 0)")
@@ -394,7 +407,8 @@ def make(
         A name (``cclfp list methods``) or a :class:`cclfp.Method` subclass of your own.
     psi
         Any module that maps a batch to features, one row an example. **It is trained in place**: its parameters with
-        ``requires_grad``, and its BatchNorm statistics. It trains in the mode (``psi.training``) it is given in.
+        ``requires_grad``, and its BatchNorm statistics. Which parameters and which mode (``psi.training``) is looked
+        at now; freezing layers or calling ``psi.eval()`` later changes nothing.
     num_classes
         How many classes there can ever be; the classifier f has a row for each.
     memory

@@ -14,6 +14,11 @@ from cclfp.methods import Method, get_method
 from cclfp.nets import build_backbone
 from cclfp.transforms import Transform, build_transform
 
+# What reading the state of a file that is not as it was written can raise, besides InputError.
+DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError)
+NEEDED = ("method", "hyper", "num_classes", "scenario", "seed", "replay", "memory_size")
+NEEDED_CODE = ("backbone", "transform", "predict_transform")
+
 
 def load(
     path: str | Path,
@@ -41,21 +46,8 @@ def load(
     """
     path = Path(path)
     state = read_tensors(path, FORMAT)
-    try:
-        return _from_state(path, state, psi, transform, predict_transform, method, device)
-    except KeyError as error:
-        raise InputError(f"{path} is not a whole learner: it lacks {error}") from error
-
-
-def _from_state(
-    path: Path,
-    state: dict[str, Any],
-    psi: nn.Module | None,
-    transform: Transform | None,
-    predict_transform: Transform | None,
-    method: type[Method] | None,
-    device: str | torch.device | None,
-) -> Learner:
+    if missing := [name for name in NEEDED + NEEDED_CODE if name not in state]:
+        raise InputError(f"{path} is not a whole learner: it lacks {', '.join(missing)}")
     if psi is None:
         if state["backbone"] is None:
             raise InputError(f"{path} was saved with a psi of your own: give the module again, load(path, psi=...)")
@@ -82,7 +74,10 @@ def _from_state(
         transform=transform,
         predict_transform=predict_transform,
     )
-    learner.load_state_dict(state)
+    try:
+        learner.load_state_dict(state)
+    except DAMAGED as error:
+        raise InputError(f"{path} is damaged: {error!r}") from error
     return learner
 
 
@@ -100,6 +95,8 @@ def read_tensors(path: Path, kind: str) -> dict[str, Any]:
         raise InputError(f"there is no file {path}")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except PermissionError as error:
+        raise InputError(f"{path} may not be read: {error}") from error
     except Exception as error:
         what = kind.rsplit(" ", 1)[0]
         raise InputError(

@@ -176,5 +176,5 @@ class Memory:
             self._pool, self._rows = pool, state["rows"].to(self.device)
         else:
             stored = Examples(**state["examples"])
-            self._pool = stored.to(self.device) if len(stored.y) else None
+            self._pool = Examples(*(t.clone() for t in stored)).to(self.device) if len(stored.y) else None
             self._rows = None

@@ -16,6 +16,7 @@ from cclfp.errors import InputError, unknown
 from cclfp.randomness import generator
 
 Tensors = dict[str, Tensor]
+PsiMode = dict[str, list[str]]
 
 
 def linear(inputs: int, outputs: int, g: torch.Generator, dtype: torch.dtype | None = None) -> nn.Linear:
@@ -41,7 +42,7 @@ class MLP(nn.Module):
         self.arguments = {"inputs": inputs, "widths": list(widths)}
         g = generator(seed, "initialisation")
         sizes = itertools.pairwise([inputs, *widths])
-        self.layers = nn.ModuleList(linear(a, b, g) for a, b in sizes)
+        self.layers = nn.ModuleList(linear(a, b, g, torch.float32) for a, b in sizes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
@@ -72,12 +73,14 @@ class Network:
     """psi and the classifier f as pure functions of ``params`` (trainable tensors by name) and ``buffers`` (psi's).
 
     The functions work on two twins of psi that share its tensors: one in the mode psi was given in, for training, one
-    in eval mode. So psi's own mode is never touched, and it is trained in place.
+    in eval mode. So psi is trained in place, and its own mode is neither touched nor looked at again.
     """
 
-    def __init__(self, psi: nn.Module, f: nn.Linear) -> None:
+    def __init__(self, psi: nn.Module, f: nn.Linear, mode: PsiMode) -> None:
         self._train, self._eval = twin(psi), twin(psi).eval()
-        self._trainable = tuple(name for name, p in psi.named_parameters() if p.requires_grad)
+        for name, module in self._train.named_modules():
+            module.training = name in mode["training"]
+        self._trainable = mode["trained"]
         # functional_call looks for tied weights anew at every call, which costs as much as a small layer.
         self._tied = len(list(psi.named_parameters(remove_duplicate=False))) > len(list(psi.parameters()))
         self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}
@@ -102,31 +105,33 @@ class Network:
         return functional_call(psi, tensors, (x,), tie_weights=self._tied)  # type: ignore[no-any-return]
 
 
-def psi_state(psi: nn.Module) -> dict[str, Any]:
-    """All of psi that training depends on: every tensor, which of them are trained, which modules are in train mode."""
+def psi_mode(psi: nn.Module) -> PsiMode:
+    """Which parameters of psi are trained, and which of its modules are in training mode."""
     return {
-        "parameters": dict(psi.named_parameters()),
-        "buffers": dict(psi.named_buffers()),
         "trained": [name for name, p in psi.named_parameters() if p.requires_grad],
         "training": [name for name, module in psi.named_modules() if module.training],
     }
 
 
-def load_psi_state(psi: nn.Module, state: dict[str, Any]) -> None:
-    """Make psi what it was when :func:`psi_state` looked at it; InputError where it is another network."""
-    ours = {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
-    saved = {**state["parameters"], **state["buffers"]}
+def psi_tensors(psi: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer of psi, those that its state_dict leaves out included."""
+    return {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
+
+
+def load_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Copy what :func:`psi_tensors` gave into psi; InputError where it is another network."""
+    ours = psi_tensors(psi)
+
+    def kind(tensors: dict[str, Tensor], name: str) -> str:
+        return f"{tensors[name].dtype} {tuple(tensors[name].shape)}" if name in tensors else "missing"
+
     for name in [*saved, *ours]:
-        there, here = (tuple(t[name].shape) if name in t else "missing" for t in (saved, ours))
+        there, here = kind(saved, name), kind(ours, name)
         if there != here:
             raise InputError(f"this psi is not the one that was saved: {name} was {there} and is {here}")
     with torch.no_grad():
         for name, tensor in ours.items():
             tensor.copy_(saved[name])
-    for name, p in psi.named_parameters():
-        p.requires_grad_(name in state["trained"])
-    for name, module in psi.named_modules():
-        module.training = name in state["training"]
 
 
 def twin(module: nn.Module) -> nn.Module:

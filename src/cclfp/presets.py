@@ -10,7 +10,10 @@ from importlib import resources
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Hyperparameters, how they were ``chosen``, and what they gave: ``accuracy`` ± ``std`` over ``seeds`` seeds."""
+    """Hyperparameters, how they were ``chosen``, and what they gave: ``accuracy`` ± ``std`` over ``seeds`` seeds.
+
+    ``seconds`` is what a run took, training and testing, on the ``hardware``.
+    """
 
     method: str
     benchmark: str
@@ -20,6 +23,8 @@ class Preset:
     accuracy: float
     std: float
     seeds: int
+    seconds: float
+    hardware: str
 
     @property
     def command(self) -> str:

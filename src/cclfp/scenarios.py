@@ -24,7 +24,7 @@ def check_scenario(scenario: str) -> str:
 
 
 class ClassMask:
-    """The mask of one learner. It is never changed in place: ``after`` gives the next one.
+    """The mask of one learner. Seeing examples does not change it in place: ``after`` gives the next one.
 
     With ``tasks`` (the classes of each task) a task's classes count as seen once the task is; without, each class
     counts once it is.
@@ -65,8 +65,13 @@ class ClassMask:
 
     def after_all(self) -> ClassMask:
         """The mask once every declared task has been seen (Joint: its one stream holds all tasks)."""
-        tasks = torch.arange(len(self.classes_of), device=self.seen.device)
-        return self.after(torch.zeros_like(tasks), tasks) if self.declared else self
+        return self.after_tasks(torch.arange(len(self.classes_of), device=self.seen.device)) if self.declared else self
+
+    def after_tasks(self, tasks: Tensor) -> ClassMask:
+        """The mask once these tasks have been seen, whose classes must have been declared."""
+        if not self.declared:
+            raise InputError("the classes of each task must be declared for planned training: make(..., tasks=...)")
+        return self.after(torch.zeros_like(tasks), tasks)
 
     def train(self, task: Tensor) -> Tensor:
         """examples x classes, for examples of these tasks."""

@@ -66,16 +66,15 @@ class Store:
 
     def _create(self, database: sqlite3.Connection) -> None:
         """Make the table where there is none; refuse a file that is something else."""
-        database.execute("BEGIN IMMEDIATE")
-        (version,) = database.execute("PRAGMA user_version").fetchone()
-        (application,) = database.execute("PRAGMA application_id").fetchone()
-        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if not version and not application and not tables:
-            database.execute(SCHEMA)
-            database.execute(f"PRAGMA application_id = {APPLICATION}")
-            database.execute(f"PRAGMA user_version = {VERSION}")
-            application, version = APPLICATION, VERSION
-        database.execute("COMMIT")
+        application, version, tables = _marks(database)
+        if not (application or version or tables):
+            database.execute("BEGIN IMMEDIATE")
+            if not any(_marks(database)):  # no other process was faster
+                database.execute(SCHEMA)
+                database.execute(f"PRAGMA application_id = {APPLICATION}")
+                database.execute(f"PRAGMA user_version = {VERSION}")
+            database.execute("COMMIT")
+            application, version, tables = _marks(database)
         if application != APPLICATION:
             raise InputError(f"{self.path} is a database of something else, not a store of runs")
         if version != VERSION:
@@ -120,6 +119,13 @@ class Store:
                 yield database
         except sqlite3.Error as error:
             raise InputError(f"{self.path} cannot be used as a store of runs: {error}") from error
+
+
+def _marks(database: sqlite3.Connection) -> tuple[int, int, int]:
+    """The application and version a file says it is of, and how many tables it has: all 0 for a new file."""
+    marks = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    application, version, tables = (database.execute(mark).fetchone()[0] for mark in marks)
+    return application, version, tables
 
 
 def _to_record(row: sqlite3.Row) -> Record:

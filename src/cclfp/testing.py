@@ -108,12 +108,11 @@ class Case:
 
     def online(
         self,
-        learner: Learner | None = None,
         seed: int = 0,
         after_step: Callable[[Learner], Learner | None] | None = None,
     ) -> Learner:
         """A learner trained through ``observe``; ``after_step`` may look at it, or put another in its place."""
-        learner = self.learner(seed) if learner is None else learner
+        learner = self.learner(seed)
         for batches in self.batches(seed):
             for x, y, task in batches:
                 learner.observe(x, y, task)
@@ -137,7 +136,10 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def learns(case: Case) -> None:
-    """After the first task it knows that task, whichever way round its labels are (an idle one has one way by luck)."""
+    """After the first task it knows that task, with its labels as they are and swapped.
+
+    One of the two an untrained network may know by luck.
+    """
     for swap in (0, 1):
         stream = case.stream()
         train = stream.train._replace(y=stream.train.y ^ swap)
@@ -163,6 +165,28 @@ def keeps_to_the_mask(case: Case) -> None:
         allowed = set(case.stream().classes[task])
         outside = set(learner.predict(x, task=task).tolist()) - allowed
         assert not outside, f"predicts {outside} in a task of {allowed}"
+
+
+def trains_inside_the_mask(case: Case) -> None:
+    """In the first task, the classifier's rows of the classes that no example may choose do not move."""
+    learner = case.learner()
+    batches, classes = case.batches()[0], case.stream().classes
+    learner.prepare_for(Examples(*batches[0]))
+    assert learner.f is not None
+    before = learner.f.weight.detach().clone()
+    for batch in batches:
+        learner.observe(*batch)
+    allowed = range(6) if case.method.joint else classes[0]
+    outside = [c for c in range(6) if c not in allowed]
+    moved = [c for c in outside if not torch.equal(before[c], learner.f.weight.detach()[c])]
+    assert not moved, f"the rows of classes {moved} moved, which no example may choose"
+
+
+def updates_batchnorm_once_a_step(case: Case) -> None:
+    """Only the forward pass on the training minibatch updates BatchNorm's statistics."""
+    learner = case.online()
+    counted = int(learner.psi[1].num_batches_tracked)  # type: ignore[index]
+    assert counted == learner.steps, f"BatchNorm was updated {counted} times in {learner.steps} steps"
 
 
 def keeps_the_memory_small(case: Case) -> None:
@@ -279,6 +303,8 @@ def steps_purely(case: Case) -> None:
 CHECKS: tuple[Callable[[Case], None], ...] = (
     learns,
     keeps_to_the_mask,
+    trains_inside_the_mask,
+    updates_batchnorm_once_a_step,
     keeps_the_memory_small,
     repeats,
     is_not_disturbed_by_testing,

@@ -9,7 +9,7 @@ import typer
 
 from cclfp._version import __version__
 from cclfp.cli import data, list_, run, runs, show
-from cclfp.errors import InputError
+from cclfp.errors import InputError, RunError
 
 app = typer.Typer(
     name="cclfp",
@@ -49,3 +49,6 @@ def main() -> None:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -51,7 +51,12 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="Write each trained learner there, for cclfp.load.", show_default=False),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train again what the store has.")] = False,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="Train again what the store has, all of it even if this command was stopped before."
+        ),
+    ] = False,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="At most one checkpoint, at a task's end, in so many seconds.")
     ] = 30.0,
@@ -92,7 +97,7 @@ def run(
                 fresh=fresh,
                 checkpoint_every=checkpoint_every,
                 report=shown.update,
-                **values,
+                settings=values,
             )
     except KeyboardInterrupt as stop:
         text = "stopped: what is finished is stored, and the same command goes on from the last checkpoint"

@@ -21,6 +21,7 @@ def runs(
     json: JsonOption = False,
 ) -> None:
     """List the finished runs in a store, the oldest first."""
+    from cclfp.configuration import PROTOCOL
     from cclfp.methods import METHODS
     from cclfp.store import Store, default_store
     from cclfp.streams import BENCHMARKS
@@ -36,11 +37,13 @@ def runs(
     if not records:
         typer.echo(f"no runs in {path}")
         return
-    columns = ["finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "hyperparameters"]
-    columns += [">accuracy", ">forgetting", ">seconds", "engine", "commit"]
+    columns = ["finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
+    columns += [">accuracy", ">forgetting", ">seconds"]
     rows = []
     for record in records:
-        environment = record["environment"]
+        configuration = record["configuration"]
+        unusual = {name: configuration[name] for name in PROTOCOL if configuration[name] not in (None, PROTOCOL[name])}
+        order = "" if configuration["class_order"] is None else " other class order"
         rows.append(
             [
                 record["finished_at"].removesuffix("+00:00").replace("T", " "),
@@ -49,12 +52,10 @@ def runs(
                 record["scenario"],
                 "–" if record["buffer"] is None else str(record["buffer"]),
                 str(record["seed"]),
-                hyperparameters(record["configuration"]["hyperparameters"]),
+                hyperparameters(configuration["hyperparameters"] | unusual) + order,
                 number(record["average_accuracy"]),
                 number(record["forgetting"]),
                 number(record["seconds"], 1),
-                f"{environment['engine']}, {environment['device']}",
-                (environment["commit"] or "–")[:8],
             ]
         )
     print_table(columns, rows, str(path))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cclfp.cli.output import JsonOption, hyperparameters, plus_minus, print_json, print_table
+from cclfp.cli.output import JsonOption, hyperparameters, number, plus_minus, print_json, print_table
 
 
 def show(
@@ -58,10 +58,11 @@ def show(
                 hyperparameters(p["hyperparameters"]),
                 plus_minus(p["accuracy"], p["std"]),
                 "–" if p["published"] is None else plus_minus(**p["published"]),
+                number(p["seconds"], 1),
             ]
             for p in ready
         ]
         title = f"Presets, and the average accuracy (%) they gave over {ready[0]['seeds']} seeds"
-        print_table(["benchmark", "scenario", "hyperparameters", ">measured", ">paper"], rows, title)
-        for chosen in dict.fromkeys(p["chosen"] for p in ready):
-            typer.echo(f"chosen {chosen}; measured with: {ready[0]['command']}")
+        print_table(["benchmark", "scenario", "hyperparameters", ">measured", ">paper", ">seconds a run"], rows, title)
+        for p in ready:
+            typer.echo(f"{p['command']}  # on {p['hardware']}; chosen {p['chosen']}")

@@ -39,12 +39,12 @@ def dataset_path(name: str) -> Path:
 
 
 def is_cached(name: str) -> bool:
-    return (_arrays_path(name) / "test_labels.npy").is_file()
+    return all((_arrays_path(name) / f"{array}.npy").is_file() for array in ARRAYS)
 
 
-def load_dataset(name: str, say: Callable[[str], None] = lambda line: None) -> Dataset:
+def load_dataset(name: str) -> Dataset:
     """A dataset as tensors, got first where it is not here yet."""
-    fetch(name, say)
+    fetch(name)
     arrays = _read(name)
     return Dataset(
         train_images=torch.from_numpy(arrays["train_images"]),

@@ -15,7 +15,7 @@ Arrays = dict[str, np.ndarray]  # train_images, train_labels, test_images, test_
 
 
 class Source(Protocol):
-    """One dataset: where it comes from and how it is told from a counterfeit."""
+    """One dataset: where it comes from, and how to tell that it is what was published."""
 
     NAME: str
     TITLE: str

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -17,13 +16,13 @@ import torch
 from filelock import FileLock, Timeout
 
 from cclfp import metrics
-from cclfp._version import __version__
 from cclfp.configuration import Configuration
+from cclfp.engine.environment import code, commit, device_name, pick_device
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.files import write_atomic
 from cclfp.learner import make
-from cclfp.loading import read_tensors
+from cclfp.loading import DAMAGED, read_tensors
 from cclfp.methods import get_method
 from cclfp.nets import build_backbone
 from cclfp.store import Record, Store
@@ -78,7 +77,10 @@ def finished(job: Job, store: Store) -> Record | None:
 def do(job: Job, report: Report) -> Record:
     """Train and store, unless that is done already. A run that another process is training is waited for."""
     store = Store(job.store)
-    store.checkpoints.mkdir(parents=True, exist_ok=True)
+    try:
+        store.checkpoints.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"checkpoints cannot be kept in {store.checkpoints}: {error}") from error
     checkpoint = checkpoint_path(job, store)
     lock = FileLock(checkpoint.with_suffix(".lock"))
     try:
@@ -115,7 +117,7 @@ def clean_up(job: Job, store: Store) -> None:
 
 
 def _remove_checkpoint(checkpoint: Path) -> None:
-    """With what killed processes left half-written, and the lock: who waits for it finds the finished record."""
+    """And what killed processes left half-written, and the lock file: who waits for it looks into the store next."""
     for path in [*checkpoint.parent.glob(f".{checkpoint.name}.*"), checkpoint, checkpoint.with_suffix(".lock")]:
         path.unlink(missing_ok=True)
 
@@ -127,21 +129,12 @@ def _save(replica: Replica, path: Path) -> None:
         raise InputError(f"the run is stored, but its learner cannot be saved as {path}: {error}") from error
 
 
-def pick_device(wanted: str) -> str:
-    """``auto`` is cuda where there is one."""
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise InputError(f"device {wanted!r}: expected auto, cpu or cuda")
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise InputError("device cuda was asked for, but torch sees no CUDA device here")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if wanted == "auto" else wanted
-
-
 def _start(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[str, Any]]:
     """A replica at its beginning, or where its checkpoint left it, with the engine it was started with."""
     if checkpoint.exists():
         try:
             return _resume(job, checkpoint, report)
-        except (InputError, KeyError, TypeError, AttributeError) as error:
+        except (InputError, *DAMAGED) as error:
             report({"event": "note", "text": f"starting afresh, the checkpoint cannot be used: {error}"})
             checkpoint.unlink()
     engine = {"engine": "eager", "precision": "float32", "threads": job.threads, "device": pick_device(job.device)}
@@ -153,8 +146,8 @@ def _resume(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[s
     saved = read_tensors(checkpoint, FORMAT)
     if job.fresh and not saved["fresh"]:
         raise InputError("it is of a run that was not started with --fresh")
-    if saved["versions"] != _versions():
-        raise InputError(f"it was made with {saved['versions']}, this is {_versions()}")
+    if saved["code"] != code():
+        raise InputError(f"it was made with {saved['code']}, this is {code()}")
     engine: dict[str, Any] = saved["engine"]
     if job.device != "auto" and job.device != engine["device"]:
         raise InputError(f"it was made on {engine['device']}, not on the {job.device} asked for")
@@ -219,12 +212,15 @@ def _train(replica: Replica, job: Job, checkpoint: Path, engine: dict[str, Any],
         if not replica.is_done and time.monotonic() - last_checkpoint >= job.checkpoint_every:
             state = {
                 "format": FORMAT,
-                "versions": _versions(),
+                "code": code(),
                 "engine": engine,
                 "fresh": job.fresh,
                 "replica": replica.state_dict(),
             }
-            write_atomic(checkpoint, functools.partial(torch.save, state))
+            try:
+                write_atomic(checkpoint, functools.partial(torch.save, state))
+            except OSError as error:  # a full disk is no reason to lose the run
+                report({"event": "note", "text": f"no checkpoint could be written, going on without: {error}"})
             last_checkpoint = time.monotonic()
 
 
@@ -232,8 +228,9 @@ def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:
     configuration = job.configuration
     environment = {
         **engine,
-        **_versions(),
-        "device_name": torch.cuda.get_device_name() if engine["device"] == "cuda" else _cpu_name(),
+        **code(),
+        "commit": commit(),
+        "device_name": device_name(engine["device"]),
         "platform": platform.platform(),
     }
     return {
@@ -255,33 +252,6 @@ def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:
         "environment": environment,
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _versions() -> dict[str, str | None]:
-    return {"cclfp": __version__, "torch": str(torch.__version__), "commit": _commit()}
-
-
-def _cpu_name() -> str:
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text(errors="replace").splitlines() if information.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-@functools.cache
-def _commit() -> str | None:
-    """The commit this code is at, with a + where files were changed; None where it is not in a git checkout."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-
-    try:
-        # A checkout of something else, with cclfp installed somewhere inside it, is not ours.
-        git("ls-files", "--error-unmatch", __file__)
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 @contextlib.contextmanager

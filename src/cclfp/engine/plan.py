@@ -24,9 +24,6 @@ class Plan:
     memory: Tensor  # the row in each filled slot after the last step
     schedule: Reservoir | None  # the memory's schedule after the last step
 
-    def __len__(self) -> int:
-        return len(self.sizes)
-
     def to(self, device: torch.device) -> Plan:
         return dataclasses.replace(self, rows=self.rows.to(device), memory=self.memory.to(device))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cclfp.engine.job import Job, do
-from cclfp.errors import InputError
+from cclfp.errors import InputError, RunError
 from cclfp.store import Record
 
 JobReport = Callable[[int, dict[str, Any]], None]  # called with the job's number and an event
@@ -107,12 +107,15 @@ class _Pool:
         number = self.running[worker]
         if line is None:
             code = self.workers[worker].wait()
-            self.failures.append(RuntimeError(f"a worker process ended with code {code} in the middle of a run"))
+            how = f"was killed by signal {-code}, perhaps for memory" if code < 0 else f"ended with code {code}"
+            text = f"{self.jobs[number].label()}: its process {how}. The same command goes on from the last checkpoint"
+            self.failures.append(RunError(text))
             del self.running[worker]
             return
         event = json.loads(line)
         if event["event"] == "failed":
-            error = InputError(event["error"]) if event["input"] else RuntimeError(f"a run failed:\n{event['error']}")
+            text = f"{self.jobs[number].label()} failed:\n{event['error']}"
+            error = InputError(event["error"]) if event["input"] else RunError(text)
             self.failures.append(error)
             self._give_next_job(worker)
             return

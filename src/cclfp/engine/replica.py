@@ -38,7 +38,7 @@ class Replica:
         return self.epochs * -(-len(self.stream.train_rows[position]) // self.batch)
 
     def plan(self, position: int) -> Plan:
-        """The plan of the next task to train; it moves the memory's schedule on, so it is made once."""
+        """The plan of the next task to train, from what the memory holds now."""
         learner = self.learner
         plan = plan_task(
             self.stream.train_rows[position],

@@ -150,6 +150,10 @@ class Method:
             if name not in fields:
                 raise unknown(f"hyperparameter of {cls.name}", name, fields)
             m = fields[name].metadata
+            if "doc" not in m:
+                raise InputError(
+                    f"hyperparameter {name} of {cls.name} must be declared with cclfp.methods.setting(...)"
+                )
             is_number = _is_real(value) and math.isfinite(value)
             if not is_number or not m["low"] <= value <= m["high"] or (m["low_open"] and value == m["low"]):
                 raise InputError(f"{name}={value!r}: expected a number in {interval(fields[name])} ({m['doc']})")

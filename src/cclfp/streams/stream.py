@@ -19,7 +19,7 @@ class Stream:
     num_classes: int
     classes: list[list[int]]  # of each task
     train: Examples  # of all tasks
-    train_rows: list[Tensor]  # the rows of ``train`` that make up each step of the stream
+    train_rows: list[Tensor]  # the rows of ``train`` that are trained on together, in this order: one tensor a task
     test: list[Examples]  # of each task
     transform: Transform = dataclasses.field(default_factory=Scale)
 

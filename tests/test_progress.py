@@ -1,0 +1,74 @@
+"""Progress as it is shown, from recorded events."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cclfp.cli import progress as module
+from cclfp.cli.progress import LiveProgress, PlainProgress, Progress
+
+JOBS = {"event": "jobs", "names": ["er seed 0", "er seed 1", "er seed 2"], "store": "runs.sqlite"}
+DONE = {"event": "done", "record": {"average_accuracy": 79.123, "seconds": 8.04}}
+
+
+def step(step: int, accuracy: float | None = None) -> dict[str, Any]:
+    return {"event": "step", "task": 2, "tasks": 5, "step": step, "steps": 6000, "accuracy": accuracy}
+
+
+def test_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 5.0, 20.0, 21.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    with PlainProgress() as shown:
+        shown.update(-1, JOBS)
+        shown.update(0, {"event": "stored", "record": {}})
+        shown.update(-1, {"event": "note", "text": "mnist: trying a mirror"})
+        shown.update(1, {"event": "note", "text": "going on"})
+        shown.update(1, step(0))
+        shown.update(1, step(1000))  # too soon to say
+        shown.update(1, step(2000, 88.04))
+        shown.update(1, DONE)
+    assert capsys.readouterr().err.splitlines() == [
+        "mnist: trying a mirror",
+        "er seed 1: going on",
+        "1 of 3 runs are in the store runs.sqlite: not trained again",
+        "er seed 1: task 2/5, step 2,000/6,000, 100 steps/s, 40 s left, 88.0 % so far",
+        "[2/3] er seed 1: 79.12 % in 8.0 s",
+    ]
+
+
+def test_all_from_the_store_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with PlainProgress() as shown:
+        shown.update(-1, {**JOBS, "names": ["er seed 0"]})
+        shown.update(0, {"event": "stored", "record": {}})
+    assert capsys.readouterr().err == "1 of 1 runs are in the store runs.sqlite: not trained again\n"
+
+
+def test_live_bars_fit_80_columns() -> None:
+    shown = LiveProgress()
+    clock = itertools.count()
+    shown.bars.get_time = lambda: float(next(clock))
+    screen = io.StringIO()
+    shown.bars.live.console = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    with shown:
+        shown.update(-1, {**JOBS, "names": ["ccl-fp+ seed 0", "ccl-fp+ seed 1"]})
+        shown.update(0, step(1000))
+        shown.update(0, step(2000, 88.04))
+        shown.bars.refresh()
+        (bar,) = [line for line in screen.getvalue().splitlines() if "ccl-fp+ seed 0" in line][-1:]
+        shown.update(0, DONE)
+    assert "task 2/5 step 2000/6000" in bar
+    assert "steps/s" in bar
+    assert "88.0 %" in bar
+    assert "[1/2] ccl-fp+ seed 0: 79.12 % in 8.0 s" in screen.getvalue()
+
+
+def test_plain_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: Progress = module.progress()
+    assert isinstance(shown, PlainProgress)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert isinstance(module.progress(), LiveProgress)

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from cclfp.engine.plan import plan_task
 from cclfp.memory import Memory, Reservoir
+from cclfp.methods import METHODS
 from cclfp.randomness import generator
+from cclfp.testing import Case
 
 
 @settings(deadline=None)
@@ -46,6 +48,15 @@ def test_without_memory_nothing_is_replayed() -> None:
     plan = plan_task(torch.arange(25), batch=10, epochs=1, replay=0, memory=None, order=generator(0, "order", 0))
     assert plan.sizes == [(10, 0), (10, 0), (5, 0)]
     assert len(plan.memory) == 0
+
+
+def test_the_seed_orders_the_examples() -> None:
+    def current(seed: int) -> list[int]:
+        plan = Case(METHODS["er"], "class", {}).replica(seed).plan(0)
+        return [row for step, (n, _) in enumerate(plan.sizes) for row in plan.rows[step, :n].tolist()]
+
+    assert current(0) == current(0) != current(1)
+    assert sorted(current(0)) == sorted(current(1))
 
 
 def test_orders_differ_between_epochs_and_tasks() -> None:

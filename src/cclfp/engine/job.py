@@ -117,7 +117,7 @@ def clean_up(job: Job, store: Store) -> None:
 
 
 def _remove_checkpoint(checkpoint: Path) -> None:
-    """Remove a checkpoint, its half-written forerunners and its lock file: who waits on it looks into the store next."""
+    """Remove a checkpoint, half-written ones and the lock file: who waits on it looks into the store next."""
     for path in [*checkpoint.parent.glob(f".{checkpoint.name}.*"), checkpoint, checkpoint.with_suffix(".lock")]:
         path.unlink(missing_ok=True)
 

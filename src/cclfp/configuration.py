@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cclfp.backbones import Backbone, parse_backbone
 from cclfp.checks import check_whole
 from cclfp.errors import InputError, unknown
 from cclfp.methods import Method, get_method
@@ -18,6 +19,8 @@ from cclfp.streams.benchmarks import ClassOrder, get_benchmark
 
 # How the stream is trained: the paper's protocol by default.
 PROTOCOL = {"batch": 10, "replay": 10, "epochs": 1}
+# What a configuration leaves unsaid in its key, so that a setting added later does not change the keys of old runs.
+USUAL = {**PROTOCOL, "augment": False, "class_order": None, "tasks": None, "backbone": None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,23 +35,24 @@ class Configuration:
     batch: int
     replay: int | None
     epochs: int
-    class_order: ClassOrder
+    augment: bool  # training images are cropped and mirrored at random
+    class_order: ClassOrder  # None: that of the labels
+    tasks: tuple[int, ...] | None  # how many classes each task has; None: as the benchmark has it
+    backbone: Backbone | None  # None: the benchmark's
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Configuration:
-        order = values["class_order"]
-        return cls(**{**values, "class_order": tuple(order) if isinstance(order, list) else order})
+        lists = {name: tuple(values[name]) for name in ("class_order", "tasks") if isinstance(values[name], list)}
+        return cls(**{**values, **lists})
 
     def key(self, seed: int) -> str:
-        """The same for the same run, on every machine.
-
-        What is as usual is left out, so that a setting added later does not change the keys of runs without it.
-        """
-        usual = {**PROTOCOL, "class_order": None}
-        values = {name: value for name, value in self.to_dict().items() if value != usual.get(name, "always said")}
+        """The same for the same run, on every machine."""
+        values = {name: value for name, value in self.to_dict().items() if value != USUAL.get(name, "always said")}
+        if self.backbone is not None:  # a file counts by what is in it, wherever it lies
+            values["backbone"] = {name: value for name, value in self.backbone.items() if name != "file"}
         text = json.dumps({**values, "seed": seed}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -56,7 +60,7 @@ class Configuration:
     def is_papers_protocol(self) -> bool:
         """Whether the result may be set beside a published number."""
         given = {"batch": self.batch, "replay": self.replay or PROTOCOL["replay"], "epochs": self.epochs}
-        return given == PROTOCOL and self.class_order is None
+        return given == PROTOCOL and self.class_order is None and self.tasks is None and self.backbone is None
 
 
 def configurations(
@@ -65,13 +69,16 @@ def configurations(
     scenario: str | None = None,
     *,
     buffer: int = 200,
-    class_order: ClassOrder = None,
+    class_order: str | Sequence[Any] | None = None,
+    tasks: int | None = None,
+    backbone: str | None = None,
     settings: Mapping[str, Sequence[float]] | None = None,
 ) -> list[Configuration]:
     """All combinations of the methods and the settings' values.
 
-    A setting is a hyperparameter, or ``batch``, ``replay`` or ``epochs``; it goes to the methods that know it, and at
-    least one must. What is not set comes from the preset, else from the method's defaults.
+    A setting is a hyperparameter, or ``batch``, ``replay``, ``epochs`` or ``augment``; it goes to the methods that know
+    it, and at least one must. What is not set comes from the preset, else from the benchmark's and then the method's
+    defaults.
 
     >>> [c.hyperparameters["w"] for c in configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3]})]
     [0.1, 0.3]
@@ -81,9 +88,10 @@ def configurations(
         raise InputError("no method was given: cclfp list methods names them")
     chosen = get_benchmark(benchmark)
     scenario = check_scenario(scenario) if scenario is not None else chosen.scenarios[0]
-    chosen.check(scenario, class_order)
-    if class_order == tuple(range(chosen.num_classes)):
-        class_order = None
+    chosen.check(scenario)
+    order, sizes = chosen.split_into(None if tasks is None else check_whole("tasks", tasks, at_least=1), class_order)
+    psi = None if backbone is None else parse_backbone(backbone)
+    psi = None if psi == parse_backbone(chosen.backbone) else psi
     buffer = check_whole("buffer", buffer, at_least=1)
     settings = dict(settings or {})
     known = {kind: _settings_of(kind) for kind in kinds}
@@ -93,38 +101,49 @@ def configurations(
             raise unknown(f"setting of {', '.join(methods)}", name, everything)
         if not values:
             raise InputError(f"{name} has no value: expected {name}=VALUE")
-        if name in PROTOCOL:
-            for value in values:
-                if not float(value).is_integer() or value < 1:
-                    raise InputError(f"{name}={value:g}: expected a whole number, 1 or more")
+        for value in values:
+            if name in PROTOCOL and (not float(value).is_integer() or value < 1):
+                raise InputError(f"{name}={value:g}: expected a whole number, 1 or more")
+            if name == "augment" and value not in (0, 1):
+                raise InputError(f"augment={value:g}: expected on or off")
     found = []
     for kind in kinds:
         kind.check_scenario(scenario)
         names = [name for name in settings if name in known[kind]]
         for values in itertools.product(*(dict.fromkeys(settings[name]) for name in names)):
-            found.append(_one(kind, benchmark, scenario, buffer, class_order, dict(zip(names, values, strict=True))))
+            given = dict(zip(names, values, strict=True))
+            preset = find_preset(kind.name, benchmark, scenario)
+            usual = {"augment": False, **chosen.settings}
+            if preset is not None:
+                usual |= {**preset.hyperparameters, "augment": preset.augment}
+            given = {**PROTOCOL, **{name: value for name, value in usual.items() if name in known[kind]}, **given}
+            augment = bool(given.pop("augment"))
+            chosen.check_augment(augment)
+            protocol = {name: int(given.pop(name)) for name in PROTOCOL}
+            found.append(
+                Configuration(
+                    method=kind.name,
+                    benchmark=benchmark,
+                    scenario=scenario,
+                    buffer=buffer if kind.schedule is not None else None,
+                    hyperparameters=dataclasses.asdict(kind.hyper(scenario, **given)),
+                    batch=protocol["batch"],
+                    replay=protocol["replay"] if kind.schedule is not None else None,
+                    epochs=protocol["epochs"],
+                    augment=augment,
+                    class_order=order,
+                    tasks=sizes,
+                    backbone=psi,
+                )
+            )
     return found
-
-
-def _one(
-    kind: type[Method], benchmark: str, scenario: str, buffer: int, class_order: ClassOrder, given: dict[str, float]
-) -> Configuration:
-    protocol = {name: int(given.pop(name, default)) for name, default in PROTOCOL.items()}
-    preset = find_preset(kind.name, benchmark, scenario)
-    hyper = kind.hyper(scenario, **{**(preset.hyperparameters if preset else {}), **given})
-    return Configuration(
-        method=kind.name,
-        benchmark=benchmark,
-        scenario=scenario,
-        buffer=buffer if kind.schedule is not None else None,
-        hyperparameters=dataclasses.asdict(hyper),
-        batch=protocol["batch"],
-        replay=protocol["replay"] if kind.schedule is not None else None,
-        epochs=protocol["epochs"],
-        class_order=class_order,
-    )
 
 
 def _settings_of(kind: type[Method]) -> list[str]:
     protocol = [name for name in PROTOCOL if kind.schedule is not None or name != "replay"]
-    return [field.name for field in dataclasses.fields(kind.Hyper)] + protocol
+    return [field.name for field in dataclasses.fields(kind.Hyper)] + protocol + ["augment"]
+
+
+def show_value(value: float) -> str:
+    """A setting's value as users write it: ``0.1``, ``on``."""
+    return ("on" if value else "off") if isinstance(value, bool) else f"{value:g}"

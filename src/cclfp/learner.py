@@ -18,16 +18,18 @@ from cclfp.files import write_atomic
 from cclfp.memory import Examples, Memory
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import State
-from cclfp.nets import Network, Tensors, describe_backbone, linear, load_psi_tensors, psi_mode, psi_tensors, twin
+from cclfp.nets import describe_backbone, linear
+from cclfp.network import Network, Tensors, load_psi_tensors, psi_mode, psi_tensors, twin
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
-from cclfp.transforms import Transform, describe
+from cclfp.transforms import Augmentation, Transform, describe
 
 Task = int | Sequence[int] | Tensor
 
 FORMAT = "cclfp learner 1"
 MAX_TASKS = 10_000  # the table of each task's classes has a row for every id up to the largest
-CHUNK = 2000  # examples a forward pass takes at once when predicting
+PROBE = 10  # examples that show how many features psi gives
+CHUNK = 800_000  # numbers a forward pass takes at once when predicting: 1,000 of MNIST's images, 65 of 64×64
 
 
 class Learner:
@@ -54,6 +56,7 @@ class Learner:
         tasks: Sequence[Sequence[int]] | None,
         transform: Transform | None,
         predict_transform: Transform | None,
+        augment: Augmentation | None,
         replay: int,
         device: str | torch.device | None,
         hyper: Mapping[str, float],
@@ -66,6 +69,8 @@ class Learner:
         for name, function in (("transform", transform), ("predict_transform", predict_transform)):
             if function is not None and not callable(function):
                 raise InputError(f"{name} must be a function of a batch of raw inputs, not {function!r}")
+        if augment is not None and not (callable(augment) and callable(getattr(augment, "draw", None))):
+            raise InputError(f"augment must have draw(n, generator) and take (x, table), not {augment!r}")
         self.hyper = method.hyper(scenario, **hyper)
         self.psi = psi
         self._mode = psi_mode(psi)  # as it was given, whatever the user does with psi later
@@ -74,6 +79,7 @@ class Learner:
         self.replay = 0
         self.transform = transform
         self.predict_transform = transform if predict_transform is None else predict_transform
+        self.augment = augment
         self.steps = 0
         self.tasks_done = 0
         self._in_task = False
@@ -117,7 +123,8 @@ class Learner:
                 old = self.memory.read(self.memory.schedule.draw(self.replay))
                 batch = Examples(*(torch.cat(pair) for pair in zip(new, old, strict=True)))
             self.begin_task()
-            self.train_step(batch, mask.train(batch.task), len(new.y), check=True)
+            table = self.draw_augmentation(self.steps, len(batch.y))
+            self.train_step(batch, mask.train(batch.task), len(new.y), table, check=True)
         except BaseException:
             self.f, self._like, self._state, self._in_task, self._classes = before
             if self.memory is not None:
@@ -146,10 +153,11 @@ class Learner:
         x = self._check_finite(self._check_like(as_tensor("x", x))).to(self.device)
         mask = self._classes.predict(None if task is None else self._check_task(task, len(x)))
         untrained = self.f is None
-        self._make_f(x)
+        self._make_f(x[:PROBE])
         try:
             with torch.no_grad(), seeded(self.seed, "predict", 0, self.device):
-                inputs = (self._prepare(chunk, self.predict_transform) for chunk in x.split(CHUNK))
+                chunks = x.split(max(1, CHUNK // max(1, x[:1].numel())))
+                inputs = (self._prepare(chunk, self.predict_transform) for chunk in chunks)
                 scores = torch.cat([self._method.scores(*self._model, self._state, chunk) for chunk in inputs])
         finally:
             if untrained:  # only observing changes a learner
@@ -193,6 +201,7 @@ class Learner:
             "backbone": describe_backbone(self.psi),
             "transform": describe(self.transform),
             "predict_transform": "same" if same else describe(self.predict_transform),
+            "augment": describe(self.augment),
             "psi": psi_tensors(self.psi),
             "psi_mode": self._mode,
             "f": None if self.f is None else self.f.state_dict(),
@@ -235,13 +244,23 @@ class Learner:
                 self._state = self._method.begin_task(*self._model, self._state, self._hyper, self._context())
             self._in_task = True
 
-    def train_step(self, raw: Examples, mask: Tensor, n_current: int, *, check: bool = False) -> None:
+    def draw_augmentation(self, step: int, n: int) -> Tensor | None:
+        """How the n examples of a step are augmented; the same whether drawn ahead or when the step comes."""
+        if self.augment is None:
+            return None
+        return self.augment.draw(n, generator(self.seed, "augmentation", step))
+
+    def train_step(
+        self, raw: Examples, mask: Tensor, n_current: int, table: Tensor | None, *, check: bool = False
+    ) -> None:
         """One step on raw examples, the first ``n_current`` of them new. Nothing changes if it raises.
 
-        ``check`` looks whether the transformed examples are finite, which costs a wait for the device.
+        ``table`` says how they are augmented, as :meth:`draw_augmentation` gave it for this step. ``check`` looks
+        whether the transformed examples are finite, which costs a wait for the device.
         """
         with seeded(self.seed, "step", self.steps, self.device):
-            x = self._prepare(raw.x, self.transform)
+            x = raw.x if self.augment is None else self._augmented(self.augment, raw.x, table)
+            x = self._prepare(x, self.transform)
             if check and not torch.isfinite(x).all():
                 raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
             batch = Batch(x, raw.y, raw.task, mask, n_current)
@@ -255,7 +274,7 @@ class Learner:
 
     def prepare_for(self, raw: Examples) -> None:
         """Make f for raw examples like these, where there is none yet."""
-        self._make_f(raw.x[:CHUNK])
+        self._make_f(raw.x[:PROBE])
         self._like = (raw.x.shape[1:], raw.x.dtype)
 
     def _see(self, y: Tensor, task: Tensor) -> ClassMask:
@@ -271,6 +290,14 @@ class Learner:
     @property
     def _model(self) -> tuple[Tensors, Tensors]:
         return self._network.params, self._network.buffers
+
+    def _augmented(self, augment: Augmentation, x: Tensor, table: Tensor | None) -> Tensor:
+        assert table is not None, "an augmentation needs its table"
+        changed = augment(x, table.to(self.device))
+        if not isinstance(changed, Tensor) or len(changed) != len(x):
+            got = f"shape {tuple(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
+            raise InputError(f"augment must give a tensor of as many examples as it takes ({len(x)}), not {got}")
+        return changed
 
     def _prepare(self, x: Tensor, transform: Transform | None) -> Tensor:
         n = len(x)
@@ -395,6 +422,7 @@ def make(
     tasks: Sequence[Sequence[int]] | None = None,
     transform: Transform | None = None,
     predict_transform: Transform | None = None,
+    augment: Augmentation | None = None,
     replay: int = 10,
     device: str | torch.device | None = None,
     **hyper: float,
@@ -422,10 +450,14 @@ def make(
         The classes of each task. A task's classes all count as seen from its first batch on. Without it, a class
         counts once an example of it was observed.
     transform
-        Applied to raw inputs, current and replayed alike, at every step: normalise and augment here. The memory holds
-        raw inputs, so replayed examples are augmented afresh. Random transforms draw from the seed.
+        Applied to raw inputs, in training and when predicting: normalise here. Where it is random it draws from the
+        seed.
     predict_transform
-        Applied instead when predicting; needed where ``transform`` augments.
+        Applied instead when predicting, where that must be another.
+    augment
+        A random change of raw inputs, made at every training step to current and replayed examples alike and never
+        when predicting, such as ``cclfp.transforms.CropFlip(4)``. The memory holds raw inputs, so a replayed example
+        is augmented afresh each time.
     replay
         How many remembered examples join each batch.
     device
@@ -452,6 +484,7 @@ def make(
         tasks=tasks,
         transform=transform,
         predict_transform=predict_transform,
+        augment=augment,
         replay=replay,
         device=device,
         hyper=hyper,

@@ -12,12 +12,12 @@ from cclfp.errors import InputError
 from cclfp.learner import FORMAT, Learner
 from cclfp.methods import Method, get_method
 from cclfp.nets import build_backbone
-from cclfp.transforms import Transform, build_transform
+from cclfp.transforms import Augmentation, Transform, build_transform
 
 # What reading the state of a file that is not as it was written can raise, besides InputError.
 DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError)
 NEEDED = ("method", "hyper", "num_classes", "scenario", "seed", "replay", "memory_size")
-NEEDED_CODE = ("backbone", "transform", "predict_transform")
+NEEDED_CODE = ("backbone", "transform", "predict_transform", "augment")
 
 
 def load(
@@ -26,14 +26,15 @@ def load(
     psi: nn.Module | None = None,
     transform: Transform | None = None,
     predict_transform: Transform | None = None,
+    augment: Augmentation | None = None,
     method: type[Method] | None = None,
     device: str | torch.device | None = None,
 ) -> Learner:
     """A learner from a file that ``learner.save`` wrote; it goes on as if it had never stopped.
 
     The file holds tensors and plain values; nothing in it is executed. ``psi`` (same architecture; its weights are
-    overwritten), ``transform`` and a ``method`` of your own are code, so they are given again; those that ship with
-    the package are rebuilt by themselves.
+    overwritten), ``transform``, ``augment`` and a ``method`` of your own are code, so they are given again; those that
+    ship with the package are rebuilt by themselves.
 
     >>> import tempfile
     >>> from cclfp import make
@@ -57,6 +58,7 @@ def load(
     else:
         transform = _transform(path, "transform", transform, state["transform"])
         predict_transform = _transform(path, "predict_transform", predict_transform, state["predict_transform"])
+    augment = _transform(path, "augment", augment, state["augment"])
     method = get_method(state["method"] if method is None else method)
     if method.name != state["method"]:
         raise InputError(f"{path} is a learner of {state['method']}, not of {method.name}")
@@ -73,6 +75,7 @@ def load(
         hyper=state["hyper"],
         transform=transform,
         predict_transform=predict_transform,
+        augment=augment,
     )
     try:
         learner.load_state_dict(state)
@@ -81,7 +84,7 @@ def load(
     return learner
 
 
-def _transform(path: Path, name: str, given: Transform | None, saved: Any) -> Transform | None:
+def _transform(path: Path, name: str, given: Any, saved: Any) -> Any:
     if given is not None or saved is None:
         return given
     if saved == "custom":

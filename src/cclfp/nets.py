@@ -1,22 +1,18 @@
-"""Networks: the backbones that ship with the package, and psi and f as pure functions of their parameters."""
+"""The feature extractors psi that ship with the package, and the layer that classifies."""
 
 from __future__ import annotations
 
-import copy
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from cclfp.errors import InputError, unknown
+from cclfp.errors import unknown
 from cclfp.randomness import generator
-
-Tensors = dict[str, Tensor]
-PsiMode = dict[str, list[str]]
 
 
 def linear(inputs: int, outputs: int, g: torch.Generator, dtype: torch.dtype | None = None) -> nn.Linear:
@@ -30,6 +26,15 @@ def linear(inputs: int, outputs: int, g: torch.Generator, dtype: torch.dtype | N
     return layer  # type: ignore[no-any-return]
 
 
+def convolution(inputs: int, outputs: int, kernel: int, stride: int, g: torch.Generator) -> nn.Conv2d:
+    """A convolution without bias that keeps the size (but for the stride), with PyTorch's usual weights, from ``g``."""
+    layer = nn.utils.skip_init(
+        nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False, dtype=torch.float32
+    )
+    nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=g)
+    return layer  # type: ignore[no-any-return]
+
+
 class MLP(nn.Module):
     """The paper's network for the MNIST streams: flatten, then a ReLU layer for each width.
 
@@ -37,12 +42,18 @@ class MLP(nn.Module):
     torch.Size([2, 100])
     """
 
-    def __init__(self, inputs: int, widths: Sequence[int] = (100, 100), *, seed: int = 0) -> None:
+    width = 100  # of both layers
+
+    def __init__(self, inputs: int, widths: Sequence[int] = (width, width), *, seed: int = 0) -> None:
         super().__init__()
         self.arguments = {"inputs": inputs, "widths": list(widths)}
         g = generator(seed, "initialisation")
         sizes = itertools.pairwise([inputs, *widths])
         self.layers = nn.ModuleList(linear(a, b, g, torch.float32) for a, b in sizes)
+
+    @classmethod
+    def for_images(cls, shape: Sequence[int], width: int, seed: int) -> MLP:
+        return cls(math.prod(shape), (width, width), seed=seed)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.flatten(1)
@@ -51,7 +62,58 @@ class MLP(nn.Module):
         return x
 
 
-BACKBONES = {"mlp": MLP}
+class ResNet18(nn.Module):
+    """The paper's network for CIFAR and Tiny ImageNet: a 3×3 stem, no max-pool, average-pooled to 8 × width features.
+
+    >>> ResNet18(width=8)(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 64])
+    """
+
+    width = 64  # of the first of the four stages; it doubles from stage to stage
+
+    def __init__(self, channels: int = 3, width: int = width, *, seed: int = 0) -> None:
+        super().__init__()
+        self.arguments = {"channels": channels, "width": width}
+        g = generator(seed, "initialisation")
+        self.stem = convolution(channels, width, 3, 1, g)
+        self.norm = nn.BatchNorm2d(width, dtype=torch.float32)
+        blocks, inputs = [], width
+        for stage in range(4):
+            for block in range(2):
+                outputs, stride = width * 2**stage, 2 if stage > 0 and block == 0 else 1
+                blocks.append(_Block(inputs, outputs, stride, g))
+                inputs = outputs
+        self.blocks = nn.Sequential(*blocks)
+
+    @classmethod
+    def for_images(cls, shape: Sequence[int], width: int, seed: int) -> ResNet18:
+        return cls(shape[0], width, seed=seed)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.stem(x)))
+        return F.adaptive_avg_pool2d(self.blocks(x), 1).flatten(1)
+
+
+class _Block(nn.Module):
+    """Two 3×3 convolutions, added to the input; it is projected where its shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, g: torch.Generator) -> None:
+        super().__init__()
+        self.conv1 = convolution(inputs, outputs, 3, stride, g)
+        self.norm1 = nn.BatchNorm2d(outputs, dtype=torch.float32)
+        self.conv2 = convolution(outputs, outputs, 3, 1, g)
+        self.norm2 = nn.BatchNorm2d(outputs, dtype=torch.float32)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or inputs != outputs:
+            projection = convolution(inputs, outputs, 1, stride, g)
+            self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(outputs, dtype=torch.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.norm1(self.conv1(x)))
+        return torch.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+
+
+BACKBONES: dict[str, type[MLP] | type[ResNet18]] = {"mlp": MLP, "resnet18": ResNet18}
 
 
 def describe_backbone(psi: nn.Module) -> dict[str, Any] | None:
@@ -67,74 +129,3 @@ def build_backbone(backbone: dict[str, Any], seed: int = 0) -> nn.Module:
     if name not in BACKBONES:
         raise unknown("backbone", name, BACKBONES)
     return BACKBONES[name](**arguments, seed=seed)
-
-
-class Network:
-    """psi and the classifier f as pure functions of ``params`` (trainable tensors by name) and ``buffers`` (psi's).
-
-    The functions work on two twins of psi that share its tensors: one in the mode psi was given in, for training, one
-    in eval mode. So psi is trained in place, and its own mode is neither touched nor looked at again.
-    """
-
-    def __init__(self, psi: nn.Module, f: nn.Linear, mode: PsiMode) -> None:
-        self._train, self._eval = twin(psi), twin(psi).eval()
-        for name, module in self._train.named_modules():
-            module.training = name in mode["training"]
-        self._trainable = mode["trained"]
-        # functional_call looks for tied weights anew at every call, which costs as much as a small layer.
-        self._tied = len(list(psi.named_parameters(remove_duplicate=False))) > len(list(psi.parameters()))
-        self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}
-        self.params |= {"f.weight": f.weight, "f.bias": f.bias}
-        self.buffers: Tensors = dict(psi.named_buffers())
-
-    def features(self, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
-        """psi(x) in training, and the buffers after it (BatchNorm updates its statistics here and nowhere else)."""
-        buffers = {name: b.clone() for name, b in buffers.items()}
-        return self._call(self._train, params, buffers, x), buffers
-
-    def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-        """psi(x) in eval mode: for an old model and for testing."""
-        return self._call(self._eval, params, buffers, x)
-
-    def classify(self, params: Tensors, z: Tensor) -> Tensor:
-        """f(z): one logit a class."""
-        return F.linear(z, params["f.weight"], params["f.bias"])
-
-    def _call(self, psi: nn.Module, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-        tensors = {name: params[f"psi.{name}"] for name in self._trainable} | buffers
-        return functional_call(psi, tensors, (x,), tie_weights=self._tied)  # type: ignore[no-any-return]
-
-
-def psi_mode(psi: nn.Module) -> PsiMode:
-    """Which parameters of psi are trained, and which of its modules are in training mode."""
-    return {
-        "trained": [name for name, p in psi.named_parameters() if p.requires_grad],
-        "training": [name for name, module in psi.named_modules() if module.training],
-    }
-
-
-def psi_tensors(psi: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer of psi, those that its state_dict leaves out included."""
-    return {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
-
-
-def load_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
-    """Copy what :func:`psi_tensors` gave into psi; InputError where it is another network."""
-    ours = psi_tensors(psi)
-
-    def kind(tensors: dict[str, Tensor], name: str) -> str:
-        return f"{tensors[name].dtype} {tuple(tensors[name].shape)}" if name in tensors else "missing"
-
-    for name in [*saved, *ours]:
-        there, here = kind(saved, name), kind(ours, name)
-        if there != here:
-            raise InputError(f"this psi is not the one that was saved: {name} was {there} and is {here}")
-    with torch.no_grad():
-        for name, tensor in ours.items():
-            tensor.copy_(saved[name])
-
-
-def twin(module: nn.Module) -> nn.Module:
-    """A copy of the module's structure on the same parameters and buffers."""
-    shared = {id(t): t for t in itertools.chain(module.parameters(), module.buffers())}
-    return copy.deepcopy(module, shared)

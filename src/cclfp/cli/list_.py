@@ -29,6 +29,8 @@ def list_(
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if value is None:
+        return "–"
     return ", ".join(value) if isinstance(value, list) else str(value)
 
 
@@ -47,7 +49,8 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _benchmarks() -> list[dict[str, Any]]:
-    from cclfp.streams import BENCHMARKS
+    from cclfp.data import own_datasets
+    from cclfp.streams import BENCHMARKS, get_benchmark
 
     return [
         {
@@ -55,10 +58,10 @@ def _benchmarks() -> list[dict[str, Any]]:
             "dataset": benchmark.dataset,
             "scenarios": list(benchmark.scenarios),
             "tasks": benchmark.num_tasks,
-            "backbone": benchmark.backbone["name"],
+            "backbone": benchmark.backbone,
             "description": benchmark.description,
         }
-        for benchmark in BENCHMARKS.values()
+        for benchmark in map(get_benchmark, [*BENCHMARKS, *own_datasets()])
     ]
 
 
@@ -66,6 +69,6 @@ def _datasets() -> list[dict[str, Any]]:
     from cclfp.data import DATASETS, dataset_path, is_cached
 
     return [
-        {"name": name, "here": is_cached(name), "description": source.TITLE, "path": str(dataset_path(name))}
+        {"name": name, "here": is_cached(name), "description": source.title, "path": str(dataset_path(name))}
         for name, source in DATASETS.items()
     ]

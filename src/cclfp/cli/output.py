@@ -45,4 +45,6 @@ def plus_minus(mean: float | None, std: float | None) -> str:
 
 
 def hyperparameters(values: dict[str, float]) -> str:
-    return " ".join(f"{name}={value:g}" for name, value in values.items())
+    from cclfp.configuration import show_value
+
+    return " ".join(f"{name}={show_value(value)}" for name, value in values.items())

@@ -1,4 +1,4 @@
-"""Progress of many runs on stderr: live bars on a terminal, plain lines elsewhere."""
+"""Progress of many runs, and of getting a dataset, on stderr: live bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ HEARTBEAT = 10.0  # seconds between two plain lines about runs that are under wa
 
 
 class Progress:
-    """Takes the events of numbered runs (``update``) and shows them; ``step`` and ``finish`` are about one run."""
+    """Takes the events of numbered runs (``update``) and shows them; ``step`` and ``finish`` are about one run.
+
+    ``data`` is about a step of getting a dataset, which comes before all runs.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -27,6 +30,9 @@ class Progress:
     def update(self, number: int, event: dict[str, Any]) -> None:
         if event["event"] == "jobs":
             self.names, self.store = event["names"], event["store"]
+            self.begin()
+        elif event["event"] == "data":
+            self.data(event["what"], event["done"], event["total"], event["unit"])
         elif event["event"] == "stored":
             self.stored += 1
         elif event["event"] == "note":
@@ -50,6 +56,10 @@ class Progress:
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    def begin(self) -> None: ...
+
+    def data(self, what: str, done: int, total: int, unit: str) -> None: ...
+
     def step(self, number: int, event: dict[str, Any]) -> None: ...
 
     def finish(self, number: int) -> None: ...
@@ -62,6 +72,14 @@ class PlainProgress(Progress):
         super().__init__()
         self.started: dict[int, tuple[float, int]] = {}  # run -> when it was first heard of, and at which step
         self.said: dict[int, float] = {}
+        self.said_of_data: dict[str, float] = {}
+
+    def data(self, what: str, done: int, total: int, unit: str) -> None:
+        now = time.monotonic()
+        if now - self.said_of_data.setdefault(what, now) < HEARTBEAT:
+            return
+        self.said_of_data[what] = now
+        self.say(f"{what}, {_amount(done, total, unit)}" + (f", {done / total:.0%}" if total else ""))
 
     def step(self, number: int, event: dict[str, Any]) -> None:
         now = time.monotonic()
@@ -92,8 +110,8 @@ class LiveProgress(Progress):
 
         class Speed(ProgressColumn):
             def render(self, task: Task) -> Text:
-                of_a_run = task.speed is not None and task.id != 0
-                return Text(f"{task.speed:,.0f} steps/s" if of_a_run else "", style="magenta")
+                known = task.speed is not None and task.fields["unit"]
+                return Text(f"{task.speed:,.0f} {task.fields['unit']}/s" if known else "", style="magenta")
 
         super().__init__()
         self.bars = Bars(
@@ -107,8 +125,9 @@ class LiveProgress(Progress):
             transient=True,
         )
         self.of_run: dict[int, Any] = {}
+        self.of_data: dict[str, Any] = {}
         self.fractions: dict[int, float] = {}
-        self.all = self.bars.add_task("[bold]all runs", total=None, detail="", accuracy="")
+        self.all: Any = None
 
     def __enter__(self) -> Progress:
         self.bars.start()
@@ -121,9 +140,19 @@ class LiveProgress(Progress):
     def say(self, line: str) -> None:
         self.bars.console.print(line, highlight=False, markup=False)
 
+    def begin(self) -> None:
+        self.all = self._bar("[bold]all runs", None, "")
+
+    def data(self, what: str, done: int, total: int, unit: str) -> None:
+        if what not in self.of_data:
+            self.of_data[what] = self._bar(what, total or None, unit)
+        self.bars.update(self.of_data[what], completed=done, total=total or None, detail=_amount(done, total, unit))
+        if done == total:
+            self.bars.remove_task(self.of_data.pop(what))
+
     def step(self, number: int, event: dict[str, Any]) -> None:
         if number not in self.of_run:
-            self.of_run[number] = self.bars.add_task(self.names[number], total=event["steps"], detail="", accuracy="")
+            self.of_run[number] = self._bar(self.names[number], event["steps"], "steps")
         self.bars.update(
             self.of_run[number],
             completed=event["step"],
@@ -139,9 +168,16 @@ class LiveProgress(Progress):
         self.fractions.pop(number, None)
         self._update_all()
 
+    def _bar(self, description: str, total: float | None, unit: str) -> Any:
+        return self.bars.add_task(description, total=total, detail="", accuracy="", unit=unit)
+
     def _update_all(self) -> None:
         completed = self.done + sum(self.fractions.values())
         self.bars.update(self.all, total=len(self.names), completed=completed, detail=f"{self.done}/{len(self.names)}")
+
+
+def _amount(done: int, total: int, unit: str) -> str:
+    return f"{done:,}/{total:,} {unit}" if total else f"{done:,} {unit}"
 
 
 def progress() -> Progress:

@@ -18,13 +18,50 @@ def run(
     method: Annotated[
         str, typer.Argument(metavar="METHOD", help="A method, or several with commas (cclfp list methods).")
     ],
-    benchmark: Annotated[str, typer.Argument(metavar="BENCHMARK", help="A benchmark (cclfp list benchmarks).")],
+    benchmark: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="BENCHMARK",
+            help="A benchmark (cclfp list benchmarks), unless --images is given.",
+            show_default=False,
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="NAME=VALUE",
-            help="Hyperparameters (cclfp show METHOD), batch=10, replay=10, epochs=1. Several values with commas "
-            "train a grid. What is not set comes from the presets.",
+            help="Hyperparameters (cclfp show METHOD), batch=10, replay=10, epochs=1, augment=on|off (crop and mirror "
+            "training images at random). Several values with commas train a grid. What is not set comes from the "
+            "presets.",
+            show_default=False,
+        ),
+    ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER|FILE.npz",
+            help="Images of your own in place of a benchmark: a folder of class folders, or arrays train_images, "
+            "train_labels, test_images, test_labels.",
+            show_default=False,
+        ),
+    ] = None,
+    tasks: Annotated[
+        int | None, typer.Option(help="How many tasks the classes are split into.", show_default=False)
+    ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(metavar="PIXELS", help="Make all of --images this large, square.", show_default=False),
+    ] = None,
+    split_seed: Annotated[
+        int, typer.Option(help="Which fifth of each class folder of --images becomes the test set.")
+    ] = 0,
+    backbone: Annotated[
+        str | None,
+        typer.Option(
+            metavar="mlp|resnet18|FILE.py:NAME",
+            help="The network: resnet18:width=16 is a narrow one; a function of your own takes an image's shape and "
+            "gives a module. By default the benchmark's.",
+            show_default=False,
         ),
     ] = None,
     scenario: Annotated[
@@ -39,7 +76,12 @@ def run(
     seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
     buffer: Annotated[int, typer.Option(help="How many examples the memory holds.")] = 200,
     class_order: Annotated[
-        str | None, typer.Option(metavar="A,B,...|random", help="The order classes come in.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="A,B,...|random",
+            help="The order classes come in, by name or number; A,B/C,D says which classes each task has.",
+            show_default=False,
+        ),
     ] = None,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads a run computes on; runs go side by side on the cores.")] = 1,
@@ -73,10 +115,14 @@ def run(
     cclfp run er,ccl-fp+ rotated-mnist --seeds 0,3,7 --json
 
     cclfp run ccl-fp split-mnist w=0.1,0.3,0.5 lr=0.03 --scenario task --buffer 500
+
+    cclfp run ccl-fp+ --images photos/ --tasks 5
     """
+    if images is not None and benchmark is not None:  # then it is the first setting
+        settings, benchmark = [benchmark, *(settings or [])], None
     names = [name.strip() for name in method.split(",") if name.strip()]
     values = _parse_settings(settings or [])
-    chosen_seeds, order = _parse_seeds(seeds), _parse_class_order(class_order)
+    chosen_seeds = _parse_seeds(seeds)
 
     from cclfp.cli.progress import progress
     from cclfp.experiment import run
@@ -89,7 +135,12 @@ def run(
                 scenario=scenario,
                 seeds=chosen_seeds,
                 buffer=buffer,
-                class_order=order,
+                class_order=class_order,
+                tasks=tasks,
+                images=images,
+                image_size=image_size,
+                split_seed=split_seed,
+                backbone=backbone,
                 device=device,
                 threads=threads,
                 store=store,
@@ -112,6 +163,8 @@ def run(
 
 
 def _print_results(results: list[Result], varied: list[str]) -> None:
+    from cclfp.backbones import show_backbone
+    from cclfp.configuration import show_value
     from cclfp.streams import get_benchmark
 
     c = results[0].configuration
@@ -119,6 +172,8 @@ def _print_results(results: list[Result], varied: list[str]) -> None:
     seeds = [run["seed"] for run in results[0].runs]
     title = f"{get_benchmark(c.benchmark).title}, {c.scenario}-incremental"
     title += "".join(f", memory {size}" for size in buffers)
+    title += "" if c.tasks is None else f", {len(c.tasks)} tasks"
+    title += "" if c.backbone is None else f", {show_backbone(c.backbone)}"
     title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
     rows = []
     for result in results:
@@ -127,7 +182,7 @@ def _print_results(results: list[Result], varied: list[str]) -> None:
         rows.append(
             [
                 result.configuration.method,
-                *("–" if settings.get(name) is None else f"{settings[name]:g}" for name in varied),
+                *("–" if settings.get(name) is None else show_value(settings[name]) for name in varied),
                 plus_minus(**result.mean_std("average_accuracy")),
                 "–" if paper is None else plus_minus(paper.mean, paper.std),
                 plus_minus(**result.mean_std("forgetting")),
@@ -138,14 +193,17 @@ def _print_results(results: list[Result], varied: list[str]) -> None:
     print_table(columns, rows, title)
 
 
-def _parse_settings(settings: list[str]) -> dict[str, list[float]]:
-    parsed: dict[str, list[float]] = {}
+def _parse_settings(settings: list[str]) -> dict[str, list[float | str]]:
+    parsed: dict[str, list[float | str]] = {}
     for setting in settings:
         name, equals, values = setting.partition("=")
         if not equals or not name:
             raise InputError(f"{setting!r} is not a setting: expected NAME=VALUE, such as lr=0.1 or w=0.1,0.3")
         if name in parsed:
             raise InputError(f"{name} is set twice: give all its values at once, {name}=A,B")
+        if name == "augment":  # the one that is no number
+            parsed[name] = list(values.split(","))
+            continue
         try:
             parsed[name] = [float(value) for value in values.split(",")]
         except ValueError as error:
@@ -158,12 +216,3 @@ def _parse_seeds(seeds: str) -> int | list[int]:
         return [int(seed) for seed in seeds.split(",") if seed.strip()] if "," in seeds else int(seeds)
     except ValueError as error:
         raise InputError(f"--seeds {seeds!r}: expected how many (5) or which (0,3,7)") from error
-
-
-def _parse_class_order(order: str | None) -> tuple[int, ...] | str | None:
-    if order is None or order == "random":
-        return order
-    try:
-        return tuple(int(c) for c in order.split(","))
-    except ValueError as error:
-        raise InputError(f"--class-order {order!r}: expected 'random', or class ids with commas") from error

@@ -21,7 +21,8 @@ def runs(
     json: JsonOption = False,
 ) -> None:
     """List the finished runs in a store, the oldest first."""
-    from cclfp.configuration import PROTOCOL
+    from cclfp.backbones import show_backbone
+    from cclfp.configuration import PROTOCOL, USUAL
     from cclfp.methods import METHODS
     from cclfp.store import Store, default_store
     from cclfp.streams import BENCHMARKS
@@ -41,9 +42,12 @@ def runs(
     columns += [">accuracy", ">forgetting", ">seconds"]
     rows = []
     for record in records:
-        configuration = record["configuration"]
+        configuration = {**USUAL, **record["configuration"]}  # a record may be older than a setting
         unusual = {name: configuration[name] for name in PROTOCOL if configuration[name] not in (None, PROTOCOL[name])}
-        order = "" if configuration["class_order"] is None else " other class order"
+        unusual |= {"augment": True} if configuration["augment"] else {}
+        other = "" if configuration["class_order"] is None else " other class order"
+        other += "" if configuration["tasks"] is None else f" {len(configuration['tasks'])} tasks"
+        other += "" if configuration["backbone"] is None else f" {show_backbone(configuration['backbone'])}"
         rows.append(
             [
                 record["finished_at"].removesuffix("+00:00").replace("T", " "),
@@ -52,7 +56,7 @@ def runs(
                 record["scenario"],
                 "–" if record["buffer"] is None else str(record["buffer"]),
                 str(record["seed"]),
-                hyperparameters(configuration["hyperparameters"] | unusual) + order,
+                hyperparameters(configuration["hyperparameters"] | unusual) + other,
                 number(record["average_accuracy"]),
                 number(record["forgetting"]),
                 number(record["seconds"], 1),

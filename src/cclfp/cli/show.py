@@ -1,68 +1,156 @@
-"""``cclfp show``: all about one method."""
+"""``cclfp show``: all about one method or one benchmark."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from cclfp.cli.output import JsonOption, hyperparameters, number, plus_minus, print_json, print_table
+from cclfp.errors import InputError, unknown
 
 
 def show(
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="A method (cclfp list methods).")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="A method (cclfp list methods) or a benchmark (cclfp list benchmarks)."),
+    ],
+    images: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Draw what each task of the benchmark looks like.", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Whose stream to draw, where it depends on the seed.")] = 0,
+    tasks: Annotated[
+        int | None, typer.Option(help="How many tasks the classes are split into.", show_default=False)
+    ] = None,
+    class_order: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...|random", help="The order classes come in, as for run.", show_default=False),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a method: what it does, its hyperparameters with their ranges, its presets, its reference."""
+    """Show a method (what it does, its hyperparameters, presets and reference) or a benchmark (its tasks and classes).
+
+    [bold]Examples[/bold]
+
+    cclfp show ccl-fp+
+
+    cclfp show split-cifar10 --images tasks.png
+    """
+    from cclfp.methods import METHODS
+    from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, is_benchmark
+
+    if is_benchmark(name):
+        benchmark = get_benchmark(name)
+        order, sizes = benchmark.split_into(tasks, class_order)
+        answer = _benchmark(benchmark, order, sizes, seed)
+        if images is not None:
+            _draw(benchmark, order, sizes, seed, images)
+            answer["images"] = str(images)
+        print_json(answer) if json else _print_benchmark(answer)
+        return
+    if name not in METHODS:
+        raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS])
+    for option, given in (("--images", images), ("--tasks", tasks), ("--class-order", class_order)):
+        if given is not None:
+            raise InputError(f"{option} is about a benchmark; {name} is a method")
+    answer = _method(name)
+    print_json(answer) if json else _print_method(answer)
+
+
+def _benchmark(benchmark: Any, order: Any, sizes: Any, seed: int) -> dict[str, Any]:
+    from cclfp.presets import presets
+
+    return {
+        "name": benchmark.name,
+        "title": benchmark.title,
+        "description": benchmark.description,
+        "dataset": benchmark.dataset,
+        "scenarios": list(benchmark.scenarios),
+        "backbone": benchmark.backbone,
+        "augmentation": benchmark.no_augmentation is None,
+        "tasks": benchmark.task_classes(order, sizes, seed),
+        "presets": [_preset(preset) for preset in presets() if preset.benchmark == benchmark.name],
+    }
+
+
+def _print_benchmark(answer: dict[str, Any]) -> None:
+    typer.echo(f"{answer['title']} ({answer['name']}): {answer['description']}\n")
+    typer.echo(f"dataset: {answer['dataset']}   scenarios: {', '.join(answer['scenarios'])}   ", nl=False)
+    typer.echo(f"backbone: {answer['backbone']}   can be augmented: {'yes' if answer['augmentation'] else 'no'}\n")
+    tasks = answer["tasks"]
+    if all(classes == tasks[0] for classes in tasks):
+        typer.echo(f"{len(tasks)} tasks, each with the classes {', '.join(tasks[0])}")
+    else:
+        print_table([">task", "classes"], [[str(t + 1), ", ".join(classes)] for t, classes in enumerate(tasks)])
+    _print_presets(answer["presets"], "method")
+    if "images" in answer:
+        typer.echo(f"drawn: {answer['images']}")
+
+
+def _draw(benchmark: Any, order: Any, sizes: Any, seed: int, path: Path) -> None:
+    from cclfp.pictures import draw_stream
+
+    stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
+    draw_stream(stream, benchmark.classes, f"{benchmark.title}: {benchmark.description}", path)
+
+
+def _method(name: str) -> dict[str, Any]:
     from cclfp.methods import get_method
     from cclfp.methods.base import interval
     from cclfp.presets import presets
+
+    kind = get_method(name)
+    return {
+        "name": kind.name,
+        "reference": kind.reference,
+        "description": inspect.cleandoc(kind.__doc__ or ""),
+        "scenarios": kind.scenarios(),
+        "memory": kind.schedule is not None,
+        "hyperparameters": [
+            {"name": f.name, "default": f.default, "range": interval(f), "description": f.metadata["doc"]}
+            for f in dataclasses.fields(kind.Hyper)
+        ],
+        "presets": [_preset(preset) for preset in presets() if preset.method == kind.name],
+    }
+
+
+def _preset(preset: Any) -> dict[str, Any]:
     from cclfp.study import published
 
-    kind = get_method(method)
-    knobs = [
-        {"name": field.name, "default": field.default, "range": interval(field), "description": field.metadata["doc"]}
-        for field in dataclasses.fields(kind.Hyper)
-    ]
-    ready = []
-    for preset in presets():
-        if preset.method == kind.name:
-            paper = published(preset.method, preset.benchmark, preset.scenario, 200)
-            shown = dataclasses.asdict(preset) | {"command": preset.command}
-            ready.append(shown | {"published": None if paper is None else paper._asdict()})
-    description = inspect.cleandoc(kind.__doc__ or "")
-    if json:
-        print_json(
-            {
-                "name": kind.name,
-                "reference": kind.reference,
-                "description": description,
-                "scenarios": kind.scenarios(),
-                "memory": kind.schedule is not None,
-                "hyperparameters": knobs,
-                "presets": ready,
-            }
-        )
-        return
-    typer.echo(f"{kind.name}: {kind.reference}\n\n{description}\n")
-    typer.echo(f"scenarios: {', '.join(kind.scenarios())}   memory: {'yes' if kind.schedule is not None else 'no'}\n")
-    rows = [[str(k["name"]), f"{k['default']:g}", str(k["range"]), str(k["description"])] for k in knobs]
+    paper = published(preset.method, preset.benchmark, preset.scenario, 200)
+    shown = dataclasses.asdict(preset) | {"command": preset.command}
+    return shown | {"published": None if paper is None else paper._asdict()}
+
+
+def _print_method(answer: dict[str, Any]) -> None:
+    typer.echo(f"{answer['name']}: {answer['reference']}\n\n{answer['description']}\n")
+    typer.echo(f"scenarios: {', '.join(answer['scenarios'])}   memory: {'yes' if answer['memory'] else 'no'}\n")
+    rows = [[k["name"], f"{k['default']:g}", k["range"], k["description"]] for k in answer["hyperparameters"]]
     print_table(["hyperparameter", ">default", "range", "what it is"], rows)
-    if ready:
-        rows = [
-            [
-                p["benchmark"],
-                p["scenario"],
-                hyperparameters(p["hyperparameters"]),
-                plus_minus(p["accuracy"], p["std"]),
-                "–" if p["published"] is None else plus_minus(**p["published"]),
-                number(p["seconds"], 1),
-            ]
-            for p in ready
+    _print_presets(answer["presets"], "benchmark")
+
+
+def _print_presets(presets: list[dict[str, Any]], of: str) -> None:
+    """Presets of one method (``of="benchmark"``: what differs among them) or of one benchmark."""
+    if not presets:
+        return
+    rows = [
+        [
+            p[of],
+            p["scenario"],
+            hyperparameters(p["hyperparameters"] | {"augment": p["augment"]}),
+            plus_minus(p["accuracy"], p["std"]),
+            str(p["seeds"]),
+            "–" if p["published"] is None else plus_minus(**p["published"]),
+            number(p["seconds"], 1),
         ]
-        title = f"Presets, and the average accuracy (%) they gave over {ready[0]['seeds']} seeds"
-        print_table(["benchmark", "scenario", "hyperparameters", ">measured", ">paper", ">seconds a run"], rows, title)
-        for p in ready:
-            typer.echo(f"{p['command']}  # on {p['hardware']}; chosen {p['chosen']}")
+        for p in presets
+    ]
+    columns = [of, "scenario", "hyperparameters", ">measured", ">seeds", ">paper", ">seconds a run"]
+    print_table(columns, rows, "Presets, and the average accuracy (%) they were measured to give")
+    for p in presets:
+        typer.echo(f"{p['command']}  # on {p['hardware']}; chosen {p['chosen']}")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from cclfp.data.cache import Dataset, dataset_path, fetch, import_dataset, is_cached, load_dataset, verify
+from cclfp.data.images import import_images
+from cclfp.data.own import own_datasets
+from cclfp.data.source import EventListener, Listener
 from cclfp.data.sources import DATASETS, get_dataset
 
 __all__ = [
     "DATASETS",
     "Dataset",
+    "EventListener",
+    "Listener",
     "dataset_path",
     "fetch",
     "get_dataset",
     "import_dataset",
+    "import_images",
     "is_cached",
     "load_dataset",
+    "own_datasets",
     "verify",
 ]

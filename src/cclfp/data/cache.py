@@ -4,38 +4,50 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from filelock import FileLock
 from torch import Tensor
 
-from cclfp.data.sources import Arrays, Source, get_dataset
+from cclfp.data.download import discard
+from cclfp.data.source import ARRAYS, Arrays, Listener, Source
+from cclfp.data.sources import get_dataset
 from cclfp.errors import DataError
 from cclfp.files import home, sync_directory, write_atomic
 
-ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+SUMS = "sums.json"  # array -> sha256, of what was stored
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Images as uint8 (N, channels, height, width), labels as int64."""
+    """Images as uint8 (N, channels, height, width), labels as int64.
+
+    ``mean`` and ``std`` are those of the training pixels over 255, a channel each; None: just divide by 255.
+    """
 
     train_images: Tensor
     train_labels: Tensor
     test_images: Tensor
     test_labels: Tensor
-    num_classes: int
+    classes: tuple[str, ...]
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
 
 
 def dataset_path(name: str) -> Path:
     """The folder of a dataset under ``CCLFP_HOME``; raw files placed there by hand are found by :func:`fetch`."""
     get_dataset(name)
-    return home() / "data" / name
+    return _path(name)
 
 
 def is_cached(name: str) -> bool:
@@ -45,65 +57,86 @@ def is_cached(name: str) -> bool:
 def load_dataset(name: str) -> Dataset:
     """A dataset as tensors, got first where it is not here yet."""
     fetch(name)
-    arrays = _read(name)
+    source, arrays = get_dataset(name), _read(name)
     return Dataset(
         train_images=torch.from_numpy(arrays["train_images"]),
         train_labels=torch.from_numpy(arrays["train_labels"].astype(np.int64)),
         test_images=torch.from_numpy(arrays["test_images"]),
         test_labels=torch.from_numpy(arrays["test_labels"].astype(np.int64)),
-        num_classes=get_dataset(name).NUM_CLASSES,
+        classes=source.classes,
+        mean=source.mean,
+        std=source.std,
     )
 
 
-def fetch(name: str, say: Callable[[str], None] = lambda line: None) -> Path:
+def fetch(name: str, listener: Listener | None = None) -> Path:
     """Get a dataset, unless it is here: from raw files in its folder, else from the network."""
-    source, folder = get_dataset(name), dataset_path(name)
+    source, folder, listener = get_dataset(name), dataset_path(name), listener or Listener()
     if is_cached(name):
         return folder
     with _lock(name):
         if is_cached(name):  # another process was faster
             return folder
-        arrays = source.read_folder(folder)
+        arrays = source.read(folder, listener)
         if arrays is None:
             try:
-                arrays = source.download(say)
+                arrays = source.download(listener, folder)
             except DataError as error:
                 raise DataError(
-                    f"{error}\nTo place it by hand: put {source.PLACE_BY_HAND} into {folder}, "
-                    f"or run: cclfp data import {name} FOLDER"
+                    f"{error}\nTo place it by hand: put {source.expected} into {folder}, "
+                    f"or run: cclfp data import {name} PATH"
                 ) from error
-        _write(source, arrays)
-    say(f"{name}: verified and stored in {folder}")
+        _write(source, arrays, {})
+        discard(folder)
+    listener.say(f"{name}: verified and stored in {folder}")
     return folder
 
 
-def import_dataset(name: str, path: Path) -> Path:
-    """Take a dataset from raw files in a folder of yours, which is left as it is."""
-    source = get_dataset(name)
-    if not path.is_dir():
-        raise DataError(f"{path} is not a folder: expected one with {source.PLACE_BY_HAND}")
-    arrays = source.read_folder(path)
+def import_dataset(name: str, path: Path, listener: Listener | None = None) -> Path:
+    """Take a dataset from a folder or an archive of yours, which is left as it is."""
+    source, listener = get_dataset(name), listener or Listener()
+    if not path.exists():
+        raise DataError(f"there is no {path}: expected {source.expected}")
+    arrays = source.read(path, listener)
     if arrays is None:
-        raise DataError(f"{path} has none of {name}'s files: expected {source.PLACE_BY_HAND}")
-    with _lock(name):
-        _write(source, arrays)
+        raise DataError(f"{path} has none of {name}'s files: expected {source.expected}")
+    store(source, arrays, {})
     return dataset_path(name)
+
+
+def store(source: Source, arrays: Arrays, more: dict[str, Any]) -> None:
+    """Check arrays and keep them as a dataset's, with more files of JSON beside them."""
+    with _lock(source.name):
+        _write(source, arrays, more)
 
 
 def verify(name: str) -> Path:
-    """Check the arrays on disk against the published sums, to the byte."""
+    """Check the arrays on disk: against the published sums, or those of the day they were stored where none are."""
     if not is_cached(name):
         raise DataError(f"{name} is not here (looked in {dataset_path(name)}). To get it: cclfp data fetch {name}")
-    get_dataset(name).check(_read(name))
+    source = get_dataset(name)
+    sums = source.check(_read(name))
+    unpublished = [array for array, spec in source.arrays.items() if spec.sha256 is None]
+    stored = _read_sums(name) if unpublished else {}
+    for array in unpublished:
+        if sums[array] != stored.get(array):
+            raise DataError(
+                f"{name}: {array} is not what was stored (sha256 {sums[array]}, not {stored.get(array)}). "
+                f"Remove {_arrays_path(name)} and run: cclfp data fetch {name}"
+            )
     return dataset_path(name)
 
 
+def _path(name: str) -> Path:
+    return home() / "data" / name
+
+
 def _arrays_path(name: str) -> Path:
-    return dataset_path(name) / "arrays"
+    return _path(name) / "arrays"
 
 
 def _lock(name: str) -> FileLock:
-    folder = dataset_path(name)
+    folder = _path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -121,9 +154,20 @@ def _read(name: str) -> Arrays:
         ) from error
 
 
-def _write(source: Source, arrays: Arrays) -> None:
-    source.check(arrays)
-    target = _arrays_path(source.NAME)
+def _read_sums(name: str) -> dict[str, str]:
+    try:
+        sums: dict[str, str] = json.loads((_arrays_path(name) / SUMS).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{name} cannot be verified, since its sums cannot be read ({error}). "
+            f"Remove {_arrays_path(name)} and run: cclfp data fetch {name}"
+        ) from error
+    return sums
+
+
+def _write(source: Source, arrays: Arrays, more: dict[str, Any]) -> None:
+    facts = {SUMS: source.check(arrays), **more}
+    target = _arrays_path(source.name)
     for half_written in target.parent.glob(".arrays.*"):  # by a process that was killed
         shutil.rmtree(half_written, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".arrays."))
@@ -131,6 +175,9 @@ def _write(source: Source, arrays: Arrays) -> None:
         for array in ARRAYS:
             values = np.ascontiguousarray(arrays[array])
             write_atomic(temporary / f"{array}.npy", functools.partial(np.save, arr=values))
+        for file_name, fact in facts.items():
+            text = json.dumps(fact, indent=1).encode()
+            write_atomic(temporary / file_name, lambda file, text=text: file.write(text))  # type: ignore[misc]
         temporary.chmod(0o755)
         if target.exists():
             shutil.rmtree(target)

@@ -1,41 +1,21 @@
-"""The datasets by name, and what each module must offer."""
+"""The datasets by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-
-from cclfp.data import mnist
+from cclfp.data.cifar import Cifar10, Cifar100
+from cclfp.data.mnist import Mnist
+from cclfp.data.own import own_dataset, own_datasets
+from cclfp.data.source import Source
+from cclfp.data.tiny_imagenet import TinyImageNet
 from cclfp.errors import unknown
 
-Arrays = dict[str, np.ndarray]  # train_images, train_labels, test_images, test_labels
-
-
-class Source(Protocol):
-    """One dataset: where it comes from, and how to tell that it is what was published."""
-
-    NAME: str
-    TITLE: str
-    NUM_CLASSES: int
-    PLACE_BY_HAND: str
-
-    def read_folder(self, folder: Path) -> Arrays | None:
-        """The arrays from raw files in a folder, verified; None where the folder holds none of them."""
-
-    def download(self, say: Callable[[str], None]) -> Arrays:
-        """The arrays from the network, verified."""
-
-    def check(self, arrays: Arrays) -> None:
-        """Raise DataError unless these are the published arrays, to the byte."""
-
-
-DATASETS: dict[str, Source] = {source.NAME: source for source in (mnist,)}
+DATASETS: dict[str, Source] = {source.name: source for source in (Mnist(), Cifar10(), Cifar100(), TinyImageNet())}
 
 
 def get_dataset(name: str) -> Source:
-    if name not in DATASETS:
-        raise unknown("dataset", name, DATASETS)
-    return DATASETS[name]
+    """A dataset by name: one of DATASETS, or the images of a user's own that are kept under that name."""
+    if name in DATASETS:
+        return DATASETS[name]
+    if name in own_datasets():
+        return own_dataset(name)
+    raise unknown("dataset", name, [*DATASETS, *own_datasets()])

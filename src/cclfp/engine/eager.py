@@ -22,8 +22,10 @@ def train_task(
     mask = learner.expect(torch.tensor(stream.task_ids(task), device=learner.device))
     learner.begin_task()
     for step, (current, replayed) in enumerate(plan.sizes):
-        raw = stream.train.rows(plan.rows[step, : current + replayed])
-        learner.train_step(raw, mask.train(raw.task), current)
+        size = current + replayed
+        raw = stream.train.rows(plan.rows[step, :size])
+        table = None if plan.augment is None else plan.augment[step, :size]
+        learner.train_step(raw, mask.train(raw.task), current, table)
         progress(step + 1)
     if learner.memory is not None and plan.schedule is not None:
         learner.memory.point_to(stream.train, plan.memory, plan.schedule)

@@ -16,7 +16,8 @@ import torch
 from filelock import FileLock, Timeout
 
 from cclfp import metrics
-from cclfp.configuration import Configuration
+from cclfp.backbones import make_psi, parse_backbone
+from cclfp.configuration import Configuration, show_value
 from cclfp.engine.environment import code, commit, device_name, pick_device
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
@@ -24,9 +25,8 @@ from cclfp.files import write_atomic
 from cclfp.learner import make
 from cclfp.loading import DAMAGED, read_tensors
 from cclfp.methods import get_method
-from cclfp.nets import build_backbone
 from cclfp.store import Record, Store
-from cclfp.streams import get_benchmark
+from cclfp.streams import AUGMENTATION, get_benchmark
 
 FORMAT = "cclfp checkpoint 1"
 REPORT_EVERY = 0.2  # seconds between two reports of progress
@@ -54,7 +54,7 @@ class Job:
     def label(self, varied: Sequence[str] = ()) -> str:
         """What to call the run where only the settings ``varied`` tell it from others."""
         settings = {**self.configuration.to_dict(), **self.configuration.hyperparameters}
-        values = [f"{name}={settings[name]:g}" for name in varied if settings.get(name) is not None]
+        values = [f"{name}={show_value(settings[name])}" for name in varied if settings.get(name) is not None]
         return " ".join([self.configuration.method, *values, f"seed {self.seed}"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,14 +162,16 @@ def _resume(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[s
 def _replica(job: Job, engine: dict[str, Any]) -> Replica:
     configuration, benchmark = job.configuration, get_benchmark(job.configuration.benchmark)
     with _threads(engine["threads"]):
-        stream = benchmark.stream(configuration.scenario, job.seed, configuration.class_order)
-        stream = stream.to(torch.device(engine["device"]))
+        stream = benchmark.stream(
+            configuration.scenario, job.seed, configuration.class_order, sizes=configuration.tasks
+        ).to(torch.device(engine["device"]))
         if get_method(configuration.method).joint:
             stream = stream.joint()
         hyper: dict[str, Any] = {**configuration.hyperparameters}
+        backbone = configuration.backbone or parse_backbone(benchmark.backbone)
         learner = make(
             configuration.method,
-            psi=build_backbone(benchmark.backbone, job.seed),
+            psi=make_psi(backbone, stream.train.x.shape[1:], job.seed),
             num_classes=stream.num_classes,
             memory=configuration.buffer or 0,
             replay=configuration.replay or 0,
@@ -177,6 +179,7 @@ def _replica(job: Job, engine: dict[str, Any]) -> Replica:
             scenario=configuration.scenario,
             tasks=stream.classes,
             transform=stream.transform,
+            augment=AUGMENTATION if configuration.augment else None,
             device=engine["device"],
             **hyper,
         )

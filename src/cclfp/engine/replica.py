@@ -47,6 +47,7 @@ class Replica:
             replay=learner.replay,
             memory=learner.memory,
             order=generator(learner.seed, "order", position),
+            augment=lambda step, n: learner.draw_augmentation(learner.steps + step, n),
         )
         return plan.to(learner.device)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cclfp.errors import InputError, unknown
 from cclfp.memory import Memory, Reservoir
-from cclfp.nets import Network, Tensors
+from cclfp.network import Network, Tensors
 from cclfp.randomness import generator
 from cclfp.scenarios import SCENARIOS, ClassMask, check_scenario
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from cclfp.losses import contrastive_rehearsal, cross_entropy, distances, propagate, supervised_contrastive
 from cclfp.memory import Reservoir
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
-from cclfp.nets import Tensors
+from cclfp.network import Tensors
 
 REFERENCE = "Han & Guo 2021, Contrastive Continual Learning with Feature Propagation"
 

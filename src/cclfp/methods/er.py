@@ -9,7 +9,7 @@ from torch import Tensor
 from cclfp.losses import cross_entropy
 from cclfp.memory import Reservoir
 from cclfp.methods.base import Batch, Method, State
-from cclfp.nets import Tensors
+from cclfp.network import Tensors
 
 
 class ER(Method):

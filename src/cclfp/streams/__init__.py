@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cclfp.streams.benchmarks import BENCHMARKS, Benchmark, get_benchmark
+from cclfp.streams.benchmarks import AUGMENTATION, BENCHMARKS, Benchmark, get_benchmark
 from cclfp.streams.stream import Stream
 
-__all__ = ["BENCHMARKS", "Benchmark", "Stream", "get_benchmark"]
+__all__ = ["AUGMENTATION", "BENCHMARKS", "Benchmark", "Stream", "get_benchmark"]

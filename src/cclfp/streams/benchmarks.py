@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from cclfp.data import Dataset, load_dataset
+from cclfp.data import Dataset, get_dataset, load_dataset, own_datasets
 from cclfp.errors import InputError, unknown
 from cclfp.randomness import generator
-from cclfp.streams import mnist
+from cclfp.streams import domains
+from cclfp.streams.split import even_sizes, split
 from cclfp.streams.stream import Stream
+from cclfp.transforms import CropFlip
 
 ClassOrder = tuple[int, ...] | str | None
+AUGMENTATION = CropFlip(padding=4)  # what augment=on does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,47 +28,137 @@ class Benchmark:
     title: str
     dataset: str
     scenarios: tuple[str, ...]
-    num_tasks: int
-    num_classes: int
-    backbone: dict[str, Any]
     description: str
-    classes_per_task: int | None = None  # None: every task has all classes
+    backbone: str
+    sizes: tuple[int, ...] = ()  # how many classes each task has; empty: every task has all of them
     domains: Callable[[Dataset, int], Stream] | None = None
+    # What a run takes where neither a preset nor the user says otherwise, and the method's own default does not suit.
+    settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    no_augmentation: str | None = None  # why its images cannot be augmented
 
-    def stream(self, scenario: str, seed: int, class_order: ClassOrder = None) -> Stream:
-        """The stream a seed sees. ``class_order`` is the order classes come in; "random" draws one from the seed."""
-        self.check(scenario, class_order)
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return get_dataset(self.dataset).classes
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    @property
+    def num_tasks(self) -> int | None:
+        """None for images of a user's own, where every run says it."""
+        return domains.DOMAIN_TASKS if self.domains is not None else len(self.sizes) or None
+
+    def stream(
+        self, scenario: str, seed: int, class_order: ClassOrder = None, sizes: Sequence[int] | None = None
+    ) -> Stream:
+        """The stream a seed sees.
+
+        ``class_order`` is the order classes come in ("random" draws one from the seed), ``sizes`` how many of them each
+        task has.
+        """
+        self.check(scenario)
         data = load_dataset(self.dataset)
         if self.domains is not None:
             return self.domains(data, seed)
-        assert self.classes_per_task is not None
-        if class_order == "random":
-            order = torch.randperm(self.num_classes, generator=generator(seed, "class order")).tolist()
-        else:
-            order = list(class_order or range(self.num_classes))
-        return mnist.split(data, scenario, order, self.classes_per_task)
+        return split(data, scenario, self._order(class_order, seed), sizes or self.sizes)
 
-    def check(self, scenario: str, class_order: ClassOrder = None) -> None:
-        """Refuse what this benchmark is not defined for, with the reason."""
+    def task_classes(self, class_order: ClassOrder, sizes: Sequence[int] | None, seed: int) -> list[list[str]]:
+        """The names of each task's classes, in the stream that these arguments give."""
+        if self.domains is not None:
+            return [list(self.classes)] * domains.DOMAIN_TASKS
+        order = iter(self._order(class_order, seed))
+        return [[self.classes[next(order)] for _ in range(size)] for size in sizes or self.sizes]
+
+    def _order(self, class_order: ClassOrder, seed: int) -> list[int]:
+        if class_order == "random":
+            return torch.randperm(self.num_classes, generator=generator(seed, "class order")).tolist()
+        return list(range(self.num_classes)) if class_order is None else self.class_ids(class_order)
+
+    def check(self, scenario: str) -> None:
+        """Refuse a scenario this benchmark is not defined for, with the reason."""
         if scenario not in self.scenarios:
             why = (
                 "its tasks have disjoint classes, so there is no common set of classes whose domain shifts"
-                if self.classes_per_task
+                if self.domains is None
                 else "every task has all ten classes, so there are no new classes and no task's own classes"
             )
             raise InputError(f"{self.name} has no {scenario} scenario ({why}); it has: {', '.join(self.scenarios)}")
-        if class_order is None:
-            return
-        if self.classes_per_task is None:
-            raise InputError(f"{self.name} has all classes in every task: a class order does not apply to it")
-        if class_order != "random" and sorted(class_order, key=str) != sorted(range(self.num_classes), key=str):
-            given = class_order if isinstance(class_order, str) else ",".join(map(str, class_order))
+
+    def check_augment(self, augment: bool) -> None:
+        if augment and self.no_augmentation is not None:
+            raise InputError(f"augment=on: {self.name} cannot be augmented ({self.no_augmentation})")
+
+    def class_ids(self, order: Sequence[int | str]) -> list[int]:
+        """Each class once, given by id or name, as ids."""
+        ids = {name: number for number, name in enumerate(self.classes)}
+        numbers = {str(number): number for number in range(self.num_classes)}
+        found = [(numbers | ids).get(str(c)) for c in order]
+        chosen = [c for c in found if c is not None]
+        if len(chosen) < len(found) or sorted(chosen) != list(range(self.num_classes)):
+            wrong = [str(c) for c, number in zip(order, found, strict=True) if number is None]
+            twice = [self.classes[c] for c in dict.fromkeys(chosen) if chosen.count(c) > 1]
+            missing = [name for name, number in ids.items() if number not in chosen]
+            problems = ((wrong, "not a class: "), (twice, "given twice: "), (missing, "not given: "))
+            said = "; ".join(text + _few(names) for names, text in problems if names)
             raise InputError(
-                f"class order {given!r}: expected 'random', or each of 0 to {self.num_classes - 1} once, with commas"
+                f"class order {_few(list(map(str, order)))!r}: expected 'random', or each of the {self.num_classes} "
+                f"classes once, by name or by number from 0 to {self.num_classes - 1} ({said})"
             )
+        return chosen
+
+    def split_into(
+        self,
+        tasks: int | None,
+        class_order: str | Sequence[Any] | None,
+    ) -> tuple[ClassOrder, tuple[int, ...] | None]:
+        """What a user wants of the classes: their order as ids, and each task's size where it is not the usual.
+
+        An order of lists, or text with a slash between tasks, says which classes each task has.
+        """
+        order, sizes = _groups(class_order)
+        if self.domains is not None:
+            if order is not None or tasks is not None:
+                what = "a class order" if order is not None else "tasks"
+                raise InputError(f"{self.name} has all classes in every task: {what} cannot be chosen for it")
+            return None, None
+        if sizes is not None and tasks not in (None, len(sizes)):
+            raise InputError(f"tasks={tasks}, but the class order has {len(sizes)} tasks")
+        if order is not None and order != "random":
+            order = tuple(self.class_ids(order))
+            order = None if order == tuple(range(self.num_classes)) else order
+        if sizes is None and tasks is not None:
+            sizes = even_sizes(self.num_classes, tasks)
+        if sizes is None and not self.sizes:
+            raise InputError(
+                f"how many tasks? {self.name} has {self.num_classes} classes: say tasks (--tasks 5), or a class order "
+                "with a slash between tasks (--class-order a,b/c,d)"
+            )
+        return order, None if sizes == self.sizes else sizes
 
 
-_MLP = {"name": "mlp", "inputs": 784, "widths": [100, 100]}
+def _groups(order: object) -> tuple[tuple[int | str, ...] | str | None, tuple[int, ...] | None]:
+    if order is None or order == "random":
+        return order, None
+    if isinstance(order, str):
+        groups = [[c.strip() for c in group.split(",")] for group in order.split("/")]
+        order = groups if len(groups) > 1 else groups[0]
+    if not isinstance(order, Sequence) or not order:
+        raise InputError(f"class order {order!r}: expected 'random', classes, or the classes of each task")
+    if all(isinstance(group, Sequence) and not isinstance(group, str) for group in order):
+        if not all(order):
+            raise InputError(f"class order {order!r}: a task without classes")
+        return tuple(c for group in order for c in group), tuple(len(group) for group in order)
+    return tuple(order), None
+
+
+def _few(names: list[str]) -> str:
+    return ",".join(names[:12]) + (", ..." if len(names) > 12 else "")
+
+
+_NO_FLIP = "a mirrored or shifted digit may be another, and permuted pixels have no neighbours"
+_CONVOLUTIONAL = {"lr": 0.03, "augment": True}
 
 BENCHMARKS = {
     benchmark.name: benchmark
@@ -75,10 +168,9 @@ BENCHMARKS = {
             title="Split MNIST",
             dataset="mnist",
             scenarios=("class", "task"),
-            num_tasks=5,
-            num_classes=10,
-            backbone=_MLP,
-            classes_per_task=2,
+            sizes=(2,) * 5,
+            backbone="mlp",
+            no_augmentation=_NO_FLIP,
             description="5 tasks of 2 digits each, about 12,000 training images a task",
         ),
         Benchmark(
@@ -86,10 +178,9 @@ BENCHMARKS = {
             title="Permuted MNIST",
             dataset="mnist",
             scenarios=("domain",),
-            num_tasks=mnist.DOMAIN_TASKS,
-            num_classes=10,
-            backbone=_MLP,
-            domains=mnist.permuted,
+            backbone="mlp",
+            domains=domains.permuted,
+            no_augmentation=_NO_FLIP,
             description="20 tasks of 1,000 training images, all digits, pixels in a fresh order in each",
         ),
         Benchmark(
@@ -97,17 +188,62 @@ BENCHMARKS = {
             title="Rotated MNIST",
             dataset="mnist",
             scenarios=("domain",),
-            num_tasks=mnist.DOMAIN_TASKS,
-            num_classes=10,
-            backbone=_MLP,
-            domains=mnist.rotated,
+            backbone="mlp",
+            domains=domains.rotated,
+            no_augmentation=_NO_FLIP,
             description="20 tasks of 1,000 training images, all digits, turned by a fresh angle in each",
+        ),
+        Benchmark(
+            name="split-cifar10",
+            title="Split CIFAR-10",
+            dataset="cifar10",
+            scenarios=("class", "task"),
+            sizes=(2,) * 5,
+            backbone="resnet18",
+            settings=_CONVOLUTIONAL,
+            description="5 tasks of 2 classes each, 10,000 training images a task, 32×32",
+        ),
+        Benchmark(
+            name="split-cifar100",
+            title="Split CIFAR-100",
+            dataset="cifar100",
+            scenarios=("class", "task"),
+            sizes=(5,) * 20,
+            backbone="resnet18",
+            settings=_CONVOLUTIONAL,
+            description="20 tasks of 5 classes each, 2,500 training images a task, 32×32",
+        ),
+        Benchmark(
+            name="split-tiny-imagenet",
+            title="Split Tiny ImageNet",
+            dataset="tiny-imagenet",
+            scenarios=("class", "task"),
+            sizes=(20,) * 10,
+            backbone="resnet18",
+            settings=_CONVOLUTIONAL,
+            description="10 tasks of 20 classes each, 10,000 training images a task, 64×64",
         ),
     )
 }
 
 
+def is_benchmark(name: str) -> bool:
+    return name in BENCHMARKS or name in own_datasets()
+
+
 def get_benchmark(name: str) -> Benchmark:
-    if name not in BENCHMARKS:
-        raise unknown("benchmark", name, BENCHMARKS)
-    return BENCHMARKS[name]
+    """A benchmark by name: one of BENCHMARKS, or the images of a user's own that were imported under that name."""
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    if not is_benchmark(name):
+        raise unknown("benchmark", name, [*BENCHMARKS, *own_datasets()])
+    data = get_dataset(name)
+    return Benchmark(
+        name=name,
+        title=data.title,
+        dataset=name,
+        scenarios=("class", "task"),
+        backbone="resnet18",
+        settings=_CONVOLUTIONAL,
+        description=data.title,
+    )

@@ -1,8 +1,8 @@
-"""The streams made of MNIST: classes split over tasks, pixels permuted, digits rotated."""
+"""The streams whose tasks have all classes, each in a domain of its own: pixels permuted, digits rotated."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -15,25 +15,6 @@ from cclfp.streams.stream import Stream
 
 DOMAIN_TASKS = 20
 DOMAIN_IMAGES = 1000  # training images a task
-
-
-def split(data: Dataset, scenario: str, order: Sequence[int], per_task: int) -> Stream:
-    """``per_task`` classes a task, in the given order of classes. Class ids stay what they are in the dataset."""
-    classes = [list(order[i : i + per_task]) for i in range(0, len(order), per_task)]
-    task_of = torch.empty(data.num_classes, dtype=torch.int64)
-    for task, members in enumerate(classes):
-        task_of[members] = task
-    train = Examples(data.train_images, data.train_labels, task_of[data.train_labels])
-    test = Examples(data.test_images, data.test_labels, task_of[data.test_labels])
-    tasks = range(len(classes))
-    return Stream(
-        scenario=scenario,
-        num_classes=data.num_classes,
-        classes=classes,
-        train=train,
-        train_rows=[(train.task == task).nonzero().flatten() for task in tasks],
-        test=[test.rows((test.task == task).nonzero().flatten()) for task in tasks],
-    )
 
 
 def permuted(data: Dataset, seed: int) -> Stream:

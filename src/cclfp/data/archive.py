@@ -1,0 +1,124 @@
+"""Archives that others made: listed and checked first, then read in memory, never unpacked to disk."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from cclfp.data.source import Listener, first_line, some, with_progress
+from cclfp.errors import DataError
+
+BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """An entry of an archive: a name, and what it is."""
+
+    name: str
+    kind: str  # "file", "folder" or "other": a link or a device
+
+
+class Tar:
+    """An open .tar.gz file."""
+
+    def __init__(self, file: tarfile.TarFile) -> None:
+        self.file = file
+
+    def members(self) -> Iterator[Member]:
+        for info in self.file:
+            yield Member(info.name, "file" if info.isfile() else "folder" if info.isdir() else "other")
+
+    def contents(self, names: set[str]) -> Iterator[tuple[str, bytes]]:
+        for info in self.file:  # in the archive's order, since it cannot be read backwards
+            if info.name in names and (member := self.file.extractfile(info)) is not None:
+                yield info.name, member.read()
+
+
+class Zip:
+    """An open .zip file."""
+
+    def __init__(self, file: zipfile.ZipFile) -> None:
+        self.file = file
+
+    def members(self) -> Iterator[Member]:
+        for info in self.file.infolist():
+            plain = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
+            yield Member(info.filename.rstrip("/"), "other" if not plain else "folder" if info.is_dir() else "file")
+
+    def contents(self, names: set[str]) -> Iterator[tuple[str, bytes]]:
+        for name in names:
+            yield name, self.file.read(name)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Tar | Zip]:
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"PK"
+    if zipped:
+        with zipfile.ZipFile(path) as zip_file:
+            yield Zip(zip_file)
+    else:
+        with tarfile.open(path, "r:gz") as tar_file:
+            yield Tar(tar_file)
+
+
+def read_members(
+    path: Path, required: Iterable[str], optional: Iterable[str] | None, listener: Listener, what: str
+) -> dict[str, bytes]:
+    """The contents of the required members. What else an archive may have is in ``optional``; None: anything."""
+    names = set(required)
+    try:
+        with opened(path) as archive:
+            if found := faults(archive.members(), names, optional):
+                raise DataError(f"{path} is not read. In it are members {'; '.join(found)}")
+            return dict(with_progress(archive.contents(names), len(names), listener, what, "files"))
+    except BROKEN as error:
+        raise DataError(f"{path} is broken: {first_line(error)}") from error
+
+
+def diagnose(path: Path, required: Iterable[str], optional: Iterable[str]) -> str:
+    """What the names in a wrong archive tell about it. Its contents are not looked at."""
+    members: list[Member] = []
+    told = []
+    try:
+        with opened(path) as archive:
+            members.extend(archive.members())
+    except BROKEN as error:
+        last = f" (in or after {members[-1].name})" if members else ""
+        told.append(f"it is truncated, or not an archive of this kind: {first_line(error)}{last}")
+    if members:
+        told += [f"members {fault}" for fault in faults(members, set(required), optional)]
+    return "; ".join(told) or "its members have the right names, so it was packed again or changed"
+
+
+def faults(members: Iterable[Member], required: set[str], optional: Iterable[str] | None) -> list[str]:
+    """What is wrong with an archive's members, from their names and kinds alone."""
+    members = list(members)
+    counts = Counter(member.name for member in members)
+    unsafe = {member.name for member in members if member.kind == "other" or _leads_out(member.name)}
+    files = {member.name for member in members if member.kind == "file"}
+    extra: list[str] = []
+    if optional is not None:
+        known = required | set(optional)
+        folders = {str(parent) for name in known for parent in PurePosixPath(name).parents}
+        belongs = {"file": known | unsafe, "folder": folders | unsafe, "other": unsafe}
+        extra = [member.name for member in members if member.name not in belongs[member.kind]]
+    found = {
+        "that are links, devices or lead out of the folder": list(unsafe),
+        "that are there twice": [name for name, count in counts.items() if count > 1],
+        "that are missing": list(required - files - unsafe),
+        "that do not belong there": extra,
+    }
+    return [f"{fault}: {some(sorted(names))}" for fault, names in found.items() if names]
+
+
+def _leads_out(name: str) -> bool:
+    return name.startswith("/") or ".." in name.split("/") or "\\" in name or name[1:2] == ":"

@@ -1,0 +1,191 @@
+"""Image files to pixels, on all cores.
+
+Threads do not help, since Python runs one at a time, and ``multiprocessing`` would run the user's script again in every
+process. So the workers are processes of a small script, :mod:`cclfp.data.decoder`, spoken to through pipes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from cclfp.data.decoder import COUNT, ERROR, GREY, LENGTH, REPLY
+from cclfp.data.source import Listener
+from cclfp.errors import DataError, RunError
+
+SCRIPT = Path(__file__).with_name("decoder.py")
+CHUNK_FILES, CHUNK_BYTES = 250, 1 << 22  # what a worker is given at a time, at most
+MOST_WORKERS = 16  # more would wait for this process
+
+
+class Image(NamedTuple):
+    """Pixels as uint8 (height, width, 3), and whether the file has but one channel."""
+
+    grey: bool
+    pixels: np.ndarray
+
+
+File = tuple[str, bytes]  # name, content
+
+
+def decode(
+    files: Iterable[File], total: int, listener: Listener, what: str, size: int | None = None
+) -> Generator[Image, None, None]:
+    """The images of files in any format that Pillow reads, in their order, turned as their EXIF data says.
+
+    ``files`` gives a name and the content; it is read as the images are taken, a few chunks ahead. ``total`` is their
+    number, for the progress. With a ``size`` the short side becomes that long, and the centre is cut out as a square.
+    Transparency is dropped. A file that cannot be decoded is a DataError that names it. Where not all images are taken,
+    close the iterator (``contextlib.closing``) to end the processes at once.
+    """
+    if importlib.util.find_spec("PIL") is None:
+        raise DataError("decoding images needs Pillow: pip install pillow")
+    with _Workers(max(1, min(_cores(), total, MOST_WORKERS)), size) as workers:
+        chunks = _chunks(files)
+        waiting: dict[int, list[str]] = {}  # chunk -> the names in it
+        finished: dict[int, list[Image | str]] = {}
+        given = done = 0
+        listener.progress(what, 0, total, "images")
+        while True:
+            while len(waiting) < 2 * workers.count and (chunk := next(chunks, None)) is not None:
+                waiting[given] = [name for name, _ in chunk]
+                workers.give(given, [content for _, content in chunk])
+                given += 1
+            if not waiting:
+                return
+            first = min(waiting)
+            while first not in finished:
+                number, images = workers.take()
+                finished[number] = images
+            names = waiting.pop(first)
+            for name, image in zip(names, finished.pop(first), strict=True):
+                if isinstance(image, str):
+                    raise DataError(f"{name} cannot be decoded: {image}")
+                yield image
+            done += len(names)
+            listener.progress(what, done, total, "images")
+
+
+def _chunks(files: Iterable[File]) -> Iterator[list[File]]:
+    chunk: list[File] = []
+    held = 0
+    for file in files:
+        chunk.append(file)
+        held += len(file[1])
+        if len(chunk) == CHUNK_FILES or held >= CHUNK_BYTES:
+            yield chunk
+            chunk, held = [], 0
+    if chunk:
+        yield chunk
+
+
+def _path() -> list[str]:
+    """What the workers import from: this process's path, without the current folder and what may lie there."""
+    return [entry for entry in sys.path if entry]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Workers:
+    """Processes that decode, each with a thread that speaks to it."""
+
+    def __init__(self, count: int, size: int | None) -> None:
+        self.count = count
+        self.command = [sys.executable, "-P", str(SCRIPT), json.dumps(_path()), str(size or 0)]
+        self.chunks: queue.SimpleQueue[tuple[int, list[bytes]] | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[int, list[Image | str]] | Exception] = queue.SimpleQueue()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.threads: list[threading.Thread] = []
+
+    def __enter__(self) -> _Workers:
+        try:
+            for _ in range(self.count):
+                self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
+        process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the parent, which ends them
+        )
+        self.processes.append(process)
+        thread = threading.Thread(target=self._serve, args=(process,), daemon=True)
+        thread.start()
+        self.threads.append(thread)
+
+    def __exit__(self, *error: object) -> None:
+        for process in self.processes:
+            process.kill()
+        for _ in self.threads:
+            self.chunks.put(None)
+        for thread in self.threads:
+            thread.join()
+        for process in self.processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):  # what it was not sent
+                    assert pipe is not None
+                    pipe.close()
+
+    def give(self, number: int, contents: list[bytes]) -> None:
+        self.chunks.put((number, contents))
+
+    def take(self) -> tuple[int, list[Image | str]]:
+        answer = self.answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _serve(self, process: subprocess.Popen[bytes]) -> None:
+        while (chunk := self.chunks.get()) is not None:
+            number, contents = chunk
+            try:
+                self.answers.put((number, _converse(process, contents)))
+            except (OSError, EOFError):
+                code = process.wait()
+                how = f"was killed by signal {-code}, perhaps for memory" if code < 0 else f"ended with code {code}"
+                self.answers.put(RunError(f"a process that decodes images {how}"))
+                return
+
+
+def _converse(process: subprocess.Popen[bytes], contents: list[bytes]) -> list[Image | str]:
+    assert process.stdin is not None
+    process.stdin.write(COUNT.pack(len(contents)))
+    for content in contents:
+        process.stdin.write(LENGTH.pack(len(content)) + content)
+    process.stdin.flush()
+    return [_reply(process) for _ in contents]
+
+
+def _reply(process: subprocess.Popen[bytes]) -> Image | str:
+    kind, height, width = REPLY.unpack(_exactly(process, REPLY.size))
+    if kind == ERROR:
+        return _exactly(process, height).decode()
+    pixels = np.frombuffer(_exactly(process, height * width * 3), np.uint8).reshape(height, width, 3)
+    return Image(kind == GREY, pixels)
+
+
+def _exactly(process: subprocess.Popen[bytes], count: int) -> bytes:
+    assert process.stdout is not None
+    content = process.stdout.read(count)
+    if len(content) < count:
+        raise EOFError
+    return content

@@ -1,0 +1,147 @@
+"""Tiny ImageNet: 110,000 labelled JPEG files, in an archive or a folder. Its validation set is the test set here.
+
+The files are checked, not the pixels: two decoders may differ in a pixel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from cclfp.data.archived import Archive, ArchivedSource, Files
+from cclfp.data.classes import TINY_IMAGENET
+from cclfp.data.decode import decode
+from cclfp.data.source import Arrays, ArraySpec, Listener, some
+from cclfp.errors import DataError
+
+WNIDS = tuple(TINY_IMAGENET)  # sorted
+TRAIN_PER_CLASS, TEST = 500, 10_000
+ANNOTATIONS = "val/val_annotations.txt"
+# Of train/*/images/*.JPEG and val/images/*.JPEG in the order of their paths: each as path, zero byte, content.
+SHA256 = "4ec81091d988ae70d6bf81fb28396b16ff663a2a563b48e0f1c60165d39e3fa2"
+
+
+class TinyImageNet(ArchivedSource):
+    name = "tiny-imagenet"
+    title = "Tiny ImageNet (Stanford CS231n): 100,000 + 10,000 photographs, 64×64, 200 classes"
+    classes = tuple(TINY_IMAGENET.values())
+    mean = (0.4802, 0.4481, 0.3975)
+    std = (0.2764, 0.2689, 0.2816)
+    archive = Archive(
+        url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        md5="90528d7ca1a48142e341f4ef8d21d0de",
+        size=248_100_043,
+        folder="tiny-imagenet-200",
+    )
+    expected = "the archive tiny-imagenet-200.zip, or the folder tiny-imagenet-200 that is in it"
+    arrays: Mapping[str, ArraySpec] = {
+        "train_images": ArraySpec((100_000, 3, 64, 64), None),
+        "train_labels": ArraySpec((100_000,), "ea210d0631a1703a399d3ce6b0385a74205edbc55b873e2ad7d7fff6dd1bd8e3"),
+        "test_images": ArraySpec((10_000, 3, 64, 64), None),
+        "test_labels": ArraySpec((10_000,), "a6d0aa8d4df540f2af8c5506c471ed46dafa4e874e00f46cc8000022336ccfd4"),
+    }
+
+    def required(self) -> list[str]:
+        return [*_train_files(), *_test_files(), ANNOTATIONS]
+
+    def optional(self) -> list[str]:
+        boxes = [f"train/{wnid}/{wnid}_boxes.txt" for wnid in WNIDS]
+        unlabelled = [f"test/images/test_{number}.JPEG" for number in range(TEST)]
+        return ["wnids.txt", "words.txt", *boxes, *unlabelled]
+
+    def is_folder(self, folder: Path) -> bool:
+        return any((folder / part).exists() for part in ("wnids.txt", ANNOTATIONS, *(f"train/{w}" for w in WNIDS)))
+
+    def check_folder(self, folder: Path) -> None:
+        there = set(_walk(folder, "train")) | set(_walk(folder, "val"))
+        required, known = set(self.required()), set(self.required() + self.optional())
+        found = {"missing": sorted(required - there), "extra": sorted(there - known)}
+        if wrong := [f"{fault}: {some(names)}" for fault, names in found.items() if names]:
+            raise DataError(f"{folder} is not {self.archive.folder} as published. Files that are {'; '.join(wrong)}")
+
+    def decode(self, files: Files, origin: str, listener: Listener) -> Arrays:
+        _check_sum(files, origin)
+        labels = _test_labels(files.pop(ANNOTATIONS), f"{origin}: {ANNOTATIONS}")
+        names = [*_train_files(), *_test_files()]
+        count = len(names) - TEST
+        train = np.empty(self.arrays["train_images"].shape, np.uint8)
+        test = np.empty(self.arrays["test_images"].shape, np.uint8)
+        # A file's content is let go of as soon as it is decoded.
+        contents = ((name, files.pop(name)) for name in names)
+        with contextlib.closing(decode(contents, len(names), listener, f"{self.name}: decoding")) as images:
+            for row, (name, image) in enumerate(zip(names, images, strict=True)):
+                part, place = (train, row) if row < count else (test, row - count)
+                if image.pixels.shape[:2] != part.shape[2:]:
+                    raise DataError(f"{origin}: {name} is {image.pixels.shape[1]}×{image.pixels.shape[0]}, not 64×64")
+                part[place] = image.pixels.transpose(2, 0, 1)
+        return {
+            "train_images": train,
+            "train_labels": np.repeat(np.arange(len(WNIDS), dtype=np.uint8), TRAIN_PER_CLASS),
+            "test_images": test,
+            "test_labels": labels,
+        }
+
+
+def _train_files() -> list[str]:
+    return [f"train/{wnid}/images/{wnid}_{number}.JPEG" for wnid in WNIDS for number in range(TRAIN_PER_CLASS)]
+
+
+def _test_files() -> list[str]:
+    return [f"val/images/val_{number}.JPEG" for number in range(TEST)]
+
+
+def _walk(root: Path, below: str) -> Iterator[str]:
+    """The files below a folder, as paths from the root. Links are refused, and so never followed."""
+    if (root / below).is_symlink():
+        raise DataError(f"{root / below} is a link, which is not followed")
+    if not (root / below).is_dir():
+        return
+    with os.scandir(root / below) as entries:
+        for entry in entries:
+            path = f"{below}/{entry.name}"
+            if entry.is_symlink():
+                raise DataError(f"{root / path} is a link, which is not followed")
+            if entry.is_dir():
+                yield from _walk(root, path)
+            elif not entry.name.startswith("."):
+                yield path
+
+
+def _check_sum(files: Files, origin: str) -> None:
+    digest = hashlib.sha256()
+    names = sorted([*_train_files(), *_test_files()])
+    for name in names:
+        digest.update(name.encode() + b"\0" + files[name])
+    if digest.hexdigest() == SHA256:
+        return
+    found = {
+        "empty": [name for name in names if not files[name]],
+        "truncated (no end marker)": [name for name in names if files[name] and files[name][-2:] != b"\xff\xd9"],
+    }
+    wrong = [f"{fault}: {some(bad)}" for fault, bad in found.items() if bad] or ["different, but all look whole"]
+    raise DataError(
+        f"{origin}: its images are not what was published: sha256 {digest.hexdigest()}, not {SHA256}. "
+        f"Files that are {'; '.join(wrong)}. Nothing was kept of it"
+    )
+
+
+def _test_labels(annotations: bytes, origin: str) -> np.ndarray:
+    """A line is: file, WordNet id, and the box around the object."""
+    ids = {wnid: number for number, wnid in enumerate(WNIDS)}
+    labels = {}
+    for line in annotations.decode("latin1").splitlines():
+        file, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
+        if wnid not in ids or file in labels:
+            raise DataError(f"{origin} has the line {line[:80]!r}, which names no class or an image a second time")
+        labels[file] = ids[wnid]
+    names = [name.removeprefix("val/images/") for name in _test_files()]
+    if labels.keys() != set(names):
+        missing, extra = sorted(set(names) - labels.keys()), sorted(labels.keys() - set(names))
+        raise DataError(f"{origin} has {len(labels):,} images. Missing: {some(missing)}. Extra: {some(extra)}")
+    return np.array([labels[name] for name in names], np.uint8)

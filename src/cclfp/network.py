@@ -1,0 +1,87 @@
+"""psi and the classifier f as pure functions of their parameters, and what is kept of a psi."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from cclfp.errors import InputError
+
+Tensors = dict[str, Tensor]
+PsiMode = dict[str, list[str]]
+
+
+class Network:
+    """psi and the classifier f as pure functions of ``params`` (trainable tensors by name) and ``buffers`` (psi's).
+
+    The functions work on two twins of psi that share its tensors: one in the mode psi was given in, for training, one
+    in eval mode. So psi is trained in place, and its own mode is neither touched nor looked at again.
+    """
+
+    def __init__(self, psi: nn.Module, f: nn.Linear, mode: PsiMode) -> None:
+        self._train, self._eval = twin(psi), twin(psi).eval()
+        for name, module in self._train.named_modules():
+            module.training = name in mode["training"]
+        self._trainable = mode["trained"]
+        # functional_call looks for tied weights anew at every call, which costs as much as a small layer.
+        self._tied = len(list(psi.named_parameters(remove_duplicate=False))) > len(list(psi.parameters()))
+        self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}
+        self.params |= {"f.weight": f.weight, "f.bias": f.bias}
+        self.buffers: Tensors = dict(psi.named_buffers())
+
+    def features(self, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
+        """psi(x) in training, and the buffers after it (BatchNorm updates its statistics here and nowhere else)."""
+        buffers = {name: b.clone() for name, b in buffers.items()}
+        return self._call(self._train, params, buffers, x), buffers
+
+    def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """psi(x) in eval mode: for an old model and for testing."""
+        return self._call(self._eval, params, buffers, x)
+
+    def classify(self, params: Tensors, z: Tensor) -> Tensor:
+        """f(z): one logit a class."""
+        return F.linear(z, params["f.weight"], params["f.bias"])
+
+    def _call(self, psi: nn.Module, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        tensors = {name: params[f"psi.{name}"] for name in self._trainable} | buffers
+        return functional_call(psi, tensors, (x,), tie_weights=self._tied)  # type: ignore[no-any-return]
+
+
+def psi_mode(psi: nn.Module) -> PsiMode:
+    """Which parameters of psi are trained, and which of its modules are in training mode."""
+    return {
+        "trained": [name for name, p in psi.named_parameters() if p.requires_grad],
+        "training": [name for name, module in psi.named_modules() if module.training],
+    }
+
+
+def psi_tensors(psi: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer of psi, those that its state_dict leaves out included."""
+    return {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
+
+
+def load_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Copy what :func:`psi_tensors` gave into psi; InputError where it is another network."""
+    ours = psi_tensors(psi)
+
+    def kind(tensors: dict[str, Tensor], name: str) -> str:
+        return f"{tensors[name].dtype} {tuple(tensors[name].shape)}" if name in tensors else "missing"
+
+    for name in [*saved, *ours]:
+        there, here = kind(saved, name), kind(ours, name)
+        if there != here:
+            raise InputError(f"this psi is not the one that was saved: {name} was {there} and is {here}")
+    with torch.no_grad():
+        for name, tensor in ours.items():
+            tensor.copy_(saved[name])
+
+
+def twin(module: nn.Module) -> nn.Module:
+    """A copy of the module's structure on the same parameters and buffers."""
+    shared = {id(t): t for t in itertools.chain(module.parameters(), module.buffers())}
+    return copy.deepcopy(module, shared)

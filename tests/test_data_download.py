@@ -1,0 +1,177 @@
+"""Downloads that break off, start over or are not what they should be, from a server of our own."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+
+from cclfp.data import EventListener, Listener, download
+from cclfp.data.download import discard, retrieve
+
+CONTENT = np.random.default_rng(0).bytes(3_500_000)
+SOME = 60 * download.CHUNK  # bytes that come before a connection breaks off
+MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
+
+
+class Server(ThreadingHTTPServer):
+    """``breaks``: after how many bytes each answer ends; the last holds for all that follow; None: it is whole."""
+
+    content = CONTENT
+    breaks: tuple[int | None, ...] = (None,)
+    ranges = True
+    wrong_start = False
+    missing = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: list[str | None] = []  # the Range of each request
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/file.bin"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        wanted = self.headers["Range"]
+        self.server.asked.append(wanted)
+        if self.server.missing:
+            self.send_error(404)
+            return
+        after = self.server.breaks[min(len(self.server.asked), len(self.server.breaks)) - 1]
+        content = self.server.content
+        if wanted is not None and self.server.ranges:
+            start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])  # type: ignore[index]
+            if start >= len(content):
+                self.send_error(416)
+                return
+            told = 0 if self.server.wrong_start else start
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {told}-{len(content) - 1}/{len(content)}")
+            content = content[told:]
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[:after])
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(download, "WAIT", 0)
+    httpd = Server()
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    yield httpd
+    httpd.shutdown()
+    httpd.server_close()
+
+
+def get(server: Server, folder: Path, events: list[dict[str, Any]] | None = None) -> Path:
+    listener = Listener() if events is None else EventListener(events.append)
+    return retrieve(server.url, MD5, folder, listener, "downloading")
+
+
+def part(folder: Path) -> Path:
+    return folder / "file.bin.part"
+
+
+def test_a_whole_file(server: Server, tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    path = get(server, tmp_path, events)
+    assert path.read_bytes() == CONTENT
+    assert not part(tmp_path).exists()
+    assert events[-1] == {"event": "data", "what": "downloading", "done": 3, "total": 3, "unit": "MB"}
+    assert [event["done"] for event in events] == sorted(event["done"] for event in events)
+    get(server, tmp_path)
+    assert server.asked == [None]  # it was there
+    discard(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -> None:
+    server.breaks = (SOME, 2 * SOME + 100, None)
+    events: list[dict[str, Any]] = []
+    assert get(server, tmp_path, events).read_bytes() == CONTENT
+    assert server.asked == [None, f"bytes={SOME}-", f"bytes={3 * SOME}-"]
+    assert [event["text"] for event in events if event["event"] == "note"] == [
+        "downloading broke off after 1 MB: going on",
+        "downloading broke off after 3 MB: going on",
+    ]
+
+
+def test_the_next_call_goes_on(server: Server, tmp_path: Path) -> None:
+    server.breaks = (SOME, 0)
+    with pytest.raises(requests.RequestException):
+        get(server, tmp_path)
+    assert part(tmp_path).read_bytes() == CONTENT[:SOME]
+    assert server.asked == [None, f"bytes={SOME}-"]  # no bytes came: not tried for ever
+    assert list(tmp_path.iterdir()) == [part(tmp_path)]
+    server.breaks = (None,)
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert server.asked[2] == f"bytes={SOME}-"
+
+
+def test_it_does_not_go_on_for_ever(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "RESUMES", 3)
+    server.breaks = (download.CHUNK,)
+    with pytest.raises(requests.RequestException):
+        get(server, tmp_path)
+    assert len(server.asked) == 4
+    assert part(tmp_path).stat().st_size == 4 * download.CHUNK
+
+
+def test_a_server_that_cannot_go_on_starts_over(server: Server, tmp_path: Path) -> None:
+    server.ranges = False
+    server.breaks = (SOME, None)
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert server.asked == [None, f"bytes={SOME}-"]
+
+
+@pytest.mark.parametrize("size", [len(CONTENT), len(CONTENT) + 5])
+def test_a_part_that_is_too_long_is_started_over(size: int, server: Server, tmp_path: Path) -> None:
+    part(tmp_path).write_bytes(bytes(size))
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert server.asked == [f"bytes={size}-", None]
+
+
+def test_an_answer_from_another_place_is_not_appended(server: Server, tmp_path: Path) -> None:
+    server.wrong_start = True
+    part(tmp_path).write_bytes(CONTENT[:1000])
+    assert get(server, tmp_path).read_bytes() == CONTENT
+    assert server.asked == ["bytes=1000-", None]
+
+
+def test_a_wrong_sum_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    server.content = b"an error page"
+    with pytest.raises(ValueError, match="MD5 hash of downloaded file"):
+        get(server, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    server.content = CONTENT
+    part(tmp_path).write_bytes(b"of something else")
+    with pytest.raises(ValueError, match="MD5 hash of downloaded file"):
+        get(server, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert get(server, tmp_path).read_bytes() == CONTENT
+
+
+def test_what_the_server_does_not_have(server: Server, tmp_path: Path) -> None:
+    server.missing = True
+    part(tmp_path).write_bytes(CONTENT[:SOME])
+    with pytest.raises(requests.HTTPError, match="404"):
+        get(server, tmp_path)
+    assert len(server.asked) == 1
+    assert list(tmp_path.iterdir()) == [part(tmp_path)]  # it may have it another day

@@ -1,0 +1,235 @@
+"""Augmentation and normalisation, pixel by pixel against plain loops; who is augmented, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import cclfp
+from cclfp.engine.plan import plan_task
+from cclfp.engine.replica import Replica
+from cclfp.errors import InputError
+from cclfp.memory import Examples, Memory, Reservoir
+from cclfp.randomness import generator
+from cclfp.streams import Stream
+from cclfp.testing import same
+from cclfp.transforms import CropFlip, Normalise, Scale, build_transform, describe
+
+
+def cropped_by_hand(image: Tensor, padding: int, down: int, right: int, mirror: int) -> Tensor:
+    """Put the image on a black canvas, cut a piece of its size out, mirror it: one pixel after the other."""
+    channels, height, width = image.shape
+    canvas = torch.zeros(channels, height + 2 * padding, width + 2 * padding, dtype=image.dtype)
+    out = torch.zeros_like(image)
+    for c in range(channels):
+        for row in range(height):
+            for column in range(width):
+                canvas[c, row + padding, column + padding] = image[c, row, column]
+        for row in range(height):
+            for column in range(width):
+                target = width - 1 - column if mirror else column
+                out[c, row, target] = canvas[c, row + down, column + right]
+    return out
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    n=st.integers(1, 4),
+    channels=st.sampled_from([1, 3]),
+    height=st.integers(1, 9),
+    width=st.integers(1, 9),
+    padding=st.integers(0, 4),
+    seed=st.integers(0, 99),
+)
+def test_crop_and_flip_equal_a_plain_loop(
+    n: int, channels: int, height: int, width: int, padding: int, seed: int
+) -> None:
+    g = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (n, channels, height, width), dtype=torch.uint8, generator=g)
+    before = images.clone()
+    augment = CropFlip(padding)
+    table = augment.draw(n, g)
+    ours = augment(images, table)
+    assert ours.dtype == torch.uint8
+    for i in range(n):
+        assert torch.equal(ours[i], cropped_by_hand(images[i], padding, *table[i].tolist()))
+    assert torch.equal(images, before)
+
+
+def test_every_crop_and_both_sides_are_equally_likely() -> None:
+    table = CropFlip(4).draw(90_000, torch.Generator().manual_seed(0))
+    for column, values in ((0, 9), (1, 9), (2, 2)):
+        counts = table[:, column].bincount()
+        assert len(counts) == values
+        assert (counts / 90_000 - 1 / values).abs().max() < 0.01
+    assert abs(torch.corrcoef(table.double().T)[0, 1]) < 0.02
+
+
+def test_normalise_equals_a_plain_loop() -> None:
+    mean, std = [0.1, 0.5, 0.7], [0.2, 0.3, 0.4]
+    images = torch.randint(0, 256, (2, 3, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    ours = Normalise(mean, std)(images)
+    for i in range(2):
+        for c in range(3):
+            for row in range(4):
+                for column in range(5):
+                    wanted = (int(images[i, c, row, column]) / 255 - mean[c]) / std[c]
+                    assert ours[i, c, row, column].item() == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.parametrize("transform", [Scale(), Normalise([0.5], [0.25]), CropFlip(3)])
+def test_descriptions_build_the_same(transform: Any) -> None:
+    again = build_transform(describe(transform))
+    assert type(again) is type(transform)
+    assert again.arguments == transform.arguments
+
+
+def test_a_description_of_nothing_we_know() -> None:
+    assert describe(None) is None
+    assert describe(torch.clone) == "custom"
+    with pytest.raises(InputError, match="unknown transform 'scael'. Did you mean 'scale'"):
+        build_transform({"name": "scael"})
+
+
+class Spy(CropFlip):
+    """Keeps what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.seen: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, x: Tensor, table: Tensor) -> Tensor:
+        self.seen.append((x.clone(), table.clone()))
+        return super().__call__(x, table)
+
+
+def images(n: int, seed: int = 0) -> Tensor:
+    return torch.randint(0, 256, (n, 1, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def learner(augment: Any, **more: Any) -> cclfp.Learner:
+    layer = nn.Linear(36, 8, bias=False)
+    nn.init.eye_(layer.weight)
+    psi = nn.Sequential(nn.Flatten(), layer, nn.ReLU())
+    return cclfp.make("er", psi=psi, num_classes=4, memory=5, replay=3, transform=Scale(), augment=augment, **more)
+
+
+def test_current_and_replayed_images_are_augmented_afresh_and_predictions_never() -> None:
+    spy = Spy()
+    ours = learner(spy)
+    for step in range(6):
+        ours.observe(images(4, step), torch.tensor([0, 1, 2, 3]))
+    assert [len(x) for x, _ in spy.seen] == [4, 7, 7, 7, 7, 7]
+    assert [len(table) for _, table in spy.seen] == [4, 7, 7, 7, 7, 7]
+    assert ours.memory is not None
+    kept = {tuple(x.flatten().tolist()) for step in range(6) for x in images(4, step)}
+    assert {tuple(x.flatten().tolist()) for x in ours.memory.examples().x} <= kept  # the memory holds raw images
+    replayed: dict[Any, list[Any]] = {}
+    for x, table in spy.seen:
+        for image, row in zip(x[4:], table[4:], strict=True):
+            replayed.setdefault(tuple(image.flatten().tolist()), []).append(tuple(row.tolist()))
+    often = [rows for rows in replayed.values() if len(rows) > 1]
+    assert often
+    assert any(len(set(rows)) > 1 for rows in often)
+    calls = len(spy.seen)
+    ours.predict(images(9))
+    ours.logits(images(9))
+    assert len(spy.seen) == calls
+
+
+def stream() -> Stream:
+    x, y = images(60), torch.arange(60) % 4
+    task = y // 2
+    train = Examples(x, y, task)
+    rows = [(task == t).nonzero().flatten() for t in (0, 1)]
+    test = [train.rows(r) for r in rows]
+    return Stream("class", 4, [[0, 1], [2, 3]], train, rows, test)
+
+
+def test_planned_training_augments_as_observe_does() -> None:
+    planned, online = Spy(), Spy()
+    data = stream()
+    replica = Replica(learner(planned, tasks=data.classes), data, batch=7)
+    ours = learner(online, tasks=data.classes)
+    for position in (0, 1):
+        plan = replica.plan(position)
+        replica.advance()
+        for step, (current, _) in enumerate(plan.sizes):
+            part = data.train.rows(plan.rows[step, :current])
+            ours.observe(part.x, part.y, task=position)
+        ours.end_task()
+    assert len(planned.seen) == len(online.seen)
+    for (x, table), (x_online, table_online) in zip(planned.seen, online.seen, strict=True):
+        assert torch.equal(x, x_online)
+        assert torch.equal(table, table_online)
+    assert same(replica.learner, ours)
+
+
+def test_the_plan_has_a_row_of_the_table_for_every_example() -> None:
+    augment = CropFlip(4)
+    plan = plan_task(
+        torch.arange(25),
+        batch=10,
+        epochs=2,
+        replay=10,
+        memory=Memory(Reservoir(6, 0), torch.device("cpu")),
+        order=generator(0, "order", 0),
+        augment=lambda step, n: augment.draw(n, generator(0, "augmentation", step)),
+    )
+    assert plan.augment is not None
+    assert plan.augment.shape == (6, 16, 3)
+    for step, (current, replayed) in enumerate(plan.sizes):
+        n = current + replayed
+        assert torch.equal(plan.augment[step, :n], augment.draw(n, generator(0, "augmentation", step)))
+    tables = [plan.augment[step, :10] for step in range(6)]
+    assert not any(torch.equal(a, b) for i, a in enumerate(tables) for b in tables[:i])
+
+
+def test_save_load_and_go_on_augments_as_if_never_stopped(tmp_path: Any) -> None:
+    ours = learner(CropFlip(2))
+    for step in range(3):
+        ours.observe(images(4, step), torch.tensor([0, 1, 2, 3]))
+    ours.save(tmp_path / "learner.ckpt")
+    again = cclfp.load(tmp_path / "learner.ckpt", psi=learner(None).psi)
+    for step in range(3, 6):
+        for one in (ours, again):
+            one.observe(images(4, step), torch.tensor([0, 1, 2, 3]))
+    assert same(ours, again)
+    spied = learner(Spy())
+    spied.save(tmp_path / "spied.ckpt")
+    with pytest.raises(ValueError, match="augment of your own"):
+        cclfp.load(tmp_path / "spied.ckpt", psi=learner(None).psi)
+
+
+@pytest.mark.parametrize(
+    ("augment", "message"),
+    [
+        (3, "augment must have draw"),
+        (torch.clone, "augment must have draw"),
+    ],
+)
+def test_what_is_no_augmentation(augment: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        learner(augment)
+
+
+def test_an_augmentation_that_loses_examples_leaves_the_learner_as_it_was() -> None:
+    class Loses(CropFlip):
+        def __call__(self, x: Tensor, table: Tensor) -> Tensor:
+            return super().__call__(x, table)[:-1]
+
+    ours, twin = learner(Loses()), learner(Loses())
+    with pytest.raises(InputError, match=r"augment must give a tensor of as many examples as it takes \(4\)"):
+        ours.observe(images(4), torch.tensor([0, 1, 2, 3]))
+    assert same(ours, twin)
+
+
+def test_crop_and_flip_is_for_images() -> None:
+    ours = learner(CropFlip(2))
+    with pytest.raises(InputError, match=r"CropFlip takes images .* not \(4, 36\)"):
+        ours.observe(images(4).flatten(1), torch.tensor([0, 1, 2, 3]))

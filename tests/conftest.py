@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -46,3 +50,32 @@ def small_data(small_mnist: Path) -> Path:
     write_little_dataset(small_mnist, "cifar100", 100, (3, 32, 32), train=300, test=100)
     write_little_dataset(small_mnist, "tiny-imagenet", 200, (3, 64, 64), train=400, test=200)
     return small_mnist
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Answer]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """The command, called in this process."""
+
+    def call(*arguments: str | Path) -> Answer:
+        from cclfp.cli import main
+
+        monkeypatch.setattr(sys, "argv", ["cclfp", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return Answer(int(stop.value.code or 0), out, err)
+
+    return call

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+from conftest import Cli
+from PIL import Image
 
 import cclfp
-from cclfp.cli import main
 from cclfp.methods import METHODS
 from cclfp.presets import presets
-
-
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Cli = Callable[..., Answer]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    def call(*arguments: str | Path) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["cclfp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        out, err = capsys.readouterr()
-        return Answer(int(stop.value.code or 0), out, err)
-
-    return call
-
+from cclfp.streams import BENCHMARKS
+from cclfp.transforms import CropFlip, Normalise
 
 QUICK = ("run", "finetune", "split-mnist", "--seeds", "2", "--device", "cpu")
 
@@ -156,18 +131,29 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
         (["run", "er", "split-mnist", "--device", "tpu"], "device 'tpu': expected auto, cpu or cuda"),
         (["run", "er", "split-mnist", "--threads", "0"], "threads=0"),
         (["run", "er", "split-mnist", "--checkpoint-every", "-1"], "checkpoint_every=-1.0"),
-        (["run", "er", "split-mnist", "--class-order", "0,1"], "each of 0 to 9 once"),
-        (["run", "er", "split-mnist", "--class-order", "a"], "--class-order 'a'"),
-        (["run", "er", "rotated-mnist", "--class-order", "random"], "class order does not apply"),
+        (["run", "er", "split-mnist", "--class-order", "0,1"], "by number from 0 to 9 (not given: 2,3"),
+        (["run", "er", "split-mnist", "--class-order", "a"], "not a class: a"),
+        (["run", "er", "rotated-mnist", "--class-order", "random"], "a class order cannot be chosen"),
+        (["run", "er", "rotated-mnist", "--tasks", "5"], "tasks cannot be chosen"),
+        (["run", "er", "split-mnist", "--tasks", "11"], "tasks=11: expected a whole number from 1 to 10"),
+        (["run", "er", "split-mnist", "augment=on"], "split-mnist cannot be augmented"),
+        (["run", "er", "split-cifar10", "augment=maybe"], "augment=maybe: expected on or off"),
+        (["run", "er", "split-cifar10", "--backbone", "resnet"], "Did you mean 'resnet18'"),
+        (["run", "er", "split-cifar10", "--backbone", "net.py:make"], "net.py cannot be read"),
+        (["run", "er", "--images", "/nowhere"], "--images /nowhere: expected a folder of class folders, or an .npz"),
+        (["run", "er", "split-mnist", "--images", "/nowhere"], "'split-mnist' is not a setting"),
+        (["run", "erx", "--images", "/nowhere"], "unknown method 'erx'"),
+        (["show", "er", "--images", "a.png"], "--images is about a benchmark; er is a method"),
+        (["show", "split-mnist", "--images", "a.jpg"], "expected the name of a file to write that ends in .png"),
         (["run", "er", "split-mnist", "--store", "/dev/null/x"], "cannot be used as a store"),
         (["run", "er", "split-mnist", "--save", "/dev/null/x"], "learners cannot be saved in /dev/null/x"),
         (["list", "method"], "unknown list 'method'. Did you mean 'methods'?"),
-        (["show", "cclfp"], "unknown method 'cclfp'. Did you mean 'ccl-fp'?"),
+        (["show", "cclfp"], "unknown method or benchmark 'cclfp'. Did you mean 'ccl-fp'?"),
         (["data", "fetch", "minst"], "unknown dataset 'minst'. Did you mean 'mnist'?"),
         (["data", "verify", "mnist"], "mnist is not here"),
-        (["data", "import", "mnist", "/nowhere"], "/nowhere is not a folder"),
+        (["data", "import", "mnist", "/nowhere"], "there is no /nowhere"),
         (["frobnicate"], "No such command 'frobnicate'"),
-        (["run", "er"], "Missing argument 'BENCHMARK'"),
+        (["run", "er"], "expected a benchmark (cclfp list benchmarks) or images of your own"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -219,6 +205,65 @@ def test_show(method: str, cli: Cli) -> None:
     text = cli("show", method).out
     assert all(name in text for name in names)
     assert shown["reference"] in text
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_show_a_benchmark_and_draw_it(name: str, cli: Cli, small_data: Path, tmp_path: Path) -> None:
+    shown = cli("show", name, "--json", "--images", tmp_path / "tasks.png").json
+    assert len(shown["tasks"]) == BENCHMARKS[name].num_tasks
+    assert all(preset["benchmark"] == name for preset in shown["presets"])
+    with Image.open(tmp_path / "tasks.png") as page:
+        assert page.format == "PNG"
+        assert page.width <= 1600
+        colours = np.asarray(page.convert("RGB"))
+    assert len(np.unique(colours.reshape(-1, 3), axis=0)) > 100  # images, not an empty page
+    text = cli("show", name, "--images", tmp_path / "tasks.png").out
+    assert shown["tasks"][0][0] in text
+    assert f"drawn: {tmp_path / 'tasks.png'}" in text
+
+
+def test_show_a_benchmark_split_otherwise(cli: Cli) -> None:
+    tasks = cli("show", "split-cifar100", "--tasks", "3", "--class-order", "random", "--seed", "4", "--json").json[
+        "tasks"
+    ]
+    assert list(map(len, tasks)) == [34, 33, 33]
+    assert len({name for members in tasks for name in members}) == 100
+
+
+def test_run_with_a_narrow_resnet_and_augmentation(cli: Cli, small_data: Path, tmp_path: Path) -> None:
+    arguments = ("run", "er", "split-cifar10", "--backbone", "resnet18:width=2", "--seeds", "1", "augment=on,off")
+    out = cli(*arguments, "--save", tmp_path / "learners").out
+    assert "resnet18:width=2" in out
+    assert "│ on " in out
+    assert "│ off " in out
+    first, second = cli(*arguments, "--json").json["configurations"]
+    assert (first["augment"], second["augment"]) == (True, False)
+    assert first["backbone"] == {"name": "resnet18", "width": 2}
+    assert first["published"] is None
+    learners = [cclfp.load(file) for file in (tmp_path / "learners").iterdir()]
+    assert {type(learner.augment) for learner in learners} == {CropFlip, type(None)}
+    assert {type(learner.transform) for learner in learners} == {Normalise}
+    weights = [learner.psi.state_dict()["stem.weight"] for learner in learners]
+    assert not np.array_equal(*weights)
+    listed = cli("runs").out
+    assert "augment=on resnet18:width=2" in listed
+
+
+def test_run_with_a_backbone_from_a_file(cli: Cli, small_mnist: Path, tmp_path: Path) -> None:
+    file = tmp_path / "nets.py"
+    file.write_text("from torch import nn\ndef flat(): return nn.Flatten()\n")
+    answer = cli("run", "er", "split-mnist", "--backbone", f"{file}:flat", "--seeds", "2")
+    assert answer.code == 0
+    assert "nets.py:flat" in answer.out
+
+
+def test_run_with_another_split(cli: Cli, small_mnist: Path) -> None:
+    order = "9,8,7/0,1,2,3,4,5,6"
+    answer = cli("run", "er", "split-mnist", "--class-order", order, "--seeds", "1", "--json").json
+    (configuration,) = answer["configurations"]
+    assert configuration["tasks"] == [3, 7]
+    assert len(configuration["runs"][0]["accuracy_matrix"]) == 3
+    assert "2 tasks" in cli("run", "er", "split-mnist", "--class-order", order, "--seeds", "1").out
 
 
 def test_data_path_and_verify(cli: Cli, tmp_path: Path) -> None:

@@ -245,6 +245,9 @@ def test_an_archive_with_a_wrong_member(
     info = entry(member.name.replace("FOLDER", folder).replace("FIRST", first), member.type, member.linkname)
     told = told.replace("FOLDER", folder).replace("FIRST", first)
     path = little10.archive(tmp_path / "mine.tar.gz", info, publish=sum_is_right)
+    if sum_is_right and "belong" in told:  # then its authors packed it, and it is left alone
+        import_dataset(little10.source.name, path)
+        return
     start = "is not read. In it are members" if sum_is_right else "md5 .*, published .*; members"
     refused(little10, path, f"{start} .*{told}")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.tar.gz"]

@@ -265,6 +265,9 @@ def test_an_archive_with_a_wrong_member(
         file.writestr(member, b"")
     if sum_is_right:
         publish_archive(path, monkeypatch)
+        if "belong" in told:  # then its authors packed it, and it is left alone
+            import_dataset("tiny-imagenet", path)
+            return
     refused(path, f"{'is not read. In it are' if sum_is_right else 'md5 .*, published .*;'} members .*{told}")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.zip"]
 

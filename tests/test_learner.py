@@ -361,6 +361,23 @@ def test_only_observing_changes_a_learner() -> None:
     assert same(ours, twin)
 
 
+def test_predicting_takes_large_inputs_in_parts_before_and_after_training() -> None:
+    """So that many large images fit into a graphics card's memory."""
+    seen: list[int] = []
+
+    class Counts(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(x.numel())
+            return x.flatten(1)[:, :2]
+
+    ours = cclfp.make("er", psi=Counts(), num_classes=2, scenario="domain")
+    x = torch.zeros(300, 3, 64, 64)
+    assert len(ours.predict(x)) == 300
+    ours.observe(x[:4], torch.tensor([0, 1, 0, 1]))
+    assert len(ours.predict(x)) == 300
+    assert max(seen) <= 800_000
+
+
 def test_nothing_to_predict_or_to_end_yet() -> None:
     with pytest.raises(ValueError, match="no class has been seen yet"):
         learner().predict(GOOD)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cclfp.presets import find_preset
+from cclfp.presets import find_preset, presets
+from cclfp.streams import BENCHMARKS
 from cclfp.study import published
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
@@ -46,3 +47,16 @@ def test_the_makefile_has_the_commands_named() -> None:
     makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make (\w+)", README, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_the_results_are_the_presets() -> None:
+    names = {benchmark.title: benchmark.name for benchmark in BENCHMARKS.values()}
+    rows = re.findall(r"^\| ([^|]+?) \| (class|task|domain) \| (.+?) \| (.+?) \|$", README, flags=re.MULTILINE)
+    shown = {}
+    for title, scenario, *cells in rows:
+        for method, cell in zip(("er", "ccl-fp+"), cells, strict=True):
+            ours, ours_std, paper, paper_std = map(float, re.findall(r"\d+\.\d+", cell))
+            shown[method, names[title], scenario] = (ours, ours_std)
+            assert published(method, names[title], scenario, 200) == (paper, paper_std)
+    measured = {(p.method, p.benchmark, p.scenario): (p.accuracy, p.std) for p in presets()}
+    assert shown == {key: value for key, value in measured.items() if key[0] in ("er", "ccl-fp+")}

@@ -21,6 +21,7 @@ from cclfp.engine.environment import pick_device
 from cclfp.engine.job import Job, clean_up, finished
 from cclfp.engine.pool import JobReport, do_all
 from cclfp.errors import InputError
+from cclfp.methods import get_method
 from cclfp.store import Record, Store, default_store
 from cclfp.streams import get_benchmark
 from cclfp.study import Published, published
@@ -105,6 +106,7 @@ def run(
     >>> [result.mean_std("average_accuracy")["mean"] for result in results]  # doctest: +SKIP
     """
     grid = {name: check_values(name, values) for name, values in {**(settings or {}), **more_settings}.items()}
+    names = [get_method(name).name for name in check_names(methods)]
     listener = EventListener(functools.partial(report, ABOUT_ALL))
     if (benchmark is None) == (images is None):
         raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
@@ -112,7 +114,7 @@ def run(
         benchmark = import_images(images, size=image_size, split_seed=split_seed, listener=listener)
     assert benchmark is not None
     chosen = configurations(
-        check_names(methods),
+        names,
         benchmark,
         scenario,
         buffer=buffer,

@@ -28,8 +28,6 @@ def draw_stream(stream: Stream, classes: Sequence[str], title: str, path: Path) 
 
     Tasks that share all classes (domains) have one row each: an image of every class, as the task shows it.
     """
-    if path.suffix.lower() != ".png":
-        raise InputError(f"--images {path}: expected the name of a file to write that ends in .png")
     domains = stream.num_tasks > 1 and all(members == stream.classes[0] for members in stream.classes)
     largest = max(map(len, stream.classes))
     each = 1 if domains else 8 if largest <= 4 else 4 if largest <= 10 else 2
@@ -52,7 +50,8 @@ class _Page:
         self.image = (width * self.zoom, height * self.zoom)
         self.cell = each * (self.image[0] + GAP) + GAP * 3
         most = max(map(len, stream.classes))
-        self.columns = max(1, min(most, (WIDTH - 2 * MARGIN) // self.cell))
+        fit = max(1, (WIDTH - 2 * MARGIN) // self.cell)
+        self.columns = -(-most // -(-most // fit))  # as few rows as fit, and those as even as can be
         self.small, self.large = ImageFont.load_default(14), ImageFont.load_default(22)
 
     def draw(self, title: str) -> Image.Image:
@@ -61,7 +60,8 @@ class _Page:
         rows = [-(-len(members) // self.columns) for members in self.stream.classes]
         block = LINE + self.image[1] + GAP * 2  # a row of classes
         height = 2 * MARGIN + 2 * LINE + sum(LINE + GAP + n * block + GAP * 2 for n in rows)
-        width = 2 * MARGIN + max(self.columns * self.cell, 500)
+        title = title.replace("×", "x")  # which Pillow's own font lacks
+        width = 2 * MARGIN + max(self.columns * self.cell, round(self.large.getlength(title)))
         page = Image.new("RGB", (width, height), PAPER)
         canvas = ImageDraw.Draw(page)
         canvas.text((MARGIN, MARGIN), title, fill=INK, font=self.large)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cclfp.cli.output import JsonOption, hyperparameters, number, plus_minus, print_json, print_table
+from cclfp.cli.progress import progress
 from cclfp.errors import InputError, unknown
 
 
@@ -43,6 +45,8 @@ def show(
     from cclfp.methods import METHODS
     from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, is_benchmark
 
+    if images is not None and images.suffix.lower() != ".png":
+        raise InputError(f"--images {images}: expected the name of a file to write that ends in .png")
     if is_benchmark(name):
         benchmark = get_benchmark(name)
         order, sizes = benchmark.split_into(tasks, class_order)
@@ -92,10 +96,13 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
 
 
 def _draw(benchmark: Any, order: Any, sizes: Any, seed: int, path: Path) -> None:
+    from cclfp.data import EventListener, fetch
     from cclfp.pictures import draw_stream
 
+    with progress() as shown:
+        fetch(benchmark.dataset, EventListener(functools.partial(shown.update, -1)))
     stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
-    draw_stream(stream, benchmark.classes, f"{benchmark.title}: {benchmark.description}", path)
+    draw_stream(stream, benchmark.classes, f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}", path)
 
 
 def _method(name: str) -> dict[str, Any]:

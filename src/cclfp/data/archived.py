@@ -91,5 +91,6 @@ class ArchivedSource(Source):
                 f"({path.stat().st_size:,} bytes, published {self.archive.size:,}); "
                 f"{diagnose(path, required, optional)}. Nothing was kept of it"
             )
-        files = read_members(path, required, optional, listener, f"{self.name}: reading")
+        # It is the published archive, to the byte: what else its authors packed does no harm.
+        files = read_members(path, required, None, listener, f"{self.name}: reading")
         return self.decode({name.removeprefix(start): content for name, content in files.items()}, str(path), listener)

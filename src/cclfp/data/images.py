@@ -174,12 +174,12 @@ class _Npz:
 
     def read(self) -> tuple[Arrays, list[str]]:
         try:
-            with np.load(self.path, allow_pickle=False) as file:
-                missing = [name for name in ARRAYS if name not in file.files]
+            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                missing = [name for name in ARRAYS if name not in archive.files]
                 if missing:
-                    found = ", ".join(file.files) or "nothing"
+                    found = ", ".join(archive.files) or "nothing"
                     raise InputError(f"{self.path} lacks {', '.join(missing)}; it has {found}")
-                loaded = {name: file[name] for name in ARRAYS}
+                loaded = {name: archive[name] for name in ARRAYS}
         except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
             if isinstance(error, InputError):
                 raise

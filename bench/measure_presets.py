@@ -2,7 +2,7 @@
 
     .venv/bin/python bench/measure_presets.py [--seeds 5] [--method M] [--benchmark B]
 
-Runs the commands that ``cclfp show METHOD`` lists, in a store of their own, and takes about ten minutes on two cores for
+Runs the commands that ``cclfp show METHOD`` lists, in a store of their own: about ten minutes on two cores for
 the MNIST streams; the others want a graphics card.
 """
 

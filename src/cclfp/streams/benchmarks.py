@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -139,18 +139,22 @@ class Benchmark:
 
 
 def _groups(order: object) -> tuple[tuple[int | str, ...] | str | None, tuple[int, ...] | None]:
-    if order is None or order == "random":
+    """The classes in order, and how many each task has where the order says."""
+    if order is None or (isinstance(order, str) and order == "random"):
         return order, None
     if isinstance(order, str):
-        groups = [[c.strip() for c in group.split(",")] for group in order.split("/")]
-        order = groups if len(groups) > 1 else groups[0]
-    if not isinstance(order, Sequence) or not order:
+        texts = [[c.strip() for c in group.split(",")] for group in order.split("/")]
+        given: list[Any] = texts if len(texts) > 1 else texts[0]
+    else:
+        given = list(order) if isinstance(order, Iterable) else []
+    if not given:
         raise InputError(f"class order {order!r}: expected 'random', classes, or the classes of each task")
-    if all(isinstance(group, Sequence) and not isinstance(group, str) for group in order):
-        if not all(order):
-            raise InputError(f"class order {order!r}: a task without classes")
-        return tuple(c for group in order for c in group), tuple(len(group) for group in order)
-    return tuple(order), None
+    if not all(isinstance(group, Iterable) and not isinstance(group, str) for group in given):
+        return tuple(given), None
+    groups = [list(group) for group in given]
+    if not all(groups):
+        raise InputError(f"class order {order!r}: a task without classes")
+    return tuple(c for group in groups for c in group), tuple(map(len, groups))
 
 
 def _few(names: list[str]) -> str:

@@ -50,7 +50,8 @@ def test_a_step_compiles_without_a_break(row: dict[str, Any]) -> None:
     learner.begin_task()
     raw = stream.train.rows(torch.arange(20))
     mask = learner.expect(torch.tensor(stream.task_ids(0))).train(raw.task)
-    arguments = (*learner._model, learner._state, Batch(raw.x, raw.y, raw.task, mask, 10), learner._hyper)
+    batch = Batch(raw.x, raw.y, raw.task, mask, 10, torch.arange(10), torch.arange(10) % 2 == 0)
+    arguments = (*learner._model, learner._state, batch, learner._hyper)
     eager = learner._method.step(*arguments)
     compiled = torch.compile(learner._method.step, fullgraph=True, backend="aot_eager")(*arguments)
     for a, b in zip(tree_leaves(eager), tree_leaves(compiled), strict=True):

@@ -562,7 +562,7 @@ def test_load_says_what_is_missing(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="is damaged"):
             cclfp.load(path, psi=psi())
     torch.save({"a": 1}, path)
-    with pytest.raises(ValueError, match="is not a 'cclfp learner 1' file"):
+    with pytest.raises(ValueError, match="is not a 'cclfp learner 2' file"):
         cclfp.load(path)
 
 

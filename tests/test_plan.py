@@ -7,10 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cclfp.engine.plan import plan_task
-from cclfp.memory import Memory, Reservoir
+from cclfp.memory import Memory
 from cclfp.methods import METHODS
 from cclfp.randomness import generator
+from cclfp.schedules import Reservoir
 from cclfp.testing import Case
+
+TASKS = torch.zeros(200, dtype=torch.int64)
 
 
 @settings(deadline=None)
@@ -24,7 +27,9 @@ from cclfp.testing import Case
 def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
     memory = Memory(Reservoir(size, seed), torch.device("cpu"))
     rows = torch.arange(100, 100 + n)
-    plan = plan_task(rows, batch=batch, epochs=epochs, replay=7, memory=memory, order=generator(seed, "order", 0))
+    plan = plan_task(
+        rows, TASKS, batch=batch, epochs=epochs, replay=7, memory=memory, order=generator(seed, "order", 0)
+    )
     assert len(plan.sizes) == epochs * -(-n // batch)
     seen: set[int] = set()
     passed: list[int] = []
@@ -34,6 +39,10 @@ def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
         assert line[current + replayed :] == [-1] * (len(line) - current - replayed)
         assert len(old) == min(7, size, len(passed))
         assert set(old) <= seen
+        slots = plan.slots[step].tolist()
+        assert len(set(slots[:replayed])) == replayed
+        assert slots[replayed:] == [-1] * (len(slots) - replayed)
+        assert not plan.settled[step].any()  # no task has ended yet
         seen |= set(now)
         passed += now
     for epoch in range(epochs):
@@ -42,10 +51,11 @@ def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
     assert plan.schedule is not None
     assert len(plan.memory) == min(size, epochs * n) == len(plan.schedule)
     assert set(plan.memory.tolist()) <= set(rows.tolist())
+    assert plan.current.tolist() == passed
 
 
 def test_without_memory_nothing_is_replayed() -> None:
-    plan = plan_task(torch.arange(25), batch=10, epochs=1, replay=0, memory=None, order=generator(0, "order", 0))
+    plan = plan_task(torch.arange(25), TASKS, batch=10, epochs=1, replay=0, memory=None, order=generator(0, "order", 0))
     assert plan.sizes == [(10, 0), (10, 0), (5, 0)]
     assert len(plan.memory) == 0
 
@@ -61,7 +71,9 @@ def test_the_seed_orders_the_examples() -> None:
 
 def test_orders_differ_between_epochs_and_tasks() -> None:
     def order(task: int) -> list[int]:
-        plan = plan_task(torch.arange(20), batch=20, epochs=2, replay=0, memory=None, order=generator(0, "order", task))
+        plan = plan_task(
+            torch.arange(20), TASKS, batch=20, epochs=2, replay=0, memory=None, order=generator(0, "order", task)
+        )
         return plan.rows.flatten().tolist()
 
     assert order(0) == order(0) != order(1)

@@ -14,8 +14,9 @@ import cclfp
 from cclfp.engine.plan import plan_task
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
-from cclfp.memory import Examples, Memory, Reservoir
+from cclfp.memory import Examples, Memory
 from cclfp.randomness import generator
+from cclfp.schedules import Reservoir
 from cclfp.streams import Stream
 from cclfp.testing import same
 from cclfp.transforms import CropFlip, Normalise, Scale, build_transform, describe
@@ -174,6 +175,7 @@ def test_the_plan_has_a_row_of_the_table_for_every_example() -> None:
     augment = CropFlip(4)
     plan = plan_task(
         torch.arange(25),
+        torch.zeros(25, dtype=torch.int64),
         batch=10,
         epochs=2,
         replay=10,

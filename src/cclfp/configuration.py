@@ -128,7 +128,7 @@ def configurations(
                     buffer=buffer if kind.schedule is not None else None,
                     hyperparameters=dataclasses.asdict(kind.hyper(scenario, **given)),
                     batch=protocol["batch"],
-                    replay=protocol["replay"] if kind.schedule is not None else None,
+                    replay=protocol["replay"] if _replays(kind) else None,
                     epochs=protocol["epochs"],
                     augment=augment,
                     class_order=order,
@@ -140,8 +140,12 @@ def configurations(
 
 
 def _settings_of(kind: type[Method]) -> list[str]:
-    protocol = [name for name in PROTOCOL if kind.schedule is not None or name != "replay"]
+    protocol = [name for name in PROTOCOL if _replays(kind) or name != "replay"]
     return [field.name for field in dataclasses.fields(kind.Hyper)] + protocol + ["augment"]
+
+
+def _replays(kind: type[Method]) -> bool:
+    return kind.schedule is not None and kind.replays
 
 
 def show_value(value: float) -> str:

@@ -15,7 +15,7 @@ from cclfp._version import __version__
 from cclfp.checks import as_tensor, check_device, check_psi, check_tasks, check_whole, device_of
 from cclfp.errors import InputError
 from cclfp.files import write_atomic
-from cclfp.memory import Examples, Memory
+from cclfp.memory import Examples, Memory, Replayed
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import State
 from cclfp.nets import describe_backbone, linear
@@ -26,7 +26,7 @@ from cclfp.transforms import Augmentation, Transform, describe
 
 Task = int | Sequence[int] | Tensor
 
-FORMAT = "cclfp learner 1"
+FORMAT = "cclfp learner 2"
 MAX_TASKS = 10_000  # the table of each task's classes has a row for every id up to the largest
 PROBE = 10  # examples that show how many features psi gives
 CHUNK = 800_000  # numbers a forward pass takes at once when predicting: 1,000 of MNIST's images, 65 of 64×64
@@ -54,6 +54,7 @@ class Learner:
         seed: int,
         scenario: str,
         tasks: Sequence[Sequence[int]] | None,
+        num_tasks: int | None,
         transform: Transform | None,
         predict_transform: Transform | None,
         augment: Augmentation | None,
@@ -64,7 +65,14 @@ class Learner:
         num_classes = check_whole("num_classes", num_classes, at_least=1)
         seed = check_whole("seed", seed, at_least=0)
         method.check_scenario(scenario)
-        mask = ClassMask(scenario, num_classes, check_tasks(tasks, num_classes))
+        declared = check_tasks(tasks, num_classes)
+        mask = ClassMask(scenario, num_classes, declared)
+        if num_tasks is not None:
+            num_tasks = check_whole("num_tasks", num_tasks, at_least=1)
+            if declared is not None and num_tasks != len(declared):
+                raise InputError(f"num_tasks={num_tasks}, but tasks declares {len(declared)}")
+        elif declared is not None:
+            num_tasks = len(declared)
         check_psi(psi)
         for name, function in (("transform", transform), ("predict_transform", predict_transform)):
             if function is not None and not callable(function):
@@ -75,7 +83,7 @@ class Learner:
         self.psi = psi
         self._mode = psi_mode(psi)  # as it was given, whatever the user does with psi later
         self.f: nn.Linear | None = None  # made at the first batch, which tells how many features psi gives
-        self.num_classes, self.scenario, self.seed = num_classes, scenario, seed
+        self.num_classes, self.num_tasks, self.scenario, self.seed = num_classes, num_tasks, scenario, seed
         self.replay = 0
         self.transform = transform
         self.predict_transform = transform if predict_transform is None else predict_transform
@@ -90,8 +98,9 @@ class Learner:
         self.device = check_device(device) if device is not None else device_of(psi)
         self.memory = None
         if method.schedule is not None:
-            self.replay = check_whole("replay", replay, at_least=1)
-            self.memory = Memory(method.schedule(check_whole("memory", memory, at_least=1), seed), self.device)
+            self.replay = check_whole("replay", replay, at_least=1) if method.replays else 0
+            schedule = method.schedule(check_whole("memory", memory, at_least=1), seed, num_tasks)
+            self.memory = Memory(schedule, self.device, keeps_task=method.keeps_task)
         self.to(self.device)
 
     def __repr__(self) -> str:
@@ -113,25 +122,35 @@ class Learner:
         """
         new = self._check_batch(x, y, task)
         before = (self.f, self._like, self._state, self._in_task, self._classes)
-        schedule = self.memory.schedule.state_dict() if self.memory is not None else {}
+        drawn = self.memory.schedule.position() if self.memory is not None else None
         try:
             self.prepare_for(new)
             mask = self._see(new.y, new.task)
-            batch = new
+            batch, tasks, slots = new, new.task.tolist(), list[int]()
+            settled: list[bool] = []
             if self.memory is not None:
                 self.memory.make_room(new)
-                old = self.memory.read(self.memory.schedule.draw(self.replay))
+                slots = self.memory.schedule.draw(self.replay, tasks)
+                settled = [self.memory.schedule.is_settled(slot) for slot in slots]
+            if slots:
+                assert self.memory is not None
+                old = self.memory.read(slots)
                 batch = Examples(*(torch.cat(pair) for pair in zip(new, old, strict=True)))
             self.begin_task()
+            replayed = Replayed(
+                torch.tensor(slots, dtype=torch.int64, device=self.device),
+                torch.tensor(settled, dtype=torch.bool, device=self.device),
+            )
             table = self.draw_augmentation(self.steps, len(batch.y))
-            self.train_step(batch, mask.train(batch.task), len(new.y), table, check=True)
+            self.train_step(batch, mask.train(batch.task), len(new.y), replayed, table, check=True)
         except BaseException:
             self.f, self._like, self._state, self._in_task, self._classes = before
-            if self.memory is not None:
-                self.memory.schedule.load_state_dict(schedule)
+            if self.memory is not None and drawn is not None:
+                self.memory.schedule.rewind(drawn)
             raise
         if self.memory is not None:
-            self.memory.write(new, self.memory.schedule.place(len(new.y)))
+            self.memory.write(new, self.memory.schedule.place(tasks))
+            self.memory.hold(new)
 
     def end_task(self) -> None:
         """Say that a task is over: what a method does then (CCL-FP copies psi to psi_old) it does here."""
@@ -139,6 +158,8 @@ class Learner:
             raise InputError("end_task() without an observe() since the last task ended: there is no task to end")
         with torch.no_grad():
             self._state = self._method.end_task(*self._model, self._state, self._hyper, self._context())
+        if self.memory is not None:
+            self.memory.end_task()
         self._in_task = False
         self.tasks_done += 1
 
@@ -194,6 +215,7 @@ class Learner:
             "method": self.method_name,
             "hyper": dataclasses.asdict(self.hyper),
             "num_classes": self.num_classes,
+            "num_tasks": self.num_tasks,
             "scenario": self.scenario,
             "seed": self.seed,
             "replay": self.replay,
@@ -251,9 +273,18 @@ class Learner:
         return self.augment.draw(n, generator(self.seed, "augmentation", step))
 
     def train_step(
-        self, raw: Examples, mask: Tensor, n_current: int, table: Tensor | None, *, check: bool = False
+        self,
+        raw: Examples,
+        mask: Tensor,
+        n_current: int,
+        replayed: Replayed,
+        table: Tensor | None,
+        *,
+        check: bool = False,
     ) -> None:
-        """One step on raw examples, the first ``n_current`` of them new. Nothing changes if it raises.
+        """One step on raw examples, the first ``n_current`` of them new, the others ``replayed``.
+
+        Nothing changes if it raises.
 
         ``table`` says how they are augmented, as :meth:`draw_augmentation` gave it for this step. ``check`` looks
         whether the transformed examples are finite, which costs a wait for the device.
@@ -263,7 +294,7 @@ class Learner:
             x = self._prepare(x, self.transform)
             if check and not torch.isfinite(x).all():
                 raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
-            batch = Batch(x, raw.y, raw.task, mask, n_current)
+            batch = Batch(x, raw.y, raw.task, mask, n_current, *replayed)
             params, buffers, state = self._method.step(*self._model, self._state, batch, self._hyper)
         with torch.no_grad():
             for ours, new in ((self._network.params, params), (self._network.buffers, buffers)):
@@ -420,6 +451,7 @@ def make(
     seed: int = 0,
     scenario: str = "class",
     tasks: Sequence[Sequence[int]] | None = None,
+    num_tasks: int | None = None,
     transform: Transform | None = None,
     predict_transform: Transform | None = None,
     augment: Augmentation | None = None,
@@ -449,6 +481,9 @@ def make(
     tasks
         The classes of each task. A task's classes all count as seen from its first batch on. Without it, a class
         counts once an example of it was observed.
+    num_tasks
+        How many tasks there will be, for methods that split their memory evenly over them; as many as ``tasks`` has by
+        default. Where neither is given, the shares of past tasks shrink as tasks come.
     transform
         Applied to raw inputs, in training and when predicting: normalise here. Where it is random it draws from the
         seed.
@@ -482,6 +517,7 @@ def make(
         seed=seed,
         scenario=scenario,
         tasks=tasks,
+        num_tasks=num_tasks,
         transform=transform,
         predict_transform=predict_transform,
         augment=augment,

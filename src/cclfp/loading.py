@@ -16,7 +16,7 @@ from cclfp.transforms import Augmentation, Transform, build_transform
 
 # What reading the state of a file that is not as it was written can raise, besides InputError.
 DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError)
-NEEDED = ("method", "hyper", "num_classes", "scenario", "seed", "replay", "memory_size")
+NEEDED = ("method", "hyper", "num_classes", "num_tasks", "scenario", "seed", "replay", "memory_size")
 NEEDED_CODE = ("backbone", "transform", "predict_transform", "augment")
 
 
@@ -70,6 +70,7 @@ def load(
         seed=state["seed"],
         scenario=state["scenario"],
         tasks=None,
+        num_tasks=state["num_tasks"],
         replay=state["replay"],
         device=device,
         hyper=state["hyper"],

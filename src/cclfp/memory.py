@@ -1,4 +1,4 @@
-"""The replay memory: which slots are read and written (a schedule that never looks at the model), what they hold."""
+"""The replay memory: examples in the slots of a schedule."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cclfp.errors import InputError
-from cclfp.randomness import generator
+from cclfp.schedules import Exemplars, Schedule
 
 
 class Examples(NamedTuple):
@@ -25,79 +25,28 @@ class Examples(NamedTuple):
         return Examples(self.x.to(device), self.y.to(device), self.task.to(device))
 
 
-class Reservoir:
-    """Reservoir sampling (Vitter's algorithm R) and uniform replay, as a schedule of slots.
+class Replayed(NamedTuple):
+    """Where replayed examples come from: their slots, and whether each was there when the last task ended."""
 
-    It sees only how many examples pass, so a whole task can be scheduled before it is trained; draws come one by one
-    from their own generators, so scheduling ahead and step by step give the same slots.
-
-    >>> reservoir = Reservoir(size=3, seed=0)
-    >>> reservoir.place(2), len(reservoir)
-    ([0, 1], 2)
-    >>> sorted(reservoir.draw(10))
-    [0, 1]
-    """
-
-    def __init__(self, size: int, seed: int) -> None:
-        self.size = size
-        self.seen = 0
-        self._draws = generator(seed, "replay")
-        self._places = generator(seed, "memory")
-
-    def __len__(self) -> int:
-        return min(self.seen, self.size)
-
-    def draw(self, k: int) -> list[int]:
-        """min(k, filled) different filled slots, every set of them equally likely (Floyd's algorithm)."""
-        filled = len(self)
-        k = min(k, filled)
-        chosen: list[int] = []
-        for top, u in zip(range(filled - k, filled), _uniform(k, self._draws), strict=True):
-            slot = int(u * (top + 1))
-            chosen.append(top if slot in chosen else slot)
-        return chosen
-
-    def place(self, n: int) -> list[int]:
-        """The slot each of the next n examples goes to, or -1 where it is not kept (or is overwritten at once)."""
-        slots: list[int] = []
-        for count, u in zip(range(self.seen, self.seen + n), _uniform(n, self._places), strict=True):
-            slot = count if count < self.size else int(u * (count + 1))
-            slots.append(slot if slot < self.size else -1)
-        self.seen += n
-        taken: set[int] = set()
-        for i in reversed(range(n)):
-            if slots[i] in taken:
-                slots[i] = -1
-            taken.add(slots[i])
-        return slots
-
-    def __deepcopy__(self, memo: object) -> Reservoir:
-        twin = type(self)(self.size, 0)
-        twin.load_state_dict(self.state_dict())
-        return twin
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"seen": self.seen, "draws": self._draws.get_state(), "places": self._places.get_state()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seen = state["seen"]
-        self._draws.set_state(state["draws"].cpu())
-        self._places.set_state(state["places"].cpu())
-
-
-def _uniform(n: int, g: torch.Generator) -> list[float]:
-    # float64: u * (count + 1) keeps every slot reachable for any stream length.
-    return torch.rand(n, dtype=torch.float64, generator=g).tolist()
+    slots: Tensor
+    settled: Tensor
 
 
 class Memory:
-    """Examples in the slots of a schedule: copies of its own, or rows of a stream that is in memory anyway."""
+    """Examples in the slots of a schedule: copies of its own, or rows of a stream that is in memory anyway.
 
-    def __init__(self, schedule: Reservoir, device: torch.device) -> None:
+    With ``keeps_task`` it holds the current task besides, until the task's end, for a method that chooses then what to
+    keep of it.
+    """
+
+    def __init__(self, schedule: Schedule, device: torch.device, *, keeps_task: bool = False) -> None:
         self.schedule = schedule
         self.device = device
+        self.keeps_task = keeps_task
         self._pool: Examples | None = None
         self._rows: Tensor | None = None  # slot -> row of the pool; None: the pool is the memory's own, slot = row
+        self._current: list[Examples] = []  # of the current task, as it came
+        self._current_rows: Tensor | None = None  # the same as rows of the pool, where it is a stream's
 
     @property
     def size(self) -> int:
@@ -122,6 +71,8 @@ class Memory:
 
     def make_room(self, new: Examples) -> None:
         """Have room for ``new`` (and what is held) in storage of the memory's own, which grows with what comes."""
+        if self.keeps_task:  # nothing enters the memory during a task
+            return
         needed = min(self.size, len(self) + len(new.y))
         if len(self) and self._rows is None and self._pool is not None and len(self._pool.y) >= needed:
             return
@@ -137,6 +88,8 @@ class Memory:
 
     def write(self, new: Examples, slots: list[int]) -> None:
         """Copy ``new`` into ``slots`` (-1: not kept), as ``schedule.place`` gave them, after ``make_room``."""
+        if self.keeps_task:
+            return
         assert self._pool is not None
         kept = [i for i, slot in enumerate(slots) if slot >= 0]
         source = torch.tensor(kept, dtype=torch.int64, device=self.device)
@@ -144,9 +97,45 @@ class Memory:
         for ours, theirs in zip(self._pool, new, strict=True):
             ours[target] = theirs[source]
 
-    def point_to(self, pool: Examples, rows: Tensor, schedule: Reservoir) -> None:
-        """Hold rows of ``pool`` (one a filled slot) instead of copies, as a schedule that has moved on says."""
+    def point_to(self, pool: Examples, rows: Tensor, schedule: Schedule, current: Tensor) -> None:
+        """Hold rows of ``pool`` (one a filled slot) instead of copies, as a schedule that has moved on says.
+
+        ``current`` are the rows of the task that was trained, in the order they came.
+        """
         self._pool, self._rows, self.schedule = pool, rows, schedule
+        self._current_rows = current if self.keeps_task else None
+
+    def hold(self, new: Examples) -> None:
+        """Keep these until the task's end."""
+        if self.keeps_task:
+            self._current.append(new)
+
+    def current(self) -> Examples:
+        """The current task so far, in the order it came."""
+        if self._current_rows is not None:
+            assert self._pool is not None
+            return self._pool.rows(self._current_rows)
+        if not self._current:
+            empty = torch.empty(0, dtype=torch.int64, device=self.device)
+            return Examples(empty, empty, empty)
+        return Examples(*(torch.cat(tensors) for tensors in zip(*self._current, strict=True)))
+
+    def keep(self, slots: Tensor, current: Tensor) -> None:
+        """Hold what these slots held and, after it, these of the current task: a method's choice at a task's end."""
+        assert isinstance(self.schedule, Exemplars), "only exemplars are chosen by the method"
+        if self._current_rows is not None:
+            assert self._rows is not None
+            self._rows = torch.cat([self._rows[slots], self._current_rows[current]])
+        else:
+            held, new = self.examples(), self.current().rows(current)
+            parts = [held.rows(slots), new] if len(held.y) else [new]
+            self._pool = Examples(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+        self.schedule.keep(len(slots) + len(current))
+
+    def end_task(self) -> None:
+        """Let go of the task that ended."""
+        self._current, self._current_rows = [], None
+        self.schedule.end_task()
 
     @property
     def rows(self) -> Tensor:
@@ -160,6 +149,7 @@ class Memory:
     def to(self, device: torch.device) -> None:
         if self._pool is not None:
             self._pool, self._rows = self.examples().to(device), None
+        self._current = [part.to(device) for part in self._current]
         self.device = device
 
     def state_dict(self, *, copies: bool) -> dict[str, Any]:
@@ -167,7 +157,8 @@ class Memory:
         if not copies and self._rows is not None:
             return {"schedule": self.schedule.state_dict(), "rows": self._rows}
         held = {name: tensor.clone() for name, tensor in self.examples()._asdict().items()}  # not the room beside them
-        return {"schedule": self.schedule.state_dict(), "examples": held}
+        state = {"schedule": self.schedule.state_dict(), "examples": held}
+        return state | ({"current": self.current()._asdict()} if self.keeps_task else {})
 
     def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
         self.schedule.load_state_dict(state["schedule"])
@@ -178,3 +169,5 @@ class Memory:
             stored = Examples(**state["examples"])
             self._pool = Examples(*(t.clone() for t in stored)).to(self.device) if len(stored.y) else None
             self._rows = None
+        current = Examples(**state["current"]) if "current" in state else None
+        self._current = [current.to(self.device)] if current is not None and len(current.y) else []

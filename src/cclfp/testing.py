@@ -278,14 +278,15 @@ def steps_purely(case: Case) -> None:
         learner.begin_task()
         raw = stream.train.rows(torch.arange(20) + 20 * seed)
         mask = learner.expect(torch.tensor(stream.task_ids(0))).train(raw.task)
-        batch = (_halve(raw.x), raw.y, raw.task, mask)
+        slots = torch.arange(10) + 10 * seed
+        batch = (_halve(raw.x), raw.y, raw.task, mask, slots, slots % 2 == 0)
         given = (*learner._model, learner._state, batch, dict(vars(learner._hyper)))
         arguments.append(tree_map(lambda t: t.detach().clone(), given))
 
     def step(params: Tensors, buffers: Tensors, state: State, batch: Any, hyper: dict[str, Tensor]) -> Any:
         numbers = type(learner.hyper)(**hyper)  # type: ignore[arg-type]
-        x, y, task, mask = batch
-        return learner._method.step(params, buffers, state, Batch(x, y, task, mask, 10), numbers)
+        x, y, task, mask, slots, settled = batch
+        return learner._method.step(params, buffers, state, Batch(x, y, task, mask, 10, slots, settled), numbers)
 
     try:
         together = torch.func.vmap(step)(*tree_map(lambda *several: torch.stack(several), *arguments))

@@ -8,6 +8,7 @@ import torch
 
 from cclfp.engine.plan import Plan
 from cclfp.learner import Learner
+from cclfp.memory import Replayed
 from cclfp.streams import Stream
 
 
@@ -25,8 +26,9 @@ def train_task(
         size = current + replayed
         raw = stream.train.rows(plan.rows[step, :size])
         table = None if plan.augment is None else plan.augment[step, :size]
-        learner.train_step(raw, mask.train(raw.task), current, table)
+        replayed_from = Replayed(plan.slots[step, :replayed], plan.settled[step, :replayed])
+        learner.train_step(raw, mask.train(raw.task), current, replayed_from, table)
         progress(step + 1)
     if learner.memory is not None and plan.schedule is not None:
-        learner.memory.point_to(stream.train, plan.memory, plan.schedule)
+        learner.memory.point_to(stream.train, plan.memory, plan.schedule, plan.current)
     learner.end_task()

@@ -174,7 +174,7 @@ def _replica(job: Job, engine: dict[str, Any]) -> Replica:
             psi=make_psi(backbone, stream.train.x.shape[1:], job.seed),
             num_classes=stream.num_classes,
             memory=configuration.buffer or 0,
-            replay=configuration.replay or 0,
+            replay=configuration.replay or 1,
             seed=job.seed,
             scenario=configuration.scenario,
             tasks=stream.classes,

@@ -42,6 +42,7 @@ class Replica:
         learner = self.learner
         plan = plan_task(
             self.stream.train_rows[position],
+            self.stream.train.task,
             batch=self.batch,
             epochs=self.epochs,
             replay=learner.replay,

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from cclfp.errors import InputError, unknown
-from cclfp.memory import Memory, Reservoir
+from cclfp.memory import Memory
 from cclfp.network import Network, Tensors
 from cclfp.randomness import generator
 from cclfp.scenarios import SCENARIOS, ClassMask, check_scenario
+from cclfp.schedules import Schedule
 
 State = dict[str, Any]  # nested dictionaries of tensors
 
@@ -34,6 +35,8 @@ class Batch:
     task: Tensor
     mask: Tensor  # examples x classes: which classes each example may choose from
     n_current: int
+    slots: Tensor  # the slot each replayed example has in the memory
+    settled: Tensor  # for each replayed example whether it was in its slot when the last task ended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Method:
     A method of your own:
 
     >>> from cclfp.losses import cross_entropy
-    >>> from cclfp.memory import Reservoir
+    >>> from cclfp.schedules import Reservoir
     >>> class Half(Method):
     ...     "Replay at half weight."
     ...     name = "half"
@@ -98,7 +101,9 @@ class Method:
     reference: ClassVar[str] = ""
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
     refuses: ClassVar[dict[str, str]] = {}  # scenarios it is not defined for, and why
-    schedule: ClassVar[type[Reservoir] | None] = None  # how a memory is filled and replayed; None: there is none
+    schedule: ClassVar[type[Schedule] | None] = None  # how a memory is filled and replayed; None: there is none
+    replays: ClassVar[bool] = True  # a batch has examples from the memory, where there is one
+    keeps_task: ClassVar[bool] = False  # the memory holds the current task besides, until its end
     joint: ClassVar[bool] = False  # trains on one shuffled stream of all tasks
 
     def __init__(self, net: Network) -> None:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from cclfp.losses import contrastive_rehearsal, cross_entropy, distances, propagate, supervised_contrastive
-from cclfp.memory import Reservoir
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
 from cclfp.network import Tensors
+from cclfp.schedules import Reservoir
 
 REFERENCE = "Han & Guo 2021, Contrastive Continual Learning with Feature Propagation"
 

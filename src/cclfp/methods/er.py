@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from cclfp.losses import cross_entropy
-from cclfp.memory import Reservoir
 from cclfp.methods.base import Batch, Method, State
 from cclfp.network import Tensors
+from cclfp.schedules import Reservoir, Schedule
 
 
 class ER(Method):
@@ -17,7 +17,7 @@ class ER(Method):
 
     name = "er"
     reference = "Chaudhry et al. 2019, On Tiny Episodic Memories in Continual Learning (ER-Reservoir)"
-    schedule: ClassVar[type[Reservoir] | None] = Reservoir
+    schedule: ClassVar[type[Schedule] | None] = Reservoir
 
     def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
         z, buffers = self.net.features(params, buffers, batch.x)

@@ -257,6 +257,71 @@ def test_run_with_a_backbone_from_a_file(cli: Cli, small_mnist: Path, tmp_path: 
     assert "nets.py:flat" in answer.out
 
 
+MINE = """
+import dataclasses
+from cclfp.losses import cross_entropy
+from cclfp.methods import Hyperparameters, Method, setting
+from cclfp.schedules import Reservoir
+
+@dataclasses.dataclass(frozen=True)
+class MineHyper(Hyperparameters):
+    weight: float = setting(0.5, "weight of the replayed examples", low=0)
+
+class Mine(Method):
+    "Replay at a weight."
+    name = "mine"
+    reference = "nobody, never"
+    Hyper = MineHyper
+    schedule = Reservoir
+
+    def loss(self, params, buffers, state, batch, hyper):
+        z, buffers = self.net.features(params, buffers, batch.x)
+        logits, n = self.net.classify(params, z), batch.n_current
+        loss = cross_entropy(logits[:n], batch.y[:n], batch.mask[:n])
+        if n < len(batch.y):
+            loss = loss + hyper.weight * cross_entropy(logits[n:], batch.y[n:], batch.mask[n:])
+        return loss, buffers
+
+class Thief(Mine):
+    name = "er"
+
+class Nameless(Method):
+    pass
+"""
+
+
+def test_run_a_method_of_ones_own(cli: Cli, small_mnist: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    arguments = ("run", f"er,{file}:Mine", "split-mnist", "weight=0.2,0.4", "--seeds", "2")
+    answer = cli(*arguments, "--save", tmp_path / "learners")
+    assert answer.code == 0
+    assert answer.out.count("│ mine ") == 2
+    assert "6/6" in answer.err
+    er, first, second = cli(*arguments, "--json").json["configurations"]
+    assert (er["method_file"], first["method"], first["hyperparameters"]["weight"]) == (None, "mine", 0.2)
+    assert first["method_file"]["object"] == "Mine"
+    assert second["hyperparameters"]["weight"] == 0.4
+    assert "mine" in cli("runs", "--method", "mine").out
+    shown = cli("show", f"{file}:Mine", "--json").json
+    assert [knob["name"] for knob in shown["hyperparameters"]] == ["lr", "weight"]
+    saved = next((tmp_path / "learners").glob("mine*"))
+    with pytest.raises(cclfp.InputError, match=r"a learner of mine, which does not ship with cclfp: give the class"):
+        cclfp.load(saved)
+    assert cclfp.load(saved, method=f"{file}:Mine").method_name == "mine"
+    file.write_text(MINE.replace("0.5, ", "0.7, "))
+    assert "[6/6]" in cli(*arguments).err  # another method now
+    for name, message in (
+        ("Thief", "has the name 'er' of a method that ships with cclfp"),
+        ("Nameless", "has the name None: expected a text"),
+        ("MineHyper", "mine.py:MineHyper is not a method"),
+        ("Nothing", "has no function or class 'Nothing'"),
+    ):
+        refused = cli("run", f"{file}:{name}", "split-mnist")
+        assert refused.code == 2
+        assert message in refused.err
+
+
 def test_run_with_another_split(cli: Cli, small_mnist: Path) -> None:
     order = "9,8,7/0,1,2,3,4,5,6"
     answer = cli("run", "er", "split-mnist", "--class-order", order, "--seeds", "1", "--json").json

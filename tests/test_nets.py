@@ -154,9 +154,9 @@ def test_a_backbone_from_a_file(file: Path) -> None:
         ("resnet18:width=0", "expected resnet18 or resnet18:width=N"),
         ("resnet18:depth=3", "expected resnet18 or resnet18:width=N"),
         ("mlp:width=x", "expected mlp or mlp:width=N"),
-        ("{file}", "expected .*my nets.py:NAME"),
-        ("{file}:nothing", "has no function 'nothing'; it has: .*Net, plain, number, fails"),
-        ("{file}:constant", "has no function 'constant'"),
+        ("{file}", "expected FILE.py:NAME"),
+        ("{file}:nothing", "has no function or class 'nothing'; it has: .*Net, plain, number, fails"),
+        ("{file}:constant", "has no function or class 'constant'"),
         ("nowhere.py:Net", "nowhere.py cannot be read"),
     ],
 )

@@ -12,15 +12,16 @@ from typing import Any
 from cclfp.backbones import Backbone, parse_backbone
 from cclfp.checks import check_whole
 from cclfp.errors import InputError, unknown
-from cclfp.methods import Method, get_method
+from cclfp.methods import Method, get_method, own_method
 from cclfp.presets import find_preset
 from cclfp.scenarios import check_scenario
 from cclfp.streams.benchmarks import ClassOrder, get_benchmark
+from cclfp.userfiles import Reference, is_reference, refer
 
 # How the stream is trained: the paper's protocol by default.
 PROTOCOL = {"batch": 10, "replay": 10, "epochs": 1}
 # What a configuration leaves unsaid in its key, so that a setting added later does not change the keys of old runs.
-USUAL = {**PROTOCOL, "augment": False, "class_order": None, "tasks": None, "backbone": None}
+USUAL = {**PROTOCOL, "augment": False, "class_order": None, "tasks": None, "backbone": None, "method_file": None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Configuration:
     """A method on a benchmark with its hyperparameters; ``buffer`` and ``replay`` are None without a memory."""
 
     method: str
+    method_file: Reference | None  # where a method of a user's own is
     benchmark: str
     scenario: str
     buffer: int | None
@@ -51,10 +53,16 @@ class Configuration:
     def key(self, seed: int) -> str:
         """The same for the same run, on every machine."""
         values = {name: value for name, value in self.to_dict().items() if value != USUAL.get(name, "always said")}
-        if self.backbone is not None:  # a file counts by what is in it, wherever it lies
-            values["backbone"] = {name: value for name, value in self.backbone.items() if name != "file"}
+        for name in ("backbone", "method_file"):
+            if name in values:  # a file counts by what is in it, wherever it lies
+                values[name] = {key: value for key, value in values[name].items() if key != "file"}
         text = json.dumps({**values, "seed": seed}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def kind(self) -> type[Method]:
+        """The method itself."""
+        return get_method(self.method) if self.method_file is None else own_method(self.method_file)
 
     @property
     def is_papers_protocol(self) -> bool:
@@ -83,7 +91,8 @@ def configurations(
     >>> [c.hyperparameters["w"] for c in configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3]})]
     [0.1, 0.3]
     """
-    kinds = [get_method(name) for name in dict.fromkeys(methods)]
+    files = {name: refer("method", name) if is_reference(name) else None for name in methods}
+    kinds = {name: get_method(name) for name in files}
     if not kinds:
         raise InputError("no method was given: cclfp list methods names them")
     chosen = get_benchmark(benchmark)
@@ -94,7 +103,7 @@ def configurations(
     psi = None if psi == parse_backbone(chosen.backbone) else psi
     buffer = check_whole("buffer", buffer, at_least=1)
     settings = dict(settings or {})
-    known = {kind: _settings_of(kind) for kind in kinds}
+    known = {name: _settings_of(kind) for name, kind in kinds.items()}
     for name, values in settings.items():
         if not any(name in names for names in known.values()):
             everything = list(dict.fromkeys(itertools.chain.from_iterable(known.values())))
@@ -107,22 +116,23 @@ def configurations(
             if name == "augment" and value not in (0, 1):
                 raise InputError(f"augment={value:g}: expected on or off")
     found = []
-    for kind in kinds:
+    for method, kind in kinds.items():
         kind.check_scenario(scenario)
-        names = [name for name in settings if name in known[kind]]
+        names = [name for name in settings if name in known[method]]
         for values in itertools.product(*(dict.fromkeys(settings[name]) for name in names)):
             given = dict(zip(names, values, strict=True))
             preset = find_preset(kind.name, benchmark, scenario)
             usual = {"augment": False, **chosen.settings}
             if preset is not None:
                 usual |= {**preset.hyperparameters, "augment": preset.augment}
-            given = {**PROTOCOL, **{name: value for name, value in usual.items() if name in known[kind]}, **given}
+            given = {**PROTOCOL, **{name: value for name, value in usual.items() if name in known[method]}, **given}
             augment = bool(given.pop("augment"))
             chosen.check_augment(augment)
             protocol = {name: int(given.pop(name)) for name in PROTOCOL}
             found.append(
                 Configuration(
                     method=kind.name,
+                    method_file=files[method],
                     benchmark=benchmark,
                     scenario=scenario,
                     buffer=buffer if kind.schedule is not None else None,

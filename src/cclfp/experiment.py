@@ -106,7 +106,9 @@ def run(
     >>> [result.mean_std("average_accuracy")["mean"] for result in results]  # doctest: +SKIP
     """
     grid = {name: check_values(name, values) for name, values in {**(settings or {}), **more_settings}.items()}
-    names = [get_method(name).name for name in check_names(methods)]
+    names = check_names(methods)
+    for name in names:
+        get_method(name)  # before images are read
     listener = EventListener(functools.partial(report, ABOUT_ALL))
     if (benchmark is None) == (images is None):
         raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
@@ -192,7 +194,10 @@ def check_names(methods: str | Iterable[str]) -> list[str]:
     given: list[object] = [methods] if isinstance(methods, str | type) else list(methods)
     names = [name for name in given if isinstance(name, str)]
     if len(names) < len(given):
-        raise InputError(f"run takes methods by name, not {given!r}; cclfp.make and cclfp.testing take a class")
+        raise InputError(
+            f"run takes methods by name, or as FILE.py:NAME so that its processes can load them, not {given!r}; "
+            "cclfp.make and cclfp.testing take a class"
+        )
     return names
 
 

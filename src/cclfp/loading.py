@@ -10,7 +10,7 @@ from torch import nn
 
 from cclfp.errors import InputError
 from cclfp.learner import FORMAT, Learner
-from cclfp.methods import Method, get_method
+from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets import build_backbone
 from cclfp.transforms import Augmentation, Transform, build_transform
 
@@ -27,7 +27,7 @@ def load(
     transform: Transform | None = None,
     predict_transform: Transform | None = None,
     augment: Augmentation | None = None,
-    method: type[Method] | None = None,
+    method: type[Method] | str | None = None,
     device: str | torch.device | None = None,
 ) -> Learner:
     """A learner from a file that ``learner.save`` wrote; it goes on as if it had never stopped.
@@ -59,6 +59,11 @@ def load(
         transform = _transform(path, "transform", transform, state["transform"])
         predict_transform = _transform(path, "predict_transform", predict_transform, state["predict_transform"])
     augment = _transform(path, "augment", augment, state["augment"])
+    if method is None and state["method"] not in METHODS:
+        raise InputError(
+            f"{path} is a learner of {state['method']}, which does not ship with cclfp: give the class, "
+            "load(path, method=...)"
+        )
     method = get_method(state["method"] if method is None else method)
     if method.name != state["method"]:
         raise InputError(f"{path} is a learner of {state['method']}, not of {method.name}")

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 def run(
     method: Annotated[
-        str, typer.Argument(metavar="METHOD", help="A method, or several with commas (cclfp list methods).")
+        str,
+        typer.Argument(
+            metavar="METHOD", help="A method, or several with commas (cclfp list methods; FILE.py:NAME is your own)."
+        ),
     ],
     benchmark: Annotated[
         str | None,

@@ -44,6 +44,7 @@ def show(
     """
     from cclfp.methods import METHODS
     from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, is_benchmark
+    from cclfp.userfiles import is_reference
 
     if images is not None and images.suffix.lower() != ".png":
         raise InputError(f"--images {images}: expected the name of a file to write that ends in .png")
@@ -56,7 +57,7 @@ def show(
             answer["images"] = str(images)
         print_json(answer) if json else _print_benchmark(answer)
         return
-    if name not in METHODS:
+    if name not in METHODS and not is_reference(name):
         raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS])
     for option, given in (("--images", images), ("--tasks", tasks), ("--class-order", class_order)):
         if given is not None:

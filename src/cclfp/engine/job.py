@@ -24,7 +24,6 @@ from cclfp.errors import InputError
 from cclfp.files import write_atomic
 from cclfp.learner import make
 from cclfp.loading import DAMAGED, read_tensors
-from cclfp.methods import get_method
 from cclfp.store import Record, Store
 from cclfp.streams import AUGMENTATION, get_benchmark
 
@@ -165,12 +164,12 @@ def _replica(job: Job, engine: dict[str, Any]) -> Replica:
         stream = benchmark.stream(
             configuration.scenario, job.seed, configuration.class_order, sizes=configuration.tasks
         ).to(torch.device(engine["device"]))
-        if get_method(configuration.method).joint:
+        if configuration.kind.joint:
             stream = stream.joint()
         hyper: dict[str, Any] = {**configuration.hyperparameters}
         backbone = configuration.backbone or parse_backbone(benchmark.backbone)
         learner = make(
-            configuration.method,
+            configuration.kind,
             psi=make_psi(backbone, stream.train.x.shape[1:], job.seed),
             num_classes=stream.num_classes,
             memory=configuration.buffer or 0,

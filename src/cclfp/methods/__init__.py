@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
+import re
+
 from cclfp.errors import InputError, unknown
 from cclfp.methods.base import Batch, Hyperparameters, Method, TaskContext, gradient, setting, sgd
 from cclfp.methods.ccl_fp import CCLFP, CCLFPPlus
 from cclfp.methods.er import ER
 from cclfp.methods.finetune import Finetune
 from cclfp.methods.joint import Joint
+from cclfp.userfiles import Reference, is_reference, refer, resolve, show_reference
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (Joint, Finetune, ER, CCLFP, CCLFPPlus)}
 
 
 def get_method(method: str | type[Method]) -> type[Method]:
-    """A method by its name; a :class:`Method` subclass of a user's own is given back as it is."""
+    """A method by its name, or as ``FILE.py:NAME``; a :class:`Method` subclass is given back as it is."""
     if isinstance(method, type) and issubclass(method, Method):
         return method
     if not isinstance(method, str):
         raise InputError(f"{method!r} is not a method: expected a name or a subclass of cclfp.Method")
+    if is_reference(method):
+        return own_method(refer("method", method))
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     return METHODS[method]
 
 
-__all__ = ["METHODS", "Batch", "Hyperparameters", "Method", "TaskContext", "get_method", "gradient", "setting", "sgd"]
+def own_method(reference: Reference) -> type[Method]:
+    """A method of a user's own, from its file."""
+    found = resolve("method", reference)
+    shown = show_reference(reference)
+    if not isinstance(found, type) or not issubclass(found, Method):
+        raise InputError(f"{shown} is not a method: expected a subclass of cclfp.Method")
+    name = getattr(found, "name", None)
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
+        raise InputError(f"{shown} has the name {name!r}: expected a text of letters, digits and . _ + -, such as mine")
+    if name in METHODS:
+        raise InputError(f"{shown} has the name {name!r} of a method that ships with cclfp: give it another")
+    return found
+
+
+__all__ = [
+    "METHODS",
+    "Batch",
+    "Hyperparameters",
+    "Method",
+    "TaskContext",
+    "get_method",
+    "gradient",
+    "own_method",
+    "setting",
+    "sgd",
+]

@@ -1,0 +1,58 @@
+"""Code of a user's own, named as ``FILE.py:NAME``: a backbone or a method that a run in another process can load."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from cclfp.errors import InputError
+
+Reference = dict[str, str]  # {"file": its path, "object": the name in it, "sha256": of the file}
+
+
+def is_reference(text: str) -> bool:
+    """Whether a text names something in a file: ``nets.py:make``."""
+    return text.endswith(".py") or ".py:" in text
+
+
+def refer(what: str, text: str) -> Reference:
+    """The reference that ``FILE.py:NAME`` names, with the sum of the file as it is now."""
+    file, _, name = text.rpartition(":")
+    if not file.endswith(".py") or not name:
+        raise InputError(f"{what} {text!r}: expected FILE.py:NAME, the name in the file to use")
+    path = Path(file).expanduser().resolve()
+    return {"file": str(path), "object": name, "sha256": hashlib.sha256(_read(what, path)).hexdigest()}
+
+
+def resolve(what: str, reference: Reference) -> Any:
+    """The object a reference stands for. The file is run, and must be as it was."""
+    path, name, digest = Path(reference["file"]), reference["object"], reference["sha256"]
+    if hashlib.sha256(_read(what, path)).hexdigest() != digest:
+        raise InputError(f"{path} was changed since this run was asked for: run the command again")
+    spec = importlib.util.spec_from_file_location(f"cclfp_user_{digest[:16]}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"{what} file {path} cannot be run: {error!r}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise InputError(f"{path} has no function or class {name!r}; it has: {', '.join(names) or 'none'}")
+    return found
+
+
+def show_reference(reference: Reference) -> str:
+    """As users write it, without the folder."""
+    return f"{Path(reference['file']).name}:{reference['object']}"
+
+
+def _read(what: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{what} file {path} cannot be read: {error}") from error

@@ -322,6 +322,16 @@ def test_run_a_method_of_ones_own(cli: Cli, small_mnist: Path, tmp_path: Path) -
         assert message in refused.err
 
 
+def test_run_on_a_validation_part(cli: Cli, small_mnist: Path) -> None:
+    arguments = ("run", "joint,er", "split-mnist", "--seeds", "1", "--validation")
+    assert "tested on held-out training images" in cli(*arguments).out
+    for configuration in cli(*arguments, "--json").json["configurations"]:
+        assert configuration["validation"]
+        (run,) = configuration["runs"]
+        assert all(value * 30 / 100 == pytest.approx(round(value * 30 / 100)) for value in run["accuracy_matrix"][-1])
+    assert "validation" in cli("runs").out
+
+
 def test_run_with_another_split(cli: Cli, small_mnist: Path) -> None:
     order = "9,8,7/0,1,2,3,4,5,6"
     answer = cli("run", "er", "split-mnist", "--class-order", order, "--seeds", "1", "--json").json

@@ -134,6 +134,12 @@ def test_a_backbone_file_counts_by_what_is_in_it(tmp_path: Path) -> None:
     assert key("a", "def make(): return 1") != one
 
 
+def test_validation_is_part_of_the_run() -> None:
+    (usual,), (chosen,) = (configurations(["er"], "split-mnist", validation=v) for v in (False, True))
+    assert usual.key(0) != chosen.key(0)
+    assert not chosen.is_papers_protocol
+
+
 def test_tasks_are_part_of_the_run() -> None:
     (usual,), (ten,) = (configurations(["er"], "split-cifar100", tasks=tasks) for tasks in (None, 10))
     assert ten.tasks == (10,) * 10

@@ -194,3 +194,18 @@ def test_class_orders_by_name_by_number_and_in_groups() -> None:
 def test_class_orders_that_are_none(tasks: int | None, order: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         get_benchmark("split-cifar10").split_into(tasks, order)  # type: ignore[arg-type]
+
+
+def test_validation_holds_out_a_tenth_of_each_tasks_training_examples() -> None:
+    stream = split(little(), "class", range(10), [2] * 5).validation(seed=0)
+    assert [len(rows) for rows in stream.train_rows] == [540] * 5
+    assert [len(test.y) for test in stream.test] == [60] * 5
+    for task, rows in enumerate(stream.train_rows):
+        kept = {x.numpy().tobytes() for x in stream.train.x[rows]}
+        held_out = {x.numpy().tobytes() for x in stream.test[task].x}
+        assert not kept & held_out
+        assert set(stream.test[task].y.tolist()) == set(stream.classes[task])
+        assert set(stream.test[task].task.tolist()) == {task}
+    other = split(little(), "class", range(10), [2] * 5).validation(seed=1)
+    assert not torch.equal(stream.train_rows[0], other.train_rows[0])
+    assert len(stream.joint().train_rows[0]) == 2700

@@ -21,7 +21,15 @@ from cclfp.userfiles import Reference, is_reference, refer
 # How the stream is trained: the paper's protocol by default.
 PROTOCOL = {"batch": 10, "replay": 10, "epochs": 1}
 # What a configuration leaves unsaid in its key, so that a setting added later does not change the keys of old runs.
-USUAL = {**PROTOCOL, "augment": False, "class_order": None, "tasks": None, "backbone": None, "method_file": None}
+USUAL: dict[str, Any] = {
+    **PROTOCOL,
+    "augment": False,
+    "class_order": None,
+    "tasks": None,
+    "backbone": None,
+    "method_file": None,
+    "validation": False,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +49,7 @@ class Configuration:
     class_order: ClassOrder  # None: that of the labels
     tasks: tuple[int, ...] | None  # how many classes each task has; None: as the benchmark has it
     backbone: Backbone | None  # None: the benchmark's
+    validation: bool  # tested on training examples that are held out, to choose hyperparameters
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -68,7 +77,8 @@ class Configuration:
     def is_papers_protocol(self) -> bool:
         """Whether the result may be set beside a published number."""
         given = {"batch": self.batch, "replay": self.replay or PROTOCOL["replay"], "epochs": self.epochs}
-        return given == PROTOCOL and self.class_order is None and self.tasks is None and self.backbone is None
+        others = ("class_order", "tasks", "backbone", "validation")
+        return given == PROTOCOL and all(getattr(self, name) == USUAL[name] for name in others)
 
 
 def configurations(
@@ -80,6 +90,7 @@ def configurations(
     class_order: str | Sequence[Any] | None = None,
     tasks: int | None = None,
     backbone: str | None = None,
+    validation: bool = False,
     settings: Mapping[str, Sequence[float]] | None = None,
 ) -> list[Configuration]:
     """All combinations of the methods and the settings' values.
@@ -144,6 +155,7 @@ def configurations(
                     class_order=order,
                     tasks=sizes,
                     backbone=psi,
+                    validation=validation,
                 )
             )
     return found

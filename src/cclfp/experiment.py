@@ -72,6 +72,7 @@ def run(
     tasks: int | None = None,
     class_order: str | Sequence[Any] | None = None,
     backbone: str | None = None,
+    validation: bool = False,
     seeds: int | Sequence[int] = 5,
     buffer: int = 200,
     device: str = "auto",
@@ -95,7 +96,8 @@ def run(
     :func:`cclfp.data.import_images` takes it (with ``image_size`` and ``split_seed``), split into ``tasks`` tasks.
     ``class_order`` is the order classes come in, by name or number, "random", or a list of each task's classes.
     ``backbone`` is ``"mlp"``, ``"resnet18"``, ``"resnet18:width=16"`` or ``"FILE.py:factory"``, a function that takes
-    the shape of an image and gives any ``nn.Module`` that maps images to features.
+    the shape of an image and gives any ``nn.Module`` that maps images to features. With ``validation`` a tenth of the
+    training examples is held out and tested on instead of the test set: choose hyperparameters so.
 
     ``report`` is called with a run's number (-1: about all of them) and an event, a dictionary whose ``"event"`` is
     ``"jobs"`` (with ``names`` and ``store``), ``"stored"`` or ``"done"`` (with the ``record``), ``"note"`` (with a
@@ -123,6 +125,7 @@ def run(
         class_order=class_order,
         tasks=tasks,
         backbone=backbone,
+        validation=validation,
         settings=grid,
     )
     pick_device(device)

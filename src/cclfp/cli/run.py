@@ -78,6 +78,14 @@ def run(
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
     buffer: Annotated[int, typer.Option(help="How many examples the memory holds.")] = 200,
+    validation: Annotated[
+        bool,
+        typer.Option(
+            "--validation",
+            help="Hold a tenth of the training images out and test on them, not on the test set: to choose "
+            "hyperparameters.",
+        ),
+    ] = False,
     class_order: Annotated[
         str | None,
         typer.Option(
@@ -144,6 +152,7 @@ def run(
                 image_size=image_size,
                 split_seed=split_seed,
                 backbone=backbone,
+                validation=validation,
                 device=device,
                 threads=threads,
                 store=store,
@@ -177,6 +186,7 @@ def _print_results(results: list[Result], varied: list[str]) -> None:
     title += "".join(f", memory {size}" for size in buffers)
     title += "" if c.tasks is None else f", {len(c.tasks)} tasks"
     title += "" if c.backbone is None else f", {show_backbone(c.backbone)}"
+    title += ", tested on held-out training images" if c.validation else ""
     title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
     rows = []
     for result in results:

@@ -46,6 +46,7 @@ def runs(
         unusual = {name: configuration[name] for name in PROTOCOL if configuration[name] not in (None, PROTOCOL[name])}
         unusual |= {"augment": True} if configuration["augment"] else {}
         other = "" if configuration["class_order"] is None else " other class order"
+        other += " validation" if configuration["validation"] else ""
         other += "" if configuration["tasks"] is None else f" {len(configuration['tasks'])} tasks"
         other += "" if configuration["backbone"] is None else f" {show_backbone(configuration['backbone'])}"
         rows.append(

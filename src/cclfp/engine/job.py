@@ -163,7 +163,9 @@ def _replica(job: Job, engine: dict[str, Any]) -> Replica:
     with _threads(engine["threads"]):
         stream = benchmark.stream(
             configuration.scenario, job.seed, configuration.class_order, sizes=configuration.tasks
-        ).to(torch.device(engine["device"]))
+        )
+        stream = stream.validation(job.seed) if configuration.validation else stream
+        stream = stream.to(torch.device(engine["device"]))
         if configuration.kind.joint:
             stream = stream.joint()
         hyper: dict[str, Any] = {**configuration.hyperparameters}

@@ -8,7 +8,10 @@ import torch
 from torch import Tensor
 
 from cclfp.memory import Examples
+from cclfp.randomness import generator
 from cclfp.transforms import Scale, Transform
+
+VALIDATION_SHARE = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +33,16 @@ class Stream:
     def joint(self) -> Stream:
         """All tasks at once, for the upper bound; tested task by task as before."""
         return dataclasses.replace(self, train_rows=[torch.cat(self.train_rows)])
+
+    def validation(self, seed: int) -> Stream:
+        """The stream for choosing hyperparameters: tested on a tenth of each task's training examples, held out."""
+        kept, test = [], []
+        for task, rows in enumerate(self.train_rows):
+            order = torch.randperm(len(rows), generator=generator(seed, "validation", task))
+            held_out = max(1, len(rows) // VALIDATION_SHARE)
+            test.append(self.train.rows(rows[order[:held_out]]))
+            kept.append(rows[order[held_out:].sort().values])
+        return dataclasses.replace(self, train_rows=kept, test=test)
 
     def task_ids(self, position: int) -> list[int]:
         """The tasks trained at a position of the stream: one, or all of them in a joint stream."""

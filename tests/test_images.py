@@ -14,6 +14,7 @@ from PIL import Image
 import cclfp
 from cclfp.data import Listener, import_images, is_cached, load_dataset, own_datasets, verify
 from cclfp.errors import InputError
+from cclfp.streams import get_benchmark
 
 CLASSES = ("Bird", "cat", "dog", "ox")
 
@@ -94,6 +95,73 @@ def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
     assert "as its folders train and test say" in heard.lines[-1]
 
 
+def test_train_beside_more_folders_is_no_class(tmp_path: Path) -> None:
+    photos(tmp_path / "data" / "train", each=3)
+    photos(tmp_path / "data" / "val", each=1)
+    assert len(load_dataset(import_images(tmp_path / "data")).test_labels) == 4
+    with pytest.raises(InputError, match="a split seed has no meaning for it"):
+        import_images(tmp_path / "data", split_seed=1)
+    photos(tmp_path / "data" / "test", each=1)
+    with pytest.raises(InputError, match="has test, train, val: expected folders of classes, or train and test alone"):
+        import_images(tmp_path / "data")
+
+
+def test_classes_that_are_numbers_are_in_their_order_and_chosen_by_name(tmp_path: Path, cli: Cli) -> None:
+    given = arrays()
+    for part, n in (("train", 40), ("test", 12)):
+        given[f"{part}_labels"] = np.arange(n) % 4 + 8
+    name = import_images(npz(tmp_path / "mine.npz", **given))
+    assert load_dataset(name).classes == ("8", "9", "10", "11")
+    tasks = cli("show", name, "--class-order", "11,9/8,10", "--json").json["tasks"]
+    assert tasks == [["11", "9"], ["8", "10"]]
+    benchmark = get_benchmark(name)
+    order, sizes = benchmark.split_into(None, "11,9/8,10")
+    assert (order, sizes) == ((3, 1, 0, 2), (2, 2))
+    assert benchmark.stream("class", 0, order, sizes).classes == [[3, 1], [0, 2]]
+    assert benchmark.split_into(2, [3, 1, 0, 2]) == ((3, 1, 0, 2), (2, 2))  # numbers that are no text are ids
+    for bad in ((2,), (3, 3), (0, 4), ()):
+        with pytest.raises(InputError, match="so many classes a task, 4 in all"):
+            benchmark.stream("class", 0, sizes=bad)
+
+
+def test_folders_that_are_numbers_are_in_their_order(tmp_path: Path) -> None:
+    for c in (10, 2, 1):
+        (tmp_path / "numbers" / str(c)).mkdir(parents=True)
+        for i in range(2):
+            picture(10 * c + i).save(tmp_path / "numbers" / str(c) / f"{i}.png")
+    assert load_dataset(import_images(tmp_path / "numbers")).classes == ("1", "2", "10")
+
+
+def test_a_second_importer_leaves_what_runs_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = photos(tmp_path / "photos")
+    name = import_images(folder)
+    before = (tmp_path / "home" / "data" / name / "arrays").stat().st_ino
+    monkeypatch.setattr("cclfp.data.images.own_datasets", list)  # as if it had looked before the first was done
+    assert import_images(folder) == name
+    assert (tmp_path / "home" / "data" / name / "arrays").stat().st_ino == before
+
+
+def test_verify_finds_a_changed_byte(tmp_path: Path) -> None:
+    name = import_images(npz(tmp_path / "mine.npz"))
+    path = tmp_path / "home" / "data" / name / "arrays" / "train_images.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="train_images is not what was imported"):
+        verify(name)
+
+
+def test_names_with_markup_are_shown_as_they_are(tmp_path: Path, cli: Cli) -> None:
+    name = import_images(npz(tmp_path / "mine.npz", **arrays(labels=["[/cat]", "[red]dog", "c", "d"])))
+    out = cli("show", name).out
+    assert "[/cat], [red]dog" in out
+
+
+def test_a_folder_named_by_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos(tmp_path / "photos.v2"))
+    assert import_images(".").startswith("photos-v2-")
+
+
 def test_grey_images_have_one_channel_unless_some_are_coloured(tmp_path: Path) -> None:
     grey = photos(tmp_path / "grey", mode="L")
     data = load_dataset(import_images(grey))
@@ -110,10 +178,12 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     picture(9, mode="RGBA").save(folder / "dog" / "c.webp")
     (folder / "cat" / "notes.txt").write_text("hello")
     (folder / "cat" / ".DS_Store").write_text("")
+    (folder / "cat" / ".checkpoints").mkdir()
+    picture(10).save(folder / "cat" / ".checkpoints" / "0.png")
     (folder / ".hidden").mkdir()
     data = load_dataset(import_images(folder, listener=heard))
     assert len(data.train_labels) + len(data.test_labels) == 15
-    assert f"{folder}: not images, left out: cat/notes.txt" in heard.lines
+    assert "photos: not images, left out: cat/notes.txt" in heard.lines
 
 
 def test_sizes(tmp_path: Path) -> None:
@@ -151,7 +221,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     (folder / "cat" / "4.png").unlink()
     (folder / "emu").mkdir()
     picture(1).save(folder / "emu" / "1.png")
-    refused(folder, "emu has 1 image: expected two or more")
+    refused(folder, r"emu has 1 image\(s\): expected two or more")
     photos(tmp_path / "data" / "train", each=2)
     photos(tmp_path / "data" / "test", each=2)
     for i in range(2):
@@ -224,6 +294,8 @@ def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
         ({"test_labels": np.full(12, 3)}, "no test images of 5, 7, 9"),
         ({"train_labels": np.full(40, 3), "test_labels": np.full(12, 3)}, "two classes or more"),
         ({"train_labels": np.array([{}] * 40)}, "cannot be read as an .npz of plain arrays"),
+        ({"test_labels": np.array(list("abcdabcdabcd"))}, "train_labels int64 and test_labels <U1: expected whole"),
+        (arrays(labels=["a", "b", "c", "d\ne"]), "has a name that cannot be printed"),
     ],
 )
 def test_npz_files_that_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -237,8 +309,13 @@ def test_an_npz_that_is_none(tmp_path: Path) -> None:
         (tmp_path / "mine.npz").write_bytes(content)
         with pytest.raises(InputError, match="cannot be read as an .npz"):
             import_images(tmp_path / "mine.npz")
-    with pytest.raises(InputError, match="an image size is for a folder"):
-        import_images(tmp_path / "good.npz", size=3)
+    for size, seed in ((3, None), (None, 3)):
+        with pytest.raises(InputError, match="is an .npz: its images and their split stay as they are"):
+            import_images(tmp_path / "good.npz", size=size, split_seed=seed)
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "one.npy").rename(tmp_path / "mine.npz")
+    with pytest.raises(InputError, match="is one array, not an .npz of several"):
+        import_images(tmp_path / "mine.npz")
 
 
 def test_run_on_own_images(cli: Cli, tmp_path: Path) -> None:
@@ -247,7 +324,8 @@ def test_run_on_own_images(cli: Cli, tmp_path: Path) -> None:
         "run", "er", "--images", folder, "--tasks", "2", "--seeds", "1", "--backbone", "mlp", "augment=on", "lr=0.05"
     )
     assert answer.code == 0
-    assert "photos (4 classes, 32 training and 8 test images, 16×16), class-incremental" in answer.out
+    assert "photos-" in answer.out.splitlines()[0]
+    assert ", class-incremental" in answer.out.splitlines()[0]
     assert "split with seed 0" in answer.err
     (name,) = own_datasets()
     order = "ox,dog/Bird,cat"
@@ -266,11 +344,19 @@ def test_run_on_own_images(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_the_python_call_is_as_short(tmp_path: Path) -> None:
-    (result,) = cclfp.run("er", images=npz(tmp_path / "mine.npz"), tasks=2, backbone="resnet18:width=2", seeds=1)
+    file = npz(tmp_path / "mine.npz", **arrays((10, 10, 3)))
+    (result,) = cclfp.run("er", images=file, tasks=2, backbone="resnet18:width=2", seeds=1)
     assert result.configuration.tasks == (2, 2)
     assert result.published is None
     with pytest.raises(InputError, match="a benchmark .* or images of your own, one of the two"):
         cclfp.run("er", "split-mnist", images=tmp_path / "mine.npz", tasks=2)
+    with pytest.raises(InputError, match="are for images of your own: give images too"):
+        cclfp.run("er", "split-mnist", image_size=3)
+    for odd in (5, b"photos", ""):
+        with pytest.raises(InputError, match="expected a folder of class folders"):
+            cclfp.run("er", images=odd, tasks=2)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"resnet18 takes images of 9×9 pixels or more, not 3×8×8: try mlp"):
+        cclfp.run("er", images=npz(tmp_path / "small.npz"), tasks=2, seeds=1)
 
 
 def test_what_is_kept_says_where_it_comes_from(tmp_path: Path) -> None:

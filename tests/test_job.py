@@ -23,7 +23,7 @@ from cclfp.engine import job as job_module
 from cclfp.engine.job import Job, do
 from cclfp.engine.pool import do_all
 from cclfp.errors import InputError, RunError
-from cclfp.experiment import cores
+from cclfp.machine import cores
 from cclfp.methods import METHODS
 from cclfp.store import Record, Store
 from cclfp.testing import same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_resnet18_has_the_papers_size() -> None:
 @pytest.mark.parametrize("kind", [MLP, ResNet18])
 def test_weights_come_from_the_seed_alone(kind: Any) -> None:
     state = torch.get_rng_state()
-    a, b, c = (kind.for_images((3, 8, 8), 6, seed) for seed in (0, 0, 1))
+    a, b, c = (kind.for_images((3, 9, 9), 6, seed) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
     assert not all(torch.equal(p, q) for p, q in zip(a.parameters(), c.parameters(), strict=True))
@@ -175,5 +176,36 @@ def test_a_file_that_fails(file: Path) -> None:
     with pytest.raises(InputError, match="was changed since"):
         make_psi(backbone, (1, 2, 3), 0)
     file.write_text("import nothing_of_that_name")
-    with pytest.raises(InputError, match="cannot be run: ModuleNotFoundError"):
+    with pytest.raises(InputError, match="needs nothing_of_that_name: install it, or have all in one file"):
         parse_backbone(f"{file}:Net")
+    file.write_text("1 / 0")
+    with pytest.raises(InputError, match="cannot be run: ZeroDivisionError"):
+        parse_backbone(f"{file}:Net")
+
+
+def test_a_file_with_dataclasses_changed_within_a_second(file: Path) -> None:
+    text = """
+from __future__ import annotations
+import dataclasses
+from torch import nn
+
+@dataclasses.dataclass
+class Options:
+    width: int = WIDTH
+
+def make(shape=(1, 1, 1)):
+    return nn.Linear(shape[0], Options().width)
+"""
+    for width in (11, 22):
+        file.write_text(text.replace("WIDTH", str(width)))
+        os.utime(file, (0, 0))
+        psi = make_psi(parse_backbone(f"{file}:make"), (5, 2, 3), 0)
+        assert isinstance(psi, nn.Linear)
+        assert (psi.in_features, psi.out_features) == (5, width)
+    assert [path.name for path in file.parent.iterdir() if path.name == "__pycache__"] == []
+
+
+def test_what_is_no_text() -> None:
+    for odd in (5, nn.Flatten(), Path("nets.py:make")):
+        with pytest.raises(InputError, match="expected mlp, resnet18 or FILE.py:NAME"):
+            parse_backbone(odd)  # type: ignore[arg-type]

@@ -235,3 +235,29 @@ def test_crop_and_flip_is_for_images() -> None:
     ours = learner(CropFlip(2))
     with pytest.raises(InputError, match=r"CropFlip takes images .* not \(4, 36\)"):
         ours.observe(images(4).flatten(1), torch.tensor([0, 1, 2, 3]))
+
+
+@pytest.mark.parametrize("padding", [-1, 1.5, "4", None])
+def test_paddings_that_are_none(padding: Any) -> None:
+    with pytest.raises(InputError, match="padding=.*expected a whole number, 0 or more"):
+        CropFlip(padding)
+
+
+@pytest.mark.parametrize(("mean", "std"), [([0.5, 0.5], [0.5]), ([0.5], [0.0])])
+def test_means_that_are_none(mean: list[float], std: list[float]) -> None:
+    with pytest.raises(InputError, match="expected a number a channel each, those of std above 0"):
+        Normalise(mean, std)
+
+
+def test_normalise_refuses_other_channels() -> None:
+    with pytest.raises(InputError, match=r"Normalise has 3 channels; images of shape \(4, 1, 6, 6\) do not"):
+        Normalise([0.5] * 3, [0.5] * 3)(images(4))
+
+
+def test_a_draw_that_gives_no_table() -> None:
+    class Forgets(CropFlip):
+        def draw(self, n: int, g: torch.Generator) -> Any:
+            return None
+
+    with pytest.raises(InputError, match="augment.draw must give a tensor with a row for each of the 4 examples"):
+        learner(Forgets()).observe(images(4), torch.tensor([0, 1, 2, 3]))

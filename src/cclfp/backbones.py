@@ -23,6 +23,8 @@ def parse_backbone(text: str) -> Backbone:
     >>> parse_backbone("resnet18:width=16")
     {'name': 'resnet18', 'width': 16}
     """
+    if not isinstance(text, str):
+        raise InputError(f"backbone={text!r}: expected mlp, resnet18 or FILE.py:NAME (cclfp.make takes any module)")
     if is_reference(text):
         reference = refer("backbone", text)
         resolve("backbone", reference)  # fails now rather than in every worker
@@ -64,9 +66,9 @@ def make_psi(backbone: Backbone, shape: Sequence[int], seed: int) -> nn.Module:
 
 
 def _takes_shape(factory: Callable[..., Any]) -> bool:
-    """Whether it wants the shape of an image: it has a parameter that must be given."""
+    """Whether it takes the shape of an image: it has a parameter for it."""
     try:
         parameters = inspect.signature(factory).parameters.values()
     except ValueError:  # some of C's functions tell nothing
         return False
-    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import numbers
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from cclfp.engine.environment import pick_device
 from cclfp.engine.job import Job, clean_up, finished
 from cclfp.engine.pool import JobReport, do_all
 from cclfp.errors import InputError
+from cclfp.machine import cores
 from cclfp.methods import get_method
 from cclfp.store import Record, Store, default_store
 from cclfp.streams import get_benchmark
@@ -67,7 +67,7 @@ def run(
     *,
     images: str | Path | None = None,
     image_size: int | None = None,
-    split_seed: int = 0,
+    split_seed: int | None = None,
     scenario: str | None = None,
     tasks: int | None = None,
     class_order: str | Sequence[Any] | None = None,
@@ -114,6 +114,8 @@ def run(
     listener = EventListener(functools.partial(report, ABOUT_ALL))
     if (benchmark is None) == (images is None):
         raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
+    if images is None and (image_size is not None or split_seed is not None):
+        raise InputError("an image size and a split seed are for images of your own: give images too")
     if images is not None:
         benchmark = import_images(images, size=image_size, split_seed=split_seed, listener=listener)
     assert benchmark is not None
@@ -244,8 +246,3 @@ def check_seeds(seeds: int | Iterable[int]) -> list[int]:
     if not 1 <= len(chosen) <= MOST_SEEDS or len(set(chosen)) < len(chosen):
         raise InputError(f"seeds={seeds!r}: expected 1 to {MOST_SEEDS:,} of them, all different")
     return chosen
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

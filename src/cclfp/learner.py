@@ -270,7 +270,10 @@ class Learner:
         """How the n examples of a step are augmented; the same whether drawn ahead or when the step comes."""
         if self.augment is None:
             return None
-        return self.augment.draw(n, generator(self.seed, "augmentation", step))
+        table = self.augment.draw(n, generator(self.seed, "augmentation", step))
+        if not isinstance(table, Tensor) or len(table) != n:
+            raise InputError(f"augment.draw must give a tensor with a row for each of the {n} examples")
+        return table
 
     def train_step(
         self,

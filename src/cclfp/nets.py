@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cclfp.errors import unknown
+from cclfp.errors import InputError, unknown
 from cclfp.randomness import generator
 
 
@@ -62,6 +62,9 @@ class MLP(nn.Module):
         return x
 
 
+SMALLEST = 9  # pixels: below, the last stage has one value a channel, of which BatchNorm can take no statistics
+
+
 class ResNet18(nn.Module):
     """The paper's network for CIFAR and Tiny ImageNet: a 3×3 stem, no max-pool, average-pooled to 8 × width features.
 
@@ -87,6 +90,9 @@ class ResNet18(nn.Module):
 
     @classmethod
     def for_images(cls, shape: Sequence[int], width: int, seed: int) -> ResNet18:
+        if len(shape) != 3 or min(shape[1:]) < SMALLEST:
+            shown = "×".join(map(str, shape))
+            raise InputError(f"resnet18 takes images of {SMALLEST}×{SMALLEST} pixels or more, not {shown}: try mlp")
         return cls(shape[0], width, seed=seed)
 
     def forward(self, x: Tensor) -> Tensor:

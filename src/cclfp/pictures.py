@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL import Image, ImageDraw
 
 WIDTH = 1500  # of the page, about
-SIDE = 64  # an image is enlarged, by a whole number, to about so many pixels
+SIDE, LARGEST = 64, 128  # pixels: smaller images are enlarged by a whole number, larger ones shrunk
 GAP, MARGIN, LINE = 4, 24, 22
 INK, FAINT, PAPER = "#1d1d1f", "#6e6e73", "#ffffff"
 
@@ -46,8 +46,9 @@ class _Page:
 
         self.stream, self.classes, self.each = stream, classes, each
         height, width = stream.train.x.shape[2:]
-        self.zoom = max(1, SIDE // max(height, width))
-        self.image = (width * self.zoom, height * self.zoom)
+        larger = max(height, width)
+        zoom = max(1, SIDE // larger) if larger <= LARGEST else LARGEST / larger
+        self.image = (max(1, round(width * zoom)), max(1, round(height * zoom)))
         self.cell = each * (self.image[0] + GAP) + GAP * 3
         most = max(map(len, stream.classes))
         fit = max(1, (WIDTH - 2 * MARGIN) // self.cell)
@@ -91,7 +92,8 @@ class _Page:
         for i, image in enumerate(self._examples(task, c)):
             pixels = image.permute(1, 2, 0).numpy()
             picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
-            picture = picture.resize(self.image, Image.Resampling.NEAREST)
+            shrinks = self.image[0] < picture.width
+            picture = picture.resize(self.image, Image.Resampling.LANCZOS if shrinks else Image.Resampling.NEAREST)
             page.paste(picture, (left + i * (self.image[0] + GAP), top + LINE))
 
     def _examples(self, task: int, c: int) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from cclfp.checks import check_whole
 from cclfp.errors import InputError, unknown
 
 Transform = Callable[[Tensor], Tensor]
@@ -38,11 +39,15 @@ class Normalise:
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        self.arguments: dict[str, Any] = {"mean": list(mean), "std": list(std)}
+        self.arguments: dict[str, Any] = {"mean": [float(m) for m in mean], "std": [float(s) for s in std]}
+        if len(self.arguments["mean"]) != len(self.arguments["std"]) or not all(s > 0 for s in self.arguments["std"]):
+            raise InputError(f"mean={mean!r}, std={std!r}: expected a number a channel each, those of std above 0")
         self._mean = torch.tensor(self.arguments["mean"])[:, None, None]
         self._std = torch.tensor(self.arguments["std"])[:, None, None]
 
     def __call__(self, x: Tensor) -> Tensor:
+        if x.ndim < 3 or x.shape[-3] != len(self._mean):
+            raise InputError(f"Normalise has {len(self._mean)} channels; images of shape {tuple(x.shape)} do not")
         if self._mean.device != x.device:  # once: a copy to a device inside every step would wait for it
             self._mean, self._std = self._mean.to(x.device), self._std.to(x.device)
         return (x.float() / 255 - self._mean) / self._std
@@ -70,8 +75,8 @@ class CropFlip:
     """
 
     def __init__(self, padding: int = 4) -> None:
-        self.arguments: dict[str, Any] = {"padding": padding}
-        self.padding = padding
+        self.padding = check_whole("padding", padding, at_least=0)
+        self.arguments: dict[str, Any] = {"padding": self.padding}
 
     def draw(self, n: int, g: torch.Generator) -> Tensor:
         """For each image where the crop begins (down, right; the padding is the image itself), and 1 to mirror it."""

@@ -1,9 +1,13 @@
-"""Code of a user's own, named as ``FILE.py:NAME``: a backbone or a method that a run in another process can load."""
+"""Code of a user's own, named as ``FILE.py:NAME``: a backbone or a method that a run in another process can load.
+
+A run is known by what is in the file, so the file must stand alone: what it imports must be installed.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +33,16 @@ def refer(what: str, text: str) -> Reference:
 def resolve(what: str, reference: Reference) -> Any:
     """The object a reference stands for. The file is run, and must be as it was."""
     path, name, digest = Path(reference["file"]), reference["object"], reference["sha256"]
-    if hashlib.sha256(_read(what, path)).hexdigest() != digest:
+    content = _read(what, path)
+    if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(f"{path} was changed since this run was asked for: run the command again")
-    spec = importlib.util.spec_from_file_location(f"cclfp_user_{digest[:16]}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = types.ModuleType(f"cclfp_user_{digest[:16]}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where dataclasses look for it
     try:
-        spec.loader.exec_module(module)
+        exec(compile(content, str(path), "exec"), module.__dict__)  # what was hashed, not a cached compilation
+    except ModuleNotFoundError as error:
+        raise InputError(f"{what} file {path} needs {error.name}: install it, or have all in one file") from error
     except Exception as error:
         raise InputError(f"{what} file {path} cannot be run: {error!r}") from error
     found = getattr(module, name, None)

@@ -32,9 +32,9 @@ def fetch(name: Name, json: JsonOption = False) -> None:
 @app.command()
 def verify(name: OptionalName = None, json: JsonOption = False) -> None:
     """Check a dataset on disk against the published sums, to the byte."""
-    from cclfp.data import DATASETS, is_cached, verify
+    from cclfp.data import dataset_names, is_cached, verify
 
-    names = [name] if name is not None else [dataset for dataset in DATASETS if is_cached(dataset)]
+    names = [name] if name is not None else [dataset for dataset in dataset_names() if is_cached(dataset)]
     if not names and not json:
         typer.echo("no dataset is here yet: cclfp data fetch NAME gets one")
     _answer([{"name": n, "path": str(verify(n)), "status": "verified"} for n in names], json)
@@ -60,9 +60,9 @@ def import_(
 @app.command()
 def path(name: OptionalName = None, json: JsonOption = False) -> None:
     """Print where datasets are kept; files placed there by hand are found by fetch."""
-    from cclfp.data import DATASETS, dataset_path, is_cached
+    from cclfp.data import dataset_names, dataset_path, is_cached
 
-    names = [name] if name is not None else list(DATASETS)
+    names = [name] if name is not None else dataset_names()
     found = [{"name": n, "path": str(dataset_path(n)), "status": "here" if is_cached(n) else "missing"} for n in names]
     if json:
         _answer(found, json)

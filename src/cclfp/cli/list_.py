@@ -49,8 +49,7 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _benchmarks() -> list[dict[str, Any]]:
-    from cclfp.data import own_datasets
-    from cclfp.streams import BENCHMARKS, get_benchmark
+    from cclfp.streams.benchmarks import benchmark_names, get_benchmark
 
     return [
         {
@@ -61,14 +60,19 @@ def _benchmarks() -> list[dict[str, Any]]:
             "backbone": benchmark.backbone,
             "description": benchmark.description,
         }
-        for benchmark in map(get_benchmark, [*BENCHMARKS, *own_datasets()])
+        for benchmark in map(get_benchmark, benchmark_names())
     ]
 
 
 def _datasets() -> list[dict[str, Any]]:
-    from cclfp.data import DATASETS, dataset_path, is_cached
+    from cclfp.data import dataset_names, dataset_path, get_dataset, is_cached
 
     return [
-        {"name": name, "here": is_cached(name), "description": source.title, "path": str(dataset_path(name))}
-        for name, source in DATASETS.items()
+        {
+            "name": name,
+            "here": is_cached(name),
+            "description": get_dataset(name).title,
+            "path": str(dataset_path(name)),
+        }
+        for name in dataset_names()
     ]

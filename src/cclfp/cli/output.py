@@ -19,6 +19,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     """A table on stdout: numbers to the right, as wide as it needs to be where stdout is not a terminal."""
     from rich import box
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console()
@@ -31,7 +32,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
         name = column.removeprefix(">")
         table.add_column(name, justify="right" if column.startswith(">") else "left", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))  # a class may be called [red]
     console.print(table)
 
 

@@ -115,7 +115,7 @@ class LiveProgress(Progress):
 
         super().__init__()
         self.bars = Bars(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=10),
             TextColumn("{task.fields[detail]}"),
             Speed(),
@@ -141,7 +141,7 @@ class LiveProgress(Progress):
         self.bars.console.print(line, highlight=False, markup=False)
 
     def begin(self) -> None:
-        self.all = self._bar("[bold]all runs", None, "")
+        self.all = self._bar("all runs", None, "")
 
     def data(self, what: str, done: int, total: int, unit: str) -> None:
         if what not in self.of_data:
@@ -169,7 +169,7 @@ class LiveProgress(Progress):
         self._update_all()
 
     def _bar(self, description: str, total: float | None, unit: str) -> Any:
-        return self.bars.add_task(description, total=total, detail="", accuracy="", unit=unit)
+        return self.bars.add_task(description, total=total, detail="", accuracy="", unit=unit)  # no markup in it
 
     def _update_all(self) -> None:
         completed = self.done + sum(self.fractions.values())

@@ -44,7 +44,7 @@ def run(
         typer.Option(
             metavar="FOLDER|FILE.npz",
             help="Images of your own in place of a benchmark: a folder of class folders, or arrays train_images, "
-            "train_labels, test_images, test_labels.",
+            "train_labels, test_images, test_labels. They are cropped and mirrored at random unless augment=off.",
             show_default=False,
         ),
     ] = None,
@@ -56,14 +56,18 @@ def run(
         typer.Option(metavar="PIXELS", help="Make all of --images this large, square.", show_default=False),
     ] = None,
     split_seed: Annotated[
-        int, typer.Option(help="Which fifth of each class folder of --images becomes the test set.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            help="Draws which fifth of each class folder of --images becomes the test set; 0 by default.",
+            show_default=False,
+        ),
+    ] = None,
     backbone: Annotated[
         str | None,
         typer.Option(
             metavar="mlp|resnet18|FILE.py:NAME",
-            help="The network: resnet18:width=16 is a narrow one; a function of your own takes an image's shape and "
-            "gives a module. By default the benchmark's.",
+            help="The network: resnet18:width=16 is a narrow one; a function of your own, in a file that stands alone, "
+            "takes an image's shape and gives a module. By default the benchmark's.",
             show_default=False,
         ),
     ] = None,
@@ -129,7 +133,7 @@ def run(
 
     cclfp run ccl-fp+ --images photos/ --tasks 5
     """
-    if images is not None and benchmark is not None:  # then it is the first setting
+    if benchmark is not None and "=" in benchmark:  # it is the first setting
         settings, benchmark = [benchmark, *(settings or [])], None
     names = [name.strip() for name in method.split(",") if name.strip()]
     values = _parse_settings(settings or [])
@@ -184,6 +188,7 @@ def _print_results(results: list[Result], varied: list[str]) -> None:
     seeds = [run["seed"] for run in results[0].runs]
     title = f"{get_benchmark(c.benchmark).title}, {c.scenario}-incremental"
     title += "".join(f", memory {size}" for size in buffers)
+    title += "" if c.class_order is None else ", other class order"
     title += "" if c.tasks is None else f", {len(c.tasks)} tasks"
     title += "" if c.backbone is None else f", {show_backbone(c.backbone)}"
     title += ", tested on held-out training images" if c.validation else ""

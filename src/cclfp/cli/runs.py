@@ -25,11 +25,11 @@ def runs(
     from cclfp.configuration import PROTOCOL, USUAL
     from cclfp.methods import METHODS
     from cclfp.store import Store, default_store
-    from cclfp.streams import BENCHMARKS
+    from cclfp.streams.benchmarks import benchmark_names
 
     path = store or default_store()
     records = Store(path).records(method, benchmark) if path.exists() else []
-    for kind, name, known in (("method", method, METHODS), ("benchmark", benchmark, BENCHMARKS)):
+    for kind, name, known in (("method", method, METHODS), ("benchmark", benchmark, benchmark_names())):
         if name is not None and not records and name not in known:
             raise unknown(kind, name, known)
     if json:

@@ -42,14 +42,17 @@ def show(
 
     cclfp show split-cifar10 --images tasks.png
     """
+    from cclfp.checks import check_whole
     from cclfp.methods import METHODS
-    from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, is_benchmark
+    from cclfp.streams.benchmarks import benchmark_names, get_benchmark
     from cclfp.userfiles import is_reference
 
     if images is not None and images.suffix.lower() != ".png":
         raise InputError(f"--images {images}: expected the name of a file to write that ends in .png")
-    if is_benchmark(name):
-        benchmark = get_benchmark(name)
+    if name in benchmark_names():
+        benchmark, seed = get_benchmark(name), check_whole("seed", seed, at_least=0)
+        if tasks is None and class_order is None and benchmark.num_tasks is None:
+            tasks = 1  # images of a user's own: all their classes
         order, sizes = benchmark.split_into(tasks, class_order)
         answer = _benchmark(benchmark, order, sizes, seed)
         if images is not None:
@@ -58,7 +61,7 @@ def show(
         print_json(answer) if json else _print_benchmark(answer)
         return
     if name not in METHODS and not is_reference(name):
-        raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS])
+        raise unknown("method or benchmark", name, [*METHODS, *benchmark_names()])
     for option, given in (("--images", images), ("--tasks", tasks), ("--class-order", class_order)):
         if given is not None:
             raise InputError(f"{option} is about a benchmark; {name} is a method")
@@ -87,7 +90,7 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
     typer.echo(f"dataset: {answer['dataset']}   scenarios: {', '.join(answer['scenarios'])}   ", nl=False)
     typer.echo(f"backbone: {answer['backbone']}   can be augmented: {'yes' if answer['augmentation'] else 'no'}\n")
     tasks = answer["tasks"]
-    if all(classes == tasks[0] for classes in tasks):
+    if len(tasks) > 1 and all(classes == tasks[0] for classes in tasks):
         typer.echo(f"{len(tasks)} tasks, each with the classes {', '.join(tasks[0])}")
     else:
         print_table([">task", "classes"], [[str(t + 1), ", ".join(classes)] for t, classes in enumerate(tasks)])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,7 @@ def fetch(name: str, listener: Listener | None = None) -> Path:
     source, folder, listener = get_dataset(name), dataset_path(name), listener or Listener()
     if is_cached(name):
         return folder
-    with _lock(name):
+    with _lock(name), _readable(name):
         if is_cached(name):  # another process was faster
             return folder
         arrays = source.read(folder, listener)
@@ -97,17 +99,23 @@ def import_dataset(name: str, path: Path, listener: Listener | None = None) -> P
     source, listener = get_dataset(name), listener or Listener()
     if not path.exists():
         raise DataError(f"there is no {path}: expected {source.expected}")
-    arrays = source.read(path, listener)
+    with _readable(name):
+        arrays = source.read(path, listener)
     if arrays is None:
         raise DataError(f"{path} has none of {name}'s files: expected {source.expected}")
     store(source, arrays, {})
     return dataset_path(name)
 
 
-def store(source: Source, arrays: Arrays, more: dict[str, Any]) -> None:
-    """Check arrays and keep them as a dataset's, with more files of JSON beside them."""
-    with _lock(source.name):
-        _write(source, arrays, more)
+def store(source: Source, arrays: Arrays, more: dict[str, Any], *, replace: bool = True) -> None:
+    """Check arrays and keep them as a dataset's, with more files of JSON beside them.
+
+    Without ``replace`` what another process has stored meanwhile stays: runs may be reading it.
+    """
+    with _lock(source.name), _readable(source.name):
+        there = is_cached(source.name) and all((_arrays_path(source.name) / name).exists() for name in more)
+        if replace or not there:
+            _write(source, arrays, more)
 
 
 def verify(name: str) -> Path:
@@ -142,6 +150,15 @@ def _lock(name: str) -> FileLock:
     except OSError as error:
         raise DataError(f"datasets cannot be kept in {folder}: {error}. CCLFP_HOME says where they go") from error
     return FileLock(folder / ".lock")
+
+
+@contextlib.contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """A file that cannot be read or written is a user's to mend."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{name}: {error}") from error
 
 
 def _read(name: str) -> Arrays:
@@ -179,10 +196,12 @@ def _write(source: Source, arrays: Arrays, more: dict[str, Any]) -> None:
             text = json.dumps(fact, indent=1).encode()
             write_atomic(temporary / file_name, lambda file, text=text: file.write(text))  # type: ignore[misc]
         temporary.chmod(0o755)
+        old = target.with_name(f".arrays.old.{temporary.name.rpartition('.')[2]}")
         if target.exists():
-            shutil.rmtree(target)
+            target.replace(old)
         temporary.replace(target)
         sync_directory(target.parent)
+        shutil.rmtree(old, ignore_errors=True)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

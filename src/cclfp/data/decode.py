@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import numpy as np
 from cclfp.data.decoder import COUNT, ERROR, GREY, LENGTH, REPLY
 from cclfp.data.source import Listener
 from cclfp.errors import DataError, RunError
+from cclfp.machine import cores
 
 SCRIPT = Path(__file__).with_name("decoder.py")
 CHUNK_FILES, CHUNK_BYTES = 250, 1 << 22  # what a worker is given at a time, at most
@@ -51,7 +51,7 @@ def decode(
     """
     if importlib.util.find_spec("PIL") is None:
         raise DataError("decoding images needs Pillow: pip install pillow")
-    with _Workers(max(1, min(_cores(), total, MOST_WORKERS)), size) as workers:
+    with _Workers(max(1, min(cores(), total, MOST_WORKERS)), size) as workers:
         chunks = _chunks(files)
         waiting: dict[int, list[str]] = {}  # chunk -> the names in it
         finished: dict[int, list[Image | str]] = {}
@@ -93,10 +93,6 @@ def _chunks(files: Iterable[File]) -> Iterator[list[File]]:
 def _path() -> list[str]:
     """What the workers import from: this process's path, without the current folder and what may lie there."""
     return [entry for entry in sys.path if entry]
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Workers:

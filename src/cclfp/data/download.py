@@ -43,8 +43,10 @@ def retrieve(url: str, known_hash: str, folder: Path, listener: Listener, what: 
 
 
 def discard(folder: Path) -> None:
-    """Remove what was downloaded."""
+    """Remove what was downloaded, in part or whole."""
     shutil.rmtree(_place(folder), ignore_errors=True)
+    for part in folder.glob("*.part"):
+        part.unlink()
 
 
 def npm_pack(package: str, sha256: str, folder: Path) -> Path:

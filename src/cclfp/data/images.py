@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import re
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,54 +20,65 @@ from cclfp.checks import check_whole
 from cclfp.data.cache import is_cached, store
 from cclfp.data.decode import decode
 from cclfp.data.own import ABOUT, OwnImages, own_datasets
-from cclfp.data.source import ARRAYS, Arrays, Listener, sha256_of, some
+from cclfp.data.source import ARRAYS, Arrays, Listener, sha256_of, some, with_progress
 from cclfp.errors import DataError, InputError
 from cclfp.randomness import generator
 
 TEST_SHARE = 5  # one image in so many of a class folder is for testing
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 PARTS = ("train", "test")
+TEST_FOLDERS = {"test", "val", "valid", "validation"}  # beside train, what is tested on
 LABELS = np.uint16
 MOST_BYTES = 8 << 30  # of decoded images, which are trained on from memory
 
 
 def import_images(
-    path: str | Path, *, size: int | None = None, split_seed: int = 0, listener: Listener | None = None
+    path: str | Path, *, size: int | None = None, split_seed: int | None = None, listener: Listener | None = None
 ) -> str:
-    """Keep images of your own as a dataset, and give the name it has from now on (the same for the same images).
+    """Keep images of your own as a dataset, and give the name it has from now on.
 
-    ``path`` is a folder with a folder of images for each class, one fifth of which (drawn from ``split_seed``) becomes
-    the test set; or a folder with two of those, ``train`` and ``test``; or an ``.npz`` with the arrays
-    ``train_images``, ``train_labels``, ``test_images`` and ``test_labels``: images as uint8 (N, height, width) or with
-    channels, labels whole numbers or text. ``size`` makes all images of a folder that large, square: the short side is
-    resized and the centre cropped.
+    ``path`` is a folder with a folder of images for each class, one fifth of which (drawn from ``split_seed``, 0 by
+    default) becomes the test set; or a folder with two of those, ``train`` and ``test`` (or ``val``); or an ``.npz``
+    with the arrays ``train_images``, ``train_labels``, ``test_images`` and ``test_labels``: images as uint8
+    (N, height, width) or with channels, labels whole numbers or text. ``size`` makes all images of a folder that large,
+    square: the short side is resized and the centre cropped. The same folder with the same images, size and seed has
+    the same name.
 
-    >>> name = import_images("photos/", size=64)  # doctest: +SKIP
-    >>> cclfp.run("er", name, tasks=5)  # doctest: +SKIP
+    >>> import tempfile
+    >>> images, labels = np.zeros((4, 8, 8), np.uint8), np.array(["cat", "cat", "dog", "dog"])
+    >>> file = Path(tempfile.mkdtemp()) / "pets.npz"
+    >>> np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    >>> name = import_images(file)  # for example pets-1f0c2a9b
+    >>> from cclfp.data import load_dataset
+    >>> load_dataset(name).classes
+    ('cat', 'dog')
     """
-    path, listener = Path(path).expanduser(), listener or Listener()
-    if size is not None:
-        size = check_whole("image size", size, at_least=1)
-    split_seed = check_whole("split seed", split_seed, at_least=0)
+    if not isinstance(path, str | Path) or not str(path):
+        raise InputError(f"images={path!r}: expected a folder of class folders, or an .npz file")
+    given, path, listener = path, Path(path).expanduser().resolve(), listener or Listener()
+    size = None if size is None else check_whole("image size", size, at_least=1)
+    split_seed = None if split_seed is None else check_whole("split seed", split_seed, at_least=0)
     if path.is_dir():
         found: _Folder | _Npz = _Folder(path, size, split_seed, listener)
     elif path.is_file() and path.suffix == ".npz":
-        if size is not None:
-            raise InputError("an image size is for a folder of images; those of an .npz stay as they are")
+        if size is not None or split_seed is not None:
+            raise InputError(f"{path} is an .npz: its images and their split stay as they are, without size and seed")
         found = _Npz(path)
     else:
-        raise InputError(f"--images {path}: expected a folder of class folders, or an .npz file")
-    name = f"{_slug(path)}-{found.digest[:8]}"
+        raise InputError(f"--images {given}: expected a folder of class folders, or an .npz file")
+    slug = re.sub(r"[^a-z0-9]+", "-", (path.name if path.is_dir() else path.stem).casefold()).strip("-") or "images"
+    name = f"{slug}-{found.digest[:8]}"
     if name in own_datasets() and is_cached(name):
-        listener.say(f"{name}: {path} is as it was when it was imported")
+        listener.say(f"{name}: {path.name} is as it was when it was imported")
         return name
     arrays, classes = found.read()
     _check(path, arrays, classes)
+    arrays = {array: np.ascontiguousarray(values) for array, values in arrays.items()}
     mean, std = _statistics(arrays["train_images"])
     about = {
         "name": name,
-        "title": f"{path.name} ({len(classes)} classes, {len(arrays['train_labels']):,} training and "
-        f"{len(arrays['test_labels']):,} test images, {'×'.join(map(str, arrays['train_images'].shape[2:]))})",
+        "title": f"{path.name}: {len(classes)} classes, {len(arrays['train_labels']):,} training and "
+        f"{len(arrays['test_labels']):,} test images, {'×'.join(map(str, arrays['train_images'].shape[2:]))}",
         "classes": classes,
         "mean": mean,
         "std": std,
@@ -72,7 +86,7 @@ def import_images(
         "digest": found.digest,
         **found.facts,
     }
-    store(OwnImages(about), arrays, {ABOUT: about})
+    store(OwnImages(about), arrays, {ABOUT: about}, replace=False)
     listener.say(f"{name}: {found.story(arrays)}")
     return name
 
@@ -80,55 +94,71 @@ def import_images(
 class _Folder:
     """Images in class folders. The digest is over their names and contents, so that nothing is decoded in vain."""
 
-    def __init__(self, path: Path, size: int | None, split_seed: int, listener: Listener) -> None:
-        self.path, self.size, self.split_seed, self.listener = path, size, split_seed, listener
-        folders = _folders(path)
-        self.is_split = set(folders) == set(PARTS)
-        by_part = {part: _folders(folders[part]) for part in PARTS} if self.is_split else {"": folders}
-        self.classes = sorted({name for members in by_part.values() for name in members})
+    def __init__(self, path: Path, size: int | None, split_seed: int | None, listener: Listener) -> None:
+        self.path, self.size, self.split_seed, self.listener = path, size, split_seed or 0, listener
+        by_part = self._class_folders()
+        self.is_split = len(by_part) > 1
+        if self.is_split and split_seed is not None:
+            raise InputError(f"{path} has a folder to train and one to test on: a split seed has no meaning for it")
+        self.classes = sorted({name for members in by_part.values() for name in members}, key=_numbers_by_value)
+        number = {name: c for c, name in enumerate(self.classes)}
         self.files: list[tuple[str, int, Path]] = []
         other: list[str] = []
         for part, members in by_part.items():
             for name in sorted(members):
-                for file in sorted(p for p in members[name].rglob("*") if p.is_file() and not p.name.startswith(".")):
+                for file in _walk(members[name]):
                     if file.suffix.lower() in SUFFIXES:
-                        self.files.append((part, self.classes.index(name), file))
+                        self.files.append((part, number[name], file))
                     else:
                         other.append(str(file.relative_to(path)))
         if not self.files:
             raise InputError(f"--images {path}: expected folders of images, one a class, and found none")
         if other:
-            listener.say(f"{path}: not images, left out: {some(other)}")
-        self.facts = {"split_seed": None if self.is_split else split_seed, "size": size}
+            listener.say(f"{path.name}: not images, left out: {some(other)}")
+        self.facts = {"split_seed": None if self.is_split else self.split_seed, "size": size}
         digest = hashlib.sha256(json.dumps([self.classes, self.facts]).encode())
-        for number, (_, _, file) in enumerate(self.files):
+        files = with_progress(self.files, len(self.files), listener, f"{path.name}: reading", "files")
+        for _, _, file in files:
             content = _content(file)
             digest.update(f"{file.relative_to(path).as_posix()}\0{len(content)}\0".encode() + content)
-            if number % 500 == 0:
-                listener.progress(f"{path.name}: reading", number, len(self.files), "files")
         self.digest = digest.hexdigest()
+
+    def _class_folders(self) -> dict[str, dict[str, Path]]:
+        """For train and test, or for all at once (""), the folder of each class."""
+        folders = _folders(self.path)
+        tests = [name for name in folders if name.casefold() in TEST_FOLDERS]
+        if "train" not in folders or not tests:
+            return {"": folders}
+        if len(folders) > 2:
+            raise InputError(
+                f"--images {self.path} has {', '.join(sorted(folders))}: "
+                "expected folders of classes, or train and test alone"
+            )
+        return {"train": _folders(folders["train"]), "test": _folders(folders[tests[0]])}
 
     def read(self) -> tuple[Arrays, list[str]]:
         parts = self._parts()
         names = [str(file.relative_to(self.path)) for _, _, file in self.files]
         files = ((name, _content(file)) for name, (_, _, file) in zip(names, self.files, strict=True))
-        decoded = decode(files, len(names), self.listener, f"{self.path.name}: decoding", self.size)
         arrays: Arrays = {}
         filled = dict.fromkeys(PARTS, 0)
         colour = False
-        for name, part, (grey, picture) in zip(names, parts, decoded, strict=True):
-            if not arrays:
-                self._check_memory(picture)
-                arrays = {f"{p}_images": np.empty((parts.count(p), *picture.shape), np.uint8) for p in PARTS}
-            height, width = arrays["train_images"].shape[1:3]
-            if picture.shape[:2] != (height, width):
-                raise InputError(
-                    f"the images have different sizes ({names[0]} is {width}×{height}, {name} is "
-                    f"{picture.shape[1]}×{picture.shape[0]}): say how large to make them, for example --image-size 64"
-                )
-            arrays[f"{part}_images"][filled[part]] = picture
-            filled[part] += 1
-            colour = colour or not grey
+        what = f"{self.path.name}: decoding"
+        with contextlib.closing(decode(files, len(names), self.listener, what, self.size)) as decoded:
+            for name, part, (grey, picture) in zip(names, parts, decoded, strict=True):
+                if not arrays:
+                    _check_memory(picture.nbytes * len(names), picture.shape[:2], len(names))
+                    arrays = {f"{p}_images": np.empty((parts.count(p), *picture.shape), np.uint8) for p in PARTS}
+                height, width = arrays["train_images"].shape[1:3]
+                if picture.shape[:2] != (height, width):
+                    raise InputError(
+                        f"the images have different sizes ({names[0]} is {width}×{height}, {name} is "
+                        f"{picture.shape[1]}×{picture.shape[0]}): say how large to make them, for example "
+                        "--image-size 64"
+                    )
+                arrays[f"{part}_images"][filled[part]] = picture
+                filled[part] += 1
+                colour = colour or not grey
         for part in PARTS:
             channels = 3 if colour else 1
             arrays[f"{part}_images"] = arrays[f"{part}_images"][..., :channels].transpose(0, 3, 1, 2)
@@ -136,28 +166,23 @@ class _Folder:
             arrays[f"{part}_labels"] = np.array(labels, LABELS)
         return arrays, self.classes
 
-    def _check_memory(self, picture: np.ndarray) -> None:
-        if picture.nbytes * len(self.files) > MOST_BYTES:
-            height, width = picture.shape[:2]
-            raise InputError(
-                f"{len(self.files):,} images of {width}×{height} take more than {MOST_BYTES >> 30} GiB of memory: "
-                "say a smaller size, for example --image-size 64"
-            )
-
     def _parts(self) -> list[str]:
         """Train or test for each file."""
         if self.is_split:
             return [part for part, _, _ in self.files]
         parts = ["train"] * len(self.files)
-        for c, name in enumerate(self.classes):
-            members = [i for i, (_, of, _) in enumerate(self.files) if of == c]
-            if len(members) < 2:
+        members: list[list[int]] = [[] for _ in self.classes]
+        for i, (_, c, _) in enumerate(self.files):
+            members[c].append(i)
+        for c, of_class in enumerate(members):
+            if len(of_class) < 2:
                 raise InputError(
-                    f"{self.path / name} has {len(members)} image: expected two or more, to train and test"
+                    f"{self.path / self.classes[c]} has {len(of_class)} image(s): "
+                    "expected two or more, to train and test"
                 )
-            order = torch.randperm(len(members), generator=generator(self.split_seed, "test set", c)).tolist()
-            for i in order[: max(1, len(members) // TEST_SHARE)]:
-                parts[members[i]] = "test"
+            order = torch.randperm(len(of_class), generator=generator(self.split_seed, "test set", c)).tolist()
+            for i in order[: max(1, len(of_class) // TEST_SHARE)]:
+                parts[of_class[i]] = "test"
         return parts
 
     def story(self, arrays: Arrays) -> str:
@@ -167,25 +192,24 @@ class _Folder:
 
 
 class _Npz:
+    """Arrays that are split already."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.facts: dict[str, Any] = {}
-        self.digest = hashlib.sha256(_content(path)).hexdigest()
+        try:
+            with path.open("rb") as file:
+                self.digest = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error}") from error
 
     def read(self) -> tuple[Arrays, list[str]]:
-        try:
-            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                missing = [name for name in ARRAYS if name not in archive.files]
-                if missing:
-                    found = ", ".join(archive.files) or "nothing"
-                    raise InputError(f"{self.path} lacks {', '.join(missing)}; it has {found}")
-                loaded = {name: archive[name] for name in ARRAYS}
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{self.path} cannot be read as an .npz of plain arrays: {error}") from error
+        loaded = self._load()
         arrays = {f"{part}_images": self._images(f"{part}_images", loaded) for part in PARTS}
         labels = {part: self._labels(f"{part}_labels", loaded) for part in PARTS}
+        if (labels["train"].dtype.kind == "U") != (labels["test"].dtype.kind == "U"):
+            kinds = " and ".join(f"{part}_labels {labels[part].dtype}" for part in PARTS)
+            raise InputError(f"{self.path}: {kinds}: expected whole numbers in both, or text in both")
         values = sorted(set(labels["train"].tolist()) | set(labels["test"].tolist()))
         for part in PARTS:
             if len(labels[part]) != len(arrays[f"{part}_images"]):
@@ -197,6 +221,23 @@ class _Npz:
             shapes = " and ".join(str(arrays[f"{part}_images"].shape[1:]) for part in PARTS)
             raise InputError(f"{self.path}: training and test images have different shapes, {shapes}")
         return arrays, [str(value) for value in values]
+
+    def _load(self) -> Arrays:
+        failures = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+        try:
+            with self.path.open("rb") as file:
+                archive = np.load(file, allow_pickle=False)
+                if not isinstance(archive, np.lib.npyio.NpzFile):
+                    raise InputError(f"{self.path} is one array, not an .npz of several")
+                missing = [name for name in ARRAYS if name not in archive.files]
+                if missing:
+                    found = ", ".join(archive.files) or "nothing"
+                    raise InputError(f"{self.path} lacks {', '.join(missing)}; it has {found}")
+                return {name: archive[name] for name in ARRAYS}
+        except InputError:
+            raise
+        except failures as error:
+            raise InputError(f"{self.path} cannot be read as an .npz of plain arrays: {error}") from error
 
     def _images(self, name: str, loaded: Arrays) -> np.ndarray:
         images = loaded[name]
@@ -228,7 +269,21 @@ class _Npz:
 
 
 def _folders(path: Path) -> dict[str, Path]:
-    return {p.name: p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")}
+    try:
+        return {p.name: p for p in path.iterdir() if p.is_dir() and not p.name.startswith(".")}
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """The files below a folder in the order of their names, without what is hidden."""
+
+    def fail(error: OSError) -> None:
+        raise DataError(f"{folder} cannot be read: {error}") from error
+
+    for below, folders, files in os.walk(folder, onerror=fail):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(below, name) for name in sorted(files) if not name.startswith("."))
 
 
 def _content(path: Path) -> bytes:
@@ -238,14 +293,27 @@ def _content(path: Path) -> bytes:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def _slug(path: Path) -> str:
-    """A name for files and commands: ``My Photos.npz`` becomes ``my-photos``."""
-    return re.sub(r"[^a-z0-9]+", "-", path.resolve().stem.casefold()).strip("-") or "images"
+def _numbers_by_value(name: str) -> tuple[bool, int, str]:
+    """The order of classes: 2 before 10, and numbers before other names."""
+    is_number = name.isascii() and name.isdecimal()
+    return not is_number, int(name) if is_number else 0, name
+
+
+def _check_memory(count: int, size: Sequence[int], images: int) -> None:
+    if count > MOST_BYTES:
+        raise InputError(
+            f"{images:,} images of {size[1]}×{size[0]} take more than {MOST_BYTES >> 30} GiB of memory: "
+            "say a smaller size, for example --image-size 64"
+        )
 
 
 def _check(path: Path, arrays: Arrays, classes: Sequence[str]) -> None:
     if len(classes) < 2:
         raise InputError(f"--images {path}: expected two classes or more, and found {', '.join(classes)} alone")
+    if len(classes) > np.iinfo(LABELS).max:
+        raise InputError(f"--images {path}: {len(classes):,} classes are more than {np.iinfo(LABELS).max:,}")
+    if odd := [name for name in classes if not name.isprintable()]:
+        raise InputError(f"--images {path}: the class {odd[0]!r} has a name that cannot be printed")
     for part in PARTS:
         present = set(arrays[f"{part}_labels"].tolist())
         if without := [name for c, name in enumerate(classes) if c not in present]:
@@ -254,8 +322,11 @@ def _check(path: Path, arrays: Arrays, classes: Sequence[str]) -> None:
 
 def _statistics(images: np.ndarray) -> tuple[list[float], list[float]]:
     """The mean and standard deviation of each channel of pixels over 255, to four digits."""
-    counts = [np.bincount(images[:, c].reshape(-1), minlength=256) for c in range(images.shape[1])]
-    values = np.arange(256) / 255
-    means = [float((n * values).sum() / n.sum()) for n in counts]
-    variances = [float((n * (values - m) ** 2).sum() / n.sum()) for n, m in zip(counts, means, strict=True)]
-    return [round(m, 4) for m in means], [round(max(v**0.5, 0.01), 4) for v in variances]
+    counts = np.zeros((images.shape[1], 256), np.int64)
+    for start in range(0, len(images), 1000):
+        for c in range(images.shape[1]):
+            counts[c] += np.bincount(images[start : start + 1000, c].reshape(-1), minlength=256)
+    values, shares = np.arange(256) / 255, counts / counts.sum(1, keepdims=True)
+    means = shares @ values
+    variances = (shares * (values - means[:, None]) ** 2).sum(1)
+    return [round(float(m), 4) for m in means], [round(max(float(v) ** 0.5, 0.01), 4) for v in variances]

@@ -17,6 +17,7 @@ class OwnImages(Source):
     """Images that were imported, as their file of facts tells."""
 
     expected = "a folder of class folders, or an .npz"
+    made = "imported"
 
     def __init__(self, about: dict[str, Any]) -> None:
         self.about = about

@@ -64,6 +64,7 @@ class Source(abc.ABC):
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     expected: str  # the files to place by hand, in words
+    made = "published"  # what the sums tell of
     arrays: Mapping[str, ArraySpec]
 
     @property
@@ -102,7 +103,7 @@ class Source(abc.ABC):
             sums[array] = sha256_of(values)
             if spec.sha256 is not None and sums[array] != spec.sha256:
                 raise DataError(
-                    f"{self.name}: {array} is not what was published (sha256 {sums[array]}, not {spec.sha256})"
+                    f"{self.name}: {array} is not what was {self.made} (sha256 {sums[array]}, not {spec.sha256})"
                 )
         return sums
 

@@ -18,4 +18,9 @@ def get_dataset(name: str) -> Source:
         return DATASETS[name]
     if name in own_datasets():
         return own_dataset(name)
-    raise unknown("dataset", name, [*DATASETS, *own_datasets()])
+    raise unknown("dataset", str(name), dataset_names())
+
+
+def dataset_names() -> list[str]:
+    """All there are: the published ones, then the images of a user's own."""
+    return [*DATASETS, *own_datasets()]

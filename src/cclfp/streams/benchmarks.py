@@ -74,7 +74,7 @@ class Benchmark:
     def _order(self, class_order: ClassOrder, seed: int) -> list[int]:
         if class_order == "random":
             return torch.randperm(self.num_classes, generator=generator(seed, "class order")).tolist()
-        return list(range(self.num_classes)) if class_order is None else self.class_ids(class_order)
+        return list(range(self.num_classes)) if class_order is None else [int(c) for c in class_order]
 
     def check(self, scenario: str) -> None:
         """Refuse a scenario this benchmark is not defined for, with the reason."""
@@ -91,10 +91,10 @@ class Benchmark:
             raise InputError(f"augment=on: {self.name} cannot be augmented ({self.no_augmentation})")
 
     def class_ids(self, order: Sequence[int | str]) -> list[int]:
-        """Each class once, given by id or name, as ids."""
+        """Each class once, given by name or id, as ids. A text that is both is a name."""
         ids = {name: number for number, name in enumerate(self.classes)}
         numbers = {str(number): number for number in range(self.num_classes)}
-        found = [(numbers | ids).get(str(c)) for c in order]
+        found = [(numbers | ids if isinstance(c, str) else numbers).get(str(c)) for c in order]
         chosen = [c for c in found if c is not None]
         if len(chosen) < len(found) or sorted(chosen) != list(range(self.num_classes)):
             wrong = [str(c) for c, number in zip(order, found, strict=True) if number is None]
@@ -231,20 +231,21 @@ BENCHMARKS = {
 }
 
 
-def is_benchmark(name: str) -> bool:
-    return name in BENCHMARKS or name in own_datasets()
+def benchmark_names() -> list[str]:
+    """All there are: those that ship with the package, then the images of a user's own."""
+    return [*BENCHMARKS, *own_datasets()]
 
 
 def get_benchmark(name: str) -> Benchmark:
     """A benchmark by name: one of BENCHMARKS, or the images of a user's own that were imported under that name."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
-    if not is_benchmark(name):
-        raise unknown("benchmark", name, [*BENCHMARKS, *own_datasets()])
+    if name not in benchmark_names():
+        raise unknown("benchmark", str(name), benchmark_names())
     data = get_dataset(name)
     return Benchmark(
         name=name,
-        title=data.title,
+        title=name,
         dataset=name,
         scenarios=("class", "task"),
         backbone="resnet18",

@@ -16,6 +16,8 @@ from cclfp.transforms import Normalise, Scale
 
 def split(data: Dataset, scenario: str, order: Sequence[int], sizes: Sequence[int]) -> Stream:
     """Classes in the given order, ``sizes[t]`` of them in task t. Class ids stay what they are in the dataset."""
+    if sum(sizes) != data.num_classes or min(sizes, default=0) < 1:
+        raise InputError(f"sizes={list(sizes)}: expected so many classes a task, {data.num_classes} in all")
     ends = list(itertools.accumulate(sizes))
     classes = [list(order[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
     task_of = torch.empty(data.num_classes, dtype=torch.int64)

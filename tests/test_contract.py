@@ -16,7 +16,14 @@ from cclfp.testing import CHECKS, Case, toy_psi
 ROWS: list[dict[str, Any]] = [
     {"method": "joint"},
     {"method": "finetune"},
+    {"method": "si", "c": 0.5},
+    {"method": "lwf"},
     {"method": "er"},
+    {"method": "gem"},
+    {"method": "a-gem"},
+    {"method": "icarl"},
+    {"method": "fdr"},
+    {"method": "hal", "lam": 0.2, "steps": 20},
     {"method": "ccl-fp", "w": 0.3, "alpha": 0.2},
     {"method": "ccl-fp+", "w": 0.5, "alpha": 0.5, "beta": 0.1},
 ]

@@ -378,6 +378,23 @@ def test_predicting_takes_large_inputs_in_parts_before_and_after_training() -> N
     assert max(seen) <= 800_000
 
 
+def test_a_random_transform_at_a_tasks_end_draws_from_the_seed() -> None:
+    def noisy(x: Tensor) -> Tensor:
+        return x + torch.rand_like(x)
+
+    def trained() -> cclfp.Learner:
+        ours = learner("fdr", transform=noisy)
+        ours.observe(*batch(), task=0)
+        ours.end_task()
+        return ours
+
+    before = torch.get_rng_state()
+    first = trained()
+    assert torch.equal(before, torch.get_rng_state())
+    torch.rand(3)
+    assert same(first, trained())
+
+
 def test_nothing_to_predict_or_to_end_yet() -> None:
     with pytest.raises(ValueError, match="no class has been seen yet"):
         learner().predict(GOOD)

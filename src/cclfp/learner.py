@@ -156,7 +156,7 @@ class Learner:
         """Say that a task is over: what a method does then (CCL-FP copies psi to psi_old) it does here."""
         if not self._in_task:
             raise InputError("end_task() without an observe() since the last task ended: there is no task to end")
-        with torch.no_grad():
+        with torch.no_grad(), seeded(self.seed, "end of task", self.tasks_done, self.device):
             self._state = self._method.end_task(*self._model, self._state, self._hyper, self._context())
         if self.memory is not None:
             self.memory.end_task()
@@ -262,7 +262,7 @@ class Learner:
     def begin_task(self) -> None:
         """Called before the first step of a task; later calls do nothing until the task is ended."""
         if not self._in_task:
-            with torch.no_grad():
+            with torch.no_grad(), seeded(self.seed, "beginning of task", self.tasks_done, self.device):
                 self._state = self._method.begin_task(*self._model, self._state, self._hyper, self._context())
             self._in_task = True
 

@@ -5,14 +5,23 @@ from __future__ import annotations
 import re
 
 from cclfp.errors import InputError, unknown
+from cclfp.methods.a_gem import AGEM
 from cclfp.methods.base import Batch, Hyperparameters, Method, TaskContext, gradient, setting, sgd
 from cclfp.methods.ccl_fp import CCLFP, CCLFPPlus
 from cclfp.methods.er import ER
+from cclfp.methods.fdr import FDR
 from cclfp.methods.finetune import Finetune
+from cclfp.methods.gem import GEM
+from cclfp.methods.hal import HAL
+from cclfp.methods.icarl import ICaRL
 from cclfp.methods.joint import Joint
+from cclfp.methods.lwf import LwF
+from cclfp.methods.si import SI
 from cclfp.userfiles import Reference, is_reference, refer, resolve, show_reference
 
-METHODS: dict[str, type[Method]] = {method.name: method for method in (Joint, Finetune, ER, CCLFP, CCLFPPlus)}
+# In the order of the paper's table.
+_ALL: tuple[type[Method], ...] = (Joint, Finetune, SI, LwF, ER, GEM, AGEM, ICaRL, FDR, HAL, CCLFP, CCLFPPlus)
+METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
 
 def get_method(method: str | type[Method]) -> type[Method]:

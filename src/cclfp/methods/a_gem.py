@@ -1,0 +1,64 @@
+"""A-GEM: a step may not, to first order, raise the loss on a few examples drawn from all past tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cclfp.losses import cross_entropy
+from cclfp.methods.base import Batch, Method, State, gradient, sgd
+from cclfp.network import Tensors
+from cclfp.schedules import PastRing
+
+
+class AGEM(Method):
+    """A-GEM: GEM with one constraint, on the average over the past, instead of one a past task.
+
+    With g the gradient of the loss on the current part of the batch and g_ref that on its replayed part, drawn from all
+    past tasks, the step goes along (eq. 11)
+
+        g - (g' g_ref / g_ref' g_ref) g_ref  where g' g_ref < 0,    g elsewhere.
+
+    In the first task nothing is replayed, so this is plain SGD.
+
+    Choices: the memory is always full; it holds the most recent examples of every task, in shares that shrink as tasks
+    come. g and g_ref go over all trainable parameters. BatchNorm: the pass on the current part updates the statistics;
+    that on the replayed part, in training mode too, is a pass of its own and leaves them alone.
+    """
+
+    name = "a-gem"
+    reference = "Chaudhry et al. 2019, Efficient Lifelong Learning with A-GEM"
+    schedule = PastRing
+
+    def step(
+        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
+    ) -> tuple[Tensors, Tensors, State]:
+        n = batch.n_current
+        grads, after = gradient(lambda p: self._loss(p, buffers, batch, slice(0, n)), params)
+        if n < len(batch.y):
+            reference, _ = gradient(lambda p: self._loss(p, buffers, batch, slice(n, None)), params)
+            grads = project(grads, reference)
+        return sgd(params, grads, hyper.lr), after, state
+
+    def _loss(self, params: Tensors, buffers: Tensors, batch: Batch, part: slice) -> tuple[Tensor, Tensors]:
+        z, buffers = self.net.features(params, buffers, batch.x[part])
+        return cross_entropy(self.net.classify(params, z), batch.y[part], batch.mask[part]), buffers
+
+
+def project(grads: Tensors, reference: Tensors) -> Tensors:
+    """Eq. 11: without its part against the reference gradient, where it has one.
+
+    >>> project({"a": torch.tensor([2.0, -3.0])}, {"a": torch.tensor([0.0, 5.0])})
+    {'a': tensor([2., 0.])}
+    """
+    agreement, size = dot(grads, reference), dot(reference, reference)
+    # Where the reference gradient is 0 there is nothing to disagree with.
+    share = torch.where(agreement < 0, agreement / torch.where(size > 0, size, 1), 0)
+    return {name: g - share * reference[name] for name, g in grads.items()}
+
+
+def dot(a: Tensors, b: Tensors) -> Tensor:
+    """The inner product over all parameters."""
+    return torch.stack([(a[name] * b[name]).sum() for name in a]).sum()

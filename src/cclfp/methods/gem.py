@@ -1,0 +1,116 @@
+"""GEM: a step may not, to first order, raise the loss on the memory of any past task."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cclfp.losses import cross_entropy
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
+from cclfp.network import Tensors
+from cclfp.qp import solve
+from cclfp.schedules import Ring
+
+RIDGE = 1e-3  # on the diagonal of the dual programme's matrix, as in the authors' code
+
+
+@dataclasses.dataclass(frozen=True)
+class GEMHyper(Hyperparameters):
+    """Hyperparameters of GEM."""
+
+    gamma: float = setting(0.5, "margin: lower bound of the dual variables; more favours backward transfer", low=0)
+
+
+class GEM(Method):
+    """GEM: the gradient g of the loss on the current batch is replaced with the nearest one that agrees with the past.
+
+    With g_k the gradient of the loss on all examples that the memory holds of task k, the step goes along the solution
+    of min_x 1/2 |g - x|^2 subject to <x, g_k> >= 0 for all past tasks k (eq. 8). It is found through the dual (eqs. 10,
+    11), in one variable a past task: with the g_k as the rows of M,
+
+        min_v 1/2 v' M M' v + (M g)' v  subject to v >= gamma,    x = g + M' v.
+
+    Where no <g, g_k> is negative, g is left as it is. In the first task this is plain SGD.
+
+    Choices: the memory is split evenly over the tasks and holds the most recent examples of each. The authors' code
+    adds 1e-3 to the diagonal of M M', and so do we. The margin gamma bounds the dual variables, as in the paper's last
+    paragraph of section 3. g and the g_k go over all trainable parameters. BatchNorm: each g_k is from a pass of its
+    own in training mode, whose statistics are thrown away. The examples of past tasks are not augmented.
+    """
+
+    name = "gem"
+    reference = "Lopez-Paz & Ranzato 2017, Gradient Episodic Memory for Continual Learning"
+    Hyper = GEMHyper
+    schedule = Ring
+    replays = False
+
+    def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        """What the memory holds of each past task, no more than its share once the task that begins has its own."""
+        memory = context.memory
+        assert memory is not None
+        assert isinstance(memory.schedule, Ring)
+        slots_of = memory.schedule.slots
+        share = max(1, memory.size // max(memory.schedule.num_tasks or 0, len(slots_of) + 1))
+        past = {}
+        for task, slots in slots_of.items():
+            if slots:
+                raw = memory.read(slots[-share:])
+                past[str(task)] = {"x": context.prepare(raw.x), "y": raw.y.clone()}
+                if context.classes.scenario == "task":  # elsewhere all examples have the mask of the current batch
+                    past[str(task)]["mask"] = context.classes.train(raw.task)
+        return {"past": past} if past else {}
+
+    def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        return {}
+
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
+        return self._loss(params, buffers, batch.x, batch.y, batch.mask)
+
+    def step(
+        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
+    ) -> tuple[Tensors, Tensors, State]:
+        if "past" not in state:
+            return super().step(params, buffers, state, batch, hyper)
+        past = list(state["past"].values())
+
+        def losses(copies: Tensors) -> tuple[Tensor, Tensors]:
+            """The loss on the batch and those on the past, each a function of its own copy of the parameters.
+
+            One backward pass through their sum gives all their gradients.
+            """
+            copy = [{name: copies[f"{i} {name}"] for name in params} for i in range(1 + len(past))]
+            total, after = self.loss(copy[0], buffers, state, batch, hyper)
+            for own, task in zip(copy[1:], past, strict=True):
+                mask = task["mask"] if "mask" in task else batch.mask[:1].expand(len(task["y"]), -1)
+                total = total + self._loss(own, buffers, task["x"], task["y"], mask)[0]
+            return total, after
+
+        copies = {f"{i} {name}": p for i in range(1 + len(past)) for name, p in params.items()}
+        grads, after = gradient(losses, copies)
+        rows = torch.cat([g.flatten() for g in grads.values()]).view(1 + len(past), -1)
+        parts = project(rows, hyper.gamma).split([p.numel() for p in params.values()])
+        projected = {name: part.view_as(p) for (name, p), part in zip(params.items(), parts, strict=True)}
+        return sgd(params, projected, hyper.lr), after, state
+
+    def _loss(self, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensors]:
+        z, buffers = self.net.features(params, buffers, x)
+        return cross_entropy(self.net.classify(params, z), y, mask), buffers
+
+
+def project(rows: Tensor, gamma: Tensor) -> Tensor:
+    """The gradient nearest to the first row that agrees with all others; that row itself where it does so already.
+
+    >>> project(torch.tensor([[2.0, -1.0], [0.0, 1.0]]), torch.tensor(0.0)).round(decimals=2)
+    tensor([2., -0.])
+    """
+    g, past = rows[0], rows[1:]
+    products = (rows @ rows.mT).double()
+    agreement, P = products[1:, 0], products[1:, 1:]
+    # The products are rounded to the gradients' precision: so much on the diagonal keeps P positive definite.
+    ridge = RIDGE + torch.finfo(g.dtype).eps * P.trace()
+    v = solve((P + P.mT) / 2 + ridge * torch.eye(len(past), dtype=P.dtype, device=P.device), agreement, gamma)
+    v = torch.where((agreement < 0).any(), v, 0)
+    return torch.addmv(g, past.mT, v.to(g.dtype))

@@ -1,0 +1,148 @@
+"""HAL: experience replay that keeps the predictions at a learned anchor point for each class of each past task."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from cclfp.errors import InputError
+from cclfp.losses import cross_entropy
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
+from cclfp.network import Tensors
+from cclfp.schedules import Ring, Schedule
+
+FEATURES = ".features"  # which no buffer can be called
+BATCH = 10  # of the fine-tuning on the memory
+
+
+@dataclasses.dataclass(frozen=True)
+class HALHyper(Hyperparameters):
+    """Hyperparameters of HAL."""
+
+    lam: float = setting(0.03, "weight of the anchors' loss (lambda); 0.1 and more may diverge at lr 0.1", low=0)
+    gamma: float = setting(0.1, "how strongly an anchor is drawn to its class's mean embedding", low=0)
+    beta: float = setting(0.5, "decay of the mean embeddings from batch to batch", low=0, high=1)
+    steps: float = setting(100, "gradient-ascent steps that learn an anchor (k)", low=0)
+    anchor_lr: float = setting(0.1, "step size of the gradient ascent that learns an anchor", low=0)
+
+
+class HAL(Method):
+    """Hindsight anchor learning. L is the cross-entropy on the current and the replayed examples, phi(x) is psi(x).
+
+    Every step has a tentative update and then the real one, which weighs the loss against what the tentative one
+    changes at the anchors e of past tasks:
+
+        theta~ = theta - lr grad L(theta)
+        theta <- theta - lr grad [L(theta) + lam mean_e ||f_theta(e) - f_theta~(e)||^2]
+
+    The gradient goes through theta~(theta) too (bilevel optimisation), as in the authors' code: were theta~ a constant,
+    the term would draw f_theta(e) towards f_theta~(e), the very change it is to prevent. The norm is over the classes
+    that e may be predicted as; the mean over anchors (authors' code; the paper writes a sum) leaves lam its meaning.
+
+    At a task's end theta_M is theta after one epoch of SGD on the memory of earlier tasks, and for each class y of the
+    task k steps of gradient ascent learn an anchor that maximises
+
+        L(f_theta_M(e), y) - L(f_theta(e), y) - gamma ||phi(e) - phi_y||^2
+
+    with the mean embedding phi_y <- beta phi_y + (1 - beta) (mean of phi over the class in a minibatch), which begins
+    as the first such mean. Where the paper leaves room: the ascent starts at a random example of the class in the ring
+    (where it has none, of the task) and keeps to the range of the ring's values. The first task has no earlier memory:
+    theta_M = theta, only the last term is at work. Anchors and theta_M run in eval mode: few have no statistics.
+    """
+
+    name = "hal"
+    reference = "Chaudhry et al. 2021, Using Hindsight to Anchor Past Knowledge in Continual Learning"
+    Hyper = HALHyper
+    schedule: ClassVar[type[Schedule] | None] = Ring
+
+    def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        weight = params["f.weight"].detach()
+        task = torch.full_like(weight[:, 0], -1, dtype=torch.int64)  # of each class's examples; -1: none yet
+        new: State = {"embedding": torch.zeros_like(weight), "task": task}
+        if "anchors" in state:
+            anchors = state["anchors"]
+            new["anchors"] = {**anchors, "mask": context.classes.train(anchors["task"]).clone()}
+        return new
+
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
+        z, after = self.net.features(params, buffers, batch.x)
+        return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), {**after, FEATURES: z}
+
+    def step(
+        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
+    ) -> tuple[Tensors, Tensors, State]:
+        if not batch.x.is_floating_point():
+            raise InputError(f"hal learns anchors in psi's inputs, which must be floating-point, not {batch.x.dtype}")
+
+        def loss(p: Tensors) -> tuple[Tensor, Tensors]:
+            return self.loss(p, buffers, state, batch, hyper)
+
+        def anchored(p: Tensors) -> tuple[Tensor, Tensors]:
+            grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(p)
+            tentative = {name: p[name] - hyper.lr * grads[name] for name in p}
+            anchors = state["anchors"]
+            change = self.scores(p, buffers, {}, anchors["x"]) - self.scores(tentative, buffers, {}, anchors["x"])
+            return value + hyper.lam * torch.where(anchors["mask"], change, 0).square().sum(-1).mean(), aux
+
+        grads, aux = gradient(anchored if "anchors" in state else loss, params)
+        state = {**state, **_seen(state, aux.pop(FEATURES), batch, hyper.beta)}
+        return sgd(params, grads, hyper.lr), aux, state
+
+    def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        memory, g = context.memory, context.generator("anchors")
+        assert memory is not None
+        held = memory.examples()
+        settled = torch.tensor([memory.schedule.is_settled(slot) for slot in range(len(memory))], device=held.y.device)
+        past, ring = held.rows(settled), held.rows(~settled)
+        theta_m, past_mask = params, context.classes.train(past.task)
+        order = torch.randperm(len(past.y), generator=g).to(held.y.device)
+        for rows in order.split(BATCH) if len(order) else ():
+            batch = (buffers, context.prepare(past.x[rows]), past.y[rows], past_mask[rows])
+            grads, _ = gradient(lambda p, batch=batch: (self._loss(p, *batch), {}), theta_m)  # type: ignore[misc]
+            theta_m = sgd(theta_m, grads, hyper.lr)
+
+        y = (state["task"] >= 0).nonzero()[:, 0]
+        task, phi, examples = state["task"][y], state["embedding"][y], context.prepare(ring.x)
+        mask, low, high = context.classes.train(task), examples.min(), examples.max()
+        e = examples[[_start(ring.y, ring.task, int(c), int(t), g) for c, t in zip(y, task, strict=True)]]
+
+        def hindsight(given: Tensors) -> tuple[Tensor, Tensors]:
+            e = given["e"]
+            forgetting = self._loss(theta_m, buffers, e, y, mask) - self._loss(params, buffers, e, y, mask)
+            away = (self.net.frozen_features(params, buffers, e) - phi).square().sum()
+            return len(y) * forgetting - hyper.gamma * away, {}
+
+        for _ in range(int(hyper.steps)):
+            ascent, _ = gradient(hindsight, {"e": e})
+            e = (e + hyper.anchor_lr * ascent["e"]).clamp(low, high)
+
+        anchors = {"x": e, "y": y, "task": task, "mask": mask.clone()}
+        if "anchors" in state:
+            anchors = {name: torch.cat([state["anchors"][name], new]) for name, new in anchors.items()}
+        return {**state, "anchors": anchors}
+
+    def _loss(self, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """The mean cross-entropy in eval mode."""
+        return cross_entropy(self.scores(params, buffers, {}, x), y, mask)
+
+
+def _seen(state: State, z: Tensor, batch: Batch, beta: Tensor) -> State:
+    """The mean embedding and the task of each class, after the current examples of a batch."""
+    n = batch.n_current
+    of_class = batch.y[None, :n] == torch.arange(batch.mask.shape[-1], device=z.device)[:, None]
+    count = of_class.sum(-1)
+    mean = of_class.to(z.dtype) @ z[:n] / count.clamp(min=1)[:, None]
+    first = (state["task"] < 0)[:, None]
+    embedding = torch.where(first, mean, beta * state["embedding"] + (1 - beta) * mean)
+    embedding = torch.where((count > 0)[:, None], embedding, state["embedding"])
+    task = torch.where(of_class, batch.task[:n], -1).amax(-1)
+    return {"embedding": embedding, "task": torch.where(count > 0, task, state["task"])}
+
+
+def _start(y: Tensor, task: Tensor, label: int, of: int, g: torch.Generator) -> int:
+    """A random example of a class and task; of the task, or any, where there is none."""
+    choices = next(r for r in ((y == label) & (task == of), task == of, y == y) if r.any()).nonzero()[:, 0]
+    return int(choices[int(torch.rand((), generator=g, dtype=torch.float64) * len(choices))])

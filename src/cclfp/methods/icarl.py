@@ -1,0 +1,149 @@
+"""iCaRL: a nearest-mean-of-exemplars classifier on features trained with distillation."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cclfp.losses import distances
+from cclfp.memory import Memory
+from cclfp.methods.base import Batch, Method, State, TaskContext, gradient, sgd
+from cclfp.network import Tensors
+from cclfp.schedules import Exemplars, Schedule
+
+FEATURES = ".features"  # which no buffer can be called
+FAR = 10.0  # farther than any distance between unit vectors
+CHUNK = 100  # examples a forward pass takes at once when herding
+
+
+class ICaRL(Method):
+    """Algorithms 1 to 5 of the paper; phi(x) is psi(x) / ||psi(x)||, and averages are normalised again (section 2.1).
+
+    Training (Alg. 3): the mean over the minibatch, exemplars included, of the sum over the classes y in the mask of
+    BCE(sigmoid(f_y(psi(x))), target). The target is the output of the model that ended the last task (frozen, eval
+    mode) where y is a class of an earlier task, the label elsewhere. Prediction (Alg. 1): the nearest class mean.
+
+    Herding (Alg. 4), at a task's end, in eval mode: p_k = argmin_x ||mu - (phi(x) + sum_{j<k} phi(p_j)) / k||, both
+    averages normalised, for k up to m = M // (classes seen); classes without new examples keep their first m
+    exemplars (Alg. 5). Nothing else is left of the task. A class's mean is that of its exemplars under the model of
+    the last task's end: it ages while the next task moves psi, until that task's end computes it afresh.
+
+    Where the paper leaves room: an example is picked once, however often it was seen. Before its first herding a class
+    has the running mean of its features in training; without even that it comes after all others, by its sigmoid. A
+    class that comes back is taught by its new labels, keeps its mean, and is herded anew from exemplars and new
+    examples together. Where M < classes seen (m = 0) the mean is that of all examples at the class's last task's end.
+    Exemplars are not flipped: a flipped digit is none.
+    """
+
+    name = "icarl"
+    reference = "Rebuffi et al. 2017, iCaRL: Incremental Classifier and Representation Learning"
+    refuses: ClassVar[dict[str, str]] = {
+        "domain": "its exemplars and distillation need tasks that bring new classes, and here all tasks have the same"
+    }
+    schedule: ClassVar[type[Schedule] | None] = Exemplars
+    keeps_task = True
+
+    def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        if state:
+            return state
+        zeros = torch.zeros_like(params["f.weight"])
+        counts = zeros[:, 0].long()
+        return {"means": zeros, "known": counts > 0, "sums": zeros.clone(), "counts": counts}
+
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
+        z, buffers = self.net.features(params, buffers, batch.x)
+        logits = self.net.classify(params, z)
+        label = batch.y[:, None] == torch.arange(logits.shape[-1], device=z.device)
+        target = label.to(z.dtype)
+        if "params_old" in state:
+            with torch.no_grad():
+                z_old = self.net.frozen_features(state["params_old"], state["buffers_old"], batch.x)
+                q = torch.sigmoid(self.net.classify(state["params_old"], z_old))
+            is_new = torch.arange(len(batch.y), device=z.device) < batch.n_current
+            taught = label & is_new[:, None]  # a class that came back
+            target = torch.where(state["earlier"] & ~taught, q, target)
+        bce = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
+        return torch.where(batch.mask, bce, 0).sum(-1).mean(), {**buffers, FEATURES: z}
+
+    def step(
+        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
+    ) -> tuple[Tensors, Tensors, State]:
+        grads, aux = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+        phi = F.normalize(aux.pop(FEATURES)[: batch.n_current])
+        of_class = batch.y[: batch.n_current] == torch.arange(batch.mask.shape[-1], device=phi.device)[:, None]
+        state = {**state, "sums": state["sums"] + of_class.to(phi.dtype) @ phi}
+        return sgd(params, grads, hyper.lr), aux, {**state, "counts": state["counts"] + of_class.sum(-1)}
+
+    def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        memory = context.memory
+        assert memory is not None
+        held, new = memory.examples(), memory.current()
+        x, y = torch.cat([held.x, new.x]) if len(held.y) else new.x, torch.cat([held.y, new.y])
+        parts = (self.net.frozen_features(params, buffers, context.prepare(part)) for part in x.split(CHUNK))
+        phi = F.normalize(torch.cat(list(parts)))
+        means, known = state["means"].clone(), state["known"].clone()
+        known[y] = True
+        m = memory.size // int(known.sum())
+        exemplars = []
+        for label in y.unique().tolist():
+            rows = (y == label).nonzero()[:, 0]
+            if rows[-1] < len(held.y):
+                chosen = rows[:m]
+            else:
+                rows = rows[_distinct(x[rows])]
+                chosen = rows[herd(phi[rows], m)]
+            means[label] = F.normalize(phi[chosen if m else rows].mean(0), dim=0)
+            exemplars.append(chosen)
+        _keep(memory, torch.cat(exemplars), len(held.y))
+        return {
+            "params_old": {name: p.detach().clone() for name, p in params.items()},
+            "buffers_old": {name: b.clone() for name, b in buffers.items()},
+            "earlier": context.classes.classes_of[context.classes.seen].any(0),
+            "means": means,
+            "known": known,
+            "sums": torch.zeros_like(means),
+            "counts": torch.zeros_like(state["counts"]),
+        }
+
+    def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:
+        z = self.net.frozen_features(params, buffers, x)
+        otherwise = torch.sigmoid(self.net.classify(params, z)) - FAR
+        if not state:
+            return otherwise
+        means = torch.where(state["known"][:, None], state["means"], F.normalize(state["sums"]))
+        nearness = -distances(F.normalize(z), means)
+        return torch.where(state["known"] | (state["counts"] > 0), nearness, otherwise)
+
+
+def herd(phi: Tensor, m: int) -> list[int]:
+    """Alg. 4: the rows of (at most) m exemplars among the normalised features, the most important first.
+
+    >>> herd(F.normalize(torch.tensor([[0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])), 2)
+    [1, 0]
+    """
+    mu, total, chosen = F.normalize(phi.mean(0), dim=0), torch.zeros_like(phi[0]), list[int]()
+    for k in range(1, min(m, len(phi)) + 1):
+        distance = (mu - F.normalize((phi + total) / k)).square().sum(-1)
+        distance[chosen] = torch.inf
+        chosen.append(int(distance.argmin()))
+        total = total + phi[chosen[-1]]
+    return chosen
+
+
+def _distinct(x: Tensor) -> Tensor:
+    """The first row of each example that is there, in order."""
+    distinct, which = torch.unique(x.reshape(len(x), -1), dim=0, return_inverse=True)
+    rows = torch.arange(len(x), device=x.device)
+    first = torch.full_like(rows[: len(distinct)], len(x)).scatter_reduce(0, which, rows, "amin")
+    return first.sort().values
+
+
+def _keep(memory: Memory, chosen: Tensor, n_held: int) -> None:
+    """Have the memory hold these in this order: its slots, numbered first, and the current task's examples."""
+    is_new = chosen >= n_held
+    memory.keep(chosen[~is_new], chosen[is_new] - n_held)
+    order = torch.cat([(~is_new).nonzero()[:, 0], is_new.nonzero()[:, 0]]).argsort()
+    memory.keep(order, order[:0])

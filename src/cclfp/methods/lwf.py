@@ -1,0 +1,79 @@
+"""LwF: the new model answers the current inputs, for the classes of each past task, as the old model did."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from cclfp.losses import MASKED, cross_entropy
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
+from cclfp.network import Tensors
+
+
+@dataclasses.dataclass(frozen=True)
+class LwFHyper(Hyperparameters):
+    """Hyperparameters of LwF."""
+
+    lambda_o: float = setting(1.0, "weight of the distillation loss L_old", low=0)
+    T: float = setting(2.0, "temperature of the distillation: it divides the logits", low=0, low_open=True)
+
+
+def distillation(logits: Tensor, old: Tensor, masks: Tensor, T: Tensor | float) -> Tensor:
+    """Eqs. 2 and 3: sum over tasks of the mean over examples of -sum_i y'_old_i log y'_i at temperature T.
+
+    ``masks`` (tasks x classes) says over which classes each task has its softmax; a task without any counts nothing.
+
+    >>> two_heads = torch.tensor([[True, True, False], [False, False, True]])
+    >>> distillation(torch.zeros(5, 3), torch.zeros(5, 3), two_heads, T=2.0)  # a head of two: log 2; of one: 0
+    tensor(0.6931)
+    """
+    heads = masks[:, None, :]  # tasks x examples x classes
+    target = torch.softmax((old / T).masked_fill(~heads, MASKED), dim=-1)
+    log_p = torch.log_softmax((logits / T).masked_fill(~heads, MASKED), dim=-1)
+    return torch.where(heads, -target * log_p, 0).sum((0, 2)).mean()
+
+
+class LwF(Method):
+    """Learning without forgetting: L_new + lambda_o L_old.
+
+    L_new (eq. 1) is the cross-entropy on the current examples, under the scenario's mask. L_old (eqs. 2, 3) distils the
+    old model into the new one on the same inputs, augmented and normalised alike: for each past task a softmax over
+    that task's classes, at temperature T, summed over the tasks. The old model is the whole network as it was at the
+    end of the last task, in eval mode; in the first task there is none.
+
+    The paper records the old model's answers to the whole new task and trains the new head by itself for some epochs
+    before all is trained. Both need the task's data beforehand and again: here the old model answers as the examples
+    pass, which gives the same targets (and ones that fit the augmentation), and there is no warm-up. The paper's weight
+    decay is left out as for all methods; no factor T^2 makes up for the temperature, as in the paper.
+    """
+
+    name = "lwf"
+    reference = "Li & Hoiem 2016, Learning without Forgetting"
+    Hyper = LwFHyper
+    refuses: ClassVar[dict[str, str]] = {
+        "domain": "all tasks share their classes, so there are no outputs of past tasks alone to distil: on the new "
+        "task's inputs the old model's answers would contradict the new labels"
+    }
+
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
+        z, buffers = self.net.features(params, buffers, batch.x)
+        logits = self.net.classify(params, z)
+        loss = cross_entropy(logits, batch.y, batch.mask)
+        if "old" in state:
+            with torch.no_grad():
+                z_old = self.net.frozen_features(state["old"], state["buffers_old"], batch.x)
+                old = self.net.classify(state["old"], z_old)
+            loss = loss + hyper.lambda_o * distillation(logits, old, state["masks"], hyper.T)
+        return loss, buffers
+
+    def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        classes = context.classes
+        return {
+            "old": {name: p.detach().clone() for name, p in params.items()},
+            "buffers_old": {name: b.clone() for name, b in buffers.items()},
+            # A row for every declared task, empty for those to come: the step has the same shape in all tasks.
+            "masks": classes.classes_of & classes.seen[:, None],
+        }

@@ -25,4 +25,4 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest --hypothesis-profile=ci  # the same examples every time; plain pytest looks for new ones

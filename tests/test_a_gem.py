@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 import cclfp
-from cclfp.engine.replica import Replica
 from cclfp.learner import Learner
 from cclfp.memory import Examples
 from cclfp.methods import Batch
 from cclfp.methods.a_gem import AGEM, project
-from cclfp.testing import CHECKS, Case, same, toy_psi, toy_stream
+from cclfp.testing import same
 
 SCENARIOS = ("class", "task", "domain")
 TASKS = [[0, 1], [2, 3], [4, 5]]
@@ -149,11 +146,10 @@ def test_the_projected_gradient_agrees(seed: int, exponent: float, dtype: torch.
 
 
 def test_a_reference_gradient_of_zero_changes_nothing() -> None:
-    grads = {"a": torch.randn(5), "b": torch.randn(2, 2)}
-    for zero in (0.0, -0.0, 1e-30):  # the square of the last one is 0 in float32
+    grads = {"a": torch.full((5,), -1.0), "b": torch.full((2, 2), -3.0)}
+    for zero in (0.0, -0.0, 1e-30):  # the last one disagrees, and its square is 0 in float32
         x = project(grads, {name: torch.full_like(g, zero) for name, g in grads.items()})
-        assert all(torch.isfinite(x[name]).all() for name in x)
-        assert all(torch.allclose(x[name], g) for name, g in grads.items())
+        assert all(torch.equal(x[name], g) for name, g in grads.items())
 
 
 # -- the memory -----------------------------------------------------------------------------------------------------
@@ -184,29 +180,6 @@ def test_the_memory_is_full_and_holds_all_past_tasks(num_tasks: int | None) -> N
 
 
 # -- the contract ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_contract(scenario: str, check: Callable[[Case], None]) -> None:
-    check(Case(AGEM, scenario, {}))
-
-
-def test_a_step_compiles_without_a_break() -> None:
-    stream = toy_stream("class")
-    replica = Replica(Case(AGEM, "class", {}).learner(psi=toy_psi(random=False)), stream)
-    replica.advance()
-    learner = replica.learner
-    learner.begin_task()
-    rows = torch.cat([stream.train_rows[1][:10], stream.train_rows[0][:10]])
-    raw = stream.train.rows(rows)
-    mask = learner.expect(torch.tensor([1])).train(raw.task)
-    batch = Batch(raw.x, raw.y, raw.task, mask, 10, torch.arange(10), torch.arange(10) >= 0)
-    arguments = (*learner._model, learner._state, batch, learner._hyper)
-    eager = learner._method.step(*arguments)
-    compiled = torch.compile(learner._method.step, fullgraph=True, backend="aot_eager")(*arguments)
-    for a, b in zip(tree_leaves(eager), tree_leaves(compiled), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 import cclfp
-from cclfp.engine.replica import Replica
 from cclfp.learner import Learner
-from cclfp.methods import Batch
 from cclfp.methods.gem import GEM, project
-from cclfp.testing import CHECKS, Case, same, toy_psi, toy_stream
+from cclfp.testing import same
 
 SCENARIOS = ("class", "task", "domain")
 TASKS = [[0, 1], [2, 3], [4, 5]]
@@ -266,31 +262,6 @@ def test_the_memory_pass_uses_prepared_examples() -> None:
 
 
 # -- the contract ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_contract(scenario: str, check: Callable[[Case], None]) -> None:
-    check(Case(GEM, scenario, {"gamma": 0.3}))
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_step_compiles_without_a_break(scenario: str) -> None:
-    case = Case(GEM, scenario, {})
-    stream = toy_stream(scenario)
-    replica = Replica(case.learner(psi=toy_psi(random=False)), stream)
-    replica.advance()
-    replica.advance()
-    learner = replica.learner
-    learner.begin_task()
-    raw = stream.train.rows(stream.train_rows[2][:10])
-    mask = learner.expect(torch.tensor([2])).train(raw.task)
-    none = torch.empty(0, dtype=torch.int64)
-    arguments = (*learner._model, learner._state, Batch(raw.x, raw.y, raw.task, mask, 10, none, none > 0))
-    eager = learner._method.step(*arguments, learner._hyper)
-    compiled = torch.compile(learner._method.step, fullgraph=True, backend="aot_eager")(*arguments, learner._hyper)
-    for a, b in zip(tree_leaves(eager), tree_leaves(compiled), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

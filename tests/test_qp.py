@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import quadprog
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -130,6 +130,7 @@ def test_the_interior_point_method_ranks_few_variables_as_well(kind: str, monkey
     st.sampled_from([0.0, 1e-3, 0.5, 1.0, 30.0]),
     st.integers(0, 2**32),
 )
+@example("repeated, of all sizes", 18, 0.5, 923424)  # missed by 1.7e-6 when the system was solved only once
 def test_any_margin(kind: str, n: int, low: float, seed: int) -> None:
     P, q = problems(kind, n, k=1, seed=seed)
     check(P[0], q[0], low, solve(P[0], q[0], torch.tensor(low, dtype=torch.float64)))

@@ -78,7 +78,7 @@ def test_size_takes_the_centre() -> None:
 
 def test_many_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK_FILES", 3)
-    monkeypatch.setattr(module, "_cores", lambda: 3)
+    monkeypatch.setattr(module, "cores", lambda: 3)
     taken = []
 
     def files() -> Any:

@@ -47,7 +47,7 @@ def test_a_live_bar() -> None:
         assert not shown.bars.tasks  # it is done, and there are no runs
         shown.update(-1, data(7, total=0))
         shown.update(-1, {"event": "jobs", "names": ["er seed 0"], "store": "runs.sqlite"})
-        assert [task.description for task in shown.bars.tasks] == ["cifar10: downloading", "[bold]all runs"]
+        assert [task.description for task in shown.bars.tasks] == ["cifar10: downloading", "all runs"]
     assert "40/170 MB" in bar
     assert "MB/s" in bar
     assert "all runs" not in bar

@@ -122,9 +122,10 @@ def ring_by_hand(size: int, tasks: list[int], num_tasks: int | None) -> dict[int
     for example, task in enumerate(tasks):
         mine = held.setdefault(task, [])
         share = max(1, size // max(num_tasks or 0, len(held)))
-        if len(mine) >= share:
+        full = sum(map(len, held.values())) == size
+        if len(mine) >= share and (full or num_tasks is not None):
             mine.pop(0)
-        elif sum(map(len, held.values())) == size:
+        elif full:
             max((members for other, members in held.items() if other != task), key=len).pop(0)
         mine.append(example)
     return held

@@ -148,10 +148,10 @@ class Ring(Schedule):
         mine = self.slots.setdefault(task, [])
         used = sum(map(len, self.slots.values()))
         share = self.size // max(self.num_tasks or 0, len(self.slots)) or 1
-        if len(mine) >= share:
-            slot = mine.pop(0)
-        elif used < self.size:
+        if used < self.size and (self.num_tasks is None or len(mine) < share):
             slot = used
+        elif len(mine) >= share:
+            slot = mine.pop(0)
         else:
             others = {other: slots for other, slots in self.slots.items() if other != task}
             slot = max(others.values(), key=len).pop(0)

@@ -179,7 +179,7 @@ def test_the_memory_is_full_and_holds_all_past_tasks(num_tasks: int | None) -> N
     assert set(torch.cat(replayed).tolist()) == {0, 1, 2, 3}
 
 
-# -- the contract ---------------------------------------------------------------------------------------------------
+# -- saving -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -249,7 +249,7 @@ def test_stored_outputs_are_those_of_predicting(scenario: str) -> None:
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = tiny_tasks("class", 4, steps=3)
     whole = train(tiny_learner("class", 4), tasks)
-    monkeypatch.setattr("cclfp.methods.fdr.CHUNK", 9)  # three examples at a time
+    monkeypatch.setattr("cclfp.network.CHUNK", 9)  # three examples at a time
     in_parts = train(tiny_learner("class", 4), tasks)
     torch.testing.assert_close(whole._state, in_parts._state)
 

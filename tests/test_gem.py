@@ -261,7 +261,7 @@ def test_the_memory_pass_uses_prepared_examples() -> None:
     torch.testing.assert_close(learner._state["past"]["0"]["x"], 2 * kept)
 
 
-# -- the contract ---------------------------------------------------------------------------------------------------
+# -- saving -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

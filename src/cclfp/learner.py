@@ -19,7 +19,7 @@ from cclfp.memory import Examples, Memory, Replayed
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import State
 from cclfp.nets import describe_backbone, linear
-from cclfp.network import Network, Tensors, load_psi_tensors, psi_mode, psi_tensors, twin
+from cclfp.network import Network, Tensors, chunks, load_psi_tensors, psi_mode, psi_tensors, twin
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
 from cclfp.transforms import Augmentation, Transform, describe
@@ -29,7 +29,6 @@ Task = int | Sequence[int] | Tensor
 FORMAT = "cclfp learner 2"
 MAX_TASKS = 10_000  # the table of each task's classes has a row for every id up to the largest
 PROBE = 10  # examples that show how many features psi gives
-CHUNK = 800_000  # numbers a forward pass takes at once when predicting: 1,000 of MNIST's images, 65 of 64×64
 
 
 class Learner:
@@ -177,8 +176,7 @@ class Learner:
         self._make_f(x[:PROBE])
         try:
             with torch.no_grad(), seeded(self.seed, "predict", 0, self.device):
-                chunks = x.split(max(1, CHUNK // max(1, x[:1].numel())))
-                inputs = (self._prepare(chunk, self.predict_transform) for chunk in chunks)
+                inputs = (self._prepare(part, self.predict_transform) for part in chunks(x))
                 scores = torch.cat([self._method.scores(*self._model, self._state, chunk) for chunk in inputs])
         finally:
             if untrained:  # only observing changes a learner

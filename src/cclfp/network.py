@@ -12,6 +12,8 @@ from torch.func import functional_call
 
 from cclfp.errors import InputError
 
+CHUNK = 800_000  # numbers a forward pass takes at once: 1,000 of MNIST's images, 65 of 64×64
+
 Tensors = dict[str, Tensor]
 PsiMode = dict[str, list[str]]
 
@@ -50,6 +52,16 @@ class Network:
     def _call(self, psi: nn.Module, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         tensors = {name: params[f"psi.{name}"] for name in self._trainable} | buffers
         return functional_call(psi, tensors, (x,), tie_weights=self._tied)  # type: ignore[no-any-return]
+
+
+def chunks(x: Tensor) -> tuple[Tensor, ...]:
+    """Examples in as many parts as a forward pass takes at once where no gradient is needed.
+
+    >>> [len(part) for part in chunks(torch.zeros(150, 3, 64, 64))]
+    [65, 65, 20]
+    """
+    parts: tuple[Tensor, ...] = x.split(max(1, CHUNK // max(1, x[:1].numel())))
+    return parts
 
 
 def psi_mode(psi: nn.Module) -> PsiMode:

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from cclfp.losses import MASKED, cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
-from cclfp.network import Tensors
+from cclfp.network import Tensors, chunks
 from cclfp.schedules import Reservoir
-
-CHUNK = 800_000  # numbers a forward pass takes at once at a task's end: 1,000 of MNIST's images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +82,8 @@ class FDR(Method):
         assert memory is not None
         held = memory.examples()
         masks = context.classes.train(held.task)
-        rows = max(1, CHUNK // max(1, held.x[:1].numel()))
-        parts = []
-        for x, mask in zip(held.x.split(rows), masks.split(rows), strict=True):
-            z = self.net.frozen_features(params, buffers, context.prepare(x))
-            parts.append(outputs(self.net.classify(params, z), mask))
-        new = torch.cat(parts)
+        logits = [self.scores(params, buffers, state, context.prepare(x)) for x in chunks(held.x)]
+        new = outputs(torch.cat(logits), masks)
         stored = state.get("outputs", new.new_zeros(memory.size, new.shape[1])).clone()
         came = [slot for slot in range(len(memory)) if not memory.schedule.is_settled(slot)]  # in this task
         stored[came] = new[came]

@@ -11,12 +11,11 @@ from torch import Tensor
 from cclfp.losses import distances
 from cclfp.memory import Memory
 from cclfp.methods.base import Batch, Method, State, TaskContext, gradient, sgd
-from cclfp.network import Tensors
+from cclfp.network import Tensors, chunks
 from cclfp.schedules import Exemplars, Schedule
 
 FEATURES = ".features"  # which no buffer can be called
 FAR = 10.0  # farther than any distance between unit vectors
-CHUNK = 100  # examples a forward pass takes at once when herding
 
 
 class ICaRL(Method):
@@ -82,7 +81,7 @@ class ICaRL(Method):
         assert memory is not None
         held, new = memory.examples(), memory.current()
         x, y = torch.cat([held.x, new.x]) if len(held.y) else new.x, torch.cat([held.y, new.y])
-        parts = (self.net.frozen_features(params, buffers, context.prepare(part)) for part in x.split(CHUNK))
+        parts = (self.net.frozen_features(params, buffers, context.prepare(part)) for part in chunks(x))
         phi = F.normalize(torch.cat(list(parts)))
         means, known = state["means"].clone(), state["known"].clone()
         known[y] = True

@@ -35,8 +35,7 @@ def trained(method: str, scenario: str, device: str, psi: nn.Module) -> Replica:
     return replica
 
 
-@pytest.mark.parametrize("scenario", ["class", "task", "domain"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("method", "scenario"), [(m, s) for m, method in METHODS.items() for s in method.scenarios()])
 def test_as_on_the_cpu(method: str, scenario: str) -> None:
     here = trained(method, scenario, "cpu", toy_psi(random=False))
     there = trained(method, scenario, "cuda", toy_psi(random=False))

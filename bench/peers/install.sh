@@ -1,0 +1,15 @@
+#!/bin/sh
+# Install the peers into bench/peers/.venv: an environment of its own, without cclfp. About 1.5 GB, a few minutes.
+#
+#     bench/peers/install.sh
+#     PYTHON=python3.12 bench/peers/install.sh
+set -eu
+cd "$(dirname "$0")"
+"${PYTHON:-python3}" -m venv .venv
+.venv/bin/python -m pip install --quiet --disable-pip-version-check \
+  --constraint ../../constraints.txt --requirement requirements.txt
+.venv/bin/python -W ignore -c '
+import avalanche_replay
+avalanche_replay.declare_operators()
+import avalanche, torch, torchvision
+print("avalanche", avalanche.__version__, "torch", torch.__version__, "torchvision", torchvision.__version__)'

@@ -20,7 +20,7 @@ from cclfp.errors import InputError
 from cclfp.learner import Learner
 from cclfp.memory import Examples
 from cclfp.methods import Batch
-from cclfp.methods.hal import HAL
+from cclfp.methods.hal import HAL, _start
 from cclfp.randomness import generator
 from cclfp.testing import Case, same, toy_psi
 
@@ -334,6 +334,17 @@ def test_a_class_the_ring_has_lost_gets_an_anchor_too() -> None:
     assert learner._state["anchors"]["y"].tolist() == list(range(6))
 
 
+def test_an_ascent_starts_in_the_class_else_in_the_task_else_anywhere() -> None:
+    y, task = torch.tensor([0, 1, 0, 1, 2, 1]), torch.tensor([0, 0, 1, 1, 1, 0])
+
+    def starts(label: int, of: int) -> set[int]:
+        return {_start(y, task, label, of, generator(seed, "anchors")) for seed in range(60)}
+
+    assert starts(1, 0) == {1, 5}
+    assert starts(2, 0) == {0, 1, 5}
+    assert starts(0, 2) == set(range(6))
+
+
 def test_anchors_stay_within_the_range_of_the_data() -> None:
     learner = tiny(anchor_lr=1e6)
     for t in (0, 1):
@@ -356,6 +367,19 @@ def test_anchors_are_learned_in_what_psi_takes() -> None:
     e = learner._state["anchors"]["x"]
     assert e.dtype == torch.float64
     assert {tuple(row) for row in e.tolist()} <= {tuple(row) for row in _thousandth((1000 * x).round().int()).tolist()}
+
+
+def test_raw_examples_are_prepared_in_every_pass() -> None:
+    raw, prepared = tiny(transform=_thousandth), tiny()
+    for t, classes in enumerate(SPLIT):
+        for step in range(3):
+            x, y = points([classes[i % 2] for i in range(5)], seed=10 * t + step)
+            x = (1000 * x).round().int()
+            raw.observe(x, y, task=t)
+            prepared.observe(_thousandth(x), y, task=t)
+        raw.end_task()
+        prepared.end_task()
+    assert torch.equal(raw._state["anchors"]["x"], prepared._state["anchors"]["x"])
 
 
 def _thousandth(x: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class Paper:
         for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
             z, g = self.forward(self.p, x)
             delta = np.zeros_like(g)
-            for c in allowed[i]:
+            for c in allowed[i] | self.earlier:
                 target = float(c == y)
                 if c in self.earlier and not (c == y and i < n_current):
                     assert self.old is not None
@@ -226,6 +226,32 @@ def test_classes_outside_the_mask_take_no_part() -> None:
     assert (plain[1][:4] != 0).all()
 
 
+def test_in_the_task_scenario_every_example_distils_every_old_head() -> None:
+    learner = tiny(scenario="task")
+    learner.observe(*points([0, 1, 0, 1], seed=0), task=0)
+    learner.end_task()
+    learner.begin_task()
+    x, y = points([2, 3, 0], seed=1)  # two of the current task, an exemplar of the last
+    task = y // 2
+    mask = learner._classes.after(y, task).train(task)
+    assert mask.tolist() == [[False, False, True, True, False]] * 2 + [[True, True, False, False, False]]
+    none = torch.empty(0, dtype=torch.int64)
+    params = {name: p.detach().clone().requires_grad_() for name, p in learner._model[0].items()}
+    with torch.no_grad():
+        params["f.bias"] += 0.3  # away from the old model
+    loss, _ = learner._method.loss(
+        params, {}, learner._state, Batch(x, y, task, mask, 2, none, none.bool()), learner._hyper
+    )
+    slope = torch.autograd.grad(loss, params["f.bias"])[0]
+    assert learner.f is not None
+    old = learner.f(learner.psi(x)).detach()
+    moved = (old + 0.3).sigmoid()
+    expected = torch.zeros(5, dtype=torch.float64)
+    expected[:2] = (moved - old.sigmoid())[:, :2].mean(0)
+    expected[2:4] = (moved - nn.functional.one_hot(y, 5))[:2, 2:4].sum(0) / 3
+    torch.testing.assert_close(slope, expected)
+
+
 def test_the_old_model_stays_as_it_was() -> None:
     case = CASES[0]
     replica = case.replica()
@@ -260,6 +286,10 @@ def test_batchnorm_is_in_eval_mode_in_the_old_model_and_in_herding() -> None:
         assert torch.equal(held.x[held.y == c][0], mine[first])
 
     x, y, task = case.batches()[1][0]
+    phi = nn.functional.normalize(old(x / 2).detach())
+    nearness = [-(phi - learner._state["means"][c]).norm(dim=1) for c in (0, 1)]
+    torch.testing.assert_close(learner.logits(x)[:, :2], torch.stack(nearness, dim=1))
+
     mask = learner._classes.after(y, task).train(task)
     none = torch.empty(0, dtype=torch.int64)
     batch = Batch(x / 2, y, task, mask, len(y), none, none.bool())
@@ -390,6 +420,23 @@ def test_any_stream_keeps_the_first_exemplars_of_all_classes(
         assert (scores[:, allowed] >= -2).all(), "every class seen has a mean"
 
 
+class Careful(ICaRL):
+    """Sees whether ``end_task`` changes the state it is given."""
+
+    def end_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+        before = copy.deepcopy(state)
+        after = super().end_task(params, buffers, state, hyper, context)
+        assert all(map(torch.equal, tree_leaves(before), tree_leaves(state)))
+        return after
+
+
+def test_the_state_of_the_task_that_ended_stays_as_it_was() -> None:
+    learner = tiny(method=Careful)
+    for t, classes in enumerate(TASKS):
+        learner.observe(*points(classes * 3, seed=t), task=t)
+        learner.end_task()
+
+
 def test_with_less_memory_than_classes_the_means_stay() -> None:
     learner = tiny(memory=3)
     for t, classes in enumerate(TASKS):
@@ -453,7 +500,7 @@ def test_replayed_examples_are_not_in_the_running_mean() -> None:
     learner.observe(*points([0, 1] * 3, 0), task=0)
     learner.end_task()
     learner.observe(*points([2, 2, 3], 1), task=1)
-    assert learner._state["counts"].tolist() == [0, 0, 2, 1, 0]
+    assert learner._state["counts"].tolist() == [3, 3, 2, 1, 0]
 
 
 def test_it_is_refused_in_the_domain_scenario() -> None:

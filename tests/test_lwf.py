@@ -88,7 +88,7 @@ def logits_of(theta: list[Tensor], x: Tensor) -> Tensor:
 
 
 def probabilities(logits: Tensor, classes: list[int], T: float) -> dict[int, Tensor]:
-    """Eq. 3: y'_i = y_i^(1/T) / sum_j y_j^(1/T), from the probabilities y of the head with these classes."""
+    """Eq. 4: y'_i = y_i^(1/T) / sum_j y_j^(1/T), from the probabilities y of the head with these classes."""
     total = sum(torch.exp(logits[k]) for k in classes)
     y = {k: torch.exp(logits[k]) / total for k in classes}
     powers = sum(y[k] ** (1 / T) for k in classes)
@@ -110,7 +110,7 @@ def reference_loss(
         given = (raw + n / 10 - 1) / 2  # augmented, then normalised
         logits = logits_of(theta, given)
         total = total - torch.log(probabilities(logits, seen, 1.0)[label])  # eq. 1
-        for classes in TASKS[:past]:  # eq. 2, summed over the old tasks
+        for classes in TASKS[:past]:  # eqs. 2 and 3, summed over the old tasks
             assert old is not None
             target = probabilities(logits_of(old, given), classes, T)
             now = probabilities(logits, classes, T)
@@ -229,6 +229,21 @@ def test_the_old_model_is_in_eval_mode_and_the_new_one_in_training() -> None:
     batch = Batch(raw.x / 2, raw.y, raw.task, mask, 10, none, none.bool())
     loss, _ = learner._method.loss(*learner._model, learner._state, batch, learner._hyper)
     torch.testing.assert_close(loss, expected)
+
+
+def test_the_old_model_stays_as_it_was_while_the_new_one_is_trained() -> None:
+    """BatchNorm's statistics included, of both."""
+    replica = Case(LwF, "class", {}).replica()
+    replica.advance()
+    learner, stream = replica.learner, replica.stream
+    before = copy.deepcopy({name: learner._state[name] for name in ("old", "buffers_old")})
+    for name, now in (("old", learner._model[0]), ("buffers_old", learner._model[1])):
+        assert all(torch.equal(t, now[key]) for key, t in before[name].items())
+    raw = stream.train.rows(stream.train_rows[1][:10])
+    learner.observe(raw.x, raw.y, 1)
+    for name, now in (("old", learner._model[0]), ("buffers_old", learner._model[1])):
+        assert all(torch.equal(t, learner._state[name][key]) for key, t in before[name].items())
+        assert not any(torch.equal(t, now[key]) for key, t in before[name].items())
 
 
 def test_beginning_a_task_trains_nothing() -> None:

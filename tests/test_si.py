@@ -247,11 +247,13 @@ def test_without_strength_it_is_finetune() -> None:
 
 
 def test_the_first_task_is_that_of_finetune() -> None:
+    """BatchNorm's statistics included."""
     cases = Case(SI, "class", {"c": 5.0}), Case(cclfp.methods.METHODS["finetune"], "class", {})
     ours, finetune = (case.replica() for case in cases)
     ours.advance()
     finetune.advance()
     assert all(map(torch.equal, parameters(ours.learner), parameters(finetune.learner)))
+    assert all(map(torch.equal, ours.learner.psi.buffers(), finetune.learner.psi.buffers()))
     ours.advance()
     finetune.advance()
     assert not all(map(torch.equal, parameters(ours.learner), parameters(finetune.learner)))

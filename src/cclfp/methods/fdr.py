@@ -44,9 +44,10 @@ class FDR(Method):
     """Function distance regularisation: the cross-entropy on the current examples + alpha ||f - f_old||.
 
     The distance is that of L2 over the distribution of the past tasks' inputs, which the replayed examples sample:
-    ||f - f_old||^2 is the mean over them of |f(x) - f_old(x)|^2, where f(x) are the softmax probabilities. It is the
-    distance that counts, not its square, so its gradient does not fade as the two functions meet; where they are equal
-    it is 0.
+    ||f - f_old||^2 is the mean over them of |f(x) - f_old(x)|^2, where f(x) are the probabilities after the softmax: so
+    the README of the authors' code defines it (the code, an optimiser of the same paper, takes the mean of the
+    |f(x) - f_old(x)| instead). It is the distance that counts, not its square, so its gradient does not fade as the two
+    functions meet; where they are equal it is 0.
 
     f_old(x) is stored with x at the end of the task x came in, from inputs as they are tested (eval mode, no
     augmentation), and stays as it is: stored afresh at the end of every task, it would drift with the function it is to

@@ -22,7 +22,7 @@ BATCH = 10  # of the fine-tuning on the memory
 class HALHyper(Hyperparameters):
     """Hyperparameters of HAL."""
 
-    lam: float = setting(0.03, "weight of the anchors' loss (lambda); 0.1 and more may diverge at lr 0.1", low=0)
+    lam: float = setting(0.03, "weight of the anchors' loss (lambda); may diverge above 1e-4 / lr^3", low=0)
     gamma: float = setting(0.1, "how strongly an anchor is drawn to its class's mean embedding", low=0)
     beta: float = setting(0.5, "decay of the mean embeddings from batch to batch", low=0, high=1)
     steps: float = setting(100, "gradient-ascent steps that learn an anchor (k)", low=0)
@@ -32,15 +32,16 @@ class HALHyper(Hyperparameters):
 class HAL(Method):
     """Hindsight anchor learning. L is the cross-entropy on the current and the replayed examples, phi(x) is psi(x).
 
-    Every step has a tentative update and then the real one, which weighs the loss against what the tentative one
-    changes at the anchors e of past tasks:
+    A step has a tentative update, then the real one, with what the first changes at the anchors e of past tasks:
 
         theta~ = theta - lr grad L(theta)
         theta <- theta - lr grad [L(theta) + lam mean_e ||f_theta(e) - f_theta~(e)||^2]
 
     The gradient goes through theta~(theta) too (bilevel optimisation), as in the authors' code: were theta~ a constant,
     the term would draw f_theta(e) towards f_theta~(e), the very change it is to prevent. The norm is over the classes
-    that e may be predicted as; the mean over anchors (authors' code; the paper writes a sum) leaves lam its meaning.
+    that e may be predicted as, the mean over all anchors (there ten at random), so that lam keeps its meaning. The
+    term's step grows as lam lr^3 ||phi||^4: on the MNIST streams it overshoots when a task begins, feeds itself and
+    may diverge above lam lr^3 = 1e-4, whether anchors are learned or plain examples.
 
     At a task's end theta_M is theta after one epoch of SGD on the memory of earlier tasks, and for each class y of the
     task k steps of gradient ascent learn an anchor that maximises
@@ -48,9 +49,10 @@ class HAL(Method):
         L(f_theta_M(e), y) - L(f_theta(e), y) - gamma ||phi(e) - phi_y||^2
 
     with the mean embedding phi_y <- beta phi_y + (1 - beta) (mean of phi over the class in a minibatch), which begins
-    as the first such mean. Where the paper leaves room: the ascent starts at a random example of the class in the ring
-    (where it has none, of the task) and keeps to the range of the ring's values. The first task has no earlier memory:
-    theta_M = theta, only the last term is at work. Anchors and theta_M run in eval mode: few have no statistics.
+    as the first such mean. Chosen here: the ascent starts at a random example of the class in the ring (else of the
+    task) and keeps to the range of the ring's values; the first task has theta_M = theta, so only the last term is at
+    work; anchors and theta_M run in eval mode (few have no statistics). The authors' code has a ring a class, replays
+    earlier tasks only, makes theta_M in 50 minibatches and anchors by Adam from mean images under a cosine distance.
     """
 
     name = "hal"
@@ -118,7 +120,6 @@ class HAL(Method):
         for _ in range(int(hyper.steps)):
             ascent, _ = gradient(hindsight, {"e": e})
             e = (e + hyper.anchor_lr * ascent["e"]).clamp(low, high)
-
         anchors = {"x": e, "y": y, "task": task, "mask": mask.clone()}
         if "anchors" in state:
             anchors = {name: torch.cat([state["anchors"][name], new]) for name, new in anchors.items()}

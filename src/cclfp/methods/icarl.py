@@ -21,14 +21,16 @@ FAR = 10.0  # farther than any distance between unit vectors
 class ICaRL(Method):
     """Algorithms 1 to 5 of the paper; phi(x) is psi(x) / ||psi(x)||, and averages are normalised again (section 2.1).
 
-    Training (Alg. 3): the mean over the minibatch, exemplars included, of the sum over the classes y in the mask of
+    Training (Alg. 3): the mean over the minibatch, exemplars included, of the sum over classes y of
     BCE(sigmoid(f_y(psi(x))), target). The target is the output of the model that ended the last task (frozen, eval
-    mode) where y is a class of an earlier task, the label elsewhere. Prediction (Alg. 1): the nearest class mean.
+    mode) where y is a class of an earlier task, the label where it is another class in the mask. So in the task
+    scenario too each example distils every old head. f is on psi(x), as in the authors' code; Eq. 1 has phi(x) there.
+    Prediction (Alg. 1): the nearest class mean.
 
     Herding (Alg. 4), at a task's end, in eval mode: p_k = argmin_x ||mu - (phi(x) + sum_{j<k} phi(p_j)) / k||, both
-    averages normalised, for k up to m = M // (classes seen); classes without new examples keep their first m
-    exemplars (Alg. 5). Nothing else is left of the task. A class's mean is that of its exemplars under the model of
-    the last task's end: it ages while the next task moves psi, until that task's end computes it afresh.
+    averages normalised (so 1 / k cancels), for k up to m = M // (classes seen); classes without new examples keep their
+    first m exemplars (Alg. 5). Nothing else is left of the task. A class's mean is that of its exemplars under the
+    model of the last task's end: it ages while the next task moves psi, until that task's end computes it afresh.
 
     Where the paper leaves room: an example is picked once, however often it was seen. Before its first herding a class
     has the running mean of its features in training; without even that it comes after all others, by its sigmoid. A
@@ -63,9 +65,9 @@ class ICaRL(Method):
                 q = torch.sigmoid(self.net.classify(state["params_old"], z_old))
             is_new = torch.arange(len(batch.y), device=z.device) < batch.n_current
             taught = label & is_new[:, None]  # a class that came back
-            target = torch.where(state["earlier"] & ~taught, q, target)
+            target = torch.where(state["known"] & ~taught, q, target)
         bce = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
-        return torch.where(batch.mask, bce, 0).sum(-1).mean(), {**buffers, FEATURES: z}
+        return torch.where(batch.mask | state["known"], bce, 0).sum(-1).mean(), {**buffers, FEATURES: z}
 
     def step(
         self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
@@ -98,13 +100,11 @@ class ICaRL(Method):
             exemplars.append(chosen)
         _keep(memory, torch.cat(exemplars), len(held.y))
         return {
+            **state,
             "params_old": {name: p.detach().clone() for name, p in params.items()},
             "buffers_old": {name: b.clone() for name, b in buffers.items()},
-            "earlier": context.classes.classes_of[context.classes.seen].any(0),
             "means": means,
             "known": known,
-            "sums": torch.zeros_like(means),
-            "counts": torch.zeros_like(state["counts"]),
         }
 
     def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:
@@ -124,8 +124,8 @@ def herd(phi: Tensor, m: int) -> list[int]:
     [1, 0]
     """
     mu, total, chosen = F.normalize(phi.mean(0), dim=0), torch.zeros_like(phi[0]), list[int]()
-    for k in range(1, min(m, len(phi)) + 1):
-        distance = (mu - F.normalize((phi + total) / k)).square().sum(-1)
+    for _ in range(min(m, len(phi))):
+        distance = (mu - F.normalize(phi + total)).square().sum(-1)
         distance[chosen] = torch.inf
         chosen.append(int(distance.argmin()))
         total = total + phi[chosen[-1]]

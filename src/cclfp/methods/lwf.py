@@ -22,8 +22,9 @@ class LwFHyper(Hyperparameters):
 
 
 def distillation(logits: Tensor, old: Tensor, masks: Tensor, T: Tensor | float) -> Tensor:
-    """Eqs. 2 and 3: sum over tasks of the mean over examples of -sum_i y'_old_i log y'_i at temperature T.
+    """Eqs. 2 to 4: the sum over past tasks of the mean over examples of -sum_i y'_old_i log y'_i.
 
+    y' are probabilities at temperature T, y_i^(1/T) / sum_j y_j^(1/T): the softmax of the logits divided by T.
     ``masks`` (tasks x classes) says over which classes each task has its softmax; a task without any counts nothing.
 
     >>> two_heads = torch.tensor([[True, True, False], [False, False, True]])
@@ -39,15 +40,20 @@ def distillation(logits: Tensor, old: Tensor, masks: Tensor, T: Tensor | float) 
 class LwF(Method):
     """Learning without forgetting: L_new + lambda_o L_old.
 
-    L_new (eq. 1) is the cross-entropy on the current examples, under the scenario's mask. L_old (eqs. 2, 3) distils the
-    old model into the new one on the same inputs, augmented and normalised alike: for each past task a softmax over
+    L_new (eq. 1) is the cross-entropy on the current examples, under the scenario's mask. L_old (eqs. 2 to 4) distils
+    the old model into the new one on the same inputs, augmented and normalised alike: for each past task a softmax over
     that task's classes, at temperature T, summed over the tasks. The old model is the whole network as it was at the
-    end of the last task, in eval mode; in the first task there is none.
+    end of the last task, in eval mode; in the first task there is none. (Equations are numbered as in the paper's
+    journal version, which takes T = 2 and, mostly, lambda_o = 1.)
 
-    The paper records the old model's answers to the whole new task and trains the new head by itself for some epochs
-    before all is trained. Both need the task's data beforehand and again: here the old model answers as the examples
-    pass, which gives the same targets (and ones that fit the augmentation), and there is no warm-up. The paper's weight
-    decay is left out as for all methods; no factor T^2 makes up for the temperature, as in the paper.
+    The paper records the old model's answers to the whole new task, and trains the new head by itself until it
+    converges before it trains all. Both need the task's data beforehand and again: here the old model answers as the
+    examples pass, which gives the same targets (and ones that fit the augmentation), and there is no warm-up, which the
+    paper found "not so crucial" to the method. The paper's weight decay is left out as for all methods; no factor T^2
+    makes up for the temperature, as in the paper.
+
+    In the class scenario each softmax holds a past task's classes against one another, and nothing holds them against
+    the new ones, which win almost everywhere: LwF is made for heads of their own (the task scenario).
     """
 
     name = "lwf"

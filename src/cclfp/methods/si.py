@@ -25,7 +25,7 @@ class SI(Method):
 
     Eq. 3, the path integral of the gradient, summed over the steps of a task: omega_k -= dL/dtheta_k * (the change of
     theta_k that the step made). The gradient is that of L alone; the change is that of the whole step, so it holds the
-    surrogate's pull too.
+    surrogate's pull too (both as in the authors' own code).
 
     Eq. 5, at a task's end: Omega_k += omega_k / (Delta_k^2 + xi), where Delta_k is how far theta_k moved in the task.
 

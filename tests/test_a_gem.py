@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,29 @@ def test_equal_to_the_paper(scenario: str) -> None:
         learner.end_task()
     assert against >= 2, "too few steps were projected for this to be a test"
     assert along >= 1 or scenario == "class", "too few steps were not projected for this to be a test"
+
+
+def test_one_replayed_example_is_normalised_as_in_testing() -> None:
+    """It has no statistics of its own: BatchNorm in training mode refuses it."""
+    learner = cclfp.make(AGEM, psi=small_psi(), num_classes=6, memory=1, replay=1, tasks=TASKS, lr=0.3)
+    (first, *_), (second, *_), _ = batches_of("class")
+    learner.observe(*first, 0)
+    learner.end_task()
+    assert learner.f is not None
+    net = copy.deepcopy(nn.Sequential(learner.psi, learner.f))
+
+    def gradient_by(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(net(x)[:, :4], y)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))])
+
+    ref = gradient_by(copy.deepcopy(net).eval(), first[0][-1:], first[1][-1:])
+    g = gradient_by(net, *second)
+    assert ref @ g < 0, "the step is not projected, so this is no test"
+    learner.observe(*second, 1)
+    expected = torch.cat([p.flatten() for p in net.parameters()]) - 0.3 * (g - (ref @ g) / (ref @ ref) * ref)
+    torch.testing.assert_close(torch.cat([p.flatten() for p in weights(learner).values()]), expected.detach())
+    for ours, theirs in zip(learner.psi.buffers(), net.buffers(), strict=True):  # as after the current batch alone
+        torch.testing.assert_close(ours, theirs)
 
 
 # -- the projection -------------------------------------------------------------------------------------------------

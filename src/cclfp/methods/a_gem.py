@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Method, State, gradient, sgd
+from cclfp.methods.gem import past_loss
 from cclfp.network import Tensors
 from cclfp.schedules import PastRing
 
@@ -16,16 +17,17 @@ from cclfp.schedules import PastRing
 class AGEM(Method):
     """A-GEM: GEM with one constraint, on the average over the past, instead of one a past task.
 
-    With g the gradient of the loss on the current part of the batch and g_ref that on its replayed part, drawn from all
-    past tasks, the step goes along (eq. 11)
+    With g the gradient of the loss on the current part of the batch and g_ref that on its replayed part, drawn from the
+    memory of all past tasks, the step goes along (eq. 11)
 
         g - (g' g_ref / g_ref' g_ref) g_ref  where g' g_ref < 0,    g elsewhere.
 
     In the first task nothing is replayed, so this is plain SGD.
 
-    Choices: the memory is always full; it holds the most recent examples of every task, in shares that shrink as tasks
-    come. g and g_ref go over all trainable parameters. BatchNorm: the pass on the current part updates the statistics;
-    that on the replayed part, in training mode too, is a pass of its own and leaves them alone.
+    Choices: the paper keeps |M| / T examples of each of T tasks, drawn at random; here the memory is always full and
+    holds the most recent examples of every task, in shares that shrink as tasks come. g and g_ref go over all trainable
+    parameters. BatchNorm: the pass on the current part updates the statistics; that on the replayed part is one of its
+    own, as in GEM.
     """
 
     name = "a-gem"
@@ -35,16 +37,17 @@ class AGEM(Method):
     def step(
         self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
     ) -> tuple[Tensors, Tensors, State]:
-        n = batch.n_current
-        grads, after = gradient(lambda p: self._loss(p, buffers, batch, slice(0, n)), params)
-        if n < len(batch.y):
-            reference, _ = gradient(lambda p: self._loss(p, buffers, batch, slice(n, None)), params)
+        n, x, y, mask = batch.n_current, batch.x, batch.y, batch.mask
+
+        def current(params: Tensors) -> tuple[Tensor, Tensors]:
+            z, after = self.net.features(params, buffers, x[:n])
+            return cross_entropy(self.net.classify(params, z), y[:n], mask[:n]), after
+
+        grads, after = gradient(current, params)
+        if n < len(y):
+            reference, _ = gradient(lambda p: (past_loss(self.net, p, buffers, x[n:], y[n:], mask[n:]), {}), params)
             grads = project(grads, reference)
         return sgd(params, grads, hyper.lr), after, state
-
-    def _loss(self, params: Tensors, buffers: Tensors, batch: Batch, part: slice) -> tuple[Tensor, Tensors]:
-        z, buffers = self.net.features(params, buffers, batch.x[part])
-        return cross_entropy(self.net.classify(params, z), batch.y[part], batch.mask[part]), buffers
 
 
 def project(grads: Tensors, reference: Tensors) -> Tensors:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
-from cclfp.network import Tensors
+from cclfp.network import Network, Tensors
 from cclfp.qp import solve
 from cclfp.schedules import Ring
 
@@ -28,17 +28,17 @@ class GEM(Method):
     """GEM: the gradient g of the loss on the current batch is replaced with the nearest one that agrees with the past.
 
     With g_k the gradient of the loss on all examples that the memory holds of task k, the step goes along the solution
-    of min_x 1/2 |g - x|^2 subject to <x, g_k> >= 0 for all past tasks k (eq. 8). It is found through the dual (eqs. 10,
-    11), in one variable a past task: with the g_k as the rows of M,
+    of min_x 1/2 |g - x|^2 subject to <x, g_k> >= 0 for all past tasks k (eq. 8). It is found through the dual (eq. 11),
+    in one variable a past task: with the g_k as the rows of M,
 
         min_v 1/2 v' M M' v + (M g)' v  subject to v >= gamma,    x = g + M' v.
 
     Where no <g, g_k> is negative, g is left as it is. In the first task this is plain SGD.
 
-    Choices: the memory is split evenly over the tasks and holds the most recent examples of each. The authors' code
-    adds 1e-3 to the diagonal of M M', and so do we. The margin gamma bounds the dual variables, as in the paper's last
-    paragraph of section 3. g and the g_k go over all trainable parameters. BatchNorm: each g_k is from a pass of its
-    own in training mode, whose statistics are thrown away. The examples of past tasks are not augmented.
+    Choices: the paper solves with v >= 0 and adds gamma to the solution; we do as the authors' code does, which solves
+    with v >= gamma, and adds 1e-3 to the diagonal of M M'. The memory is split evenly over the tasks and holds the most
+    recent examples of each, not augmented. g and the g_k go over all trainable parameters. BatchNorm: each g_k is from
+    a pass of its own in training mode, whose statistics are thrown away (see :func:`past_loss`).
     """
 
     name = "gem"
@@ -67,7 +67,8 @@ class GEM(Method):
         return {}
 
     def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
-        return self._loss(params, buffers, batch.x, batch.y, batch.mask)
+        z, buffers = self.net.features(params, buffers, batch.x)
+        return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers
 
     def step(
         self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
@@ -85,7 +86,7 @@ class GEM(Method):
             total, after = self.loss(copy[0], buffers, state, batch, hyper)
             for own, task in zip(copy[1:], past, strict=True):
                 mask = task["mask"] if "mask" in task else batch.mask[:1].expand(len(task["y"]), -1)
-                total = total + self._loss(own, buffers, task["x"], task["y"], mask)[0]
+                total = total + past_loss(self.net, own, buffers, task["x"], task["y"], mask)
             return total, after
 
         copies = {f"{i} {name}": p for i in range(1 + len(past)) for name, p in params.items()}
@@ -95,9 +96,14 @@ class GEM(Method):
         projected = {name: part.view_as(p) for (name, p), part in zip(params.items(), parts, strict=True)}
         return sgd(params, projected, hyper.lr), after, state
 
-    def _loss(self, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensors]:
-        z, buffers = self.net.features(params, buffers, x)
-        return cross_entropy(self.net.classify(params, z), y, mask), buffers
+
+def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    """The loss on examples of the past, which leaves psi's buffers alone.
+
+    BatchNorm normalises them with their own statistics. One alone has none, so psi is in eval mode then.
+    """
+    z = net.features(params, buffers, x)[0] if len(y) > 1 else net.frozen_features(params, buffers, x)
+    return cross_entropy(net.classify(params, z), y, mask)
 
 
 def project(rows: Tensor, gamma: Tensor) -> Tensor:
@@ -106,11 +112,9 @@ def project(rows: Tensor, gamma: Tensor) -> Tensor:
     >>> project(torch.tensor([[2.0, -1.0], [0.0, 1.0]]), torch.tensor(0.0)).round(decimals=2)
     tensor([2., -0.])
     """
-    g, past = rows[0], rows[1:]
     products = (rows @ rows.mT).double()
+    # They are rounded to the gradients' precision: so much more on the diagonal keeps P positive definite.
+    products.diagonal().add_(RIDGE + torch.finfo(rows.dtype).eps * products.trace())
     agreement, P = products[1:, 0], products[1:, 1:]
-    # The products are rounded to the gradients' precision: so much on the diagonal keeps P positive definite.
-    ridge = RIDGE + torch.finfo(g.dtype).eps * P.trace()
-    v = solve((P + P.mT) / 2 + ridge * torch.eye(len(past), dtype=P.dtype, device=P.device), agreement, gamma)
-    v = torch.where((agreement < 0).any(), v, 0)
-    return torch.addmv(g, past.mT, v.to(g.dtype))
+    v = torch.where(agreement.amin() < 0, solve(P, agreement, gamma), 0)
+    return torch.addmv(rows[0], rows[1:].mT, v.to(rows.dtype))

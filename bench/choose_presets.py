@@ -22,18 +22,17 @@ from cclfp.streams import BENCHMARKS
 
 FILE = Path(__file__).parents[1] / "src" / "cclfp" / "presets.json"
 SEEDS = [100, 101]
-RATES = [0.03, 0.1]
 GRIDS: dict[str, dict[str, list[float]]] = {
     "joint": {"lr": [0.03, 0.1, 0.3]},
     "finetune": {"lr": [0.01, 0.03, 0.1]},
-    "si": {"lr": RATES, "c": [0.1, 1.0, 10.0]},
-    "lwf": {"lr": RATES, "lambda_o": [0.3, 1.0, 3.0]},
+    "si": {"lr": [0.03, 0.1], "c": [0.3, 1.0, 3.0], "xi": [0.01, 0.1]},
+    "lwf": {"lr": [0.03, 0.1], "lambda_o": [0.3, 1.0, 3.0]},
     "er": {"lr": [0.03, 0.1, 0.3]},
-    "gem": {"lr": RATES, "gamma": [0.0, 0.5]},
-    "a-gem": {"lr": [0.01, 0.03, 0.1]},
-    "icarl": {"lr": [0.03, 0.1, 0.3]},
-    "fdr": {"lr": RATES, "alpha": [0.3, 1.0, 3.0]},
-    "hal": {"lr": RATES, "lam": [0.03, 0.1, 0.3]},
+    "gem": {"lr": [0.003, 0.01, 0.03, 0.1], "gamma": [0.5, 1.0]},
+    "a-gem": {"lr": [0.01, 0.03, 0.1, 0.3]},
+    "icarl": {"lr": [0.03, 0.1, 0.3, 1.0]},
+    "fdr": {"lr": [0.03, 0.1], "alpha": [0.3, 1.0, 3.0]},
+    "hal": {"lr": [0.01, 0.03, 0.1], "lam": [0.03, 0.1, 0.3], "anchor_lr": [1.0]},  # lam lr^3 above 1e-4 diverges
     "ccl-fp": {"lr": [0.1], "w": [0.3, 0.5, 0.7], "alpha": [0.1, 0.5, 1.0]},
     "ccl-fp+": {"lr": [0.1], "w": [0.3, 0.5, 0.7], "alpha": [0.1, 0.5], "beta": [0.01, 0.1, 0.5, 1.0]},
 }

@@ -1,6 +1,6 @@
 """Measure every preset and write what it gave into src/cclfp/presets.json.
 
-    .venv/bin/python bench/measure_presets.py [--seeds 5] [--method M] [--benchmark B]
+    .venv/bin/python bench/measure_presets.py [--seeds 5] [--method M,...] [--benchmark B,...] [--missing]
 
 Runs the commands that ``cclfp show METHOD`` lists, in a store of their own: about ten minutes on two cores for
 the MNIST streams; the others want a graphics card.
@@ -29,17 +29,17 @@ def _hardware(environment: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--method")
-    parser.add_argument("--benchmark")
+    parser.add_argument("--method", default=",".join({preset.method: None for preset in presets()}))
+    parser.add_argument("--benchmark", default=",".join({preset.benchmark: None for preset in presets()}))
+    parser.add_argument("--missing", action="store_true", help="only presets chosen since they were measured last")
     arguments = parser.parse_args()
     if arguments.seeds < 2:
         parser.error("--seeds: two or more, for a standard deviation")
     measured = [dataclasses.asdict(preset) for preset in presets()]
     with tempfile.TemporaryDirectory() as folder:
         for i, preset in enumerate(presets()):
-            if preset.method == (arguments.method or preset.method) and preset.benchmark == (
-                arguments.benchmark or preset.benchmark
-            ):
+            wanted = preset.method in arguments.method.split(",") and preset.benchmark in arguments.benchmark.split(",")
+            if wanted and not (arguments.missing and preset.seeds):
                 (result,) = cclfp.run(
                     preset.method,
                     preset.benchmark,

@@ -136,7 +136,9 @@ def test_what_a_killed_process_left_half_written_is_removed(make_job: Callable[.
 
 def test_a_finished_run_is_not_trained_again(make_job: Callable[..., Job]) -> None:
     first = do(make_job(), quiet)
-    assert do(make_job(), lambda event: pytest.fail(f"trained: {event}")) == first
+    heard: list[dict[str, Any]] = []
+    assert do(make_job(), heard.append) == first
+    assert heard == [{"event": "done", "record": first}]
     events: list[dict[str, Any]] = []
     again = do(make_job(fresh=True), events.append)
     assert events

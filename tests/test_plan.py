@@ -62,7 +62,7 @@ def test_without_memory_nothing_is_replayed() -> None:
 
 def test_the_seed_orders_the_examples() -> None:
     def current(seed: int) -> list[int]:
-        plan = Case(METHODS["er"], "class", {}).replica(seed).plan(0)
+        plan = Case(METHODS["er"], "class", {}).replica(seed).plan()
         return [row for step, (n, _) in enumerate(plan.sizes) for row in plan.rows[step, :n].tolist()]
 
     assert current(0) == current(0) != current(1)

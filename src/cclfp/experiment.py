@@ -17,9 +17,9 @@ from cclfp.checks import check_whole
 from cclfp.configuration import Configuration, configurations
 from cclfp.data import EventListener, fetch, import_images
 from cclfp.engine.environment import pick_device
-from cclfp.engine.job import Job, clean_up, finished
-from cclfp.engine.pool import JobReport, do_all
-from cclfp.errors import InputError
+from cclfp.engine.job import Job, JobReport, clean_up, finished
+from cclfp.engine.pool import do_all
+from cclfp.errors import InputError, unknown
 from cclfp.machine import cores
 from cclfp.methods import get_method
 from cclfp.store import Record, Store, default_store
@@ -27,6 +27,7 @@ from cclfp.streams import get_benchmark
 from cclfp.study import Published, published
 
 ABOUT_ALL = -1  # in place of a run's number, for a report about no run in particular
+ENGINES = ("auto", "eager", "compiled")
 MOST_SEEDS = 10_000
 RUN_ON_CUDA = 4 << 30  # bytes of a graphics card's memory that one run may need
 Setting = float | str
@@ -77,6 +78,7 @@ def run(
     buffer: int = 200,
     device: str = "auto",
     threads: int = 1,
+    engine: str = "eager",
     store: str | Path | None = None,
     save: str | Path | None = None,
     fresh: bool = False,
@@ -90,7 +92,9 @@ def run(
     Finished runs come from the store instead of being trained again (unless ``fresh``), interrupted ones go on from
     their last checkpoint. Settings are hyperparameters, ``batch``, ``replay``, ``epochs`` and ``augment`` ("on" or
     "off"), given as keywords or in ``settings``; a list of values makes a grid. Each run computes on ``threads``
-    threads; with the default of 1 its numbers do not depend on how many run beside it.
+    threads. ``engine`` is how: ``"eager"`` trains one run after the other in plain PyTorch, and gives the same numbers
+    to the last bit whatever runs beside it; ``"compiled"`` trains many as one compiled program, several times faster,
+    with numbers that differ in rounding; ``"auto"`` compiles where that pays.
 
     Instead of a benchmark, ``images`` is a folder of class folders or an ``.npz`` of your own, as
     :func:`cclfp.data.import_images` takes it (with ``image_size`` and ``split_seed``), split into ``tasks`` tasks.
@@ -131,6 +135,10 @@ def run(
         settings=grid,
     )
     pick_device(device)
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES)
+    if engine == "compiled" and pick_device(device) != "cpu":
+        raise InputError("engine compiled runs on the CPU: give device cpu too, or leave the engine to auto")
     threads = check_whole("threads", threads, at_least=1)
     if threads > cores():
         raise InputError(f"threads={threads}: this process may use {cores()} cores")
@@ -144,6 +152,7 @@ def run(
             store=default_store() if store is None else Path(store),
             device=device,
             threads=threads,
+            engine=engine,
             fresh=fresh,
             save=None if folder is None else folder / learner_file(configuration, seed),
             checkpoint_every=checkpoint_every,

@@ -17,7 +17,7 @@ from cclfp.errors import InputError
 from cclfp.files import write_atomic
 from cclfp.memory import Examples, Memory, Replayed
 from cclfp.methods import Batch, Method, TaskContext, get_method
-from cclfp.methods.base import State
+from cclfp.methods.base import Hyperparameters, State
 from cclfp.nets import describe_backbone, linear
 from cclfp.network import Network, Tensors, chunks, load_psi_tensors, psi_mode, psi_tensors, twin
 from cclfp.randomness import generator, seeded
@@ -291,18 +291,40 @@ class Learner:
         whether the transformed examples are finite, which costs a wait for the device.
         """
         with seeded(self.seed, "step", self.steps, self.device):
-            x = raw.x if self.augment is None else self._augmented(self.augment, raw.x, table)
-            x = self._prepare(x, self.transform)
+            x = self.prepare_training(raw.x, table)
             if check and not torch.isfinite(x).all():
                 raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
             batch = Batch(x, raw.y, raw.task, mask, n_current, *replayed)
-            params, buffers, state = self._method.step(*self._model, self._state, batch, self._hyper)
+            stepped = self._method.step(*self.model, batch, self._hyper)
+        self.take(*stepped, steps=1)
+
+    def prepare_training(self, x: Tensor, table: Tensor | None) -> Tensor:
+        """From raw examples to what psi takes in training, augmented as ``table`` says."""
+        return self._prepare(x if self.augment is None else self._augmented(self.augment, x, table), self.transform)
+
+    @property
+    def method(self) -> Method:
+        """The method on this learner's network, once there is a classifier."""
+        return self._method
+
+    @property
+    def model(self) -> tuple[Tensors, Tensors, State]:
+        """What a step takes and gives: parameters, buffers, the method's state."""
+        return *self._model, self._state
+
+    @property
+    def hyper_tensors(self) -> Hyperparameters:
+        """The hyperparameters as a step sees them: 0-d tensors."""
+        return self._hyper
+
+    def take(self, params: Tensors, buffers: Tensors, state: State, steps: int) -> None:
+        """Go on from what ``steps`` steps made of :attr:`model`."""
         with torch.no_grad():
             for ours, new in ((self._network.params, params), (self._network.buffers, buffers)):
                 if ours:
                     torch._foreach_copy_(list(ours.values()), [new[name] for name in ours])
         self._state = state
-        self.steps += 1
+        self.steps += steps
 
     def prepare_for(self, raw: Examples) -> None:
         """Make f for raw examples like these, where there is none yet."""

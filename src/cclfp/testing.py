@@ -102,7 +102,8 @@ class Case:
         train = replica.stream.train
         tasks = []
         for position in range(len(replica.stream.train_rows)):
-            plan = replica.plan(position)
+            replica.position = position
+            plan = replica.plan()
             rows = [plan.rows[step, :current] for step, (current, _) in enumerate(plan.sizes)]
             tasks.append([tuple(train.rows(r)) for r in rows])
         return tasks  # type: ignore[return-value]

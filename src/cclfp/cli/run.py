@@ -100,6 +100,14 @@ def run(
     ] = None,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads a run computes on; runs go side by side on the cores.")] = 1,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="eager|compiled|auto",
+            help="How to train: run by run in plain PyTorch, or many runs as one compiled program (faster once the "
+            "compiler is done, the same but for rounding). auto compiles where that pays.",
+        ),
+    ] = "eager",
     store: Annotated[
         Path | None,
         typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
@@ -159,6 +167,7 @@ def run(
                 validation=validation,
                 device=device,
                 threads=threads,
+                engine=engine,
                 store=store,
                 save=save,
                 fresh=fresh,

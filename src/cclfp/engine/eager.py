@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from cclfp.engine.plan import Plan
 from cclfp.learner import Learner
-from cclfp.memory import Replayed
-from cclfp.streams import Stream
+from cclfp.memory import Examples, Replayed
+from cclfp.scenarios import ClassMask
 
 
-def train_task(
-    learner: Learner, stream: Stream, task: int, plan: Plan, progress: Callable[[int], None] = lambda step: None
+def train(
+    learner: Learner, pool: Examples, mask: ClassMask, plan: Plan, progress: Callable[[int], None] = lambda step: None
 ) -> None:
-    """Train a learner on one task of a stream as planned, and end the task.
+    """All steps of a task that has begun, as planned, on the examples of a stream.
 
     ``progress`` is called with the number of steps done, after each of them.
     """
-    learner.prepare_for(stream.train)
-    mask = learner.expect(torch.tensor(stream.task_ids(task), device=learner.device))
-    learner.begin_task()
     for step, (current, replayed) in enumerate(plan.sizes):
         size = current + replayed
-        raw = stream.train.rows(plan.rows[step, :size])
+        raw = pool.rows(plan.rows[step, :size])
         table = None if plan.augment is None else plan.augment[step, :size]
         replayed_from = Replayed(plan.slots[step, :replayed], plan.settled[step, :replayed])
         learner.train_step(raw, mask.train(raw.task), current, replayed_from, table)
         progress(step + 1)
-    if learner.memory is not None and plan.schedule is not None:
-        learner.memory.point_to(stream.train, plan.memory, plan.schedule, plan.current)
-    learner.end_task()

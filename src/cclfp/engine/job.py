@@ -18,6 +18,7 @@ from filelock import FileLock, Timeout
 from cclfp import metrics
 from cclfp.backbones import make_psi, parse_backbone
 from cclfp.configuration import Configuration, show_value
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.environment import code, commit, device_name, pick_device
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
@@ -25,12 +26,15 @@ from cclfp.files import write_atomic
 from cclfp.learner import make
 from cclfp.loading import DAMAGED, read_tensors
 from cclfp.store import Record, Store
-from cclfp.streams import AUGMENTATION, get_benchmark
+from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
 FORMAT = "cclfp checkpoint 1"
+ENOUGH = 10_000  # replica-steps of a cohort that pay for a compiler
 REPORT_EVERY = 0.2  # seconds between two reports of progress
 
 Report = Callable[[dict[str, Any]], None]
+JobReport = Callable[[int, dict[str, Any]], None]  # called with the job's number and an event
+Engine = dict[str, Any]  # what a run is trained with: engine, precision, threads, device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Job:
     store: Path
     device: str  # auto, cpu or cuda
     threads: int
+    engine: str = "eager"
     fresh: bool = False
     save: Path | None = None  # where to write the trained learner
     checkpoint_every: float = 30.0  # seconds, at a task's end
@@ -74,13 +79,79 @@ def finished(job: Job, store: Store) -> Record | None:
 
 
 def do(job: Job, report: Report) -> Record:
-    """Train and store, unless that is done already. A run that another process is training is waited for."""
-    store = Store(job.store)
+    """Train and store one run, unless that is done already."""
+    (record,) = do_together([job], lambda number, event: report(event))
+    return record
+
+
+def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
+    """Train and store the runs that are not done already, as one cohort: they differ in seed and hyperparameters.
+
+    Runs that another process is training are waited for. Each that is done is reported with its record.
+    """
+    store = Store(jobs[0].store)
     try:
         store.checkpoints.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"checkpoints cannot be kept in {store.checkpoints}: {error}") from error
-    checkpoint = checkpoint_path(job, store)
+    said = [functools.partial(report, number) for number in range(len(jobs))]
+    records: dict[int, Record] = {}
+    streams: dict[int, Stream] = {}  # by seed
+    with contextlib.ExitStack() as locks:
+        for number in sorted(range(len(jobs)), key=lambda n: jobs[n].key):  # in one order everywhere: no deadlock
+            locks.enter_context(_locked(checkpoint_path(jobs[number], store), said[number]))
+        started: dict[int, tuple[Replica, Engine]] = {}
+        for number, job in enumerate(jobs):
+            if (record := finished(job, store)) is not None:
+                records[number] = record
+                _remove_checkpoint(checkpoint_path(job, store))
+                said[number]({"event": "done", "record": record})
+            else:
+                started[number] = _start(job, len(jobs), checkpoint_path(job, store), streams, said[number])
+        for together in _alike(started):
+            replicas, engine = [started[number][0] for number in together], started[together[0]][1]
+            with _threads(engine["threads"]):
+                _train(replicas, [jobs[n] for n in together], store, engine, [said[n] for n in together])
+            for number, replica in zip(together, replicas, strict=True):
+                records[number] = _record(jobs[number], replica, engine)
+                store.add(records[number])
+                if (path := jobs[number].save) is not None:
+                    _save(replica, path)
+                _remove_checkpoint(checkpoint_path(jobs[number], store))
+                said[number]({"event": "done", "record": records[number]})
+    return [records[number] for number in range(len(jobs))]
+
+
+def do_cohort(jobs: Sequence[Job], report: JobReport) -> dict[int, Exception]:
+    """Do jobs together, and one by one what then is missing: one that fails does not stop the others.
+
+    Gives the errors of those that failed.
+    """
+    try:
+        do_together(jobs, report)
+        return {}
+    except Exception as error:  # noqa: BLE001  the caller tells the user
+        if len(jobs) == 1:
+            return {0: error}
+    failures: dict[int, Exception] = {}
+    for number, job in enumerate(jobs):
+        failed = do_cohort([job], lambda _, event: report(number, event))  # noqa: B023  called at once
+        if failed:
+            failures[number] = failed[0]
+    return failures
+
+
+def _alike(started: dict[int, tuple[Replica, Engine]]) -> list[list[int]]:
+    """The runs that can go on together: at the same place, with the same engine; one by one where that is eager."""
+    groups: dict[str, list[int]] = {}
+    for number, (replica, engine) in started.items():
+        alone = number if engine["engine"] == "eager" else None
+        groups.setdefault(f"{replica.position} {engine} {alone}", []).append(number)
+    return list(groups.values())
+
+
+@contextlib.contextmanager
+def _locked(checkpoint: Path, report: Report) -> Iterator[None]:
     lock = FileLock(checkpoint.with_suffix(".lock"))
     try:
         lock.acquire(blocking=False)
@@ -88,17 +159,7 @@ def do(job: Job, report: Report) -> Record:
         report({"event": "note", "text": "another process is training this run: waiting for it"})
         lock.acquire()
     try:
-        record = finished(job, store)
-        if record is None:
-            replica, engine = _start(job, checkpoint, report)
-            with _threads(engine["threads"]):
-                _train(replica, job, checkpoint, engine, report)
-            record = _record(job, replica, engine)
-            store.add(record)
-            if job.save is not None:
-                _save(replica, job.save)
-        _remove_checkpoint(checkpoint)
-        return record
+        yield
     finally:
         lock.release(force=True)
 
@@ -128,46 +189,61 @@ def _save(replica: Replica, path: Path) -> None:
         raise InputError(f"the run is stored, but its learner cannot be saved as {path}: {error}") from error
 
 
-def _start(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[str, Any]]:
-    """A replica at its beginning, or where its checkpoint left it, with the engine it was started with."""
+def _start(
+    job: Job, beside: int, checkpoint: Path, streams: dict[int, Stream], report: Report
+) -> tuple[Replica, Engine]:
+    """A replica at its beginning, or where its checkpoint left it, with the engine it was started with.
+
+    ``beside`` is how many runs there are in its cohort.
+    """
     if checkpoint.exists():
         try:
-            return _resume(job, checkpoint, report)
+            return _resume(job, checkpoint, streams, report)
         except (InputError, *DAMAGED) as error:
             report({"event": "note", "text": f"starting afresh, the checkpoint cannot be used: {error}"})
             checkpoint.unlink()
-    engine = {"engine": "eager", "precision": "float32", "threads": job.threads, "device": pick_device(job.device)}
-    return _replica(job, engine), engine
+    device = pick_device(job.device)
+    engine = {"engine": job.engine, "precision": "float32", "threads": job.threads, "device": device}
+    replica = _replica(job, engine, streams)
+    if job.engine == "auto":
+        steps = sum(map(replica.steps, range(len(replica.stream.train_rows))))
+        engine["engine"] = "compiled" if device == "cpu" and beside * steps >= ENOUGH else "eager"
+    return replica, engine
 
 
-def _resume(job: Job, checkpoint: Path, report: Report) -> tuple[Replica, dict[str, Any]]:
+def _resume(job: Job, checkpoint: Path, streams: dict[int, Stream], report: Report) -> tuple[Replica, Engine]:
     """The replica and engine of a checkpoint; InputError where they cannot be had now."""
     saved = read_tensors(checkpoint, FORMAT)
     if job.fresh and not saved["fresh"]:
         raise InputError("it is of a run that was not started with --fresh")
     if saved["code"] != code():
         raise InputError(f"it was made with {saved['code']}, this is {code()}")
-    engine: dict[str, Any] = saved["engine"]
-    if job.device != "auto" and job.device != engine["device"]:
-        raise InputError(f"it was made on {engine['device']}, not on the {job.device} asked for")
+    engine: Engine = saved["engine"]
+    for name, asked in (("device", job.device), ("engine", job.engine)):
+        if asked not in ("auto", engine[name]):
+            raise InputError(f"it was made with {name} {engine[name]}, not with the {asked} asked for")
     pick_device(engine["device"])
-    replica = _replica(job, engine)
+    replica = _replica(job, engine, streams)
     replica.load_state_dict(saved["replica"])
     text = f"going on from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
     report({"event": "note", "text": text})
     return replica, engine
 
 
-def _replica(job: Job, engine: dict[str, Any]) -> Replica:
+def _stream(job: Job, device: str) -> Stream:
+    c = job.configuration
+    stream = get_benchmark(c.benchmark).stream(c.scenario, job.seed, c.class_order, sizes=c.tasks)
+    stream = stream.validation(job.seed) if c.validation else stream
+    stream = stream.to(torch.device(device))
+    return stream.joint() if c.kind.joint else stream
+
+
+def _replica(job: Job, engine: Engine, streams: dict[int, Stream]) -> Replica:
     configuration, benchmark = job.configuration, get_benchmark(job.configuration.benchmark)
     with _threads(engine["threads"]):
-        stream = benchmark.stream(
-            configuration.scenario, job.seed, configuration.class_order, sizes=configuration.tasks
-        )
-        stream = stream.validation(job.seed) if configuration.validation else stream
-        stream = stream.to(torch.device(engine["device"]))
-        if configuration.kind.joint:
-            stream = stream.joint()
+        if job.seed not in streams:
+            streams[job.seed] = _stream(job, engine["device"])
+        stream = streams[job.seed]
         hyper: dict[str, Any] = {**configuration.hyperparameters}
         backbone = configuration.backbone or parse_backbone(benchmark.backbone)
         learner = make(
@@ -187,45 +263,55 @@ def _replica(job: Job, engine: dict[str, Any]) -> Replica:
     return Replica(learner, stream, batch=configuration.batch, epochs=configuration.epochs)
 
 
-def _train(replica: Replica, job: Job, checkpoint: Path, engine: dict[str, Any], report: Report) -> None:
-    """Train what is left, reporting progress, with a checkpoint at a task's end, at most one every so many seconds."""
-    steps = [replica.steps(position) for position in range(len(replica.stream.train_rows))]
+def _train(
+    replicas: Sequence[Replica], jobs: Sequence[Job], store: Store, engine: Engine, reports: Sequence[Report]
+) -> None:
+    """Train what is left, reporting progress, with checkpoints at a task's end, at most one every so many seconds."""
+    first = replicas[0]
+    steps = [first.steps(position) for position in range(len(first.stream.train_rows))]
     last_checkpoint, last_report = time.monotonic(), 0.0
 
     def progress(step: int) -> None:
         nonlocal last_report
         if (now := time.monotonic()) - last_report >= REPORT_EVERY:
             last_report = now
-            say("step", sum(steps[: replica.position]) + step)
+            say(sum(steps[: first.position]) + step)
 
-    def say(event: str, step: int) -> None:
-        report(
-            {
-                "event": event,
-                "task": min(replica.position + 1, len(steps)),
-                "tasks": len(steps),
-                "step": step,
-                "steps": sum(steps),
-                "accuracy": replica.accuracy,
-            }
-        )
+    def say(step: int) -> None:
+        for replica, report in zip(replicas, reports, strict=True):
+            report(
+                {
+                    "event": "step",
+                    "task": min(first.position + 1, len(steps)),
+                    "tasks": len(steps),
+                    "step": step,
+                    "steps": sum(steps),
+                    "accuracy": replica.accuracy,
+                }
+            )
 
-    while not replica.is_done:
-        replica.advance(progress)
-        say("step", sum(steps[: replica.position]))
-        if not replica.is_done and time.monotonic() - last_checkpoint >= job.checkpoint_every:
-            state = {
-                "format": FORMAT,
-                "code": code(),
-                "engine": engine,
-                "fresh": job.fresh,
-                "replica": replica.state_dict(),
-            }
-            try:
-                write_atomic(checkpoint, functools.partial(torch.save, state))
-            except OSError as error:  # a full disk is no reason to lose the run
-                report({"event": "note", "text": f"no checkpoint could be written, going on without: {error}"})
+    cohort = Cohort(replicas, engine["engine"], lambda text: reports[0]({"event": "note", "text": text}))
+    while not cohort.is_done:
+        cohort.advance(progress)
+        say(sum(steps[: first.position]))
+        if not cohort.is_done and time.monotonic() - last_checkpoint >= jobs[0].checkpoint_every:
+            for replica, job, report in zip(replicas, jobs, reports, strict=True):
+                _write_checkpoint(replica, job, checkpoint_path(job, store), engine, report)
             last_checkpoint = time.monotonic()
+
+
+def _write_checkpoint(replica: Replica, job: Job, checkpoint: Path, engine: Engine, report: Report) -> None:
+    state = {
+        "format": FORMAT,
+        "code": code(),
+        "engine": engine,
+        "fresh": job.fresh,
+        "replica": replica.state_dict(),
+    }
+    try:
+        write_atomic(checkpoint, functools.partial(torch.save, state))
+    except OSError as error:  # a full disk is no reason to lose the run
+        report({"event": "note", "text": f"no checkpoint could be written, going on without: {error}"})
 
 
 def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:

@@ -1,55 +1,73 @@
-"""Many jobs, spread over worker processes."""
+"""Many jobs, in cohorts, spread over worker processes."""
 
 from __future__ import annotations
 
-import functools
 import json
 import queue
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from cclfp.engine.job import Job, do
+from cclfp.engine.job import Job, JobReport, do_cohort
 from cclfp.errors import InputError, RunError
 from cclfp.store import Record
 
-JobReport = Callable[[int, dict[str, Any]], None]  # called with the job's number and an event
+LARGEST = 64  # runs in a cohort
 
 
 def do_all(jobs: Sequence[Job], workers: int, report: JobReport) -> list[Record]:
-    """Do the jobs, ``workers`` at a time, and give their records in order.
+    """Do the jobs in cohorts, ``workers`` of them at a time, and give their records in order.
 
     One worker is this process itself. If a job fails the others are finished (and stored) before the error is raised.
     """
-    workers = min(workers, len(jobs))
-    return _do_here(jobs, report) if workers <= 1 else _Pool(jobs, workers, report).run()
+    together = cohorts(jobs, workers)
+    workers = min(workers, len(together))
+    records: dict[int, Record] = {}
 
+    def heard(number: int, event: dict[str, Any]) -> None:
+        if event["event"] == "done":
+            records[number] = event["record"]
+        report(number, event)
 
-def _do_here(jobs: Sequence[Job], report: JobReport) -> list[Record]:
-    records: list[Record] = []
-    failures: list[Exception] = []
-    for number, job in enumerate(jobs):
-        try:
-            records.append(do(job, functools.partial(report, number)))
-            report(number, {"event": "done", "record": records[-1]})
-        except Exception as error:  # noqa: BLE001  raised below, when the others are done
-            failures.append(error)
+    failures = _do_here(jobs, together, heard) if workers <= 1 else _Pool(jobs, together, workers, heard).run()
     if failures:
         raise failures[0]
-    return records
+    return [records[number] for number in range(len(jobs))]
+
+
+def cohorts(jobs: Sequence[Job], workers: int) -> list[list[int]]:
+    """Which jobs train together: those that differ in seed and hyperparameters only, spread over the workers."""
+    alike: dict[str, list[int]] = {}
+    for number, job in enumerate(jobs):
+        kind = {name: value for name, value in job.to_dict().items() if name not in ("seed", "save")}
+        kind["configuration"] = {**kind["configuration"], "hyperparameters": None}
+        alone = number if job.engine == "eager" else None
+        alike.setdefault(json.dumps([kind, alone]), []).append(number)
+    parts = []
+    for numbers in alike.values():
+        count = max(min(workers, len(numbers)), -(-len(numbers) // LARGEST))
+        parts += [numbers[i::count] for i in range(count)]
+    return parts
+
+
+def _do_here(jobs: Sequence[Job], together: Sequence[Sequence[int]], report: JobReport) -> list[Exception]:
+    failures: list[Exception] = []
+    for numbers in together:
+        failed = do_cohort([jobs[n] for n in numbers], lambda i, event: report(numbers[i], event))  # noqa: B023
+        failures += failed.values()
+    return failures
 
 
 class _Pool:
-    def __init__(self, jobs: Sequence[Job], workers: int, report: JobReport) -> None:
+    def __init__(self, jobs: Sequence[Job], together: Sequence[Sequence[int]], workers: int, report: JobReport) -> None:
         self.jobs, self.report = jobs, report
-        self.waiting = deque(range(len(jobs)))
-        self.records: dict[int, Record] = {}
+        self.waiting = deque(together)
         self.failures: list[Exception] = []
         self.events: queue.Queue[tuple[int, str | None]] = queue.Queue()
-        self.running: dict[int, int] = {}  # worker -> job
+        self.running: dict[int, Sequence[int]] = {}  # worker -> its cohort
         # Workers import what this process would: its sys.path, without the current folder and what may lie there.
         path = [entry for entry in sys.path if entry]
         code = f"import sys; sys.path[:] = {path!r}; from cclfp.engine.worker import main; main()"
@@ -66,11 +84,11 @@ class _Pool:
             for _ in range(workers)
         ]
 
-    def run(self) -> list[Record]:
+    def run(self) -> list[Exception]:
         try:
             for worker in range(len(self.workers)):
                 threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
-                self._give_next_job(worker)
+                self._give_next_cohort(worker)
             while self.running:
                 self._handle(*self.events.get())
         finally:
@@ -81,9 +99,7 @@ class _Pool:
                 for pipe in (process.stdin, process.stdout):
                     if pipe is not None:
                         pipe.close()
-        if self.failures:
-            raise self.failures[0]
-        return [self.records[number] for number in range(len(self.jobs))]
+        return self.failures
 
     def _listen(self, worker: int) -> None:
         output = self.workers[worker].stdout
@@ -92,34 +108,33 @@ class _Pool:
             self.events.put((worker, line))
         self.events.put((worker, None))
 
-    def _give_next_job(self, worker: int) -> None:
+    def _give_next_cohort(self, worker: int) -> None:
         self.running.pop(worker, None)
         if self.waiting:
             self.running[worker] = self.waiting.popleft()
             pipe = self.workers[worker].stdin
             assert pipe is not None
-            pipe.write(json.dumps(self.jobs[self.running[worker]].to_dict()) + "\n")
+            pipe.write(json.dumps([self.jobs[number].to_dict() for number in self.running[worker]]) + "\n")
             pipe.flush()
 
     def _handle(self, worker: int, line: str | None) -> None:
         if worker not in self.running:
             return
-        number = self.running[worker]
+        numbers = self.running[worker]
         if line is None:
             code = self.workers[worker].wait()
             how = f"was killed by signal {-code}, perhaps for memory" if code < 0 else f"ended with code {code}"
-            text = f"{self.jobs[number].label()}: its process {how}. The same command goes on from the last checkpoint"
+            runs = ", ".join(self.jobs[number].label() for number in numbers)
+            text = f"{runs}: its process {how}. The same command goes on from the last checkpoint"
             self.failures.append(RunError(text))
             del self.running[worker]
             return
         event = json.loads(line)
-        if event["event"] == "failed":
+        number = numbers[event.pop("job")]
+        if event["event"] == "idle":
+            self._give_next_cohort(worker)
+        elif event["event"] == "failed":
             text = f"{self.jobs[number].label()} failed:\n{event['error']}"
-            error = InputError(event["error"]) if event["input"] else RunError(text)
-            self.failures.append(error)
-            self._give_next_job(worker)
-            return
-        self.report(number, event)
-        if event["event"] == "done":
-            self.records[number] = event["record"]
-            self._give_next_job(worker)
+            self.failures.append(InputError(event["error"]) if event["input"] else RunError(text))
+        else:
+            self.report(number, event)

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from cclfp.engine.eager import train_task
+from cclfp.engine import eager
 from cclfp.engine.plan import Plan, plan_task
 from cclfp.learner import Learner
 from cclfp.randomness import generator
+from cclfp.scenarios import ClassMask
 from cclfp.streams import Stream
 
 
@@ -37,9 +38,9 @@ class Replica:
         """How many steps the training at a position of the stream takes."""
         return self.epochs * -(-len(self.stream.train_rows[position]) // self.batch)
 
-    def plan(self, position: int) -> Plan:
+    def plan(self) -> Plan:
         """The plan of the next task to train, from what the memory holds now."""
-        learner = self.learner
+        learner, position = self.learner, self.position
         plan = plan_task(
             self.stream.train_rows[position],
             self.stream.train.task,
@@ -52,20 +53,43 @@ class Replica:
         )
         return plan.to(learner.device)
 
-    def advance(self, progress: Callable[[int], None] = lambda step: None) -> None:
-        """Train the next task and test; before the first, test the untrained network where that means something."""
-        if self.position == 0 and self.stream.scenario != "class":  # in class, no class has been seen yet
-            self._test(0, range(self.stream.num_tasks))
-        began = time.perf_counter()
-        train_task(self.learner, self.stream, self.position, self.plan(self.position), progress)
+    def begin_task(self) -> ClassMask:
+        """Let the next task begin; the mask to train it with."""
+        self.learner.prepare_for(self.stream.train)
+        mask = self.learner.expect(torch.tensor(self.stream.task_ids(self.position), device=self.learner.device))
+        self.learner.begin_task()
+        return mask
+
+    def end_task(self, plan: Plan) -> None:
+        """Let the task end that was trained as planned."""
+        if self.learner.memory is not None and plan.schedule is not None:
+            self.learner.memory.point_to(self.stream.train, plan.memory, plan.schedule, plan.current)
+        self.learner.end_task()
         if self.learner.device.type == "cuda":
             torch.cuda.synchronize(self.learner.device)
-        self.train_seconds += time.perf_counter() - began
-        trained = self.stream.task_ids(self.position)
         self.position += 1
+
+    def advance(self, progress: Callable[[int], None] = lambda step: None) -> None:
+        """Train the next task, step by step, and test."""
+        self.test_untrained()
+        began = time.perf_counter()
+        plan = self.plan()
+        eager.train(self.learner, self.stream.train, self.begin_task(), plan, progress)
+        self.end_task(plan)
+        self.train_seconds += time.perf_counter() - began
+        self.test()
+
+    def test_untrained(self) -> None:
+        """Before the first task, test the untrained network, where that means something."""
+        if self.position == 0 and self.stream.scenario != "class":  # in class, no class has been seen yet
+            self._test(0, range(self.stream.num_tasks))
+
+    def test(self) -> None:
+        """Test on the tasks trained so far."""
+        trained = self.stream.task_ids(self.position - 1)[-1] + 1
         # The next task is tested too, for forward transfer; in the class scenario it has no class to be found yet.
         ahead = 0 if self.stream.scenario == "class" else 1
-        self._test(trained[-1] + 1, range(min(trained[-1] + 1 + ahead, self.stream.num_tasks)))
+        self._test(trained, range(min(trained + ahead, self.stream.num_tasks)))
 
     @property
     def accuracy(self) -> float | None:

@@ -1,4 +1,4 @@
-"""A worker process: takes jobs as JSON lines on stdin, answers with events as JSON lines on stdout.
+"""A worker process: takes cohorts of jobs as JSON lines on stdin, answers with events as JSON lines on stdout.
 
 A subprocess, not multiprocessing, so that a user's script needs no ``if __name__ == "__main__"``. When stdin closes,
 because the parent is done or was killed, the worker ends at once.
@@ -14,12 +14,12 @@ import threading
 import traceback
 from typing import Any
 
-from cclfp.engine.job import Job, do
+from cclfp.engine.job import Job, do_cohort
 from cclfp.errors import InputError
 
 
 def main() -> None:
-    jobs: queue.Queue[dict[str, Any]] = queue.Queue()
+    jobs: queue.Queue[list[dict[str, Any]]] = queue.Queue()
     events = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else prints does not disturb the events
 
@@ -28,16 +28,15 @@ def main() -> None:
             jobs.put(json.loads(line))
         os._exit(0)
 
-    def report(event: dict[str, Any]) -> None:
-        events.write(json.dumps(event) + "\n")
+    def report(number: int, event: dict[str, Any]) -> None:
+        events.write(json.dumps({"job": number, **event}) + "\n")
         events.flush()
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        job = Job.from_dict(jobs.get())
-        try:
-            report({"event": "done", "record": do(job, report)})
-        except InputError as error:
-            report({"event": "failed", "error": str(error), "input": True})
-        except Exception:  # noqa: BLE001  the parent tells the user, with the traceback
-            report({"event": "failed", "error": traceback.format_exc(), "input": False})
+        cohort = [Job.from_dict(values) for values in jobs.get()]
+        for number, error in do_cohort(cohort, report).items():
+            known = isinstance(error, InputError)
+            text = str(error) if known else "".join(traceback.format_exception(error))
+            report(number, {"event": "failed", "error": text, "input": known})
+        report(0, {"event": "idle"})

@@ -1,0 +1,82 @@
+"""A cohort: replicas of one method on one benchmark that train together, task by task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from cclfp.engine import eager
+from cclfp.engine.compiled import Programs, first_line
+from cclfp.engine.plan import Plan
+from cclfp.engine.replica import Replica
+from cclfp.engine.stack import Stack, Tables
+from cclfp.memory import Examples
+from cclfp.scenarios import ClassMask
+
+Progress = Callable[[int], None]
+
+
+class Cohort:
+    """Trains replicas side by side, all at the same place of their streams.
+
+    They may differ in seed and hyperparameters, and in nothing else. ``engine`` is ``"eager"``, one replica after the
+    other, or ``"compiled"``, all in one program. What cannot be done so is done eagerly, and ``note`` is told why.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], engine: str = "eager", note: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.replicas = replicas
+        self._note = note
+        self._programs = None if engine == "eager" else Programs(note)
+        self._pool, self._offsets = _pool([replica.stream.train for replica in replicas])
+
+    @property
+    def is_done(self) -> bool:
+        return self.replicas[0].is_done
+
+    def advance(self, progress: Progress = lambda step: None) -> None:
+        """Train the next task of all replicas and test them."""
+        for replica in self.replicas:
+            replica.test_untrained()
+        began = time.perf_counter()
+        plans = [replica.plan() for replica in self.replicas]
+        masks = [replica.begin_task() for replica in self.replicas]
+        if not self._train_together(plans, masks, progress):
+            for replica, plan, mask in zip(self.replicas, plans, masks, strict=True):
+                eager.train(replica.learner, replica.stream.train, mask, plan, progress)
+        for replica, plan in zip(self.replicas, plans, strict=True):
+            replica.end_task(plan)
+        seconds = (time.perf_counter() - began) / len(self.replicas)
+        for replica in self.replicas:
+            replica.train_seconds += seconds
+            replica.test()
+
+    def _train_together(self, plans: Sequence[Plan], masks: Sequence[ClassMask], progress: Progress) -> bool:
+        """Whether all steps could be taken; if not, none was."""
+        if self._programs is None:
+            return False
+        try:
+            tables = Tables(plans, self._offsets)
+            stack = Stack([replica.learner for replica in self.replicas], masks, self._pool)
+            stack.check(tables)
+        except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
+            self._note(f"its replicas cannot be stacked ({first_line(error)}): going on eagerly")
+            self._programs = None
+            return False
+        self._programs.train(stack, tables, progress)
+        return True
+
+
+def _pool(parts: Sequence[Examples]) -> tuple[Examples, list[int]]:
+    """The examples of several streams as one, those that share their tensors once, and where each stream's begin."""
+    distinct = {part.x.data_ptr(): part for part in parts}
+    starts, total = {}, 0
+    for pointer, part in distinct.items():
+        starts[pointer], total = total, total + len(part.y)
+    pool = parts[0]
+    if len(distinct) > 1:
+        pool = Examples(*(torch.cat(tensors) for tensors in zip(*distinct.values(), strict=True)))
+    return pool, [starts[part.x.data_ptr()] for part in parts]

@@ -1,0 +1,248 @@
+"""Every fast engine does what the eager one does: same plans, same steps to float tolerance, same accuracies."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cclfp
+from cclfp.configuration import configurations
+from cclfp.engine import compiled as compiled_module
+from cclfp.engine.cohort import Cohort
+from cclfp.engine.compiled import Programs
+from cclfp.engine.job import Job, do, do_together
+from cclfp.engine.pool import cohorts, do_all
+from cclfp.engine.replica import Replica
+from cclfp.losses import cross_entropy
+from cclfp.methods import METHODS
+from cclfp.store import Store
+from cclfp.testing import Case, toy_psi, toy_stream
+
+CASES = [(m, s) for m, method in METHODS.items() for s in method.scenarios()]
+
+
+def replica(method: str, scenario: str, seed: int = 0, *, random: bool = False, **hyper: float) -> Replica:
+    case = Case(METHODS[method], scenario, hyper)
+    return Replica(case.learner(seed, psi=toy_psi(random=random)), case.stream())
+
+
+def trained(replicas: list[Replica], engine: str, notes: list[str] | None = None) -> list[Replica]:
+    cohort = Cohort(replicas, engine, (notes if notes is not None else []).append)
+    while not cohort.is_done:
+        cohort.advance()
+    return replicas
+
+
+def assert_alike(ours: Replica, theirs: Replica, tolerance: float = 1e-4) -> None:
+    for a, b in zip(ours.learner.model, theirs.learner.model, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    assert ours.matrix == theirs.matrix
+    assert ours.learner.steps == theirs.learner.steps
+
+
+@pytest.mark.parametrize(("method", "scenario"), CASES)
+def test_stacked_replicas_are_as_each_alone(method: str, scenario: str) -> None:
+    """Without the compiler, which the next tests have: seeds and hyperparameters differ within the cohort."""
+    kinds = [(0, 0.1), (1, 0.1), (1, 0.05)]
+    together = trained([replica(method, scenario, seed, lr=lr) for seed, lr in kinds], "compiled")
+    for (seed, lr), ours in zip(kinds, together, strict=True):
+        (alone,) = trained([replica(method, scenario, seed, lr=lr)], "eager")
+        assert_alike(ours, alone)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_module, "WORTH", 50)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("method", ["ccl-fp+", "si"])
+def test_compiled_replicas_are_as_each_alone(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    original = Programs._compile
+
+    def spy(self: Programs, *arguments: Any) -> Any:
+        made.append(original(self, *arguments))
+        return made[-1]
+
+    monkeypatch.setattr(Programs, "_compile", spy)
+    together = trained([replica(method, "domain", seed) for seed in range(2)], "compiled")
+    assert made
+    assert None not in made
+    for seed, ours in enumerate(together):
+        (alone,) = trained([replica(method, "domain", seed)], "eager")
+        assert_alike(ours, alone)
+
+
+def test_a_cohort_of_one_is_as_one_of_many() -> None:
+    many = trained([replica("er", "class", seed) for seed in range(20)], "compiled")
+    (one,) = trained([replica("er", "class", 7)], "compiled")
+    assert_alike(one, many[7])
+
+
+def test_random_layers_are_trained_eagerly_and_it_is_said() -> None:
+    notes: list[str] = []
+    ours = trained([replica("er", "class", seed, random=True) for seed in range(2)], "compiled", notes)
+    assert len(notes) == 1
+    assert "cannot be stacked" in notes[0]
+    assert "random" in notes[0]
+    for seed in range(2):
+        (alone,) = trained([replica("er", "class", seed, random=True)], "eager")
+        assert_alike(ours[seed], alone, tolerance=0)
+
+
+def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
+    notes: list[str] = []
+    data = [toy_stream("class"), toy_stream("class", per_class=31)]
+    case = Case(METHODS["er"], "class", {})
+    trained([Replica(case.learner(0, psi=toy_psi(random=False)), stream) for stream in data], "compiled", notes)
+    assert notes == [
+        "its replicas cannot be stacked (ValueError: their tasks are of different sizes): going on eagerly"
+    ]
+
+
+@pytest.mark.usefixtures("always")
+def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("no C++ compiler\nfound anywhere")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    notes: list[str] = []
+    (ours,) = trained([replica("er", "domain")], "compiled", notes)
+    assert notes == ["not compiled, the compiler failed: RuntimeError: no C++ compiler"]
+    (alone,) = trained([replica("er", "domain")], "eager")
+    assert_alike(ours, alone)
+
+
+@pytest.mark.usefixtures("always")
+def test_a_step_too_long_for_the_compiler_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_module, "LONGEST", 10)
+    notes: list[str] = []
+    trained([replica("er", "domain")], "compiled", notes)
+    assert len(notes) == 1
+    assert "operations, above 10" in notes[0]
+
+
+def test_few_steps_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Programs, "_compile", lambda *a: pytest.fail("compiled"))
+    trained([replica("er", "class")], "compiled")
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, small_mnist: None) -> Callable[..., Job]:
+    def make(method: str = "er", seed: int = 0, **changes: Any) -> Job:
+        changes = {"engine": "auto", **changes}
+        settings = {name: changes.pop(name) for name in ("lr",) if name in changes}
+        (configuration,) = configurations([method], "split-mnist", settings={k: [v] for k, v in settings.items()})
+        job = Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
+        return dataclasses.replace(job, **changes)
+
+    return make
+
+
+def test_cohorts_differ_in_seed_and_hyperparameters(make_job: Callable[..., Job]) -> None:
+    jobs = [make_job(seed=s, lr=lr) for lr in (0.1, 0.05) for s in range(3)] + [make_job("finetune", s) for s in (0, 1)]
+    assert cohorts(jobs, workers=1) == [[0, 1, 2, 3, 4, 5], [6, 7]]
+    assert cohorts(jobs, workers=2) == [[0, 2, 4], [1, 3, 5], [6], [7]]
+    assert cohorts([make_job(seed=s) for s in range(130)], workers=1)[0] == list(range(0, 130, 3))
+    eager = [dataclasses.replace(job, engine="eager") for job in jobs]
+    assert cohorts(eager, workers=1) == [[n] for n in range(8)]
+
+
+def test_auto_compiles_where_there_is_enough_to_train(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert do(make_job(), lambda event: None)["environment"]["engine"] == "eager"
+    monkeypatch.setattr("cclfp.engine.job.ENOUGH", 100)
+    assert do(make_job(seed=1), lambda event: None)["environment"]["engine"] == "compiled"
+
+
+def test_jobs_together_are_as_jobs_alone(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    jobs = [make_job(seed=seed, lr=0.02, engine="compiled") for seed in range(3)]
+    together = do_all(jobs, 1, lambda number, event: None)
+    other = tmp_path / "other.sqlite"
+    alone = [do(make_job(seed=seed, lr=0.02, engine="eager", store=other), lambda event: None) for seed in range(3)]
+    assert [r["accuracy_matrix"] for r in together] == [r["accuracy_matrix"] for r in alone]
+    assert [r["key"] for r in together] == [r["key"] for r in alone]
+
+
+class Stop(BaseException):
+    """Stands for a SIGKILL."""
+
+
+@pytest.mark.parametrize("stop_at", [40, 75])
+def test_a_stopped_cohort_goes_on_where_it_was(
+    stop_at: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cclfp.engine.job.REPORT_EVERY", 0.0)
+
+    def stop(number: int, event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] >= stop_at:
+            raise Stop
+
+    jobs = [make_job("ccl-fp+", seed, engine="compiled") for seed in range(2)]
+    with pytest.raises(Stop):
+        do_together(jobs, stop)
+    assert Store(jobs[0].store).records() == []
+    notes: list[str] = []
+    # The engine that the checkpoints name is used again, whatever auto would choose now.
+    again = do_together([dataclasses.replace(job, engine="auto") for job in jobs], lambda n, e: notes.append(str(e)))
+    assert sum("going on from the checkpoint" in note for note in notes) == 2
+    assert {record["environment"]["engine"] for record in again} == {"compiled"}
+    other = tmp_path / "other.sqlite"
+    whole = do_together([dataclasses.replace(job, store=other) for job in jobs], lambda number, event: None)
+    assert [r["accuracy_matrix"] for r in again] == [r["accuracy_matrix"] for r in whole]
+
+
+def test_another_engine_asked_for_starts_afresh(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cclfp.engine.job.REPORT_EVERY", 0.0)
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] >= 40:
+            raise Stop
+
+    with pytest.raises(Stop):
+        do(make_job(engine="compiled"), stop)
+    notes: list[str] = []
+    record = do(make_job(engine="eager"), lambda event: notes.append(str(event.get("text"))))
+    assert any("it was made with engine compiled, not with the eager asked for" in note for note in notes)
+    assert record["environment"]["engine"] == "eager"
+
+
+def test_one_that_fails_does_not_stop_the_others(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    bad = tmp_path / "a file"
+    bad.write_text("")
+    jobs = [make_job(seed=0, save=bad / "learner.ckpt"), make_job(seed=1, save=tmp_path / "learner.ckpt")]
+    with pytest.raises(cclfp.InputError, match="cannot be saved"):
+        do_all(jobs, 1, lambda number, event: None)
+    assert (tmp_path / "learner.ckpt").exists()
+    assert {record["seed"] for record in Store(jobs[0].store).records()} == {0, 1}
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(cclfp.InputError, match="engine 'warp'"):
+        cclfp.run("er", "split-mnist", engine="warp")
+
+
+def test_a_state_that_changes_its_structure_is_refused() -> None:
+    class Grows(cclfp.Method):
+        name = "grows"
+
+        def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> tuple[Tensor, Any]:
+            z, buffers = self.net.features(params, buffers, batch.x)
+            return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers
+
+        def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+            params, buffers, _ = super().step(params, buffers, state, batch, hyper)
+            return params, buffers, {"more": torch.zeros(())}
+
+    case = Case(Grows, "class", {})
+    notes: list[str] = []
+    trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled", notes)
+    assert "state of another structure" in notes[0]

@@ -203,6 +203,7 @@ def test_show(method: str, cli: Cli) -> None:
     assert shown["reference"]
     names = [knob["name"] for knob in shown["hyperparameters"]]
     assert "lr" in names
+    assert shown["presets"]
     assert len(shown["presets"]) == sum(p.method == method for p in presets())
     assert all(preset["command"].startswith(f"cclfp run {method} ") for preset in shown["presets"])
     text = cli("show", method).out

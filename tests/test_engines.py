@@ -20,8 +20,13 @@ from cclfp.engine.job import Job, do, do_together
 from cclfp.engine.pool import cohorts, do_all
 from cclfp.engine.replica import Replica
 from cclfp.losses import cross_entropy
+from cclfp.memory import Examples
 from cclfp.methods import METHODS
+from cclfp.methods.er import ER
+from cclfp.nets import linear
+from cclfp.randomness import generator
 from cclfp.store import Store
+from cclfp.streams import Stream
 from cclfp.testing import Case, toy_psi, toy_stream
 
 CASES = [(m, s) for m, method in METHODS.items() for s in method.scenarios()]
@@ -95,6 +100,77 @@ def test_random_layers_are_trained_eagerly_and_it_is_said() -> None:
     for seed in range(2):
         (alone,) = trained([replica("er", "class", seed, random=True)], "eager")
         assert_alike(ours[seed], alone, tolerance=0)
+
+
+def test_layers_frozen_as_their_seed_drew_them_are_trained_eagerly_and_it_is_said() -> None:
+    def frozen(seed: int) -> Replica:
+        psi = nn.Sequential(linear(8, 16, generator(seed, "frozen")), nn.ReLU(), linear(16, 16, generator(0, "free")))
+        psi[0].requires_grad_(False)
+        case = Case(METHODS["er"], "class", {})
+        return Replica(case.learner(seed, psi=psi), case.stream())
+
+    notes: list[str] = []
+    ours = trained([frozen(0), frozen(1)], "compiled", notes)
+    assert len(notes) == 1
+    assert "differs between them" in notes[0]
+    for seed in range(2):
+        (alone,) = trained([frozen(seed)], "eager")
+        assert_alike(ours[seed], alone, tolerance=0)
+    same: list[str] = []
+    trained([frozen(0), frozen(0)], "compiled", same)
+    assert same == []
+
+
+def test_streams_that_share_inputs_but_not_tasks() -> None:
+    data = toy_stream("task")
+    order = [[5, 0], [1, 4], [3, 2]]
+    of = torch.tensor([next(t for t, members in enumerate(order) if y in members) for y in range(6)])
+    tested = Examples(*(torch.cat(parts) for parts in zip(*data.test, strict=True)))
+    other = dataclasses.replace(
+        data,
+        classes=order,
+        train=data.train._replace(task=of[data.train.y]),
+        train_rows=[(of[data.train.y] == task).nonzero().flatten() for task in range(3)],
+        test=[tested._replace(task=of[tested.y]).rows(of[tested.y] == task) for task in range(3)],
+    )
+
+    def make(stream: Stream) -> Replica:
+        learner = cclfp.make(
+            "hal", psi=toy_psi(random=False), num_classes=6, scenario="task", tasks=stream.classes, memory=30
+        )
+        return Replica(learner, stream)
+
+    notes: list[str] = []
+    ours = trained([make(data), make(other)], "compiled", notes)
+    assert notes == []
+    for mine, stream in zip(ours, (data, other), strict=True):
+        assert_alike(mine, trained([make(stream)], "eager")[0])
+
+
+def test_each_replica_has_the_inputs_of_its_own_stream() -> None:
+    data = toy_stream("class")
+    streams = [data, dataclasses.replace(data, train=data.train._replace(x=data.train.x.flip(1)))]
+    case = Case(METHODS["er"], "class", {})
+    make = [lambda s=s: Replica(case.learner(0, psi=toy_psi(random=False)), s) for s in streams]
+    ours = trained([one() for one in make], "compiled")
+    for mine, one in zip(ours, make, strict=True):
+        assert_alike(mine, trained([one()], "eager")[0])
+
+
+def test_a_step_that_changes_its_state_in_place_is_not_taken_twice() -> None:
+    class Counts(ER):
+        name = "counts"
+
+        def begin_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+            return {"n": torch.zeros(())}
+
+        def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+            state["n"] += 1
+            return super().step(params, buffers, state, batch, hyper)
+
+    case = Case(Counts, "class", {})
+    (ours,) = trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled")
+    assert ours.learner.model[2]["n"] == ours.steps(2)
 
 
 def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
@@ -219,8 +295,11 @@ def test_one_that_fails_does_not_stop_the_others(make_job: Callable[..., Job], t
     bad = tmp_path / "a file"
     bad.write_text("")
     jobs = [make_job(seed=0, save=bad / "learner.ckpt"), make_job(seed=1, save=tmp_path / "learner.ckpt")]
+    heard: list[tuple[int, str]] = []
     with pytest.raises(cclfp.InputError, match="cannot be saved"):
-        do_all(jobs, 1, lambda number, event: None)
+        do_all(jobs, 1, lambda number, event: heard.append((number, event["event"])))
+    assert heard.count((1, "done")) == 1
+    assert (0, "note") in heard
     assert (tmp_path / "learner.ckpt").exists()
     assert {record["seed"] for record in Store(jobs[0].store).records()} == {0, 1}
 

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 from cclfp.engine import eager
 from cclfp.engine.compiled import Programs, first_line
 from cclfp.engine.plan import Plan
 from cclfp.engine.replica import Replica
 from cclfp.engine.stack import Stack, Tables
-from cclfp.memory import Examples
 from cclfp.scenarios import ClassMask
 
 Progress = Callable[[int], None]
@@ -31,7 +31,12 @@ class Cohort:
         self.replicas = replicas
         self._note = note
         self._programs = None if engine == "eager" else Programs(note)
-        self._pool, self._offsets = _pool([replica.stream.train for replica in replicas])
+        self._pool, self._offsets = _pool([replica.stream.train.x for replica in replicas])
+
+    @property
+    def engine(self) -> str:
+        """What trained the last task."""
+        return "eager" if self._programs is None else "compiled"
 
     @property
     def is_done(self) -> bool:
@@ -59,7 +64,7 @@ class Cohort:
         if self._programs is None:
             return False
         try:
-            tables = Tables(plans, self._offsets)
+            tables = Tables(plans, [replica.stream.train for replica in self.replicas], self._offsets)
             stack = Stack([replica.learner for replica in self.replicas], masks, self._pool)
             stack.check(tables)
         except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
@@ -70,13 +75,11 @@ class Cohort:
         return True
 
 
-def _pool(parts: Sequence[Examples]) -> tuple[Examples, list[int]]:
-    """The examples of several streams as one, those that share their tensors once, and where each stream's begin."""
-    distinct = {part.x.data_ptr(): part for part in parts}
+def _pool(streams: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+    """The inputs of several streams as one tensor, those that are the same tensor once, and where each begins."""
+    distinct = {x.data_ptr(): x for x in streams}
     starts, total = {}, 0
-    for pointer, part in distinct.items():
-        starts[pointer], total = total, total + len(part.y)
-    pool = parts[0]
-    if len(distinct) > 1:
-        pool = Examples(*(torch.cat(tensors) for tensors in zip(*distinct.values(), strict=True)))
-    return pool, [starts[part.x.data_ptr()] for part in parts]
+    for pointer, x in distinct.items():
+        starts[pointer], total = total, total + len(x)
+    pool = torch.cat(list(distinct.values())) if len(distinct) > 1 else streams[0]
+    return pool, [starts[x.data_ptr()] for x in streams]

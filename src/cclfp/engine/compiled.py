@@ -28,6 +28,7 @@ class Programs:
         self._note = note
         self._compiled: dict[Hashable, Step | None] = {}  # None: cannot be
         self._used: Counter[Hashable] = Counter()  # replica-steps
+        self._failed = False  # the compiler: it is not asked again
 
     def train(self, stack: Stack, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> None:
         """All steps of a task, which then are in the learners."""
@@ -55,6 +56,8 @@ class Programs:
         return plain if compiled is None else compiled
 
     def _compile(self, plain: Step, *arguments: list[Tensor]) -> Step | None:
+        if self._failed:
+            return None
         try:
             # Traced to plain tensor operations first: the compiler then sees no Python, of ours or of a user's method.
             graph = make_fx(plain)(*arguments)
@@ -64,9 +67,11 @@ class Programs:
             step: Step = torch.compile(graph, dynamic=False, fullgraph=True)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the compiler's own, about itself
-                step(*arguments)
+                changing, *others = arguments
+                step([t.clone() for t in changing], *others)
         except Exception as error:  # noqa: BLE001  no compiler on this machine, or one that fails on this step
             self._note(f"not compiled, the compiler failed: {first_line(error)}")
+            self._failed = True
             return None
         return step
 

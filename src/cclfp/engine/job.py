@@ -19,6 +19,7 @@ from cclfp import metrics
 from cclfp.backbones import make_psi, parse_backbone
 from cclfp.configuration import Configuration, show_value
 from cclfp.engine.cohort import Cohort
+from cclfp.engine.compiled import first_line
 from cclfp.engine.environment import code, commit, device_name, pick_device
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
@@ -108,12 +109,15 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
                 said[number]({"event": "done", "record": record})
             else:
                 started[number] = _start(job, len(jobs), checkpoint_path(job, store), streams, said[number])
+        if (chosen := [number for number in started if jobs[number].engine == "auto"]) and not records:
+            names = sorted({started[number][1]["engine"] for number in chosen})
+            said[chosen[0]]({"event": "note", "text": f"engine: {', '.join(names)}"})
         for together in _alike(started):
             replicas, engine = [started[number][0] for number in together], started[together[0]][1]
             with _threads(engine["threads"]):
-                _train(replicas, [jobs[n] for n in together], store, engine, [said[n] for n in together])
+                used = _train(replicas, [jobs[n] for n in together], store, engine, [said[n] for n in together])
             for number, replica in zip(together, replicas, strict=True):
-                records[number] = _record(jobs[number], replica, engine)
+                records[number] = _record(jobs[number], replica, {**engine, "engine": used})
                 store.add(records[number])
                 if (path := jobs[number].save) is not None:
                     _save(replica, path)
@@ -123,21 +127,31 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
 
 
 def do_cohort(jobs: Sequence[Job], report: JobReport) -> dict[int, Exception]:
-    """Do jobs together, and one by one what then is missing: one that fails does not stop the others.
+    """Do jobs together and, if that fails, those that are not done one by one, so that each fails for itself.
 
     Gives the errors of those that failed.
     """
+    done: set[int] = set()
+
+    def heard(number: int, event: dict[str, Any]) -> None:
+        report(number, event)
+        if event["event"] == "done":
+            done.add(number)
+
     try:
-        do_together(jobs, report)
+        do_together(jobs, heard)
         return {}
     except Exception as error:  # noqa: BLE001  the caller tells the user
         if len(jobs) == 1:
             return {0: error}
+        text = f"training together failed ({first_line(error)}): going on one by one"
+        report(0, {"event": "note", "text": text})
     failures: dict[int, Exception] = {}
     for number, job in enumerate(jobs):
-        failed = do_cohort([job], lambda _, event: report(number, event))  # noqa: B023  called at once
-        if failed:
-            failures[number] = failed[0]
+        if number not in done:
+            failed = do_cohort([job], lambda _, event: report(number, event))  # noqa: B023  called at once
+            if failed:
+                failures[number] = failed[0]
     return failures
 
 
@@ -203,11 +217,13 @@ def _start(
             report({"event": "note", "text": f"starting afresh, the checkpoint cannot be used: {error}"})
             checkpoint.unlink()
     device = pick_device(job.device)
-    engine = {"engine": job.engine, "precision": "float32", "threads": job.threads, "device": device}
+    engine: Engine = {"engine": job.engine, "precision": "float32", "threads": job.threads, "device": device}
     replica = _replica(job, engine, streams)
     if job.engine == "auto":
         steps = sum(map(replica.steps, range(len(replica.stream.train_rows))))
-        engine["engine"] = "compiled" if device == "cpu" and beside * steps >= ENOUGH else "eager"
+        has_buffers = any(True for _ in replica.learner.psi.buffers())  # BatchNorm: stacking convolutions does not pay
+        pays = device == "cpu" and beside * steps >= ENOUGH and not has_buffers
+        engine["engine"] = "compiled" if pays else "eager"
     return replica, engine
 
 
@@ -265,8 +281,11 @@ def _replica(job: Job, engine: Engine, streams: dict[int, Stream]) -> Replica:
 
 def _train(
     replicas: Sequence[Replica], jobs: Sequence[Job], store: Store, engine: Engine, reports: Sequence[Report]
-) -> None:
-    """Train what is left, reporting progress, with checkpoints at a task's end, at most one every so many seconds."""
+) -> str:
+    """Train what is left, reporting progress, with checkpoints at a task's end, at most one every so many seconds.
+
+    Gives the engine that was used in the end: what cannot be compiled is trained eagerly.
+    """
     first = replicas[0]
     steps = [first.steps(position) for position in range(len(first.stream.train_rows))]
     last_checkpoint, last_report = time.monotonic(), 0.0
@@ -298,6 +317,7 @@ def _train(
             for replica, job, report in zip(replicas, jobs, reports, strict=True):
                 _write_checkpoint(replica, job, checkpoint_path(job, store), engine, report)
             last_checkpoint = time.monotonic()
+    return cohort.engine
 
 
 def _write_checkpoint(replica: Replica, job: Job, checkpoint: Path, engine: Engine, report: Report) -> None:

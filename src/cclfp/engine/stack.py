@@ -24,7 +24,9 @@ from cclfp.scenarios import ClassMask
 class Row(NamedTuple):
     """What one step of all replicas is made of: a line of their plans' tables, replicas first."""
 
-    rows: Tensor  # replicas x examples: which of the pool's examples
+    rows: Tensor  # replicas x examples: which of the pool's inputs
+    y: Tensor  # replicas x examples
+    task: Tensor  # replicas x examples
     slots: Tensor  # replicas x replayed
     settled: Tensor  # replicas x replayed
     augment: Tensor  # replicas x examples x what the augmentation draws; empty where there is none
@@ -33,11 +35,16 @@ class Row(NamedTuple):
 class Tables:
     """The plans of one task of all replicas, of the same sizes at every step."""
 
-    def __init__(self, plans: Sequence[Plan], offsets: Sequence[int]) -> None:
+    def __init__(self, plans: Sequence[Plan], streams: Sequence[Examples], offsets: Sequence[int]) -> None:
+        """``offsets`` says where in the pool the inputs of each replica's stream begin."""
         self.sizes = plans[0].sizes
         if any(plan.sizes != self.sizes for plan in plans):
             raise ValueError("their tasks are of different sizes")
         self.rows = torch.stack([plan.rows + offset for plan, offset in zip(plans, offsets, strict=True)], 1)
+        # Streams that share their inputs may still differ in what task a class belongs to.
+        pairs = list(zip(plans, streams, strict=True))
+        self.y = torch.stack([stream.y[plan.rows] for plan, stream in pairs], 1)
+        self.task = torch.stack([stream.task[plan.rows] for plan, stream in pairs], 1)
         self.slots = torch.stack([plan.slots for plan in plans], 1)
         self.settled = torch.stack([plan.settled for plan in plans], 1)
         tables = [plan.augment for plan in plans if plan.augment is not None]
@@ -48,6 +55,8 @@ class Tables:
         size = current + replayed
         return Row(
             self.rows[step, :, :size],
+            self.y[step, :, :size],
+            self.task[step, :, :size],
             self.slots[step, :, :replayed],
             self.settled[step, :, :replayed],
             self.augment[step, :, :size],
@@ -63,16 +72,16 @@ class Stack:
     """The learners of a cohort in a task: what their steps change, and what they only read.
 
     Made when the task has begun; ``put_back`` gives the learners what the steps made of it. ``pool`` has the training
-    examples of all their streams.
+    inputs of all their streams.
     """
 
-    def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Examples) -> None:
+    def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         self.learners = learners
         self._first = learners[0]
         self.changing, self._spec = _stacked([learner.model for learner in learners])
         hypers, self._hyper_spec = _stacked([dataclasses.asdict(learner.hyper_tensors) for learner in learners])
-        tasks = torch.arange(len(masks[0].classes_of), device=pool.y.device)
-        self.fixed = [*pool, torch.stack([mask.train(tasks) for mask in masks]), *hypers]
+        tasks = torch.arange(len(masks[0].classes_of), device=pool.device)
+        self.fixed = [pool, torch.stack([mask.train(tasks) for mask in masks]), *hypers]
 
     @property
     def structure(self) -> str:
@@ -81,39 +90,56 @@ class Stack:
 
     def step(self, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor], current: int) -> list[Tensor]:
         """One step of all replicas, ``current`` of whose examples are new: what is changing after it."""
-        x, y, task, masks, *hypers = fixed
-        rows, slots, settled, augment = row
-        first, replicas = self._first, len(rows)
-        images = first.prepare_training(x[rows.flatten()], augment.flatten(0, 1) if augment.numel() else None)
-        hyper_spec, kind = self._hyper_spec, type(first.hyper)
+        first, hyper_spec, kind = self._first, self._hyper_spec, type(self._first.hyper)
+        hypers, batches = fixed[2:], self._batches(fixed, row)
 
-        def one(
-            changing: list[Tensor], hypers: list[Tensor], masks: Tensor, x: Tensor, y: Tensor, task: Tensor, *r: Tensor
-        ) -> list[Tensor]:
-            batch = Batch(x, y, task, masks[task], current, *r)
+        def one(changing: list[Tensor], hypers: list[Tensor], *batch: Tensor) -> list[Tensor]:
             params, buffers, state = tree_unflatten(changing, self._spec)
             hyper = kind(**tree_unflatten(hypers, hyper_spec))
-            new, spec = tree_flatten(first.method.step(params, buffers, state, batch, hyper))
+            new, spec = tree_flatten(first.method.step(params, buffers, state, _batch(batch, current), hyper))
             if spec != self._spec:
                 raise TypeError(f"a step of {first.method_name} gave a state of another structure than it took")
             return new
 
-        images = images.unflatten(0, (replicas, -1))
-        arguments = (changing, hypers, masks, images, y[rows], task[rows], slots, settled)
-        new: list[Tensor] = torch.func.vmap(one)(*arguments)
+        new: list[Tensor] = torch.func.vmap(one)(changing, hypers, *batches)
         return new
 
     def check(self, tables: Tables) -> None:
-        """Take one step of each size and forget it: an error here is one of a step that cannot be stacked."""
+        """Take the first step, forget it, and see that it is the one that each learner takes by itself.
+
+        It is not where a step reads something of a learner's own that is not stacked: a frozen layer drawn from its
+        seed, an attribute of psi or of the method. An error here is one of a step that cannot be stacked.
+        """
+        row, current = list(tables.row(0)), tables.sizes[0][0]
         with torch.no_grad():
-            for segment in tables.segments():
-                self.step(self.changing, self.fixed, list(tables.row(segment[0])), tables.sizes[segment[0]][0])
+            together = self.step([t.clone() for t in self.changing], self.fixed, row, current)
+            batches = self._batches(self.fixed, row)
+            for replica, learner in enumerate(self.learners):
+                batch = _batch([t[replica] for t in batches], current)
+                params, buffers, state = tree_map(torch.clone, learner.model)
+                alone, _ = tree_flatten(learner.method.step(params, buffers, state, batch, learner.hyper_tensors))
+                for ours, theirs in zip(together, alone, strict=True):
+                    if not torch.allclose(ours[replica].double(), theirs.double(), 1e-2, 1e-4, equal_nan=True):
+                        raise ValueError("a step reads something that differs between them and is not in its arguments")
 
     def put_back(self, changing: list[Tensor], steps: int) -> None:
         for replica, learner in enumerate(self.learners):
-            own = tree_map(lambda t: t[replica].clone(), changing)  # noqa: B023  used at once
+            own = [t[replica].clone() for t in changing]
             params, buffers, state = tree_unflatten(own, self._spec)
             learner.take(params, buffers, state, steps)
+
+    def _batches(self, fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+        """The tensors of a minibatch (see :func:`_batch`), replicas first."""
+        pool, masks = fixed[:2]
+        rows, y, task, slots, settled, augment = row
+        images = self._first.prepare_training(pool[rows.flatten()], augment.flatten(0, 1) if augment.numel() else None)
+        replicas = torch.arange(len(rows), device=rows.device)[:, None]
+        return [images.unflatten(0, (len(rows), -1)), y, task, masks[replicas, task], slots, settled]
+
+
+def _batch(tensors: Sequence[Tensor], current: int) -> Batch:
+    x, y, task, mask, slots, settled = tensors
+    return Batch(x, y, task, mask, current, slots, settled)
 
 
 def _stacked(trees: Sequence[Any]) -> tuple[list[Tensor], Any]:

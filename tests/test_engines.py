@@ -190,9 +190,10 @@ def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch, "compile", broken)
     notes: list[str] = []
-    (ours,) = trained([replica("er", "domain")], "compiled", notes)
+    # Two programs, one before there is an old psi and one after; the compiler is asked once.
+    ours, _ = trained([replica("ccl-fp", "domain", seed) for seed in range(2)], "compiled", notes)
     assert notes == ["not compiled, the compiler failed: RuntimeError: no C++ compiler"]
-    (alone,) = trained([replica("er", "domain")], "eager")
+    (alone,) = trained([replica("ccl-fp", "domain")], "eager")
     assert_alike(ours, alone)
 
 
@@ -294,14 +295,15 @@ def test_another_engine_asked_for_starts_afresh(make_job: Callable[..., Job], mo
 def test_one_that_fails_does_not_stop_the_others(make_job: Callable[..., Job], tmp_path: Path) -> None:
     bad = tmp_path / "a file"
     bad.write_text("")
-    jobs = [make_job(seed=0, save=bad / "learner.ckpt"), make_job(seed=1, save=tmp_path / "learner.ckpt")]
+    paths = [tmp_path / "0.ckpt", bad / "1.ckpt", tmp_path / "2.ckpt"]
+    jobs = [make_job(seed=seed, save=path) for seed, path in enumerate(paths)]
     heard: list[tuple[int, str]] = []
     with pytest.raises(cclfp.InputError, match="cannot be saved"):
         do_all(jobs, 1, lambda number, event: heard.append((number, event["event"])))
-    assert heard.count((1, "done")) == 1
+    assert [heard.count((number, "done")) for number in range(3)] == [1, 0, 1]
     assert (0, "note") in heard
-    assert (tmp_path / "learner.ckpt").exists()
-    assert {record["seed"] for record in Store(jobs[0].store).records()} == {0, 1}
+    assert [path.exists() for path in (paths[0], paths[2])] == [True, True]
+    assert {record["seed"] for record in Store(jobs[0].store).records()} == {0, 1, 2}
 
 
 def test_an_unknown_engine_is_refused() -> None:

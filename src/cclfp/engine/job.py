@@ -109,7 +109,7 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
                 said[number]({"event": "done", "record": record})
             else:
                 started[number] = _start(job, len(jobs), checkpoint_path(job, store), streams, said[number])
-        if (chosen := [number for number in started if jobs[number].engine == "auto"]) and not records:
+        if chosen := [number for number in started if jobs[number].engine == "auto"]:
             names = sorted({started[number][1]["engine"] for number in chosen})
             said[chosen[0]]({"event": "note", "text": f"engine: {', '.join(names)}"})
         for together in _alike(started):

@@ -66,7 +66,8 @@ class Progress:
 
     def update(self, number: int, event: dict[str, Any]) -> None:
         if event["event"] == "jobs":
-            self.names, self.store = event["names"], event["store"]
+            self._say_stored()
+            self.names, self.store, self.done = event["names"], event["store"], 0
             self.work = Work(list(event["weights"])) if "weights" in event else None
             self.begin()
         elif event["event"] == "data":
@@ -199,6 +200,8 @@ class LiveProgress(Progress):
         self.bars.console.print(line, highlight=False, markup=False)
 
     def begin(self) -> None:
+        if self.all is not None:  # these are more runs of the same command
+            self.bars.remove_task(self.all)
         self.all = self._bar("all runs", None, "")
 
     def data(self, what: str, done: int, total: int, unit: str) -> None:

@@ -19,7 +19,7 @@ from cclfp.memory import Examples, Memory, Replayed
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import Hyperparameters, State
 from cclfp.nets import describe_backbone, linear
-from cclfp.network import Network, Tensors, chunks, load_psi_tensors, psi_mode, psi_tensors, twin
+from cclfp.network import Network, Tensors, chunks, copy_all, load_psi_tensors, psi_mode, psi_tensors, twin
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
 from cclfp.transforms import Augmentation, Transform, describe
@@ -87,6 +87,7 @@ class Learner:
         self.transform = transform
         self.predict_transform = transform if predict_transform is None else predict_transform
         self.augment = augment
+        self.autocast: torch.dtype | None = None  # what psi computes in, where that is not its weights' precision
         self.steps = 0
         self.tasks_done = 0
         self._in_task = False
@@ -321,8 +322,7 @@ class Learner:
         """Go on from what ``steps`` steps made of :attr:`model`."""
         with torch.no_grad():
             for ours, new in ((self._network.params, params), (self._network.buffers, buffers)):
-                if ours:
-                    torch._foreach_copy_(list(ours.values()), [new[name] for name in ours])
+                copy_all(list(ours.values()), [new[name] for name in ours])
         self._state = state
         self.steps += steps
 
@@ -389,7 +389,7 @@ class Learner:
 
     def _bind(self, f: nn.Linear) -> None:
         self.f = f
-        self._network = Network(self.psi, f, self._mode)
+        self._network = Network(self.psi, f, self._mode, self.autocast)
         self._method = self._kind(self._network)
         numbers = {
             name: torch.tensor(value, dtype=f.weight.dtype, device=self.device)

@@ -265,11 +265,14 @@ class Learner:
                 self._state = self._method.begin_task(*self._model, self._state, self._hyper, self._context())
             self._in_task = True
 
-    def draw_augmentation(self, step: int, n: int) -> Tensor | None:
-        """How the n examples of a step are augmented; the same whether drawn ahead or when the step comes."""
+    def draw_augmentation(self, step: int, n: int, reuse: torch.Generator | None = None) -> Tensor | None:
+        """How the n examples of a step are augmented; the same whether drawn ahead or when the step comes.
+
+        ``reuse`` is a generator to draw with, where many steps are drawn: it is seeded for each.
+        """
         if self.augment is None:
             return None
-        table = self.augment.draw(n, generator(self.seed, "augmentation", step))
+        table = self.augment.draw(n, generator(self.seed, "augmentation", step, reuse=reuse))
         if not isinstance(table, Tensor) or len(table) != n:
             raise InputError(f"augment.draw must give a tensor with a row for each of the {n} examples")
         return table

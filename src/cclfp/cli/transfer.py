@@ -40,8 +40,9 @@ def import_runs(
 ) -> None:
     """Add the run records in files to a store, all or none of them.
 
-    A record that the store has already is left as it is. Refused are lines that are no run records, records whose
-    key is not that of their configuration and seed, and records with another result than the same run has already.
+    A record that the store has already is left as it is.
+
+    Refused are lines that are no run record, and a record with another result than the same run has already.
     """
     from cclfp.store import Store, default_store
     from cclfp.transfer import import_runs

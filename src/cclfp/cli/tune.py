@@ -50,8 +50,9 @@ def tune(
 ) -> None:
     """Search a method's hyperparameters on held-out training data and print, or write, the preset that is best.
 
-    On the MNIST streams all combinations are trained. On the others er searches lr and augment; the other methods
-    inherit these and search their own one after the other.
+    On the MNIST streams all combinations are trained.
+
+    On the others er searches lr and augment; the other methods inherit these and search their own one by one.
 
     [bold]Examples[/bold]
 

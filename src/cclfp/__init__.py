@@ -28,7 +28,7 @@ _LAZY = {
     "run": "experiment",
 }
 
-_MODULES = ("data", "losses", "metrics", "methods", "nets", "schedules", "streams", "testing", "transforms")
+_MODULES = ("data", "losses", "metrics", "methods", "nets", "schedules", "streams", "study", "testing", "transforms")
 
 __all__ = ["DataError", "InputError", "Learner", "Method", "Result", "__version__", "load", "make", "run"]
 

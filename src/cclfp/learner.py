@@ -172,12 +172,12 @@ class Learner:
     def logits(self, x: Any, task: Task | None = None) -> Tensor:
         """f(psi(x)): one number a class, -inf for the classes a prediction may not choose. No gradient, eval mode."""
         x = self._check_finite(self._check_like(as_tensor("x", x))).to(self.device)
-        mask = self._classes.predict(None if task is None else self._check_task(task, len(x)))
+        mask = self.allowed(task, len(x))
         untrained = self.f is None
         self._make_f(x[:PROBE])
         try:
             with torch.no_grad(), seeded(self.seed, "predict", 0, self.device):
-                inputs = (self._prepare(part, self.predict_transform) for part in chunks(x))
+                inputs = map(self.prepare_testing, chunks(x))
                 scores = torch.cat([self._method.scores(*self._model, self._state, chunk) for chunk in inputs])
         finally:
             if untrained:  # only observing changes a learner
@@ -306,6 +306,14 @@ class Learner:
         """From raw examples to what psi takes in training, augmented as ``table`` says."""
         return self._prepare(x if self.augment is None else self._augmented(self.augment, x, table), self.transform)
 
+    def prepare_testing(self, x: Tensor) -> Tensor:
+        """From raw examples to what psi takes when predicting."""
+        return self._prepare(x, self.predict_transform)
+
+    def allowed(self, task: Task | None, n: int = 1) -> Tensor:
+        """Which classes predictions for n examples may choose from: n rows, or one for all alike."""
+        return self._classes.predict(None if task is None else self._check_task(task, n))
+
     @property
     def method(self) -> Method:
         """The method on this learner's network, once there is a classifier."""
@@ -339,10 +347,7 @@ class Learner:
         return self._classes
 
     def _context(self) -> TaskContext:
-        def prepare(raw: Tensor) -> Tensor:
-            return self._prepare(raw, self.predict_transform)
-
-        return TaskContext(self.tasks_done, self.memory, self._classes, prepare, self.seed)
+        return TaskContext(self.tasks_done, self.memory, self._classes, self.prepare_testing, self.seed)
 
     @property
     def _model(self) -> tuple[Tensors, Tensors]:

@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from cclfp.engine import eager
 from cclfp.engine.compiled import Programs, first_line
+from cclfp.engine.evaluate import test_together
+from cclfp.engine.graph import Graphs
 from cclfp.engine.plan import Plan
 from cclfp.engine.replica import Replica
-from cclfp.engine.stack import Tables, together
+from cclfp.engine.stack import Tables, is_normalised, together
 from cclfp.scenarios import ClassMask
 
+SHARE = 0.7  # of a graphics card's free memory that may be used
+
 Progress = Callable[[int], None]
+Note = Callable[[str], None]
 
 
 class Cohort:
     """Trains replicas side by side, all at the same place of their streams.
 
     They may differ in seed and hyperparameters, and in nothing else. ``engine`` is ``"eager"``, one replica after the
-    other, or ``"compiled"``, all in one program. What cannot be done so is done eagerly, and ``note`` is told why.
+    other; ``"compiled"``, all in one program; or ``"graph"``, all in one CUDA graph. What cannot be done so is done
+    eagerly, and ``note`` is told why.
     """
 
-    def __init__(
-        self, replicas: Sequence[Replica], engine: str = "eager", note: Callable[[str], None] = lambda text: None
-    ) -> None:
+    def __init__(self, replicas: Sequence[Replica], engine: str = "eager", note: Note = lambda text: None) -> None:
         self.replicas = replicas
+        self.engine = engine  # of the last task, once one is trained
         self._note = note
-        self._programs = None if engine == "eager" else Programs(note)
-        self._pool, self._offsets = _pool([replica.stream.train.x for replica in replicas])
-
-    @property
-    def engine(self) -> str:
-        """What trained the last task."""
-        return "eager" if self._programs is None else "compiled"
+        engines: dict[str, Callable[[Note], Programs | Graphs]] = {"compiled": Programs, "graph": Graphs}
+        self._fast = engines[engine](note) if engine != "eager" else None
+        self._inputs, self._offsets = _joined([replica.stream.train.x for replica in replicas])
+        self._at_once = 0  # how many replicas train at the same time; 0: not looked at yet
+        self._planner = ThreadPoolExecutor(1)  # whose thread starts with the first thing there is to do
+        self._next: Future[list[Plan]] | None = None  # the plans of the next task
+        self._said = False  # that they cannot be tested together
 
     @property
     def is_done(self) -> bool:
@@ -44,41 +50,126 @@ class Cohort:
 
     def advance(self, progress: Progress = lambda step: None) -> None:
         """Train the next task of all replicas and test them."""
-        for replica in self.replicas:
-            replica.test_untrained()
+        if self.replicas[0].position == 0:
+            self._test()
         began = time.perf_counter()
-        plans = [replica.plan() for replica in self.replicas]
+        plans = self._plans()
         masks = [replica.begin_task() for replica in self.replicas]
-        if not self._train_together(plans, masks, progress):
-            for replica, plan, mask in zip(self.replicas, plans, masks, strict=True):
-                eager.train(replica.learner, replica.stream.train, mask, plan, progress)
+        done = self._train_together(plans, masks, progress)
+        for number in range(done, len(self.replicas)):
+            learner, pool = self.replicas[number].learner, self.replicas[number].stream.train
+            eager.train(learner, pool, masks[number], plans[number], self._part(progress, number, 1))
         for replica, plan in zip(self.replicas, plans, strict=True):
             replica.end_task(plan)
-        seconds = (time.perf_counter() - began) / len(self.replicas)
         for replica in self.replicas:
-            replica.train_seconds += seconds
-            replica.test()
+            replica.train_seconds += (time.perf_counter() - began) / len(self.replicas)
+        self._test()
 
-    def _train_together(self, plans: Sequence[Plan], masks: Sequence[ClassMask], progress: Progress) -> bool:
-        """Whether all steps could be taken; if not, none was."""
-        if self._programs is None:
-            return False
+    def _plans(self) -> list[Plan]:
+        """The plans of the next task, which replicas of one seed share: they have the same stream and memory.
+
+        Where a graphics card trains, those of the task after it are made meanwhile.
+        """
+        plans = _planning(self.replicas)() if self._next is None else self._next.result()
+        self._next = None
+        if self._inputs.is_cuda and self._fast is not None and self.replicas[0].can_plan_ahead:
+            self._next = self._planner.submit(_planning(self.replicas, plans))
+        there = {id(plan): plan.to(self._inputs.device) for plan in plans}
+        return [there[id(plan)] for plan in plans]
+
+    def _train_together(self, plans: Sequence[Plan], masks: Sequence[ClassMask], progress: Progress) -> int:
+        """How many replicas, the first ones, were trained; the others are as they were."""
+        done = 0
+        while self._fast is not None and done < len(self.replicas):
+            try:
+                self._at_once = self._at_once or self._fitting(plans[0], masks[0])
+                some = slice(done, done + self._at_once)
+                replicas = self.replicas[some]
+                streams = [replica.stream.train for replica in replicas]
+                first = self.replicas[0]
+                room = max(first.steps(position) for position in range(len(first.stream.train_rows)))
+                tables = Tables(plans[some], streams, self._offsets[some], room)
+                stack = together([replica.learner for replica in replicas], masks[some], self._inputs)
+                self._fast.train(stack, tables, self._part(progress, done, len(replicas)))
+                done += len(replicas)
+            except torch.OutOfMemoryError as error:
+                torch.cuda.empty_cache()
+                self._at_once = len(replicas) // 2
+                if self._at_once:
+                    self._note(f"{len(replicas)} runs at once need too much memory: {self._at_once} from here on")
+                else:
+                    self._give_up(error)
+            except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
+                self._give_up(error)
+        return done
+
+    def _give_up(self, error: Exception) -> None:
+        self._note(f"its runs cannot be trained together ({first_line(error)}): going on eagerly")
+        self._fast, self.engine = None, "eager"
+
+    def _fitting(self, plan: Plan, mask: ClassMask) -> int:
+        """How many replicas a graphics card has memory for, by what one step of one replica takes."""
+        if not self._inputs.is_cuda:
+            return len(self.replicas)
+        stack = together([self.replicas[0].learner], [mask], self._inputs)
+        tables = Tables([plan], [self.replicas[0].stream.train], [self._offsets[0]])
+        held = sum(t.numel() * t.element_size() for t in stack.changing)
+        longest = max(range(len(plan.sizes)), key=lambda step: sum(plan.sizes[step]))
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        with torch.no_grad():
+            stack.stepper(tables, longest)
+        taken = torch.cuda.max_memory_allocated() - before
+        # What the learners hold for the others: the stack, what a graph writes to, and later tasks' old networks.
+        free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        fitting = max(1, int(SHARE * free / (taken + 4 * held)))
+        if fitting < len(self.replicas):
+            self._note(f"memory for {fitting} of {len(self.replicas)} runs at once: they take turns")
+        return min(fitting, len(self.replicas))
+
+    def _part(self, progress: Progress, done: int, some: int) -> Progress:
+        """Progress of ``some`` replicas after others are done, as that of all."""
+        steps, of = self.replicas[0].steps(self.replicas[0].position), len(self.replicas)
+        return lambda step: progress((done * steps + some * step) // of)
+
+    def _test(self) -> None:
+        # Large convolutions, which BatchNorm comes with, gain nothing stacked.
+        if self._fast is None or is_normalised(self.replicas[0].learner.psi) or not self._test_together():
+            for replica in self.replicas:
+                replica.test()
+
+    def _test_together(self) -> bool:
+        """Whether all could be tested at once; if not, the matrices are as they were."""
         try:
-            tables = Tables(plans, [replica.stream.train for replica in self.replicas], self._offsets)
-            stack = together([replica.learner for replica in self.replicas], masks, self._pool)
-            self._programs.train(stack, tables, progress)
+            test_together(self.replicas)
         except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
-            self._note(f"its replicas cannot be stacked ({first_line(error)}): going on eagerly")
-            self._programs = None
+            if not self._said:
+                self._note(f"its runs cannot be tested together ({first_line(error)}): they are tested one by one")
+            self._said = True
             return False
         return True
 
 
-def _pool(streams: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
+def _planning(replicas: Sequence[Replica], after: Sequence[Plan] | None = None) -> Callable[[], list[Plan]]:
+    """What makes the plans of the next task, or of the one after those."""
+    makers: dict[Hashable, Callable[[], Plan]] = {}
+    keys = [replica.plan_key for replica in replicas]
+    for number, (key, replica) in enumerate(zip(keys, replicas, strict=True)):
+        if key not in makers:
+            makers[key] = replica.planning(None if after is None else after[number])
+
+    def make() -> list[Plan]:
+        plans = {key: maker() for key, maker in makers.items()}
+        return [plans[key] for key in keys]
+
+    return make
+
+
+def _joined(streams: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
     """The inputs of several streams as one tensor, those that are the same tensor once, and where each begins."""
     distinct = {x.data_ptr(): x for x in streams}
     starts, total = {}, 0
     for pointer, x in distinct.items():
         starts[pointer], total = total, total + len(x)
-    pool = torch.cat(list(distinct.values())) if len(distinct) > 1 else streams[0]
-    return pool, [starts[x.data_ptr()] for x in streams]
+    joined = torch.cat(list(distinct.values())) if len(distinct) > 1 else streams[0]
+    return joined, [starts[x.data_ptr()] for x in streams]

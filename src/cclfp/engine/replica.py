@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ import torch
 from cclfp.engine import eager
 from cclfp.engine.plan import Plan, plan_task
 from cclfp.learner import Learner
+from cclfp.memory import Memory
 from cclfp.randomness import generator
 from cclfp.scenarios import ClassMask
 from cclfp.streams import Stream
@@ -40,19 +43,45 @@ class Replica:
 
     def plan(self) -> Plan:
         """The plan of the next task to train, from what the memory holds now."""
-        learner, position = self.learner, self.position
-        reuse = torch.Generator()
-        plan = plan_task(
+        return self.planning()().to(self.learner.device)
+
+    def planning(self, after: Plan | None = None) -> Callable[[], Plan]:
+        """What makes the plan of the next task or, with the next task's, of the one ``after`` it.
+
+        It may be called while that one is trained.
+        """
+        learner, position, memory = self.learner, self.position, self.learner.memory
+        begin, reuse = learner.steps, torch.Generator()
+        if after is not None:
+            position, begin = position + 1, begin + len(after.sizes)
+            if memory is not None and after.schedule is not None:
+                memory = Memory(copy.deepcopy(after.schedule), torch.device("cpu"))
+                memory.point_to(self.stream.train, after.memory, memory.schedule, after.current)
+                memory.end_task()
+        return functools.partial(
+            plan_task,
             self.stream.train_rows[position],
             self.stream.train.task,
             batch=self.batch,
             epochs=self.epochs,
             replay=learner.replay,
-            memory=learner.memory,
+            memory=memory,
             order=generator(learner.seed, "order", position),
-            augment=lambda step, n: learner.draw_augmentation(learner.steps + step, n, reuse),
+            augment=lambda step, n: learner.draw_augmentation(begin + step, n, reuse),
         )
-        return plan.to(learner.device)
+
+    @property
+    def can_plan_ahead(self) -> bool:
+        """Whether the task after the next can be planned before the next is trained: no method chooses its memory."""
+        chooses = self.learner.memory is not None and self.learner.memory.keeps_task
+        return not chooses and self.position + 1 < len(self.stream.train_rows)
+
+    @property
+    def plan_key(self) -> Hashable:
+        """Replicas of a cohort with the same key have the same plans."""
+        memory = self.learner.memory
+        chosen = tuple(memory.rows.tolist()) if memory is not None and memory.keeps_task else None
+        return self.learner.seed, id(self.stream), chosen
 
     def begin_task(self) -> ClassMask:
         """Let the next task begin; the mask to train it with."""
@@ -64,7 +93,8 @@ class Replica:
     def end_task(self, plan: Plan) -> None:
         """Let the task end that was trained as planned."""
         if self.learner.memory is not None and plan.schedule is not None:
-            self.learner.memory.point_to(self.stream.train, plan.memory, plan.schedule, plan.current)
+            schedule = copy.deepcopy(plan.schedule)  # others may share the plan
+            self.learner.memory.point_to(self.stream.train, plan.memory, schedule, plan.current)
         self.learner.end_task()
         if self.learner.device.type == "cuda":
             torch.cuda.synchronize(self.learner.device)
@@ -72,7 +102,8 @@ class Replica:
 
     def advance(self, progress: Callable[[int], None] = lambda step: None) -> None:
         """Train the next task, step by step, and test."""
-        self.test_untrained()
+        if self.position == 0:
+            self.test()
         began = time.perf_counter()
         plan = self.plan()
         eager.train(self.learner, self.stream.train, self.begin_task(), plan, progress)
@@ -80,17 +111,29 @@ class Replica:
         self.train_seconds += time.perf_counter() - began
         self.test()
 
-    def test_untrained(self) -> None:
-        """Before the first task, test the untrained network, where that means something."""
-        if self.position == 0 and self.stream.scenario != "class":  # in class, no class has been seen yet
-            self._test(0, range(self.stream.num_tasks))
-
-    def test(self) -> None:
-        """Test on the tasks trained so far."""
+    @property
+    def tests(self) -> tuple[int, range]:
+        """Which row of the matrix comes now, and the tasks to test for it."""
+        tasks, is_class = self.stream.num_tasks, self.stream.scenario == "class"
+        if self.position == 0:  # the untrained network; in the class scenario no class has been seen yet
+            return 0, range(0 if is_class else tasks)
         trained = self.stream.task_ids(self.position - 1)[-1] + 1
         # The next task is tested too, for forward transfer; in the class scenario it has no class to be found yet.
-        ahead = 0 if self.stream.scenario == "class" else 1
-        self._test(trained, range(min(trained + ahead, self.stream.num_tasks)))
+        return trained, range(min(trained + (0 if is_class else 1), tasks))
+
+    def told(self, task: int) -> int | None:
+        """What a prediction is told of the task it is for."""
+        return None if self.stream.scenario == "class" else task
+
+    def test(self) -> None:
+        """Fill the row of the matrix that comes now."""
+        row, tasks = self.tests
+        began = time.perf_counter()
+        for task in tasks:
+            test = self.stream.test[task]
+            predicted = self.learner.predict(test.x, task=self.told(task))
+            self.matrix[row][task] = 100 * int((predicted == test.y).sum()) / len(test.y)
+        self.test_seconds += time.perf_counter() - began
 
     @property
     def accuracy(self) -> float | None:
@@ -114,11 +157,3 @@ class Replica:
         self.position, self.matrix = state["position"], state["matrix"]
         self.train_seconds, self.test_seconds = state["train_seconds"], state["test_seconds"]
         self.learner.load_state_dict(state["learner"], self.stream.train)
-
-    def _test(self, row: int, tasks: Iterable[int]) -> None:
-        began = time.perf_counter()
-        for task in tasks:
-            test = self.stream.test[task]
-            predicted = self.learner.predict(test.x, task=None if self.stream.scenario == "class" else task)
-            self.matrix[row][task] = 100 * int((predicted == test.y).sum()) / len(test.y)
-        self.test_seconds += time.perf_counter() - began

@@ -117,8 +117,12 @@ class Together(Protocol):
 
 def together(learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> Stack | Fork:
     """The learners, whose task has begun, in the form that suits their network."""
-    normalised = any(isinstance(module, nn.modules.batchnorm._NormBase) for module in learners[0].psi.modules())
-    return (Fork if normalised else Stack)(learners, masks, pool)
+    return (Fork if is_normalised(learners[0].psi) else Stack)(learners, masks, pool)
+
+
+def is_normalised(psi: nn.Module) -> bool:
+    """Whether psi has BatchNorm (or a relative that keeps statistics)."""
+    return any(isinstance(module, nn.modules.batchnorm._NormBase) for module in psi.modules())
 
 
 class Stack:
@@ -127,8 +131,8 @@ class Stack:
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         self.learners = learners
         self._first = learners[0]
-        self.changing, self._spec = _stacked([learner.model for learner in learners])
-        hypers, self._hyper_spec = _stacked([dataclasses.asdict(learner.hyper_tensors) for learner in learners])
+        self.changing, self._spec = stacked([learner.model for learner in learners])
+        hypers, self._hyper_spec = stacked([dataclasses.asdict(learner.hyper_tensors) for learner in learners])
         self.fixed = [pool, torch.stack([_mask_table(mask) for mask in masks]), *hypers]
 
     @property
@@ -325,7 +329,7 @@ def _mask_table(mask: ClassMask) -> Tensor:
     return mask.train(torch.arange(len(mask.classes_of), device=mask.classes_of.device))
 
 
-def _stacked(trees: Sequence[Any]) -> tuple[list[Tensor], TreeSpec]:
+def stacked(trees: Sequence[Any]) -> tuple[list[Tensor], TreeSpec]:
     """The leaves of equal trees, each stacked over them."""
     leaves, specs = zip(*(tree_flatten(tree) for tree in trees), strict=True)
     if any(spec != specs[0] for spec in specs):

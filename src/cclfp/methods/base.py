@@ -194,4 +194,3 @@ def sgd(params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
     if is_transformed():  # vmap has no rules for lists
         return dict(zip(params, (p - lr * g for p, g in zip(before, along, strict=True)), strict=True))
     return dict(zip(params, torch._foreach_sub(before, torch._foreach_mul(along, lr)), strict=True))
-

@@ -98,6 +98,25 @@ def test_live_bars_fit_80_columns() -> None:
     assert "[1/2] ccl-fp+ seed 0: 79.12 % in 8.0 s" in screen.getvalue()
 
 
+def test_live_bars_of_a_long_name_stay_on_one_line() -> None:
+    shown = LiveProgress()
+    clock = itertools.count()
+    shown.bars.get_time = lambda: float(next(clock))
+    screen = io.StringIO()
+    shown.bars.live.console = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    with shown:
+        shown.update(-1, {**JOBS, "names": ["ccl-fp+ alpha=0 beta=0 split-cifar100 class seed 0"], "weights": [1.0]})
+        shown.update(0, step(1000))
+        shown.update(0, step(2000, 88.04))
+        shown.bars.refresh()
+        lines = screen.getvalue().splitlines()
+    (bar,) = [line for line in lines if "ccl-fp…" in line][-1:]
+    assert "seed 0" in bar
+    assert "step 2000/6000" in bar
+    assert "88.0 %" in bar
+    assert not any(line.strip() == "steps/s" for line in lines)
+
+
 def test_plain_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: Progress = module.progress()
     assert isinstance(shown, PlainProgress)

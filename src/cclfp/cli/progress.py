@@ -10,6 +10,7 @@ from typing import Any
 HEARTBEAT = 10.0  # seconds between two plain lines about runs that are under way
 ALL_HEARTBEAT = 30.0  # and between two about all runs
 MOST_BARS = 16  # of runs that are under way
+BESIDE_NAME = 66  # columns that a bar takes beside the run's name
 
 
 class Work:
@@ -165,6 +166,7 @@ class LiveProgress(Progress):
         from rich.console import Console
         from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
+        from rich.table import Column
         from rich.text import Text
 
         class Speed(ProgressColumn):
@@ -177,7 +179,7 @@ class LiveProgress(Progress):
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=10),
             TextColumn("{task.fields[detail]}"),
-            Speed(),
+            Speed(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(compact=True),
             TextColumn("left{task.fields[accuracy]}"),
             console=Console(stderr=True),
@@ -213,7 +215,8 @@ class LiveProgress(Progress):
 
     def step(self, number: int, event: dict[str, Any]) -> None:
         if number not in self.of_run and len(self.of_run) < MOST_BARS:
-            self.of_run[number] = self._bar(self.names[number], event["steps"], "steps")
+            name = _fit(self.names[number], self.bars.console.width - BESIDE_NAME)
+            self.of_run[number] = self._bar(name, event["steps"], "steps")
         if number in self.of_run:
             self.bars.update(
                 self.of_run[number],
@@ -242,6 +245,12 @@ class LiveProgress(Progress):
 
 def _amount(done: int, total: int, unit: str) -> str:
     return f"{done:,}/{total:,} {unit}" if total else f"{done:,} {unit}"
+
+
+def _fit(name: str, room: int) -> str:
+    """The beginning and the end of a name that is too long."""
+    half = max(room, 14) // 2
+    return name if len(name) <= 2 * half else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def duration(seconds: float) -> str:

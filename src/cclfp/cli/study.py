@@ -128,11 +128,9 @@ def _label(job: Job) -> str:
 
 def _line(comparison: Comparison) -> str:
     c = comparison.cell
-    place = f"{c.table} table, {c.benchmark} {c.scenario}, {c.row}" + (
-        f" with {c.buffer}" if c.table == "buffer" else ""
-    )
-    paper = plus_minus(*c.published)
-    return f"{place}: {plus_minus(comparison.mean, comparison.std)} (paper {paper}: {_verdict(comparison)})"
+    row = {"accuracy": c.row, "buffer": f"{c.row}, memory {c.buffer}", "ablation": f"components {c.row}"}[c.table]
+    ours, paper = plus_minus(comparison.mean, comparison.std), plus_minus(*c.published)
+    return f"{c.table} table, {c.benchmark} {c.scenario}, {row}: {ours} (paper {paper}, {_verdict(comparison)})"
 
 
 def _verdict(comparison: Comparison) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), "cclfp-tests-compiler")))
 torch.set_num_threads(1)  # as the engine does; the suite's tensors are small
 
 

@@ -233,9 +233,24 @@ def test_cohorts_differ_in_seed_and_hyperparameters(make_job: Callable[..., Job]
 def test_auto_compiles_where_there_is_enough_to_train(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert do(make_job(), lambda event: None)["environment"]["engine"] == "eager"
-    monkeypatch.setattr("cclfp.engine.job.ENOUGH", 100)
+    notes: list[str] = []
+    record = do(make_job(), lambda event: notes.append(str(event.get("text"))))
+    assert record["environment"]["engine"] == "eager"
+    assert any(note.startswith("engine: eager (eager would take about") for note in notes)
+    monkeypatch.setattr("cclfp.engine.job.seconds_a_step", lambda replica: 1.0)
     assert do(make_job(seed=1), lambda event: None)["environment"]["engine"] == "compiled"
+
+
+def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Eager would take 20 s: too few for the compiler, but not for one that has its programs already.
+    monkeypatch.setattr("cclfp.engine.job.seconds_a_step", lambda r: 20 / sum(map(r.steps, range(5))))
+    monkeypatch.setattr(compiled_module, "WORTH", 1)
+    monkeypatch.setattr(compiled_module, "program", lambda step, *arguments: step)
+    engines = [
+        do(make_job(seed=seed, engine=engine), lambda event: None)["environment"]["engine"]
+        for seed, engine in enumerate(["auto", "compiled", "auto"])
+    ]
+    assert engines == ["eager", "compiled", "compiled"]
 
 
 def test_jobs_together_are_as_jobs_alone(make_job: Callable[..., Job], tmp_path: Path) -> None:
@@ -245,6 +260,119 @@ def test_jobs_together_are_as_jobs_alone(make_job: Callable[..., Job], tmp_path:
     alone = [do(make_job(seed=seed, lr=0.02, engine="eager", store=other), lambda event: None) for seed in range(3)]
     assert [r["accuracy_matrix"] for r in together] == [r["accuracy_matrix"] for r in alone]
     assert [r["key"] for r in together] == [r["key"] for r in alone]
+
+
+def with_batch_norm(method: str, seed: int = 0, *, dropout: bool = False, **hyper: float) -> Replica:
+    case = Case(METHODS[method], METHODS[method].scenarios()[-1], hyper)
+    g = generator(seed, "initialisation")
+    psi = nn.Sequential(linear(8, 16, g), nn.BatchNorm1d(16), nn.ReLU(), linear(16, 8, g))
+    return Replica(case.learner(seed, psi=psi.append(nn.Dropout()) if dropout else psi), case.stream())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_replicas_with_batch_norm_go_side_by_side(method: str) -> None:
+    notes: list[str] = []
+    kinds = [(0, 0.1), (1, 0.1), (1, 0.05)]
+    together = trained([with_batch_norm(method, seed, lr=lr) for seed, lr in kinds], "compiled", notes)
+    assert notes == []
+    for (seed, lr), ours in zip(kinds, together, strict=True):
+        (alone,) = trained([with_batch_norm(method, seed, lr=lr)], "eager")
+        assert_alike(ours, alone, tolerance=1e-6)
+
+
+def test_random_layers_beside_batch_norm_are_trained_eagerly_and_it_is_said() -> None:
+    notes: list[str] = []
+    ours = trained([with_batch_norm("er", seed, dropout=True) for seed in range(2)], "compiled", notes)
+    assert len(notes) == 1
+    assert "random layers" in notes[0]
+    assert_alike(ours[1], trained([with_batch_norm("er", 1, dropout=True)], "eager")[0], tolerance=0)
+
+
+@pytest.mark.parametrize("scenario", ["class", "task", "domain"])
+def test_replicas_that_take_turns(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the memory has room for at once; a size that does not divide them."""
+    monkeypatch.setattr(Cohort, "_fitting", lambda *arguments: 2)
+    told: list[int] = []
+    cohort = Cohort([replica("ccl-fp+", scenario, seed) for seed in range(5)], "compiled")
+    while not cohort.is_done:
+        told.clear()
+        steps = cohort.replicas[0].steps(cohort.replicas[0].position)
+        cohort.advance(told.append)
+        assert told == sorted(told)
+        assert told[-1] == steps
+    for seed, ours in enumerate(cohort.replicas):
+        assert_alike(ours, trained([replica("ccl-fp+", scenario, seed)], "eager")[0])
+
+
+def test_too_many_for_the_memory_are_halved_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, most = compiled_module.Programs.train, 2
+
+    def train(self: Any, stack: Any, *arguments: Any) -> None:
+        if len(stack.learners) > most:
+            raise torch.OutOfMemoryError("out of memory")
+        original(self, stack, *arguments)
+
+    monkeypatch.setattr(compiled_module.Programs, "train", train)
+    notes: list[str] = []
+    ours = trained([replica("er", "class", seed) for seed in range(5)], "compiled", notes)
+    assert notes == ["5 runs at once need too much memory: 2 from here on"]
+    assert_alike(ours[4], trained([replica("er", "class", 4)], "eager")[0])
+    most = 0
+    notes.clear()
+    trained([replica("er", "class", seed) for seed in range(2)], "compiled", notes)
+    assert notes[0] == "2 runs at once need too much memory: 1 from here on"
+    assert "going on eagerly" in notes[1]
+
+
+def test_plans_are_made_once_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    original = Replica.planning
+
+    def planning(self: Replica, after: Any = None) -> Any:
+        made.append(self.learner.seed)
+        return original(self, after)
+
+    monkeypatch.setattr(Replica, "planning", planning)
+    stream = Case(METHODS["er"], "class", {}).stream()
+    replicas = [
+        Replica(Case(METHODS["er"], "class", {"lr": lr}).learner(seed, psi=toy_psi(random=False)), stream)
+        for seed in range(2)
+        for lr in (0.1, 0.05, 0.02)
+    ]
+    trained(replicas, "compiled")
+    assert made == [0, 1] * 3
+
+
+@pytest.mark.parametrize("method", ["ccl-fp+", "a-gem", "hal"])
+def test_a_plan_made_ahead_is_the_plan(method: str) -> None:
+    mine = replica(method, "class")
+    while not mine.is_done:
+        ahead = mine.planning(mine.planning()())() if mine.can_plan_ahead else None
+        mine.advance()
+        if ahead is not None:
+            then = mine.planning()()
+            assert ahead.sizes == then.sizes
+            for name in ("rows", "current", "memory", "slots", "settled"):
+                assert torch.equal(getattr(ahead, name), getattr(then, name)), name
+    assert not replica("icarl", "class").can_plan_ahead
+
+
+def test_scores_that_cannot_be_stacked_are_said_and_taken_one_by_one() -> None:
+    class Odd(ER):
+        name = "odd"
+
+        def scores(self, params: Any, buffers: Any, state: Any, x: Tensor) -> Tensor:
+            given = super().scores(params, buffers, state, x)
+            return given if float(given.sum()) < torch.inf else -given
+
+    case = Case(Odd, "domain", {})
+    notes: list[str] = []
+    stream = case.stream()
+    make = [Replica(case.learner(seed, psi=toy_psi(random=False)), stream) for seed in (0, 1)]
+    ours = trained(make, "compiled", notes)
+    assert len(notes) == 1
+    assert "cannot be tested together" in notes[0]
+    assert ours[1].matrix == trained([replica("er", "domain", 1)], "eager")[0].matrix
 
 
 class Stop(BaseException):

@@ -11,7 +11,10 @@ from torch import Tensor, nn
 
 import cclfp
 from cclfp.configuration import configurations
-from cclfp.engine.job import Job, do
+from cclfp.engine import graph
+from cclfp.engine.cohort import Cohort
+from cclfp.engine.job import Job, do, do_together
+from cclfp.engine.precision import autocast_of, computing_in
 from cclfp.engine.replica import Replica
 from cclfp.memory import Examples
 from cclfp.methods import METHODS
@@ -19,6 +22,8 @@ from cclfp.nets import ResNet18
 from cclfp.streams import Stream
 from cclfp.testing import same, toy_psi, toy_stream
 from cclfp.transforms import CropFlip, Normalise
+
+CASES = [(m, s) for m, method in METHODS.items() for s in method.scenarios()]
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -35,7 +40,7 @@ def trained(method: str, scenario: str, device: str, psi: nn.Module) -> Replica:
     return replica
 
 
-@pytest.mark.parametrize(("method", "scenario"), [(m, s) for m, method in METHODS.items() for s in method.scenarios()])
+@pytest.mark.parametrize(("method", "scenario"), CASES)
 def test_as_on_the_cpu(method: str, scenario: str) -> None:
     here = trained(method, scenario, "cpu", toy_psi(random=False))
     there = trained(method, scenario, "cuda", toy_psi(random=False))
@@ -124,3 +129,183 @@ def test_a_convolutional_net_with_augmentation_as_on_the_cpu() -> None:
     torch.testing.assert_close(there.learner.logits(x).cpu(), here.learner.logits(x), rtol=1e-4, atol=1e-4)
     for ours, theirs in zip(here.learner.psi.buffers(), there.learner.psi.buffers(), strict=True):
         torch.testing.assert_close(theirs.cpu(), ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def short_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "SHORTEST", 2)
+
+
+def on_cuda(method: str, scenario: str, seed: int = 0, *, stream: Stream | None = None, **settings: Any) -> Replica:
+    stream = toy_stream(scenario).to(torch.device("cuda")) if stream is None else stream
+    stream = stream.joint() if METHODS[method].joint else stream
+    psi = settings.pop("psi", None) or toy_psi(random=False)
+    learner = cclfp.make(
+        method,
+        psi=psi,
+        num_classes=6,
+        memory=20,
+        scenario=scenario,
+        tasks=stream.classes,
+        seed=seed,
+        device="cuda",
+        **{"lr": 0.02, **settings},
+    )
+    return Replica(learner, stream)
+
+
+def in_a_cohort(replicas: list[Replica], engine: str, precision: str = "float32") -> tuple[list[Replica], list[str]]:
+    notes: list[str] = []
+    with computing_in(precision):
+        cohort = Cohort(replicas, engine, notes.append)
+        while not cohort.is_done:
+            cohort.advance()
+    return replicas, notes
+
+
+def assert_alike(ours: Replica, theirs: Replica, tolerance: float = 1e-3) -> None:
+    for a, b in zip(ours.learner.model, theirs.learner.model, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    assert ours.learner.steps == theirs.learner.steps
+
+
+def batch_norm_psi(seed: int) -> nn.Module:
+    g = torch.Generator().manual_seed(seed)
+    psi = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8))
+    for p in psi.parameters():
+        if p.ndim > 1:
+            nn.init.xavier_uniform_(p, generator=g)
+    return psi
+
+
+@pytest.mark.usefixtures("short_graphs")
+@pytest.mark.parametrize(("method", "scenario"), CASES)
+def test_stacked_in_a_graph_as_each_alone(method: str, scenario: str) -> None:
+    kinds = [(0, 0.02), (1, 0.02), (1, 0.01)]
+    ours, notes = in_a_cohort([on_cuda(method, scenario, seed, lr=lr) for seed, lr in kinds], "graph")
+    assert notes == []
+    for (seed, lr), mine in zip(kinds, ours, strict=True):
+        (alone,), _ = in_a_cohort([on_cuda(method, scenario, seed, lr=lr)], "eager")
+        assert_alike(mine, alone)
+
+
+@pytest.mark.usefixtures("short_graphs")
+@pytest.mark.parametrize("method", METHODS)
+def test_side_by_side_in_a_graph_as_each_alone(method: str) -> None:
+    scenario = METHODS[method].scenarios()[-1]
+    ours, notes = in_a_cohort([on_cuda(method, scenario, s, psi=batch_norm_psi(s)) for s in range(3)], "graph")
+    assert notes == []
+    for seed, mine in enumerate(ours):
+        (alone,), _ = in_a_cohort([on_cuda(method, scenario, seed, psi=batch_norm_psi(seed))], "eager")
+        assert_alike(mine, alone)
+
+
+@pytest.mark.usefixtures("short_graphs")
+def test_one_in_a_graph_as_among_twenty() -> None:
+    many, _ = in_a_cohort([on_cuda("ccl-fp+", "class", seed) for seed in range(20)], "graph")
+    (one,), _ = in_a_cohort([on_cuda("ccl-fp+", "class", 7)], "graph")
+    assert_alike(one, many[7])
+    assert one.matrix == many[7].matrix
+
+
+@pytest.mark.usefixtures("short_graphs")
+@pytest.mark.parametrize("normalised", [False, True])
+def test_nothing_waits_for_the_device_inside_a_task(normalised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, watched = graph.Graphs.train, []
+
+    def train(self: graph.Graphs, *arguments: Any) -> None:
+        # In the first tasks graphs are recorded and compared with what replicas do alone, which waits.
+        torch.cuda.set_sync_debug_mode("error" if len(watched) >= 2 else "default")
+        try:
+            original(self, *arguments)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        watched.append(self)
+
+    monkeypatch.setattr(graph.Graphs, "train", train)
+    psi = batch_norm_psi if normalised else (lambda seed: toy_psi(random=False))
+    _, notes = in_a_cohort([on_cuda("ccl-fp+", "domain", seed, psi=psi(seed)) for seed in range(3)], "graph", "tf32")
+    assert notes == []
+    assert len(watched) == 3
+
+
+def test_the_watch_for_waiting_sees_it() -> None:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with pytest.raises(RuntimeError, match="synchronizing"):
+            torch.ones(1, device="cuda").item()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.usefixtures("short_graphs")
+def test_runs_take_turns_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cclfp.engine.cohort.SHARE", 1e-6)
+    ours, notes = in_a_cohort([on_cuda("ccl-fp+", "class", seed) for seed in range(3)], "graph")
+    assert len(notes) == 1
+    assert "they take turns" in notes[0]
+    (alone,), _ = in_a_cohort([on_cuda("ccl-fp+", "class", 2)], "eager")
+    assert_alike(ours[2], alone)
+
+
+@pytest.mark.usefixtures("short_graphs")
+def test_what_cannot_be_recorded_is_said_and_trained_eagerly() -> None:
+    class Peeks(METHODS["er"]):  # type: ignore[misc]
+        name = "peeks"
+
+        def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+            if batch.x.device.type == "cuda" and float(next(iter(buffers.values())).sum()) < -1e9:
+                raise AssertionError
+            return super().step(params, buffers, state, batch, hyper)
+
+    stream = toy_stream("class").to(torch.device("cuda"))
+
+    def make(seed: int, method: Any) -> Replica:
+        learner = cclfp.make(
+            method, psi=batch_norm_psi(seed), num_classes=6, memory=20, tasks=stream.classes, seed=seed, device="cuda"
+        )
+        return Replica(learner, stream)
+
+    ours, notes = in_a_cohort([make(seed, Peeks) for seed in range(2)], "graph")
+    assert len(notes) == 1
+    assert "going on eagerly" in notes[0]
+    (alone,), _ = in_a_cohort([make(1, "er")], "eager")
+    assert_alike(ours[1], alone)
+
+
+@pytest.mark.usefixtures("short_graphs")
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_precisions_stay_near(precision: str) -> None:
+    def make() -> list[Replica]:
+        replicas = [on_cuda("ccl-fp+", "class", seed, psi=batch_norm_psi(seed)) for seed in range(2)]
+        for replica in replicas:
+            replica.learner.autocast = autocast_of(precision)
+        return replicas
+
+    ours, notes = in_a_cohort(make(), "graph", precision)
+    assert notes == []
+    alone, _ = in_a_cohort(make(), "eager", precision)
+    for mine, theirs in zip(ours, alone, strict=True):
+        assert_alike(mine, theirs, tolerance=0.1)
+        assert all(t.dtype == torch.float32 for t in mine.learner.model[0].values())
+
+
+@pytest.mark.usefixtures("small_mnist")
+def test_a_cohort_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "AHEAD", 1)
+    monkeypatch.setattr("cclfp.engine.job.REPORT_EVERY", 0.0)
+    (configuration,) = configurations(["ccl-fp+"], "split-mnist")
+    store = tmp_path / "runs.sqlite"
+    jobs = [Job(configuration, s, store, "auto", 1, engine="graph", checkpoint_every=0.0) for s in range(2)]
+
+    def stop(number: int, event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] >= 90:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        do_together(jobs, stop)
+    notes: list[str] = []
+    records = do_together(jobs, lambda number, event: notes.append(event.get("text", "")))
+    assert sum("going on from the checkpoint" in note for note in notes) == 2
+    assert {record["environment"]["engine"] for record in records} == {"graph"}
+    assert {record["environment"]["precision"] for record in records} == {"tf32"}

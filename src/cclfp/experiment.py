@@ -19,6 +19,7 @@ from cclfp.data import EventListener, fetch, import_images
 from cclfp.engine.environment import pick_device
 from cclfp.engine.job import Job, JobReport, clean_up, finished
 from cclfp.engine.pool import do_all
+from cclfp.engine.precision import pick_precision
 from cclfp.errors import InputError, unknown
 from cclfp.machine import cores
 from cclfp.methods import get_method
@@ -27,7 +28,7 @@ from cclfp.streams import get_benchmark
 from cclfp.study import Published, published
 
 ABOUT_ALL = -1  # in place of a run's number, for a report about no run in particular
-ENGINES = ("auto", "eager", "compiled")
+ENGINES = ("auto", "eager", "compiled", "graph")
 MOST_SEEDS = 10_000
 RUN_ON_CUDA = 4 << 30  # bytes of a graphics card's memory that one run may need
 Setting = float | str
@@ -78,7 +79,8 @@ def run(
     buffer: int = 200,
     device: str = "auto",
     threads: int = 1,
-    engine: str = "eager",
+    engine: str = "auto",
+    precision: str = "auto",
     store: str | Path | None = None,
     save: str | Path | None = None,
     fresh: bool = False,
@@ -92,9 +94,11 @@ def run(
     Finished runs come from the store instead of being trained again (unless ``fresh``), interrupted ones go on from
     their last checkpoint. Settings are hyperparameters, ``batch``, ``replay``, ``epochs`` and ``augment`` ("on" or
     "off"), given as keywords or in ``settings``; a list of values makes a grid. Each run computes on ``threads``
-    threads. ``engine`` is how: ``"eager"`` trains one run after the other in plain PyTorch, and gives the same numbers
-    to the last bit whatever runs beside it; ``"compiled"`` trains many as one compiled program, several times faster,
-    with numbers that differ in rounding; ``"auto"`` compiles where that pays.
+    threads. ``engine`` is how: ``"eager"`` trains one run after the other in plain PyTorch, and on the CPU gives the
+    same numbers to the last bit whatever runs beside it; ``"compiled"`` trains many as one compiled program, several
+    times faster, with numbers that differ in rounding; ``"graph"`` does the same on a graphics card; ``"auto"`` picks
+    what finishes first. ``precision`` is what a graphics card computes in: ``"tf32"`` (by default), ``"bf16"`` or
+    ``"float32"``.
 
     Instead of a benchmark, ``images`` is a folder of class folders or an ``.npz`` of your own, as
     :func:`cclfp.data.import_images` takes it (with ``image_size`` and ``split_seed``), split into ``tasks`` tasks.
@@ -140,6 +144,7 @@ def run(
         device=device,
         threads=threads,
         engine=engine,
+        precision=precision,
         store=store,
         save=save,
         fresh=fresh,
@@ -161,7 +166,8 @@ def make_jobs(
     *,
     device: str = "auto",
     threads: int = 1,
-    engine: str = "eager",
+    engine: str = "auto",
+    precision: str = "auto",
     store: str | Path | None = None,
     save: str | Path | None = None,
     fresh: bool = False,
@@ -171,8 +177,12 @@ def make_jobs(
     pick_device(device)
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
-    if engine == "compiled" and pick_device(device) != "cpu":
-        raise InputError("engine compiled runs on the CPU: give device cpu too, or leave the engine to auto")
+    for name, where in (("compiled", "cpu"), ("graph", "cuda")):
+        if engine == name and pick_device(device) != where:
+            raise InputError(
+                f"engine {name} is for device {where}, not {pick_device(device)}: auto picks what there is"
+            )
+    pick_precision(precision, pick_device(device))
     threads = check_whole("threads", threads, at_least=1)
     if threads > cores():
         raise InputError(f"threads={threads}: this process may use {cores()} cores")
@@ -187,6 +197,7 @@ def make_jobs(
             device=device,
             threads=threads,
             engine=engine,
+            precision=precision,
             fresh=fresh,
             save=None if folder is None else folder / learner_file(configuration, seed),
             checkpoint_every=checkpoint_every,
@@ -224,6 +235,8 @@ def _workers(job: Job) -> int:
     steps a second together, and 20 made 222.
     """
     workers = max(1, cores() // job.threads)
+    if pick_device(job.device) == "cuda" and job.engine != "eager":
+        return 1
     if pick_device(job.device) == "cuda":
         free, _ = torch.cuda.mem_get_info()
         workers = max(1, min(workers // 2, free // RUN_ON_CUDA))

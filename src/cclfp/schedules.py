@@ -72,7 +72,7 @@ class Schedule:
         return [slot if last[slot] == i else -1 for i, slot in enumerate(slots)]
 
     def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
-        """``draw(k)`` and ``place`` for many steps, the i-th of which has the next ``sizes[i]`` examples.
+        """``draw(k)`` and ``place`` for many steps, the i-th of which has the next ``sizes[i]`` examples, one at least.
 
         ``tasks`` has the task of every example.
         """
@@ -242,9 +242,10 @@ class Ring(Schedule):
                 start += 1
             if start < end:  # from here on nothing but the turn changes
                 mine = self.slots[task]
-                slots[start:end] = np.resize(mine, end - start)
+                slots[start:end] = np.resize(mine[: end - start], end - start)
                 turn = (end - start) % len(mine)
-                self.slots[task] = mine[turn:] + mine[:turn]
+                mine += mine[:turn]
+                del mine[:turn]
             start = end
         return slots
 
@@ -290,8 +291,9 @@ class PastRing(Ring):
         first, second = _successive(slots)
         previous[second] = tasks[first]
         events = np.cumsum(np.concatenate([[0], (previous != tasks) | (np.diff(tasks, prepend=tasks[:1]) != 0)]))
-        changes = [*range(min(1, len(sizes))), *(np.flatnonzero(events[ends[1:]] > events[starts[:-1]]) + 1).tolist()]
-        spans = list(itertools.pairwise([*changes, len(sizes)]))
+        changed = np.ones(len(sizes), dtype=bool)
+        changed[1:] = events[ends[1:]] > events[starts[:-1]]
+        spans = list(itertools.pairwise([*np.flatnonzero(changed).tolist(), len(sizes)]))
         pasts = []
         for step, until in spans:
             past = np.flatnonzero(~np.isin(owner[: held[step]], tasks[starts[step] : ends[step]]))

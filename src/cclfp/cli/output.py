@@ -14,6 +14,20 @@ StoreOption = Annotated[
     Path | None,
     typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
 ]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|eager|compiled|graph",
+        help="How to train: run by run in plain PyTorch; many runs as one compiled program (CPU); many runs in one "
+        "CUDA graph. The numbers differ in rounding. auto picks what finishes first, and says it.",
+    ),
+]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|float32|tf32|bf16", help="What psi is computed in. By default tf32 on CUDA, float32 on the CPU."
+    ),
+]
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cclfp.cli.output import JsonOption, number, plus_minus, print_json, print_table
+from cclfp.cli.output import EngineOption, JsonOption, PrecisionOption, number, plus_minus, print_json, print_table
 from cclfp.errors import InputError
 
 if TYPE_CHECKING:
@@ -100,14 +100,8 @@ def run(
     ] = None,
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
     threads: Annotated[int, typer.Option(help="Threads a run computes on; runs go side by side on the cores.")] = 1,
-    engine: Annotated[
-        str,
-        typer.Option(
-            metavar="eager|compiled|auto",
-            help="How to train: run by run in plain PyTorch, or many runs as one compiled program (faster once the "
-            "compiler is done, the same but for rounding). auto compiles where that pays.",
-        ),
-    ] = "eager",
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = "auto",
     store: Annotated[
         Path | None,
         typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
@@ -168,6 +162,7 @@ def run(
                 device=device,
                 threads=threads,
                 engine=engine,
+                precision=precision,
                 store=store,
                 save=save,
                 fresh=fresh,

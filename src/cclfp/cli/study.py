@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cclfp.cli.output import JsonOption, StoreOption, hyperparameters, plus_minus, print_json, print_table
+from cclfp.cli.output import (
+    EngineOption,
+    JsonOption,
+    PrecisionOption,
+    StoreOption,
+    hyperparameters,
+    plus_minus,
+    print_json,
+    print_table,
+)
 from cclfp.cli.run import parse_seeds
 from cclfp.errors import unknown
 
@@ -29,9 +38,8 @@ def study(
         str | None, typer.Option(metavar="A,B,...", help="Only these methods.", show_default=False)
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
-    engine: Annotated[
-        str, typer.Option(metavar="auto|eager|compiled", help="How to train, as for cclfp run.")
-    ] = "auto",
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = "auto",
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
     store: StoreOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and train nothing.")] = False,
@@ -59,7 +67,9 @@ def study(
     cells = select(TABLES if table == "all" else [table], _names(benchmark), _names(method))
     numbers = check_seeds(chosen_seeds)
     configurations = [cell.configuration() for cell in cells]
-    jobs = longest_first(make_jobs(configurations, numbers, device=device, engine=engine, store=store))
+    jobs = longest_first(
+        make_jobs(configurations, numbers, device=device, engine=engine, precision=precision, store=store)
+    )
     if dry_run:
         _print_plan(jobs, json)
         return

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cclfp.cli.output import JsonOption, StoreOption, hyperparameters, plus_minus, print_json, print_table
+from cclfp.cli.output import (
+    EngineOption,
+    JsonOption,
+    PrecisionOption,
+    StoreOption,
+    hyperparameters,
+    plus_minus,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from cclfp.study.tuning import Tuned
@@ -41,9 +50,8 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    engine: Annotated[
-        str, typer.Option(metavar="auto|eager|compiled", help="How to train, as for cclfp run.")
-    ] = "auto",
+    engine: EngineOption = "auto",
+    precision: PrecisionOption = "auto",
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
     store: StoreOption = None,
     json: JsonOption = False,
@@ -75,6 +83,7 @@ def tune(
                 budget=budget,
                 known=[*known, *presets()] if known is not None else None,
                 engine=engine,
+                precision=precision,
                 device=device,
                 store=store,
                 report=shown.update,

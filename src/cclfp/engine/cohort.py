@@ -45,6 +45,11 @@ class Cohort:
         self._said = False  # that they cannot be tested together
 
     @property
+    def has_compiled(self) -> bool:
+        """Whether it has made programs that another cohort of its kind need not make again."""
+        return self._fast is not None and self._fast.steps.has_compiled
+
+    @property
     def is_done(self) -> bool:
         return self.replicas[0].is_done
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +16,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cclfp.engine.stack import Compile, Step, Tables, Together
+from cclfp.files import home
 
 WORTH = 3_000  # replica-steps of one kind that pay for a program: it takes the compiler about ten seconds
 LONGEST = 1_500  # operations of a step; the compiler's time grows with them
@@ -53,6 +58,10 @@ class Steps:
                 return self.get(stack, tables, segment)
         return self._steps[mine]
 
+    @property
+    def has_compiled(self) -> bool:
+        return bool(self._programs)
+
     def _compiler(self, key: Hashable) -> Compile:
         def compile(step: Step, *arguments: list[Tensor]) -> Step:
             if key not in self._programs:
@@ -60,6 +69,28 @@ class Steps:
             return self._programs[key]
 
         return compile
+
+
+def cache() -> Path:
+    """Where compiled programs are kept from run to run, unless the user's environment says where."""
+    return home() / "compiler"
+
+
+def is_known(kind: str) -> bool:
+    """Whether the programs of this kind of cohort have been compiled here before."""
+    return _mark(kind).exists()
+
+
+def remember(kind: str) -> None:
+    """Know from now on that the programs of this kind of cohort have been compiled."""
+    with contextlib.suppress(OSError):  # then it is only not known
+        _mark(kind).parent.mkdir(parents=True, exist_ok=True)
+        _mark(kind).touch()
+
+
+def _mark(kind: str) -> Path:
+    where = os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
+    return cache() / "known" / hashlib.sha256(f"{where} {kind}".encode()).hexdigest()[:32]
 
 
 class NotCompiled(Exception):
@@ -73,6 +104,9 @@ def program(step: Step, *arguments: list[Tensor]) -> Step:
         graph = make_fx(step, decomposition_table=DECOMPOSED)(*arguments)
         if len(graph.graph.nodes) > LONGEST:
             raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {LONGEST:,}")
+        with contextlib.suppress(OSError):  # the compiler has another place then
+            cache().mkdir(parents=True, exist_ok=True)
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache()))
         compiled: Step = torch.compile(graph, dynamic=False, fullgraph=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's own, about itself
@@ -105,14 +139,14 @@ class Programs:
     """Trains tasks by compiled programs."""
 
     def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
-        self._steps = Steps(WORTH, note)
+        self.steps = Steps(WORTH, note)
 
     def train(self, stack: Together, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> None:
         """All steps of a task, which then are in the learners."""
         changing = stack.changing
         with torch.no_grad():
             for segment in tables.segments():
-                step = self._steps.get(stack, tables, segment)
+                step = self.steps.get(stack, tables, segment)
                 for i in segment:
                     changing = step(changing, stack.fixed, tables.row(i))
                     progress(i + 1)

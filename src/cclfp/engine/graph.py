@@ -27,7 +27,7 @@ class Graphs:
     """Trains tasks by graphs, kept from task to task. ``note`` is told what cannot be compiled, and why."""
 
     def __init__(self, note: Callable[[str], None] = lambda text: None, worth: float = WORTH) -> None:
-        self._steps = Steps(worth, note)
+        self.steps = Steps(worth, note)
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -36,7 +36,7 @@ class Graphs:
         changing, marks = stack.changing, _Marks(progress)
         with torch.no_grad():
             for segment in tables.segments():
-                step = self._steps.get(stack, tables, segment)
+                step = self.steps.get(stack, tables, segment)
                 if len(segment) < SHORTEST:
                     for i in segment:
                         changing = step(changing, stack.fixed, tables.row(i))
@@ -51,7 +51,7 @@ class Graphs:
 
     def _record(self, stack: Together, step: Step, tables: Tables, segment: range) -> _Recorded:
         shapes = tuple(t.shape for t in tables.tables)
-        key = (self._steps.key(stack, tables, segment), shapes, stack.fixed[0].data_ptr(), id(step))
+        key = (self.steps.key(stack, tables, segment), shapes, stack.fixed[0].data_ptr(), id(step))
         if key not in self._recorded:
             while len(self._recorded) >= KEPT:
                 self._recorded.popitem(last=False)

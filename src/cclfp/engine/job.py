@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +19,13 @@ from filelock import FileLock, Timeout
 from cclfp import metrics
 from cclfp.backbones import make_psi, parse_backbone
 from cclfp.configuration import Configuration, show_value
+from cclfp.engine import eager
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.compiled import first_line
+from cclfp.engine.compiled import first_line, is_known, remember
 from cclfp.engine.environment import code, commit, device_name, pick_device
+from cclfp.engine.precision import autocast_of, computing_in, pick_precision
 from cclfp.engine.replica import Replica
+from cclfp.engine.stack import is_normalised
 from cclfp.errors import InputError
 from cclfp.files import write_atomic
 from cclfp.learner import make
@@ -30,12 +34,15 @@ from cclfp.store import Record, Store
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
 FORMAT = "cclfp checkpoint 1"
-ENOUGH = 10_000  # replica-steps of a cohort that pay for a compiler
+PROBED = 10  # steps that tell how long the eager engine would take
+GRAPH_SECONDS = 3.0  # that it would have to take for a CUDA graph to pay
+COMPILER_SECONDS = {"cold": 20.0, "warm": 5.0}  # that the compiler takes, where it has not or has compiled the same
 REPORT_EVERY = 0.2  # seconds between two reports of progress
 
 Report = Callable[[dict[str, Any]], None]
 JobReport = Callable[[int, dict[str, Any]], None]  # called with the job's number and an event
 Engine = dict[str, Any]  # what a run is trained with: engine, precision, threads, device
+Streams = dict[tuple[int, str], Stream]  # by seed and device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +55,7 @@ class Job:
     device: str  # auto, cpu or cuda
     threads: int
     engine: str = "eager"
+    precision: str = "auto"
     fresh: bool = False
     save: Path | None = None  # where to write the trained learner
     checkpoint_every: float = 30.0  # seconds, at a task's end
@@ -97,7 +105,7 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
         raise InputError(f"checkpoints cannot be kept in {store.checkpoints}: {error}") from error
     said = [functools.partial(report, number) for number in range(len(jobs))]
     records: dict[int, Record] = {}
-    streams: dict[int, Stream] = {}  # by seed
+    streams: Streams = {}
     with contextlib.ExitStack() as locks:
         for number in sorted(range(len(jobs)), key=lambda n: jobs[n].key):  # in one order everywhere: no deadlock
             locks.enter_context(_locked(checkpoint_path(jobs[number], store), said[number]))
@@ -108,13 +116,11 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
                 _remove_checkpoint(checkpoint_path(job, store))
                 said[number]({"event": "done", "record": record})
             else:
-                started[number] = _start(job, len(jobs), checkpoint_path(job, store), streams, said[number])
-        if chosen := [number for number in started if jobs[number].engine == "auto"]:
-            names = sorted({started[number][1]["engine"] for number in chosen})
-            said[chosen[0]]({"event": "note", "text": f"engine: {', '.join(names)}"})
+                started[number] = _start(job, checkpoint_path(job, store), streams, said[number])
+        _choose(jobs, started, streams, said)
         for together in _alike(started):
             replicas, engine = [started[number][0] for number in together], started[together[0]][1]
-            with _threads(engine["threads"]):
+            with _threads(engine["threads"]), computing_in(engine["precision"]):
                 used = _train(replicas, [jobs[n] for n in together], store, engine, [said[n] for n in together])
             for number, replica in zip(together, replicas, strict=True):
                 records[number] = _record(jobs[number], replica, {**engine, "engine": used})
@@ -203,13 +209,8 @@ def _save(replica: Replica, path: Path) -> None:
         raise InputError(f"the run is stored, but its learner cannot be saved as {path}: {error}") from error
 
 
-def _start(
-    job: Job, beside: int, checkpoint: Path, streams: dict[int, Stream], report: Report
-) -> tuple[Replica, Engine]:
-    """A replica at its beginning, or where its checkpoint left it, with the engine it was started with.
-
-    ``beside`` is how many runs there are in its cohort.
-    """
+def _start(job: Job, checkpoint: Path, streams: Streams, report: Report) -> tuple[Replica, Engine]:
+    """A replica at its beginning, or where its checkpoint left it, with the engine it was started with."""
     if checkpoint.exists():
         try:
             return _resume(job, checkpoint, streams, report)
@@ -217,17 +218,63 @@ def _start(
             report({"event": "note", "text": f"starting afresh, the checkpoint cannot be used: {error}"})
             checkpoint.unlink()
     device = pick_device(job.device)
-    engine: Engine = {"engine": job.engine, "precision": "float32", "threads": job.threads, "device": device}
-    replica = _replica(job, engine, streams)
-    if job.engine == "auto":
-        steps = sum(map(replica.steps, range(len(replica.stream.train_rows))))
-        has_buffers = any(True for _ in replica.learner.psi.buffers())  # BatchNorm: stacking convolutions does not pay
-        pays = device == "cpu" and beside * steps >= ENOUGH and not has_buffers
-        engine["engine"] = "compiled" if pays else "eager"
-    return replica, engine
+    precision = pick_precision(job.precision, device)
+    engine: Engine = {"engine": job.engine, "precision": precision, "threads": job.threads, "device": device}
+    return _replica(job, engine, streams), engine
 
 
-def _resume(job: Job, checkpoint: Path, streams: dict[int, Stream], report: Report) -> tuple[Replica, Engine]:
+def _choose(
+    jobs: Sequence[Job], started: dict[int, tuple[Replica, Engine]], streams: Streams, said: Sequence[Report]
+) -> None:
+    """Choose the engine of the runs that leave it open: the one that finishes first, compilation included."""
+    open_ = [number for number, (_, engine) in started.items() if engine["engine"] == "auto"]
+    if not open_:
+        return
+    replica, engine = started[open_[0]]
+    with _threads(engine["threads"]), computing_in(engine["precision"]):
+        probe = _replica(jobs[open_[0]], engine, streams)
+        seconds = len(open_) * sum(map(probe.steps, range(len(probe.stream.train_rows)))) * seconds_a_step(probe)
+    chosen = "eager"
+    if engine["device"] == "cuda":
+        chosen = "graph" if seconds > GRAPH_SECONDS else chosen
+    elif not is_normalised(replica.learner.psi):  # of its convolutions the compiler makes nothing faster
+        cache = "warm" if is_known(_kind(jobs[open_[0]], len(open_))) else "cold"
+        # A compiled cohort takes a third of the time or less.
+        chosen = "compiled" if seconds * 2 / 3 > COMPILER_SECONDS[cache] else chosen
+    for number in open_:
+        started[number][1]["engine"] = chosen
+    said[open_[0]]({"event": "note", "text": f"engine: {chosen} (eager would take about {seconds:.0f} s)"})
+
+
+def _kind(job: Job, replicas: int) -> str:
+    """What the programs of a cohort depend on."""
+    configuration = {**job.configuration.to_dict(), "hyperparameters": None}
+    return json.dumps([configuration, replicas, job.threads, code()], sort_keys=True)
+
+
+def seconds_a_step(replica: Replica) -> float:
+    """How long the eager engine takes a step of a replica, which is of no use after it."""
+    plan = replica.plan()
+    mask = replica.begin_task()
+    began = 0.0
+
+    def progress(step: int) -> None:
+        nonlocal began
+        if step == min(2, len(plan.sizes)):  # the first steps are slower
+            began = _now(replica)
+
+    short = dataclasses.replace(plan, sizes=plan.sizes[: 2 + PROBED])
+    eager.train(replica.learner, replica.stream.train, mask, short, progress)
+    return (_now(replica) - began) / max(1, len(short.sizes) - 2)
+
+
+def _now(replica: Replica) -> float:
+    if replica.learner.device.type == "cuda":
+        torch.cuda.synchronize(replica.learner.device)
+    return time.perf_counter()
+
+
+def _resume(job: Job, checkpoint: Path, streams: Streams, report: Report) -> tuple[Replica, Engine]:
     """The replica and engine of a checkpoint; InputError where they cannot be had now."""
     saved = read_tensors(checkpoint, FORMAT)
     if job.fresh and not saved["fresh"]:
@@ -235,7 +282,7 @@ def _resume(job: Job, checkpoint: Path, streams: dict[int, Stream], report: Repo
     if saved["code"] != code():
         raise InputError(f"it was made with {saved['code']}, this is {code()}")
     engine: Engine = saved["engine"]
-    for name, asked in (("device", job.device), ("engine", job.engine)):
+    for name, asked in (("device", job.device), ("engine", job.engine), ("precision", job.precision)):
         if asked not in ("auto", engine[name]):
             raise InputError(f"it was made with {name} {engine[name]}, not with the {asked} asked for")
     pick_device(engine["device"])
@@ -254,12 +301,13 @@ def _stream(job: Job, device: str) -> Stream:
     return stream.joint() if c.kind.joint else stream
 
 
-def _replica(job: Job, engine: Engine, streams: dict[int, Stream]) -> Replica:
+def _replica(job: Job, engine: Engine, streams: Streams) -> Replica:
     configuration, benchmark = job.configuration, get_benchmark(job.configuration.benchmark)
     with _threads(engine["threads"]):
-        if job.seed not in streams:
-            streams[job.seed] = _stream(job, engine["device"])
-        stream = streams[job.seed]
+        key = job.seed, str(engine["device"])
+        if key not in streams:
+            streams[key] = _stream(job, engine["device"])
+        stream = streams[key]
         hyper: dict[str, Any] = {**configuration.hyperparameters}
         backbone = configuration.backbone or parse_backbone(benchmark.backbone)
         learner = make(
@@ -276,6 +324,9 @@ def _replica(job: Job, engine: Engine, streams: dict[int, Stream]) -> Replica:
             device=engine["device"],
             **hyper,
         )
+    learner.autocast = autocast_of(engine["precision"])
+    if engine["device"] == "cuda":
+        learner.psi.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as its convolutions like it
     return Replica(learner, stream, batch=configuration.batch, epochs=configuration.epochs)
 
 
@@ -317,6 +368,8 @@ def _train(
             for replica, job, report in zip(replicas, jobs, reports, strict=True):
                 _write_checkpoint(replica, job, checkpoint_path(job, store), engine, report)
             last_checkpoint = time.monotonic()
+    if cohort.has_compiled:
+        remember(_kind(jobs[0], len(jobs)))
     return cohort.engine
 
 

@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from cclfp.engine.environment import pick_device
 from cclfp.engine.job import Job, JobReport, do_cohort
 from cclfp.errors import InputError, RunError
 from cclfp.store import Record
 
-LARGEST = 64  # runs in a cohort
+LARGEST = {"cpu": 64, "cuda": 1_000}  # runs in a cohort
 
 
 def do_all(jobs: Sequence[Job], workers: int, report: JobReport) -> list[Record]:
@@ -48,7 +49,7 @@ def cohorts(jobs: Sequence[Job], workers: int) -> list[list[int]]:
         alike.setdefault(json.dumps([kind, alone]), []).append(number)
     parts = []
     for numbers in alike.values():
-        count = max(min(workers, len(numbers)), -(-len(numbers) // LARGEST))
+        count = max(min(workers, len(numbers)), -(-len(numbers) // LARGEST[pick_device(jobs[numbers[0]].device)]))
         parts += [numbers[i::count] for i in range(count)]
     return parts
 

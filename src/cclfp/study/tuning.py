@@ -62,6 +62,7 @@ def tune(
     known: Sequence[Preset] | None = None,
     device: str = "auto",
     engine: str = "auto",
+    precision: str = "auto",
     store: str | Path | None = None,
     report: JobReport = lambda number, event: None,
 ) -> Tuned:
@@ -91,7 +92,13 @@ def tune(
     best: Settings = dataclasses.asdict(METHODS[method].hyper(scenario))
     inherited, grids = _plan(method, benchmark, scenario, known)
     best |= inherited
-    search = _Search(method, benchmark, scenario, report, {"device": device, "engine": engine, "store": store})
+    search = _Search(
+        method,
+        benchmark,
+        scenario,
+        report,
+        {"device": device, "engine": engine, "precision": precision, "store": store},
+    )
     trials: dict[str, Trial] = {}
     deadline = None if budget is None else time.monotonic() + 60 * budget
     searched: list[Grid] = []

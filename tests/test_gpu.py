@@ -18,6 +18,7 @@ from cclfp.engine.precision import autocast_of, computing_in
 from cclfp.engine.replica import Replica
 from cclfp.memory import Examples
 from cclfp.methods import METHODS
+from cclfp.methods.er import ER
 from cclfp.nets import ResNet18
 from cclfp.streams import Stream
 from cclfp.testing import same, toy_psi, toy_stream
@@ -250,7 +251,7 @@ def test_runs_take_turns_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("short_graphs")
 def test_what_cannot_be_recorded_is_said_and_trained_eagerly() -> None:
-    class Peeks(METHODS["er"]):  # type: ignore[misc]
+    class Peeks(ER):
         name = "peeks"
 
         def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cclfp._version import __version__
-from cclfp.cli import data, list_, run, runs, show
+from cclfp.cli import data, list_, report, run, runs, show
 from cclfp.errors import InputError, RunError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("run")(run.run)
 app.command("runs")(runs.runs)
 app.command("list")(list_.list_)
 app.command("show")(show.show)
+app.command("report")(report.report)
 app.add_typer(data.app, name="data")
 
 

@@ -37,8 +37,8 @@ def report(
     from cclfp.store import Store, default_store
 
     path = store or default_store()
-    if store is not None and not path.exists():
-        raise InputError(f"--store {path}: there is no such file; cclfp run --store {path} would make it")
+    if not path.exists():
+        raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
     content, written = write_report(Store(path), out, check_seeds(seeds))
     if json:
         counts = content.counts()

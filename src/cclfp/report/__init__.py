@@ -18,7 +18,7 @@ PNG_SCALE = 2.0
 def write_report(store: Store, out: Path, seeds: Sequence[int] = range(5)) -> tuple[Content, list[Path]]:
     """Write ``index.html``, ``tables/`` and ``figures/`` into a folder, each file whole or not at all.
 
-    The same runs give the same files.
+    The same runs give the same files, byte for byte but for the PDFs, whose parts come in any order.
     """
     from cclfp.report import page
 

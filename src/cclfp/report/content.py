@@ -17,8 +17,8 @@ Column = tuple[str, str]  # a benchmark and a scenario
 BOUND = "joint"  # trains on all tasks at once: an upper bound, not a candidate for the best
 VERDICTS = {
     "within": "within two standard deviations of the paper's number",
-    "above": "above the paper's number by more than that",
-    "below": "below the paper's number by more than that",
+    "above": "above the paper's number by more than two standard deviations",
+    "below": "below the paper's number by more than two standard deviations",
     "unjudged": "one seed only, and no published standard deviation to judge it by",
     "missing": "not trained yet",
 }
@@ -149,6 +149,8 @@ class Chart:
     def notes(self, panel: Panel) -> list[str]:
         """What is to be said below a panel: what it lacks, where the drawing does not show that itself."""
         notes = [panel.note] if panel.note else []
+        if self.kind == "dots" and panel.is_empty:
+            return [*notes, "no runs yet"]
         if self.kind == "bars" or panel.is_empty:
             return notes
         if self.kind == "dots":

@@ -50,10 +50,15 @@
   addEventListener("hashchange", () => asked() && choose(asked(), false));
 
   // The one tooltip.
-  function hide() { tip.hidden = true; }
+  let again = null; // shows it anew after scrolling, where the keyboard asked for it
+  function hide() {
+    tip.hidden = true;
+    again = null;
+  }
   const show = (children, x, y) => {
     tip.replaceChildren(...children);
     tip.hidden = false;
+    again = null;
     const box = tip.getBoundingClientRect();
     const left = x + 14 + box.width > innerWidth - 6 ? x - 14 - box.width : x + 14;
     const top = y + 14 + box.height > innerHeight - 6 ? y - 14 - box.height : y + 14;
@@ -61,7 +66,7 @@
     tip.style.top = Math.max(6, top) + "px";
   };
   addEventListener("keydown", (event) => event.key === "Escape" && hide());
-  addEventListener("scroll", hide, { capture: true, passive: true });
+  addEventListener("scroll", () => (again ? again() : hide()), { capture: true, passive: true });
 
   // Tables: sorting.
   const sort = (table) => {
@@ -122,8 +127,12 @@
       for (const other of cells()) other.tabIndex = other === td ? 0 : -1;
       td.setAttribute("aria-describedby", "tip");
       if (!td.matches(":focus-visible")) return;
-      const box = td.getBoundingClientRect();
-      show(seeds(data.cells[td.dataset.cell]), box.right - 14, box.bottom - 14);
+      const place = () => {
+        const box = td.getBoundingClientRect();
+        show(seeds(data.cells[td.dataset.cell]), box.right - 14, box.bottom - 14);
+        again = place;
+      };
+      place();
     });
     table.addEventListener("focusout", hide);
     table.addEventListener("click", (event) => of(event.target) && open(of(event.target)));
@@ -152,11 +161,11 @@
     const spread = 2 * (std === null ? cell.std || 0 : std), centre = std === null && cell.mean !== null ? cell.mean : mean;
     const ends = [...values, mean, centre - spread, centre + spread];
     const low = Math.min(...ends), high = Math.max(...ends), width = high - low || 1;
-    const x = (value) => 20 + 560 * (value - low) / width;
-    const label = (value, y, text) => draw("text", { x: Math.min(Math.max(x(value), 70), 530), y, class: "mid" }, text);
-    return draw("svg", { viewBox: "0 0 600 64", class: "chart", role: "img", "aria-label": "The seeds beside the paper’s number" },
+    const wide = Math.min(600, innerWidth - 70), x = (value) => 12 + (wide - 24) * (value - low) / width;
+    const label = (value, y, text) => draw("text", { x: Math.min(Math.max(x(value), 70), wide - 70), y, class: "mid" }, text);
+    return draw("svg", { viewBox: `0 0 ${wide} 64`, class: "chart", role: "img", "aria-label": "The seeds beside the paper’s number" },
       draw("rect", { x: x(centre - spread), y: 22, width: x(centre + spread) - x(centre - spread), height: 20, rx: 3, fill: "var(--line)" }),
-      draw("path", { class: "axis", d: `M20 32H580` }),
+      draw("path", { class: "axis", d: `M12 32H${wide - 12}` }),
       draw("path", { d: `M${x(mean)} 18V46`, stroke: "var(--faint)", "stroke-width": 2 }),
       label(mean, 60, `paper ${plusMinus(mean, std)}`),
       ...(cell.mean === null ? [] : [
@@ -164,7 +173,7 @@
         label(cell.mean, 13, `ours ${plusMinus(cell.mean, cell.std)}`)]),
       ...values.map((value) => draw("circle", { cx: x(value), cy: 32, r: 5, class: "mark k-ours" })));
   };
-  const pairs = (values) => make("dl", {}, ...Object.entries(values).flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, String(value))]));
+  const pairs = (values) => make("dl", {}, ...Object.entries(values).map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, String(value)))));
   function open(td) {
     const cell = data.cells[td.dataset.cell];
     hide();
@@ -180,9 +189,10 @@
         copy.textContent = "Selected: press Ctrl+C";
       }
     });
-    const command = make("pre", {}, make("code", {}, cell.command));
+    const words = cell.command.split(" ").flatMap((word) => [make("span", {}, word), " "]);
+    const command = make("pre", {}, make("code", {}, ...words.slice(0, -1)));
     const difference = cell.difference === null ? "" : signed(cell.difference) + ", ";
-    const head = ["seed", "accuracy", "forgetting", "training s", "testing s"].map((text) => make("th", { scope: "col" }, text));
+    const head = ["seed", "accuracy", "forgetting", "train s", "test s"].map((text) => make("th", { scope: "col" }, text));
     const rows = cell.seeds.map((seed) => make("tr", {}, make("th", { scope: "row" }, String(seed[0])), ...seed.slice(1).map((value) => make("td", {}, digits(value)))));
     const table = make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
     const made = cell.seeds.length > 0;
@@ -261,14 +271,21 @@
     svg.addEventListener("pointermove", nearest);
     svg.addEventListener("pointerdown", nearest);
     svg.addEventListener("pointerleave", clear);
-    svg.addEventListener("focus", () => svg.matches(":focus-visible") && (live.textContent = go(axis === "x" ? stops.length - 1 : 0, ...place(axis === "x" ? stops.length - 1 : 0))));
+    const ask = (i) => {
+      const said = go(i, ...place(i));
+      again = () => ask(i);
+      return said;
+    };
+    svg.addEventListener("focus", () => {
+      if (svg.matches(":focus-visible")) live.textContent = ask(axis === "x" ? stops.length - 1 : 0);
+    });
     svg.addEventListener("blur", clear);
     svg.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
       if (!step) return;
       event.preventDefault();
       const next = Math.min(Math.max(at + step, 0), stops.length - 1);
-      live.textContent = go(next, ...place(next));
+      live.textContent = ask(next);
     });
   }
 

@@ -37,7 +37,6 @@ TYPES = {
     "csv": "text/csv;charset=utf-8",
     "tex": "text/x-tex;charset=utf-8",
     "svg": "image/svg+xml",
-    "pdf": "application/pdf",
 }
 
 Files = Mapping[str, bytes]  # by name, such as accuracy.csv
@@ -94,7 +93,7 @@ def _colours() -> str:
 
 def _made(content: Content) -> str:
     runs = f"{content.runs:,} run{'s' * (content.runs != 1)}"
-    return f"{runs}, the last finished on {content.latest}" if content.latest else "no runs yet"
+    return f"From {runs}, the last finished on {content.latest}" if content.latest else "There are no runs yet"
 
 
 def _summary(content: Content) -> str:
@@ -106,7 +105,10 @@ def _summary(content: Content) -> str:
         f"<small>{escape(VERDICTS[name].removeprefix(name))}</small></li>"
         for name, count in counts.items()
     )
-    return f'<div class="bar" role="img" aria-label="Of {tally(counts)}">{bar}</div><ul class="counts">{items}</ul>'
+    seeds, partial = len(content.seeds), sum(0 < e.comparison.n < len(content.seeds) for e in content.entries)
+    note = f"<p><small>{partial} of them from fewer than {seeds} seeds so far.</small></p>" if partial else ""
+    said = f"Of {tally(counts)}"
+    return f'<div class="bar" role="img" aria-label="{said}">{bar}</div><ul class="counts">{items}</ul>{note}'
 
 
 def _table(table: Table, content: Content, files: Files) -> str:
@@ -250,7 +252,7 @@ def _chart(chart: Chart, files: Files) -> str:
         f'<figure class="charts" id="figure-{chart.name}"><h2>{escape(chart.title)}</h2>'
         f'<p class="lead">{escape(chart.caption)}</p>'
         f'<div class="tools">{legend if len(entries) > 1 else "<span></span>"}'
-        f"{_saves(chart.name, ('svg', 'pdf'), files)}</div>"
+        f"{_saves(chart.name, ['svg'], files)}</div>"
         f'<div class="grid">{"".join(_panel(chart, panel) for panel in chart.panels)}</div>'
         f"<details><summary>These numbers as a table</summary>{_numbers(chart)}</details></figure>"
     )
@@ -344,16 +346,22 @@ def _commands(table: Table, content: Content) -> str:
             made = ", ".join(str(content.environments.index(e) + 1) for e in entry.environments)
             c = entry.comparison
             lines.append(
-                f'<tr class="v-{entry.verdict}"><th scope="row">{escape(row_name(table, row))}'
+                f'<tr class="v-{entry.verdict}"><th scope="row">{escape(row_name(table, row))} '
                 f"<small>{escape(title_of(entry.cell.benchmark))}, {entry.cell.scenario}</small></th>"
                 f"<td>{'missing' if c.mean is None else plus_minus(c.mean, c.std)}</td><td>{made or '–'}</td>"
-                f"<td><code>{escape(entry.command(content.seeds))}</code></td></tr>"
+                f"<td><code>{_breakable(entry.command(content.seeds))}</code></td></tr>"
             )
     heads = "".join(f'<th scope="col">{text}</th>' for text in ("number", "ours", "environment", "command"))
     return (
         f'<details open><summary>{escape(table.title)}</summary><div class="scroll"><table class="plain commands">'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"
     )
+
+
+def _breakable(command: str) -> str:
+    """A command that is not broken within an option's dashes."""
+    words = [f'<span class="option">{w}</span>' if w.startswith("--") else w for w in escape(command).split(" ")]
+    return " ".join(words)
 
 
 def _saves(name: str, kinds: Sequence[str], files: Files) -> str:

@@ -36,7 +36,7 @@ STYLES = {
     "joint": Style("#222222", "#eeeeee", "7 3", "plus"),
     "finetune": Style("#6f6f6f", "#a3a3a3", "2 2", "cross"),
     "si": Style("#7d6b00", "#cdbb45", "6 2 2 2", "square"),
-    "lwf": Style("#5a48b5", "#a99cf2", "4 2", "down"),
+    "lwf": Style("#5a48b5", "#a99cf2", "6 2 2 2", "down"),
     "er": Style("#0069a8", "#57b4ea", "", "circle"),
     "gem": Style("#117733", "#55c27c", "", "square"),
     "a-gem": Style("#008c87", "#46cfc3", "5 2", "up"),
@@ -64,6 +64,7 @@ svg.chart text{{font-family:{font};font-size:12px;fill:{faint}}}
 svg.chart .title{{font-size:13px;font-weight:600;fill:{ink}}}
 svg.chart .label{{fill:{ink}}}
 svg.chart .missing{{font-style:italic}}
+svg.chart .value{{fill:{ink};stroke:{paper};stroke-width:3px;paint-order:stroke}}
 svg.chart .end{{text-anchor:end}}
 svg.chart .mid{{text-anchor:middle}}
 svg.chart .grid{{stroke:{line};stroke-width:1;fill:none}}
@@ -200,7 +201,7 @@ def _rows(chart: Chart, panel: Panel) -> Drawing:
     at = [top + ROW * (i + 0.5) for i in range(len(panel.stops))]
     scale = _Scale(_bar_reach(panel) if bars else _reach(panel.series, True), left, right, count=4)
     body = [_text(4, 15, panel.title, "title")]
-    for tick in scale.ticks:
+    for tick in [] if bars and panel.is_empty else scale.ticks:
         body.append(f'<path class="grid" d="M{_n(scale(tick))} {_n(top)}V{_n(bottom)}"/>')
         body.append(_text(scale(tick), bottom + 16, f"{tick:g}", "mid"))
     body.append(_text((left + right) / 2, bottom + 31, chart.value_title, "mid"))
@@ -227,7 +228,7 @@ def _bar(panel: Panel, values: Sequence[Value | None], y: float, scale: _Scale) 
     if len(known) == 1 and known[0][1].std is not None:
         low, furthest = reached - known[0][1].std, reached + known[0][1].std
         body.append(f'<path class="ink whisker" d="M{_n(scale(low))} {_n(y)}H{_n(scale(furthest))}"/>')
-    return [*body, _text(max(scale(furthest), scale(0)) + 5, y + 4, short(reached), "label")]
+    return [*body, _text(max(scale(furthest), scale(0)) + 5, y + 4, short(reached), "value")]
 
 
 def _dots(panel: Panel, values: Sequence[Value | None], y: float, scale: _Scale) -> list[str]:
@@ -311,8 +312,8 @@ def _note_lines(notes: Sequence[str]) -> list[str]:
 
 def _mark(series: Series, x: float, y: float) -> str:
     shape, r = STYLES[series.key].mark, 4.0 if series.key == "ours" else 3.4
-    if series.paper and series.key == "ours":
-        shape = "diamond"
+    if series.paper and series.key == "ours":  # seen around ours
+        shape, r = "diamond", 5.6
     thin = " thin" if shape in ("plus", "cross") else ""
     named = {"x": x, "y": y, "l": x - r, "e": x + r, "t": y - r, "b": y + r, "r": r, "d": 2 * r}
     path = MARKS[shape].format(**{name: _n(value) for name, value in named.items()})

@@ -55,7 +55,7 @@ def labels_of(table: Table, row: Row) -> list[str]:
 def explanation(table: Table, content: Content) -> str:
     """What the numbers and marks mean, in a sentence or two."""
     own = all(entry.cell.published.std is None for entry in table.entries)
-    whose = "our own standard deviations (the paper gives none)" if own else "published standard deviations"
+    whose = "of our own standard deviations (the paper gives none)" if own else "published standard deviations"
     count = len(content.seeds)
     return (
         f"Mean ± standard deviation (%) over {count} seed{'s' * (count != 1)}, the paper's number in brackets. "
@@ -110,7 +110,9 @@ def comma_separated(table: Table, content: Content) -> str:
                 *(f"{value:.4f}" if isinstance(value, float) else value for value in numbers),
                 entry.verdict,
                 "yes" if entry.best else "no",
-                " ".join(f"{record['seed']}:{record['average_accuracy']:.4f}" for record in entry.records),
+                " ".join(
+                    f"{r['seed']}:{r['average_accuracy']:.4f}" for r in entry.records if comparison.mean is not None
+                ),
                 entry.command(content.seeds),
             ]
         )
@@ -121,7 +123,12 @@ def latex(table: Table, content: Content) -> str:
     """A floating table, with ours above the paper's number in every cell."""
     starts = range(0, len(table.columns), PER_LATEX_TABLE)
     parts = ["\n".join(_tabular(table, start, len(content.seeds))) for start in starts]
-    lines = [r"% \usepackage{booktabs}", r"\begin{table*}[t]", r"  \centering", "\n  \\par\\bigskip\n".join(parts)]
+    lines = [
+        r"% \usepackage{booktabs}",
+        r"\begin{table*}[t]",
+        r"  \centering\footnotesize",
+        "\n  \\par\\bigskip\n".join(parts),
+    ]
     caption = explanation(table, content).replace("the paper's number in brackets", "the paper's number below")
     caption = escape_latex(f"{table.title}. {caption}")
     return "\n".join([*lines, f"  \\caption{{{caption}}}", f"  \\label{{tab:{table.name}}}", r"\end{table*}"]) + "\n"
@@ -143,7 +150,7 @@ def _tabular(table: Table, start: int, seeds: int) -> list[str]:
     for row in table.rows:
         entries = row.entries[start : start + PER_LATEX_TABLE]
         if before is not None:
-            lines.append(r"    \midrule" if row.buffer != before.buffer else r"    \addlinespace")
+            lines.append(r"    \midrule" if row.buffer != before.buffer else r"    \addlinespace[2pt]")
         labels = [re.sub(r"\bw\b", "$w$", escape_latex(label)) for label in labels_of(table, row)]
         if before is not None and row.buffer is not None and row.buffer == before.buffer:
             labels[0] = ""
@@ -167,7 +174,7 @@ def _latex_ours(entry: Entry | None, seeds: int) -> str:
 def _latex_papers(entry: Entry | None) -> str:
     if entry is None:
         return ""
-    return rf"{{\footnotesize $({_latex_number(*entry.cell.published, entry.best_published)})$}}"
+    return rf"{{\scriptsize $({_latex_number(*entry.cell.published, entry.best_published)})$}}"
 
 
 def _latex_number(mean: float, std: float | None, bold: bool) -> str:

@@ -127,7 +127,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 def test_every_number_is_that_of_the_runs(full: Store, content: Content) -> None:
     records: dict[str, list[float]] = {}
-    for record in full.records():
+    for record in sorted(full.records(), key=lambda record: int(record["seed"])):
         key = json.dumps([record["configuration"], record["buffer"]])
         records.setdefault(key, []).append(record["average_accuracy"])
     lines = [line for table in content.tables for line in rows_of(comma_separated(table, content))]

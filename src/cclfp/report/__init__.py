@@ -8,6 +8,9 @@ from pathlib import Path
 from cclfp.errors import InputError
 from cclfp.files import write_atomic
 from cclfp.report.content import Content, collect
+from cclfp.report.page import page
+from cclfp.report.svg import figure
+from cclfp.report.tables import comma_separated, latex, markdown
 from cclfp.store import Store
 
 __all__ = ["Content", "collect", "write_report"]
@@ -20,17 +23,17 @@ def write_report(store: Store, out: Path, seeds: Sequence[int] = range(5)) -> tu
 
     The same runs give the same files, byte for byte but for the PDFs, whose parts come in any order.
     """
-    from cclfp.report import page
-
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out}: it is a file, expected a folder to write the report into")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {out}: expected a folder, or the name of one to be made: {error}") from error
     content = collect(store, seeds)
     tables, figures = _tables(content), _figures(content)
     files = {
         **{Path("tables") / name: text for name, text in tables.items()},
         **{Path("figures") / name: picture for name, picture in figures.items()},
-        # The last, so that a page is not older than what lies beside it.
-        Path("index.html"): page.page(content, {**tables, **figures}).encode(),
+        # The last, so that a page is not newer than what lies beside it.
+        Path("index.html"): page(content, {**tables, **figures}).encode(),
     }
     try:
         for name, data in files.items():
@@ -41,8 +44,6 @@ def write_report(store: Store, out: Path, seeds: Sequence[int] = range(5)) -> tu
 
 
 def _tables(content: Content) -> dict[str, bytes]:
-    from cclfp.report.tables import comma_separated, latex, markdown
-
     kinds = {"md": markdown, "csv": comma_separated, "tex": latex}
     return {
         f"{table.name}.{kind}": write(table, content).encode()
@@ -52,9 +53,7 @@ def _tables(content: Content) -> dict[str, bytes]:
 
 
 def _figures(content: Content) -> dict[str, bytes]:
-    import vl_convert
-
-    from cclfp.report.svg import figure
+    import vl_convert  # only needed here
 
     found = {}
     for chart in content.charts:

@@ -29,7 +29,7 @@ from cclfp.configuration import configurations
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.report import collect, write_report
-from cclfp.report.content import Content, seen_so_far
+from cclfp.report.content import Content, exact, seen_so_far
 from cclfp.report.page import page
 from cclfp.report.svg import STYLES, figure, ticks
 from cclfp.report.tables import comma_separated, escape_latex, latex, markdown, signed
@@ -168,7 +168,18 @@ def test_best_is_the_best_of_its_column_joint_aside(content: Content) -> None:
             assert [line for line in column if line["best"] == "yes"] == [
                 line for line in candidates if round(float(line["mean"]), 2) == top
             ]
-    # The paper has one tie, and both are bold.
+
+
+def test_ties_are_both_best_and_joint_never_is(content: Content, tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    joint = cell_of("accuracy", "Joint", "rotated-mnist", "domain", None)
+    others = [cell_of("accuracy", row, "rotated-mnist", "domain") for row in ("ER-Res.", "GEM", "HAL")]
+    accuracies = [80.0, 80.001, 79.999, 79.0]
+    for cell, accuracy in zip([joint, *others], accuracies, strict=True):
+        store.add({**made_up_record(cell, 0), "average_accuracy": accuracy})
+    best = [entry.cell.row for entry in collect(store, [0]).tables[0].entries if entry.best]
+    assert best == ["ER-Res.", "GEM"]
+    # The paper has one tie.
     (accuracy,) = [table for table in content.tables if table.name == "accuracy"]
     tied = [e.cell.method for e in accuracy.entries if e.best_published and e.cell.published.mean == 65.19]
     assert tied == ["ccl-fp", "ccl-fp+"]
@@ -238,7 +249,9 @@ def test_each_command_trains_the_runs_of_its_number(
         assert [made.key(seed) for seed in seeds] == [record["key"] for record in entry.records]
         assert (asked["engine"], asked["device"]) == ("eager", "cpu")
         # Nothing is left to the presets, which may change.
-        assert set(entry.cell.configuration().hyperparameters) <= set(asked["settings"])
+        said = {*entry.cell.configuration().hyperparameters, *(["augment"] if "mnist" not in made.benchmark else [])}
+        assert set(asked["settings"]) == said
+    assert [exact(value) for value in (0.1, 1.0, 1e-5, 0.123456789)] == ["0.1", "1", "1e-05", "0.123456789"]
 
 
 def test_markdown(content: Content) -> None:

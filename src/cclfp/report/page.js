@@ -206,7 +206,6 @@
       ...(made ? [make("h3", {}, "Made with"), ...cell.environments.map(pairs), pairs({ finished: cell.finished })] : []));
     dialog.showModal();
     dialog.scrollTop = 0;
-    dialog.addEventListener("close", () => td.focus(), { once: true });
   }
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
 

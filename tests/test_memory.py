@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cclfp.errors import InputError
 from cclfp.memory import Examples, Memory
+from cclfp.randomness import generator
 from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring, Schedule
 
 CPU = torch.device("cpu")
@@ -52,6 +56,28 @@ def test_slots_do_not_depend_on_how_the_stream_is_cut(size: int, cuts: list[int]
         pieces.append(list(range(start, start + cut)))
         start += cut
     assert contents_by_hand(size, pieces, seed) == contents_by_hand(size, [[i] for i in range(n)], seed)
+
+
+@given(size=st.integers(1, 12), n=st.integers(0, 40), seed=st.integers(0, 99))
+def test_a_reservoir_is_algorithm_r(size: int, n: int, seed: int) -> None:
+    g, held = generator(seed, "memory"), dict[int, int]()
+    for example in range(n):
+        u = torch.rand(1, dtype=torch.float64, generator=g).item()
+        slot = example if example < size else int(u * (example + 1))
+        if slot < size:
+            held[slot] = example
+    reservoir = Reservoir(size, seed)
+    placed = reservoir.place([0] * n)
+    assert {slot: example for example, slot in enumerate(placed) if slot >= 0} == held
+    assert reservoir.written == [held[slot] for slot in range(len(held))]
+
+
+@given(sizes=st.lists(st.integers(0, 50), max_size=8), seed=st.integers(0, 99))
+def test_uniform_numbers_are_the_same_in_one_call_as_in_several(sizes: list[int], seed: int) -> None:
+    one, several = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
+    numbers = torch.rand(sum(sizes), dtype=torch.float64, generator=one).tolist()
+    assert sum([torch.rand(n, dtype=torch.float64, generator=several).tolist() for n in sizes], []) == numbers
+    assert torch.equal(one.get_state(), several.get_state())
 
 
 @given(st.integers(1, 12), st.integers(0, 30), st.integers(0, 15))
@@ -165,6 +191,25 @@ def test_a_ring_holds_the_most_recent_of_each_task_in_equal_shares(
         assert len(ring) == min(size, len(tasks))  # always full
 
 
+@given(
+    size=st.integers(1, 12),
+    tasks=st.lists(st.integers(0, 5), max_size=60),
+    num_tasks=st.none() | st.integers(1, 6),
+    cut=st.integers(1, 9),
+)
+def test_a_ring_takes_tasks_in_any_order(size: int, tasks: list[int], num_tasks: int | None, cut: int) -> None:
+    ring, held = Ring(size, 0, None if num_tasks is None else min(num_tasks, size)), dict[int, int]()
+    for start in range(0, len(tasks), cut):
+        for i, slot in enumerate(ring.place(tasks[start : start + cut])):
+            if slot >= 0:
+                held[slot] = start + i
+    assert ring.place([]) == []
+    assert {task: [held[slot] for slot in slots] for task, slots in ring.slots.items()} == ring_by_hand(
+        size, tasks, ring.num_tasks
+    )
+    assert ring.written == [held[slot] for slot in range(len(held))]
+
+
 def test_a_past_ring_replays_other_tasks_only() -> None:
     ring = PastRing(6, seed=0)
     ring.place([0] * 9)
@@ -195,6 +240,109 @@ def test_every_schedule_is_saved_and_copied_whole(kind: type[Schedule]) -> None:
     assert placed[0] == placed[1] == placed[2]
     settled = [[schedule.is_settled(slot) for slot in range(len(schedule))] for schedule in (ours, other, twin)]
     assert settled[0] == settled[1] == settled[2]
+
+
+class Latest(Schedule):
+    """A schedule of a user's own, which looks at what it holds: each example takes the slot of the oldest."""
+
+    def _slot(self, number: int, task: int) -> int:
+        return number % self.size if len(self) < self.size else self.written.index(min(self.written))
+
+
+class Biased(Reservoir):
+    """A reservoir that replays its first slots."""
+
+    def draw(self, k: int, tasks: Sequence[int] = ()) -> list[int]:
+        return list(range(min(k, len(self))))
+
+
+class Reversed:
+    def place(self, tasks: Sequence[int]) -> list[int]:
+        return super().place(tasks[::-1])  # type: ignore[no-any-return, misc]
+
+
+class ReversedRing(Reversed, Ring):
+    """A ring whose batches come in backwards."""
+
+
+KINDS = (Reservoir, Ring, PastRing, Exemplars, Latest, Biased, ReversedRing)
+
+
+def same_state(a: Schedule, b: Schedule) -> bool:
+    ours, theirs = a.state_dict(), b.state_dict()
+    return ours.keys() == theirs.keys() and all(
+        torch.equal(value, theirs[name]) if isinstance(value, torch.Tensor) else repr(value) == repr(theirs[name])
+        for name, value in ours.items()
+    )
+
+
+@st.composite
+def streams(draw: Any) -> list[tuple[list[int], int]]:
+    """Several trainings: the tasks of their examples, mostly many of one in a row, and the size of a batch."""
+    runs = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), max_size=4)
+    return [
+        ([task for task, n in run for _ in range(n)], batch)
+        for run, batch in draw(st.lists(st.tuples(runs, st.integers(1, 9)), min_size=1, max_size=4))
+    ]
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    kind=st.sampled_from(KINDS),
+    size=st.integers(1, 15),
+    num_tasks=st.none() | st.integers(1, 4),
+    seed=st.integers(0, 99),
+    k=st.integers(0, 18),
+    stream=streams(),
+    between=st.sampled_from(["nothing", "copied", "saved and loaded", "no end of task"]),
+)
+def test_ahead_is_step_by_step(
+    kind: type[Schedule],
+    size: int,
+    num_tasks: int | None,
+    seed: int,
+    k: int,
+    stream: list[tuple[list[int], int]],
+    between: str,
+) -> None:
+    arguments = (size, seed, None if num_tasks is None else min(num_tasks, size))
+    ahead, steps = kind(*arguments), kind(*arguments)
+    for tasks, batch in stream:
+        batches = [tasks[start : start + batch] for start in range(0, len(tasks), batch)]
+        ours = ahead.ahead(np.array(tasks, dtype=np.int64), np.array([len(b) for b in batches], dtype=np.int64), k)
+        assert [table.dtype for table in ours] == [np.int64, bool, np.int64]
+        placed, longest = [], 0
+        for step, of in enumerate(batches):
+            drawn = steps.draw(k, of)
+            longest = max(longest, len(drawn))
+            rest = ours.slots.shape[1] - len(drawn)
+            assert ours.slots[step].tolist() == drawn + [-1] * rest
+            assert ours.settled[step].tolist() == [steps.is_settled(slot) for slot in drawn] + [False] * rest
+            placed += steps.place(of)
+        assert ours.slots.shape == ours.settled.shape == (len(batches), longest)
+        assert ours.placed.tolist() == placed
+        assert same_state(ahead, steps)
+        if between != "no end of task":
+            for schedule in (ahead, steps):
+                schedule.end_task()
+        if isinstance(ahead, Exemplars) and isinstance(steps, Exemplars):
+            for exemplars in (ahead, steps):
+                exemplars.keep(min(size, len(tasks)))
+        if between == "copied":
+            ahead = copy.deepcopy(ahead)
+        elif between == "saved and loaded":
+            state, ahead = ahead.state_dict(), kind(size, seed + 1, arguments[2])
+            ahead.load_state_dict(state)
+
+
+def test_only_what_a_schedule_says_of_its_own_is_done_at_once() -> None:
+    class Named(Reservoir):
+        """Changes nothing that a step does."""
+
+    loops: list[type[Schedule]] = [Latest, Biased, ReversedRing]
+    arrays: list[type[Schedule]] = [Reservoir, Named, Ring, PastRing, Exemplars]
+    assert all(kind.ahead is Schedule.ahead for kind in loops)
+    assert not any(kind.ahead is Schedule.ahead for kind in arrays)
 
 
 def test_settled_is_what_was_there_when_the_last_task_ended() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from cclfp.engine.plan import plan_task
-from cclfp.memory import Memory
+from cclfp.memory import Examples, Memory
 from cclfp.methods import METHODS
 from cclfp.randomness import generator
-from cclfp.schedules import Reservoir
+from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring, Schedule
 from cclfp.testing import Case
+from cclfp.transforms import CropFlip
 
 TASKS = torch.zeros(200, dtype=torch.int64)
 
@@ -52,6 +56,84 @@ def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
     assert len(plan.memory) == min(size, epochs * n) == len(plan.schedule)
     assert set(plan.memory.tolist()) <= set(rows.tolist())
     assert plan.current.tolist() == passed
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    kind=st.sampled_from([None, Reservoir, Ring, PastRing, Exemplars]),
+    size=st.integers(1, 20),
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    batch=st.integers(1, 12),
+    epochs=st.integers(1, 3),
+    replay=st.integers(0, 9),
+    mixed=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_plans_are_what_a_loop_over_the_steps_gives(
+    kind: type[Schedule] | None,
+    size: int,
+    lengths: list[int],
+    batch: int,
+    epochs: int,
+    replay: int,
+    mixed: bool,
+    seed: int,
+) -> None:
+    """Several tasks one after the other, as Replica trains them, from shuffled rows of a stream."""
+    tasks = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    rows = list(torch.randperm(len(tasks), generator=generator(seed, "rows")).split(lengths))
+    if not mixed:
+        rows = [(tasks == task).nonzero().flatten() for task in range(len(lengths))]
+    pool = Examples(tasks, tasks, tasks)
+    memory = None if kind is None else Memory(kind(size, seed), torch.device("cpu"), keeps_task=kind is Exemplars)
+    augment = CropFlip(4)
+
+    def drawn(step: int, n: int) -> Tensor:
+        return augment.draw(n, generator(seed, "augmentation", step))
+
+    for position, part in enumerate(rows):
+        g, twin = (generator(seed, "order", position) for _ in range(2))
+        schedule = None if memory is None else copy.deepcopy(memory.schedule)
+        held = {} if memory is None else dict(enumerate(memory.rows.tolist()))
+        plan = plan_task(part, tasks, batch=batch, epochs=epochs, replay=replay, memory=memory, order=g, augment=drawn)
+        shuffled = [part[torch.randperm(len(part), generator=twin)] for _ in range(epochs)]
+        steps = [now.tolist() for epoch in shuffled for now in epoch.split(batch) if len(now)]
+        assert plan.current.tolist() == sum(steps, [])
+        assert len(plan.sizes) == len(plan.rows) == len(plan.slots) == len(plan.settled) == len(steps)
+        assert plan.rows.shape[1] == max([sum(sizes) for sizes in plan.sizes], default=0)
+        for step, now in enumerate(steps):
+            slots, settled, old = list[int](), list[bool](), list[int]()
+            if schedule is not None:
+                of = tasks[now].tolist()
+                slots = schedule.draw(replay, of)
+                settled = [schedule.is_settled(slot) for slot in slots]
+                old = [held[slot] for slot in slots]
+                for row, slot in zip(now, schedule.place(of), strict=True):
+                    if slot >= 0:
+                        held[slot] = row
+            n = len(now) + len(old)
+            assert plan.sizes[step] == (len(now), len(old))
+            assert plan.rows[step].tolist() == now + old + [-1] * (plan.rows.shape[1] - n)
+            assert plan.slots[step].tolist() == slots + [-1] * (plan.slots.shape[1] - len(old))
+            assert plan.settled[step].tolist() == settled + [False] * (plan.settled.shape[1] - len(old))
+            assert plan.augment is not None
+            assert torch.equal(plan.augment[step, :n], drawn(step, n))
+            assert not plan.augment[step, n:].any()
+        assert plan.memory.tolist() == [held[slot] for slot in range(len(held))]
+        assert (plan.rows.dtype, plan.slots.dtype, plan.memory.dtype) == (torch.int64,) * 3
+        assert plan.settled.dtype == torch.bool
+        if memory is not None and plan.schedule is not None:
+            memory.point_to(pool, plan.memory, plan.schedule, plan.current)
+            if kind is Exemplars:
+                new = min(len(part), size // len(lengths))
+                memory.keep(torch.arange(len(memory)), torch.arange(new))
+            memory.end_task()
+
+
+def test_a_plan_of_the_whole_stream_moves_to_a_device() -> None:
+    plan = Case(METHODS["er"], "class", {}).replica().plan().to(torch.device("meta"))
+    tables = (plan.rows, plan.current, plan.memory, plan.slots, plan.settled)
+    assert {table.device.type for table in tables} == {"meta"}
 
 
 def test_without_memory_nothing_is_replayed() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from cclfp.cli import progress as module
-from cclfp.cli.progress import LiveProgress, PlainProgress, Progress
+from cclfp.cli.progress import LiveProgress, PlainProgress, Progress, duration
 
 JOBS = {"event": "jobs", "names": ["er seed 0", "er seed 1", "er seed 2"], "store": "runs.sqlite"}
 DONE = {"event": "done", "record": {"average_accuracy": 79.123, "seconds": 8.04}}
@@ -46,6 +46,37 @@ def test_all_from_the_store_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         shown.update(-1, {**JOBS, "names": ["er seed 0"]})
         shown.update(0, {"event": "stored", "record": {}})
     assert capsys.readouterr().err == "1 of 1 runs are in the store runs.sqlite: not trained again\n"
+
+
+def test_plain_lines_about_all_of_many_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with PlainProgress() as shown:
+        shown.update(-1, {**JOBS, "weights": [7.0, 1.0, 3.0]})
+        shown.update(0, {"event": "stored", "record": {}})  # is no work
+        shown.update(2, step(3000))  # from a checkpoint
+        now = 100.0
+        shown.update(2, step(4000))  # half a unit of work in 100 s
+        now = 110.0
+        shown.update(2, step(4000))  # too soon to say
+        shown.update(1, DONE)
+        now = 120.0
+        shown.update(2, DONE)
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 3 runs are in the store runs.sqlite: not trained again",
+        "1 of 3 runs done, 1 under way: 50% of the work, 7 min left",
+        "[2/3] er seed 1: 79.12 % in 8.0 s",
+        "[3/3] er seed 2: 79.12 % in 8.0 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5969, "99 min"), (7500, "2 h 5 min")]
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_live_bars_fit_80_columns() -> None:

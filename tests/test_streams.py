@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from cclfp.data import Dataset
+import cclfp
+from cclfp.data import Dataset, dataset_path
+from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.streams import BENCHMARKS, get_benchmark
 from cclfp.streams.domains import permuted, rotate, rotated
@@ -151,6 +157,58 @@ def test_random_class_order_depends_on_the_seed(small_mnist: object) -> None:
     orders = [benchmark.stream("class", seed, "random").classes for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     assert sorted(sum(orders[0], [])) == list(range(10))
+
+
+def test_streams_of_a_dataset_share_its_inputs(small_data: Path) -> None:
+    benchmark = BENCHMARKS["split-mnist"]
+    streams = [
+        benchmark.stream("class", 0),
+        benchmark.stream("task", 1, "random"),
+        benchmark.stream("class", 2).validation(2),
+        benchmark.stream("class", 3).joint(),
+    ]
+    assert len({stream.train.x.data_ptr() for stream in streams}) == 1
+    assert BENCHMARKS["split-cifar10"].stream("class", 0).train.x.shape[1] == 3
+    meta = torch.device("meta")  # a device like another, but for its data
+    copies = [stream.to(meta).train.x for stream in streams]
+    assert copies[0].device == meta
+    assert all(copy is copies[0] for copy in copies)
+    assert streams[0].to(torch.device("cpu")).train.x is streams[0].train.x
+    alive = weakref.ref(copies[0])
+    del copies
+    gc.collect()
+    assert alive() is None  # gone with the last stream that has it
+
+
+def test_a_dataset_that_is_stored_again_is_read_again(
+    small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    benchmark = BENCHMARKS["split-mnist"]
+    first = benchmark.stream("class", 0).train.x
+    path = dataset_path("mnist") / "arrays" / "train_images.npy"
+    other = 255 - np.load(path)
+    path.unlink()  # as a dataset is replaced: what is mapped stays whole
+    np.save(path, other)
+    second = benchmark.stream("class", 0).train.x
+    assert torch.equal(second, 255 - first)
+    (tmp_path / "another").mkdir()
+    (small_mnist / "data").rename(tmp_path / "another" / "data")
+    monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "another"))
+    assert torch.equal(benchmark.stream("class", 0).train.x, second)
+
+
+def test_training_leaves_the_shared_inputs_as_they_are(small_mnist: Path) -> None:
+    stream = BENCHMARKS["split-mnist"].stream("class", 0)
+    learner = cclfp.make(
+        "er", psi=nn.Flatten(), num_classes=10, memory=20, tasks=stream.classes, transform=stream.transform
+    )
+    replica = Replica(learner, stream)
+    replica.advance()
+    replica.advance()
+    part = stream.train.rows(stream.train_rows[2])
+    learner.observe(part.x[:50], part.y[:50], task=2)  # enters the memory, which held rows of the stream
+    stored = np.load(dataset_path("mnist") / "arrays" / "train_images.npy")
+    assert np.array_equal(BENCHMARKS["split-mnist"].stream("class", 0).train.x.numpy(), stored)
 
 
 def test_other_numbers_of_tasks() -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from conftest import Cli
 
+from cclfp.configuration import configurations
 from cclfp.errors import InputError
+from cclfp.experiment import make_jobs
 from cclfp.methods import METHODS
 from cclfp.store import Record, Store
 from cclfp.streams import BENCHMARKS
 from cclfp.study import TABLES, Cell, Published, cells, columns, compare, figures, gather, published, rows
+from cclfp.study.training import cost, longest_first, select, steps
 
 
 def find(table: str, row: str, benchmark: str, scenario: str, buffer: int | None = 200) -> Cell:
@@ -166,3 +170,116 @@ def test_figures_have_the_papers_panels() -> None:
             assert all(scenario in METHODS[method].scenarios() for method in methods)
             assert ("joint" in methods) == (figure.name == "runtime")
             assert len(methods) == (12 if scenario != "domain" else 10) - (figure.name != "runtime")
+
+
+def test_select_and_longest_first(tmp_path: Path) -> None:
+    chosen = select(TABLES, ["rotated-mnist", "split-cifar10"], ["er", "gem"])
+    assert {(c.method, c.benchmark) for c in chosen} == {
+        (method, benchmark) for method in ("er", "gem") for benchmark in ("rotated-mnist", "split-cifar10")
+    }
+    assert len(chosen) == 6 + 12 + 3  # of the accuracy, the buffer and the ablation table
+    jobs = make_jobs([c.configuration() for c in chosen], 2, store=tmp_path / "runs.sqlite")
+    ordered = longest_first(jobs)
+    assert len(ordered) == 2 * (6 + 9)  # a memory of 200, and an ablation without components, are the same runs
+    costs = [cost(job.configuration) for job in ordered]
+    assert costs == sorted(costs, reverse=True)
+    assert (ordered[0].configuration.method, ordered[0].configuration.benchmark) == ("gem", "split-cifar10")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "count"),
+    [("split-mnist", 6000), ("rotated-mnist", 2000), ("split-cifar100", 5000), ("split-tiny-imagenet", 10_000)],
+)
+def test_steps_of_a_run(benchmark: str, count: int) -> None:
+    (configuration,) = configurations(["er"], benchmark)
+    assert steps(configuration) == count
+
+
+def test_every_method_has_a_cost() -> None:
+    for table in TABLES:
+        for cell in cells(table):
+            assert cost(cell.configuration()) > 0
+
+
+QUICK = (
+    "study",
+    "accuracy",
+    "--benchmark",
+    "split-mnist",
+    "--method",
+    "finetune,er",
+    "--seeds",
+    "2",
+    "--engine",
+    "eager",
+)
+
+
+def test_study_trains_what_is_missing_and_prints_it_beside_the_paper(small_mnist: Path, cli: Cli) -> None:
+    cli("run", "er", "split-mnist", "--seeds", "1", "--scenario", "task")
+    plan = cli(*QUICK, "--dry-run", "--json").json
+    assert plan["missing"] == 7
+    assert {(p["method"], p["scenario"]): p["seeds"] for p in plan["plan"]} == {
+        ("er", "class"): [0, 1],
+        ("er", "task"): [1],
+        ("finetune", "class"): [0, 1],
+        ("finetune", "task"): [0, 1],
+    }
+    assert plan["replica_steps"] == 7 * 6000
+    answer = cli(*QUICK)
+    assert answer.code == 0, answer.err
+    assert "1 of 8 runs are in the store" in answer.err
+    assert "[8/8]" in answer.err
+    assert answer.err.count("accuracy table, split-mnist") == 4  # a line a cell
+    assert "Split MNIST, class-incremental, seeds 0,1, %" in answer.out
+    (first, second) = [line for line in answer.out.splitlines() if "ER-Res." in line]
+    assert "76.43 ± 3.08" in first
+    assert "98.77 ± 0.14" in second
+    assert "4 cells: " in answer.out.splitlines()[-1]
+    again = cli(*QUICK, "--json")
+    assert again.err.startswith("8 of 8 runs are in the store")
+    (er,) = [c for c in again.json["cells"] if (c["method"], c["scenario"]) == ("er", "class")]
+    assert er["runs"] == 2
+    assert er["difference"] == pytest.approx(er["mean"] - 76.43)
+    assert f"{er['mean']:.2f} ± {er['std']:.2f}" in first
+    assert "0 runs to train, 0 replica-steps" in cli(*QUICK, "--dry-run").out
+
+
+def test_a_plan_leaves_no_store_behind(cli: Cli, tmp_path: Path) -> None:
+    out = cli("study", "all", "--dry-run", "--store", tmp_path / "runs.sqlite").out
+    assert "runs to train" in out
+    assert not (tmp_path / "runs.sqlite").exists()
+
+
+def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
+    small_mnist: Path, cli: Cli, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    for table in ("ablation", "buffer"):
+        for number, cell in enumerate(cells(table)):
+            if cell.benchmark == "rotated-mnist":
+                store.add(record(cell, 0, 50.0 + number))
+    arguments = ("--benchmark", "rotated-mnist", "--seeds", "1", "--store", store.path)
+    rows_of = lambda out: [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")][1:]  # noqa: E731
+    ablation = rows_of(cli("study", "ablation", *arguments).out)
+    assert [row[0].strip() for row in ablation] == rows("ablation")
+    buffer = rows_of(cli("study", "buffer", *arguments).out)
+    sizes = [200, 500, 1000, 5000]
+    assert [[row[0].strip(), row[1].strip()] for row in buffer] == [[str(s), r] for s in sizes for r in rows("buffer")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["study", "acuracy"], "unknown table 'acuracy'. Did you mean 'accuracy'? Known: accuracy, buffer"),
+        (["study", "buffer", "--method", "si"], "the paper has no number for si in its table buffer"),
+        (["study", "all", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
+        (["study", "all", "--benchmark", "mnist"], "unknown benchmark 'mnist'"),
+        (["study", "all", "--seeds", "0"], "seeds=0"),
+        (["study", "all", "--engine", "warp"], "unknown engine 'warp'"),
+    ],
+)
+def test_refusals(arguments: list[str], message: str, cli: Cli) -> None:
+    answer = cli(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err

@@ -62,6 +62,12 @@ def test_crop_and_flip_equal_a_plain_loop(
     assert torch.equal(images, before)
 
 
+def test_a_table_is_drawn_number_by_number() -> None:
+    numbers = iter(torch.rand(30, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).tolist())
+    wanted = [[int(values * next(numbers)) for values in (9, 9, 2)] for _ in range(10)]
+    assert CropFlip(4).draw(10, torch.Generator().manual_seed(3)).tolist() == wanted
+
+
 def test_every_crop_and_both_sides_are_equally_likely() -> None:
     table = CropFlip(4).draw(90_000, torch.Generator().manual_seed(0))
     for column, values in ((0, 9), (1, 9), (2, 2)):
@@ -190,6 +196,15 @@ def test_the_plan_has_a_row_of_the_table_for_every_example() -> None:
         assert torch.equal(plan.augment[step, :n], augment.draw(n, generator(0, "augmentation", step)))
     tables = [plan.augment[step, :10] for step in range(6)]
     assert not any(torch.equal(a, b) for i, a in enumerate(tables) for b in tables[:i])
+
+
+def test_a_generator_that_is_reused_draws_what_a_fresh_one_does() -> None:
+    ours, reuse = learner(CropFlip(2), seed=5), torch.Generator()
+    for step, n in ((0, 7), (1, 3), (1, 3), (400, 1)):
+        fresh, again = ours.draw_augmentation(step, n), ours.draw_augmentation(step, n, reuse)
+        assert fresh is not None
+        assert again is not None
+        assert torch.equal(fresh, again)
 
 
 def test_save_load_and_go_on_augments_as_if_never_stopped(tmp_path: Any) -> None:

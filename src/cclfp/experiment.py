@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import numbers
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,40 @@ def run(
         validation=validation,
         settings=grid,
     )
+    jobs = make_jobs(
+        chosen,
+        seeds,
+        device=device,
+        threads=threads,
+        engine=engine,
+        store=store,
+        save=save,
+        fresh=fresh,
+        checkpoint_every=checkpoint_every,
+    )
+    varied = [name for name, values in grid.items() if len(values) > 1]
+    report(ABOUT_ALL, {"event": "jobs", "names": [job.label(varied) for job in jobs], "store": str(jobs[0].store)})
+    records = do_jobs(jobs, report)
+    per_configuration = len(jobs) // len(chosen)
+    return [
+        Result(configuration, records[i * per_configuration : (i + 1) * per_configuration])
+        for i, configuration in enumerate(chosen)
+    ]
+
+
+def make_jobs(
+    chosen: Sequence[Configuration],
+    seeds: int | Sequence[int],
+    *,
+    device: str = "auto",
+    threads: int = 1,
+    engine: str = "eager",
+    store: str | Path | None = None,
+    save: str | Path | None = None,
+    fresh: bool = False,
+    checkpoint_every: float = 30.0,
+) -> list[Job]:
+    """A job for every configuration and seed, as :func:`run` takes the other arguments."""
     pick_device(device)
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES)
@@ -145,7 +179,7 @@ def run(
     if len(check_values("checkpoint_every", checkpoint_every)) != 1 or not checkpoint_every >= 0:
         raise InputError(f"checkpoint_every={checkpoint_every}: expected a number of seconds, 0 or more")
     folder = None if save is None else check_folder(Path(save))
-    jobs = [
+    return [
         Job(
             configuration=configuration,
             seed=seed,
@@ -160,19 +194,10 @@ def run(
         for configuration in chosen
         for seed in check_seeds(seeds)
     ]
-    varied = [name for name, values in grid.items() if len(values) > 1]
-    report(ABOUT_ALL, {"event": "jobs", "names": [job.label(varied) for job in jobs], "store": str(jobs[0].store)})
-    dataset = get_benchmark(benchmark).dataset
-    records = _do(jobs, report, lambda: fetch(dataset, listener))
-    per_configuration = len(jobs) // len(chosen)
-    return [
-        Result(configuration, records[i * per_configuration : (i + 1) * per_configuration])
-        for i, configuration in enumerate(chosen)
-    ]
 
 
-def _do(jobs: Sequence[Job], report: JobReport, before_training: Callable[[], object]) -> list[Record]:
-    """Take from the store what it has and do the other jobs."""
+def do_jobs(jobs: Sequence[Job], report: JobReport) -> list[Record]:
+    """Take from the store what it has, get the datasets that the other jobs need and do those."""
     store = Store(jobs[0].store)
     records: dict[int, Record] = {}
     for number, job in enumerate(jobs):
@@ -184,7 +209,8 @@ def _do(jobs: Sequence[Job], report: JobReport, before_training: Callable[[], ob
             report(number, {"event": "note", "text": "its learner was not saved: training again to save it"})
     missing = [number for number in range(len(jobs)) if number not in records]
     if missing:
-        before_training()
+        for dataset in dict.fromkeys(get_benchmark(jobs[n].configuration.benchmark).dataset for n in missing):
+            fetch(dataset, EventListener(functools.partial(report, ABOUT_ALL)))
         workers = _workers(jobs[0])
         done = do_all([jobs[n] for n in missing], workers, lambda i, event: report(missing[i], event))
         records |= dict(zip(missing, done, strict=True))

@@ -19,7 +19,7 @@ from cclfp.memory import Examples, Memory, Replayed
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import Hyperparameters, State
 from cclfp.nets import describe_backbone, linear
-from cclfp.network import Network, Tensors, chunks, load_psi_tensors, psi_mode, psi_tensors, twin
+from cclfp.network import Network, Tensors, chunks, copy_all, load_psi_tensors, psi_mode, psi_tensors, twin
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
 from cclfp.transforms import Augmentation, Transform, describe
@@ -87,6 +87,7 @@ class Learner:
         self.transform = transform
         self.predict_transform = transform if predict_transform is None else predict_transform
         self.augment = augment
+        self.autocast: torch.dtype | None = None  # what psi computes in, where that is not its weights' precision
         self.steps = 0
         self.tasks_done = 0
         self._in_task = False
@@ -264,11 +265,14 @@ class Learner:
                 self._state = self._method.begin_task(*self._model, self._state, self._hyper, self._context())
             self._in_task = True
 
-    def draw_augmentation(self, step: int, n: int) -> Tensor | None:
-        """How the n examples of a step are augmented; the same whether drawn ahead or when the step comes."""
+    def draw_augmentation(self, step: int, n: int, reuse: torch.Generator | None = None) -> Tensor | None:
+        """How the n examples of a step are augmented; the same whether drawn ahead or when the step comes.
+
+        ``reuse`` is a generator to draw with, where many steps are drawn: it is seeded for each.
+        """
         if self.augment is None:
             return None
-        table = self.augment.draw(n, generator(self.seed, "augmentation", step))
+        table = self.augment.draw(n, generator(self.seed, "augmentation", step, reuse=reuse))
         if not isinstance(table, Tensor) or len(table) != n:
             raise InputError(f"augment.draw must give a tensor with a row for each of the {n} examples")
         return table
@@ -321,8 +325,7 @@ class Learner:
         """Go on from what ``steps`` steps made of :attr:`model`."""
         with torch.no_grad():
             for ours, new in ((self._network.params, params), (self._network.buffers, buffers)):
-                if ours:
-                    torch._foreach_copy_(list(ours.values()), [new[name] for name in ours])
+                copy_all(list(ours.values()), [new[name] for name in ours])
         self._state = state
         self.steps += steps
 
@@ -389,7 +392,7 @@ class Learner:
 
     def _bind(self, f: nn.Linear) -> None:
         self.f = f
-        self._network = Network(self.psi, f, self._mode)
+        self._network = Network(self.psi, f, self._mode, self.autocast)
         self._method = self._kind(self._network)
         numbers = {
             name: torch.tensor(value, dtype=f.weight.dtype, device=self.device)

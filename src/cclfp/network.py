@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,13 +25,16 @@ class Network:
 
     The functions work on two twins of psi that share its tensors: one in the mode psi was given in, for training, one
     in eval mode. So psi is trained in place, and its own mode is neither touched nor looked at again.
+
+    With ``autocast`` psi computes in that precision (its weights and features stay as they are); f never does.
     """
 
-    def __init__(self, psi: nn.Module, f: nn.Linear, mode: PsiMode) -> None:
+    def __init__(self, psi: nn.Module, f: nn.Linear, mode: PsiMode, autocast: torch.dtype | None = None) -> None:
         self._train, self._eval = twin(psi), twin(psi).eval()
         for name, module in self._train.named_modules():
             module.training = name in mode["training"]
         self._trainable = mode["trained"]
+        self._autocast = autocast
         # functional_call looks for tied weights anew at every call, which costs as much as a small layer.
         self._tied = len(list(psi.named_parameters(remove_duplicate=False))) > len(list(psi.parameters()))
         self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}
@@ -38,7 +43,12 @@ class Network:
 
     def features(self, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
         """psi(x) in training, and the buffers after it (BatchNorm updates its statistics here and nowhere else)."""
-        buffers = {name: b.clone() for name, b in buffers.items()}
+        if is_transformed():
+            buffers = {name: b.clone() for name, b in buffers.items()}
+        else:
+            new = {name: torch.empty_like(b) for name, b in buffers.items()}
+            copy_all(list(new.values()), list(buffers.values()))
+            buffers = new
         return self._call(self._train, params, buffers, x), buffers
 
     def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
@@ -49,9 +59,72 @@ class Network:
         """f(z): one logit a class."""
         return F.linear(z, params["f.weight"], params["f.bias"])
 
+    def beside(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Begin what needs nothing of what follows; the result waits for it.
+
+        In a CUDA graph the device computes it at the same time as what follows. Elsewhere it is computed now.
+        """
+        here = torch.cuda.current_stream() if torch.cuda.is_available() else None
+        if here is None or is_transformed() or not torch.cuda.is_current_stream_capturing():
+            value = function()
+            return lambda: value
+        there = torch.cuda.Stream(here.device)
+        there.wait_stream(here)
+        with torch.cuda.stream(there):
+            value = function()
+
+        def wait() -> Tensor:
+            torch.cuda.current_stream().wait_stream(there)
+            return value
+
+        return wait
+
     def _call(self, psi: nn.Module, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-        tensors = {name: params[f"psi.{name}"] for name in self._trainable} | buffers
-        return functional_call(psi, tensors, (x,), tie_weights=self._tied)  # type: ignore[no-any-return]
+        own = {name: params[f"psi.{name}"] for name in self._trainable}
+        if self._autocast is None:
+            return functional_call(psi, own | buffers, (x,), tie_weights=self._tied)  # type: ignore[no-any-return]
+        if x.is_cuda and not is_transformed():
+            own = _cast(own, self._autocast)
+        with torch.autocast(x.device.type, self._autocast, cache_enabled=False):
+            z: Tensor = functional_call(psi, own | buffers, (x,), tie_weights=self._tied)
+        return z.to(self.params["f.weight"].dtype)
+
+
+class _Cast(torch.autograd.Function):
+    """Tensors in another precision, all in one go."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        new = [torch.empty_like(t, dtype=dtype) for t in tensors]
+        torch._foreach_copy_(new, list(tensors))
+        ctx.dtype = tensors[0].dtype
+        return tuple(new)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        new = [torch.empty_like(g, dtype=ctx.dtype) for g in grads]
+        torch._foreach_copy_(new, list(grads))
+        return (None, *new)
+
+
+def _cast(params: Tensors, dtype: torch.dtype) -> Tensors:
+    """The matrices and filters of a network, which autocast would cast one by one; the vectors stay."""
+    names = [name for name, p in params.items() if p.ndim > 1 and p.dtype == torch.float32]
+    if not names:
+        return params
+    return params | dict(zip(names, _Cast.apply(dtype, *(params[name] for name in names)), strict=True))
+
+
+def is_transformed() -> bool:
+    """Whether this runs under vmap, torch.func.grad or torch.compile."""
+    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+
+
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy tensors into others: on CUDA all of a dtype in one go, where one by one the launches would cost more."""
+    for dtype in {t.dtype for t in targets}:
+        which = [i for i, t in enumerate(targets) if t.dtype == dtype]
+        torch._foreach_copy_([targets[i] for i in which], [sources[i] for i in which])
 
 
 def chunks(x: Tensor) -> tuple[Tensor, ...]:

@@ -19,14 +19,16 @@ def derived_seed(seed: int, purpose: str, *index: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def generator(seed: int, purpose: str, *index: int) -> torch.Generator:
+def generator(seed: int, purpose: str, *index: int, reuse: torch.Generator | None = None) -> torch.Generator:
     """A CPU generator for ``purpose``: "stream", "initialisation", "order", "replay", "memory", ...
+
+    With ``reuse`` it is that one, seeded anew: cheaper where a generator serves for one short draw.
 
     >>> a, b = generator(0, "replay"), generator(0, "replay")
     >>> bool((torch.rand(3, generator=a) == torch.rand(3, generator=b)).all())
     True
     """
-    return torch.Generator().manual_seed(derived_seed(seed, purpose, *index))
+    return (torch.Generator() if reuse is None else reuse).manual_seed(derived_seed(seed, purpose, *index))
 
 
 @contextlib.contextmanager

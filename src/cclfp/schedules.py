@@ -2,23 +2,47 @@
 
 A schedule never looks at the model: it sees how many examples pass, and of which tasks. So a whole task can be
 scheduled before it is trained. Draws come one by one from their own generators, so that scheduling ahead and step by
-step give the same slots.
+step give the same slots: torch's uniform numbers are the same in one call as in several.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from cclfp.errors import InputError
 from cclfp.randomness import generator
 
 
+class Ahead(NamedTuple):
+    """Many steps of a schedule."""
+
+    slots: np.ndarray  # steps x replayed: the slots each step replays, then -1
+    settled: np.ndarray  # steps x replayed: whether each held then what it held when the last task ended
+    placed: np.ndarray  # the slot each example goes to; -1: not kept, or overwritten at once
+
+
 class Schedule:
-    """Base of all schedules: uniform replay of what is held. ``place`` says what is held."""
+    """Base of all schedules: uniform replay of what is held. ``place`` says what is held.
+
+    A schedule of your own defines ``_slot``, or ``draw`` and ``place``; ``ahead`` then goes through them step by step.
+    """
+
+    def __init_subclass__(cls) -> None:
+        """Who changes what a step does inherits no ``ahead`` that does not know of it."""
+        super().__init_subclass__()
+
+        def depth(name: str) -> int:
+            return next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
+
+        step = ("draw", "place", "is_settled", "__len__", "_slot", "_slots", "_choose")
+        if min(map(depth, step)) < depth("ahead"):
+            cls.ahead = Schedule.ahead  # type: ignore[method-assign]
 
     def __init__(self, size: int, seed: int, num_tasks: int | None = None) -> None:
         self.size = size
@@ -37,7 +61,7 @@ class Schedule:
 
     def place(self, tasks: Sequence[int]) -> list[int]:
         """The slot each of the next examples, of these tasks, goes to; -1: not kept, or overwritten at once."""
-        slots = [self._slot(self.seen + i, task) for i, task in enumerate(tasks)]
+        slots: list[int] = self._slots(np.array(tasks, dtype=np.int64)).tolist()
         for i, slot in enumerate(slots):
             if slot == len(self.written):
                 self.written.append(self.seen + i)
@@ -46,6 +70,20 @@ class Schedule:
         self.seen += len(tasks)
         last = {slot: i for i, slot in enumerate(slots)}
         return [slot if last[slot] == i else -1 for i, slot in enumerate(slots)]
+
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+        """``draw(k)`` and ``place`` for many steps, the i-th of which has the next ``sizes[i]`` examples.
+
+        ``tasks`` has the task of every example.
+        """
+        slots: list[list[int]] = []
+        settled: list[list[bool]] = []
+        placed: list[int] = []
+        for of in np.split(tasks, np.cumsum(sizes)[:-1]) if len(sizes) else []:
+            slots.append(self.draw(k, of.tolist()))
+            settled.append([self.is_settled(slot) for slot in slots[-1]])
+            placed += self.place(of.tolist())
+        return Ahead(_padded(slots, -1), _padded(settled, False), np.array(placed, dtype=np.int64))
 
     def position(self) -> torch.Tensor:
         """Where in its draws the schedule is; ``rewind`` goes back there."""
@@ -65,15 +103,63 @@ class Schedule:
         """The slot of one example, the ``number``-th of all."""
         raise NotImplementedError
 
+    def _slots(self, tasks: np.ndarray) -> np.ndarray:
+        """The slots of the next examples, in the order they are written to; -1: not kept."""
+        slots = [self._slot(self.seen + i, task) for i, task in enumerate(tasks.tolist())]
+        return np.array(slots, dtype=np.int64)
+
     def _choose(self, slots: Sequence[int], k: int) -> list[int]:
         """min(k, all) of the slots, every set of them equally likely (Floyd's algorithm)."""
         n = len(slots)
         k = min(k, n)
         chosen: list[int] = []
-        for top, u in zip(range(n - k, n), _uniform(k, self._draws), strict=True):
+        for top, u in zip(range(n - k, n), _uniform(k, self._draws).tolist(), strict=True):
             i = int(u * (top + 1))
             chosen.append(top if i in chosen else i)
         return [slots[i] for i in chosen]
+
+    def _at_once(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+        """:meth:`ahead` in arrays, where ``_slots`` needs to know of no step and all that is held may be drawn."""
+        slots = self._slots(tasks)
+        return self._passed(slots, sizes, self._choose_often(self._held(slots, sizes), k))
+
+    def _held(self, slots: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """How many slots are filled when each step begins, the examples of all steps going to ``slots``."""
+        after = np.maximum.accumulate(np.concatenate([[len(self)], slots + 1]))  # after so many examples
+        held: np.ndarray = after[np.cumsum(sizes) - sizes]
+        return held
+
+    def _choose_often(self, counts: np.ndarray, k: int) -> np.ndarray:
+        """A line for each count: ``_choose(range(count), k)``, then -1."""
+        ks = np.minimum(k, counts)
+        width = int(ks.max(initial=0))
+        is_drawn = np.arange(width) < ks[:, None]
+        u = np.zeros(is_drawn.shape)
+        u[is_drawn] = _uniform(int(ks.sum()), self._draws)
+        chosen = np.empty((width, len(counts)), dtype=np.int64)
+        for j in range(width):
+            top = counts - ks + j
+            i = (u[:, j] * (top + 1)).astype(np.int64)
+            chosen[j] = np.where((chosen[:j] == i).any(0), top, i)
+        return np.where(is_drawn, chosen.T, -1)
+
+    def _passed(self, slots: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -> Ahead:
+        """Let the examples of many steps pass, which go to ``slots`` while ``drawn`` are replayed."""
+        kept = np.flatnonzero(slots >= 0)
+        new = int(slots.max(initial=-1)) + 1 - len(self)
+        written = np.concatenate([self.written, np.full(max(0, new), self.seen)]).astype(np.int64)
+        until = np.full(len(written), len(slots))  # which example is the first to be written to a slot
+        until[slots[kept][::-1]] = kept[::-1]
+        starts = (np.cumsum(sizes) - sizes)[:, None]
+        settled = (drawn >= 0) & (written[drawn] < self.settled) & (starts <= until[drawn])
+        placed = slots.copy()
+        step = np.repeat(np.arange(len(sizes)), sizes)
+        first, second = _successive(slots)
+        placed[first[step[first] == step[second]]] = -1
+        written[slots[kept]] = self.seen + kept
+        self.written = written.tolist()
+        self.seen += len(slots)
+        return Ahead(drawn, settled, placed)
 
     def __deepcopy__(self, memo: object) -> Schedule:
         twin = object.__new__(type(self))
@@ -111,16 +197,15 @@ class Reservoir(Schedule):
     def __init__(self, size: int, seed: int, num_tasks: int | None = None) -> None:
         super().__init__(size, seed)
         self._places = generator(seed, "memory")
-        self._drawn: list[float] = []
 
-    def place(self, tasks: Sequence[int]) -> list[int]:
-        self._drawn = _uniform(len(tasks), self._places)
-        return super().place(tasks)
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+        return self._at_once(tasks, sizes, k)
 
-    def _slot(self, number: int, task: int) -> int:
-        u = self._drawn[number - self.seen]
-        slot = number if number < self.size else int(u * (number + 1))
-        return slot if slot < self.size else -1
+    def _slots(self, tasks: np.ndarray) -> np.ndarray:
+        numbers = self.seen + np.arange(len(tasks))
+        u = _uniform(len(tasks), self._places)
+        slots = np.where(numbers < self.size, numbers, (u * (numbers + 1)).astype(np.int64))
+        return np.where(slots < self.size, slots, -1)
 
 
 class Ring(Schedule):
@@ -144,19 +229,41 @@ class Ring(Schedule):
         self.num_tasks = num_tasks
         self.slots: dict[int, list[int]] = {}  # task -> its slots, the oldest example's first
 
-    def _slot(self, number: int, task: int) -> int:
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+        return self._at_once(tasks, sizes, k)
+
+    def _slots(self, tasks: np.ndarray) -> np.ndarray:
+        slots = np.empty(len(tasks), dtype=np.int64)
+        start = 0
+        for end in (np.flatnonzero(np.diff(tasks, append=tasks[-1:] + 1)) + 1).tolist():  # of one task in a row
+            task = int(tasks[start])
+            while start < end and not self._takes_turns(task):
+                slots[start] = self._grow(task)
+                start += 1
+            if start < end:  # from here on nothing but the turn changes
+                mine = self.slots[task]
+                slots[start:end] = np.resize(mine, end - start)
+                turn = (end - start) % len(mine)
+                self.slots[task] = mine[turn:] + mine[:turn]
+            start = end
+        return slots
+
+    def _takes_turns(self, task: int) -> bool:
+        """Whether a task has all it may have, so that its next example takes the place of its oldest."""
         mine = self.slots.setdefault(task, [])
-        used = sum(map(len, self.slots.values()))
         share = self.size // max(self.num_tasks or 0, len(self.slots)) or 1
-        if used < self.size and (self.num_tasks is None or len(mine) < share):
-            slot = used
-        elif len(mine) >= share:
-            slot = mine.pop(0)
-        else:
-            others = {other: slots for other, slots in self.slots.items() if other != task}
-            slot = max(others.values(), key=len).pop(0)
-        mine.append(slot)
+        return len(mine) >= share and (self.num_tasks is not None or self._used() == self.size)
+
+    def _grow(self, task: int) -> int:
+        """One more slot for a task: an empty one, else from the task that has most."""
+        slot = self._used()
+        if slot == self.size:
+            slot = max((slots for other, slots in self.slots.items() if other != task), key=len).pop(0)
+        self.slots[task].append(slot)
         return slot
+
+    def _used(self) -> int:
+        return sum(map(len, self.slots.values()))
 
 
 class PastRing(Ring):
@@ -169,6 +276,34 @@ class PastRing(Ring):
         past = sorted(slot for task, slots in self.slots.items() if task not in tasks for slot in slots)
         return self._choose(past, k)
 
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+        known = {task: list(mine) for task, mine in self.slots.items()}
+        slots = self._slots(tasks)
+        owner = np.empty(len(self) + len(tasks), dtype=np.int64)  # slot -> the task of its example, else of its first
+        owner[slots[::-1]] = tasks[::-1]
+        for task, mine in known.items():
+            owner[mine] = task
+        ends, held = np.cumsum(sizes), self._held(slots, sizes)
+        starts = ends - sizes
+        # While all steps are of one task, and no slot passes to it from another, the past stays what it is.
+        previous = owner[slots]
+        first, second = _successive(slots)
+        previous[second] = tasks[first]
+        events = np.cumsum(np.concatenate([[0], (previous != tasks) | (np.diff(tasks, prepend=tasks[:1]) != 0)]))
+        changes = [*range(min(1, len(sizes))), *(np.flatnonzero(events[ends[1:]] > events[starts[:-1]]) + 1).tolist()]
+        spans = list(itertools.pairwise([*changes, len(sizes)]))
+        pasts = []
+        for step, until in spans:
+            past = np.flatnonzero(~np.isin(owner[: held[step]], tasks[starts[step] : ends[step]]))
+            pasts.append(np.append(past, -1))  # what is not drawn (-1) is the last
+            passed = slice(starts[step], ends[until - 1])
+            owner[slots[passed]] = tasks[passed]
+        counts = [len(past) - 1 for (step, until), past in zip(spans, pasts, strict=True) for _ in range(step, until)]
+        drawn = self._choose_often(np.array(counts, dtype=np.int64), k)
+        for (step, until), past in zip(spans, pasts, strict=True):
+            drawn[step:until] = past[drawn[step:until]]
+        return self._passed(slots, sizes, drawn)
+
 
 class Exemplars(Schedule):
     """What a method chose at the end of a task (``Memory.keep``); nothing enters the memory during one."""
@@ -176,13 +311,31 @@ class Exemplars(Schedule):
     def keep(self, n: int) -> None:
         self.written = [-1] * n
 
-    def _slot(self, number: int, task: int) -> int:
-        return -1
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+        return self._at_once(tasks, sizes, k)
+
+    def _slots(self, tasks: np.ndarray) -> np.ndarray:
+        return np.full(len(tasks), -1)
 
 
-def _uniform(n: int, g: torch.Generator) -> list[float]:
+def _uniform(n: int, g: torch.Generator) -> np.ndarray:
     # float64: u * (count + 1) keeps every slot reachable for any stream length.
-    return torch.rand(n, dtype=torch.float64, generator=g).tolist()
+    return torch.rand(n, dtype=torch.float64, generator=g).numpy()
+
+
+def _padded(lines: Sequence[Sequence[Any]], value: Any) -> np.ndarray:
+    """The lines as a table, each filled up to the longest."""
+    width = max(map(len, lines), default=0)
+    table = [[*line, *[value] * (width - len(line))] for line in lines]
+    return np.array(table, dtype=type(value)).reshape(len(lines), width)
+
+
+def _successive(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of examples of which the second is the next to go to the slot of the first."""
+    order = np.argsort(slots, kind="stable")
+    first, second = order[:-1], order[1:]
+    same = slots[first] == slots[second]
+    return first[same], second[same]
 
 
 def _copy_of(g: torch.Generator) -> torch.Generator:

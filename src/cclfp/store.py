@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +98,30 @@ class Store:
 
     def add(self, record: Record) -> None:
         """Keep a finished run's record, in place of an older one of the same run."""
-        values = {name: json.dumps(value) if name in JSON_COLUMNS else value for name, value in record.items()}
-        columns, marks = ", ".join(values), ", ".join(f":{name}" for name in values)
         with self._connect() as database:
-            database.execute(f"INSERT OR REPLACE INTO runs ({columns}) VALUES ({marks})", values)
+            _write(database, record)
+
+    def merge(self, records: Mapping[str, Record]) -> int:
+        """Add the records that are not here yet, all or none of them, and say how many that were.
+
+        They come under the place each was read from, to name it in the refusal of one that is here with another result.
+        """
+        places: dict[str, str] = {}
+        with self._connect() as database:
+            database.execute("BEGIN IMMEDIATE")
+            for place, record in records.items():
+                row = database.execute("SELECT * FROM runs WHERE key = ?", (record["key"],)).fetchone()
+                if row is None:
+                    _write(database, record)
+                    places[record["key"]] = place
+                elif (old := _to_record(row))["accuracy_matrix"] != record["accuracy_matrix"]:
+                    run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
+                    raise InputError(
+                        f"{place}: {run}, gave {_result(record)}, but the same run gave {_result(old)} in "
+                        f"{places.get(record['key'], self.path)}"
+                    )
+            database.execute("COMMIT")
+        return len(places)
 
     def records(self, method: str | None = None, benchmark: str | None = None) -> list[Record]:
         """All finished runs, the oldest first."""
@@ -128,6 +148,16 @@ def _marks(database: sqlite3.Connection) -> tuple[int, int, int]:
     marks = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
     application, version, tables = (database.execute(mark).fetchone()[0] for mark in marks)
     return application, version, tables
+
+
+def _write(database: sqlite3.Connection, record: Record) -> None:
+    values = {name: json.dumps(value) if name in JSON_COLUMNS else value for name, value in record.items()}
+    columns, marks = ", ".join(values), ", ".join(f":{name}" for name in values)
+    database.execute(f"INSERT OR REPLACE INTO runs ({columns}) VALUES ({marks})", values)
+
+
+def _result(record: Record) -> str:
+    return f"{record['average_accuracy']} % (finished {record['finished_at']})"
 
 
 def _to_record(row: sqlite3.Row) -> Record:

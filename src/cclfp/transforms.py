@@ -77,11 +77,11 @@ class CropFlip:
     def __init__(self, padding: int = 4) -> None:
         self.padding = check_whole("padding", padding, at_least=0)
         self.arguments: dict[str, Any] = {"padding": self.padding}
+        self._values = torch.tensor([2.0 * self.padding + 1, 2.0 * self.padding + 1, 2.0], dtype=torch.float64)
 
     def draw(self, n: int, g: torch.Generator) -> Tensor:
         """For each image where the crop begins (down, right; the padding is the image itself), and 1 to mirror it."""
-        values = torch.tensor([2 * self.padding + 1, 2 * self.padding + 1, 2])
-        return (torch.rand(n, 3, dtype=torch.float64, generator=g) * values).long()
+        return torch.rand(n, 3, dtype=torch.float64, generator=g).mul_(self._values).long()
 
     def __call__(self, x: Tensor, table: Tensor) -> Tensor:
         if x.ndim != 4:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cclfp._version import __version__
-from cclfp.cli import data, list_, report, run, runs, show
+from cclfp.cli import data, list_, report, run, runs, show, study, transfer, tune
 from cclfp.errors import InputError, RunError
 
 app = typer.Typer(
@@ -21,10 +21,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("study")(study.study)
+app.command("report")(report.report)
+app.command("tune")(tune.tune)
 app.command("runs")(runs.runs)
 app.command("list")(list_.list_)
 app.command("show")(show.show)
-app.command("report")(report.report)
+app.command("export")(transfer.export)
+app.command("import-runs")(transfer.import_runs)
 app.add_typer(data.app, name="data")
 
 

@@ -8,16 +8,53 @@ from types import TracebackType
 from typing import Any
 
 HEARTBEAT = 10.0  # seconds between two plain lines about runs that are under way
+ALL_HEARTBEAT = 30.0  # and between two about all runs
+MOST_BARS = 16  # of runs that are under way
+
+
+class Work:
+    """How much of the work of all runs is done, and how long the rest will take."""
+
+    def __init__(self, weights: list[float]) -> None:
+        self.weights = weights
+        self.fractions: dict[int, float] = {}
+        self.first: dict[int, float] = {}  # where a run was when it was first heard of: at a checkpoint, perhaps
+        self.began: float | None = None
+
+    def stored(self, number: int) -> None:
+        self.weights[number] = 0.0
+
+    def step(self, number: int, fraction: float) -> None:
+        self.began = time.monotonic() if self.began is None else self.began
+        self.first.setdefault(number, fraction if fraction < 1 else 0.0)
+        self.fractions[number] = fraction
+
+    @property
+    def done(self) -> float:
+        return sum(self.weights[number] * fraction for number, fraction in self.fractions.items())
+
+    @property
+    def total(self) -> float:
+        return sum(self.weights)
+
+    @property
+    def seconds_left(self) -> float | None:
+        here = sum(self.weights[number] * (f - self.first[number]) for number, f in self.fractions.items())
+        if self.began is None or here <= 0:
+            return None
+        return (time.monotonic() - self.began) * (self.total - self.done) / here
 
 
 class Progress:
     """Takes the events of numbered runs (``update``) and shows them; ``step`` and ``finish`` are about one run.
 
-    ``data`` is about a step of getting a dataset, which comes before all runs.
+    ``data`` is about a step of getting a dataset, which comes before all runs. Where the runs are many and of several
+    kinds, the first event has ``weights``, how much work each is, and what is shown is about all of them.
     """
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.work: Work | None = None
         self.done = self.stored = 0
         self.store = ""
 
@@ -29,20 +66,28 @@ class Progress:
 
     def update(self, number: int, event: dict[str, Any]) -> None:
         if event["event"] == "jobs":
-            self.names, self.store = event["names"], event["store"]
+            self._say_stored()
+            self.names, self.store, self.done = event["names"], event["store"], 0
+            self.work = Work(list(event["weights"])) if "weights" in event else None
             self.begin()
         elif event["event"] == "data":
             self.data(event["what"], event["done"], event["total"], event["unit"])
         elif event["event"] == "stored":
             self.stored += 1
+            if self.work is not None:
+                self.work.stored(number)
         elif event["event"] == "note":
             self.say(f"{self.names[number]}: {event['text']}" if number >= 0 else event["text"])
         elif event["event"] == "step":
             self._say_stored()
+            if self.work is not None:
+                self.work.step(number, event["step"] / event["steps"])
             self.step(number, event)
         elif event["event"] == "done":
             self._say_stored()
             self.done += 1
+            if self.work is not None:
+                self.work.step(number, 1.0)
             record = event["record"]
             self.finish(number)
             result = f"{record['average_accuracy']:.2f} % in {record['seconds']:.1f} s"
@@ -73,6 +118,7 @@ class PlainProgress(Progress):
         self.started: dict[int, tuple[float, int]] = {}  # run -> when it was first heard of, and at which step
         self.said: dict[int, float] = {}
         self.said_of_data: dict[str, float] = {}
+        self.said_of_all: float | None = None
 
     def data(self, what: str, done: int, total: int, unit: str) -> None:
         now = time.monotonic()
@@ -83,6 +129,9 @@ class PlainProgress(Progress):
 
     def step(self, number: int, event: dict[str, Any]) -> None:
         now = time.monotonic()
+        if self.work is not None:
+            self._say_all(now)
+            return
         began, first = self.started.setdefault(number, (now, event["step"]))
         if now - self.said.setdefault(number, now) < HEARTBEAT or event["step"] == first:
             return
@@ -94,6 +143,16 @@ class PlainProgress(Progress):
             f"{self.names[number]}: task {event['task']}/{event['tasks']}, step {event['step']:,}/{event['steps']:,}, "
             f"{rate:,.0f} steps/s, {left:.0f} s left{so_far}"
         )
+
+    def _say_all(self, now: float) -> None:
+        assert self.work is not None
+        self.said_of_all = now if self.said_of_all is None else self.said_of_all
+        if now - self.said_of_all >= ALL_HEARTBEAT and (left := self.work.seconds_left) is not None:
+            self.said_of_all = now
+            under_way = sum(fraction < 1 for fraction in self.work.fractions.values())
+            share = self.work.done / self.work.total
+            runs = f"{self.done} of {len(self.names)} runs done, {under_way} under way"
+            self.say(f"{runs}: {share:.0%} of the work, {duration(left)} left")
 
     def finish(self, number: int) -> None:
         self.started.pop(number, None)
@@ -141,6 +200,8 @@ class LiveProgress(Progress):
         self.bars.console.print(line, highlight=False, markup=False)
 
     def begin(self) -> None:
+        if self.all is not None:  # these are more runs of the same command
+            self.bars.remove_task(self.all)
         self.all = self._bar("all runs", None, "")
 
     def data(self, what: str, done: int, total: int, unit: str) -> None:
@@ -151,14 +212,15 @@ class LiveProgress(Progress):
             self.bars.remove_task(self.of_data.pop(what))
 
     def step(self, number: int, event: dict[str, Any]) -> None:
-        if number not in self.of_run:
+        if number not in self.of_run and len(self.of_run) < MOST_BARS:
             self.of_run[number] = self._bar(self.names[number], event["steps"], "steps")
-        self.bars.update(
-            self.of_run[number],
-            completed=event["step"],
-            detail=f"task {event['task']}/{event['tasks']} step {event['step']}/{event['steps']}",
-            accuracy="" if event["accuracy"] is None else f", {event['accuracy']:.1f} %",
-        )
+        if number in self.of_run:
+            self.bars.update(
+                self.of_run[number],
+                completed=event["step"],
+                detail=f"task {event['task']}/{event['tasks']} step {event['step']}/{event['steps']}",
+                accuracy="" if event["accuracy"] is None else f", {event['accuracy']:.1f} %",
+            )
         self.fractions[number] = event["step"] / event["steps"]
         self._update_all()
 
@@ -172,12 +234,22 @@ class LiveProgress(Progress):
         return self.bars.add_task(description, total=total, detail="", accuracy="", unit=unit)  # no markup in it
 
     def _update_all(self) -> None:
-        completed = self.done + sum(self.fractions.values())
-        self.bars.update(self.all, total=len(self.names), completed=completed, detail=f"{self.done}/{len(self.names)}")
+        completed, total = self.done + sum(self.fractions.values()), float(len(self.names))
+        if self.work is not None:
+            completed, total = self.work.done, self.work.total
+        self.bars.update(self.all, total=total, completed=completed, detail=f"{self.done}/{len(self.names)}")
 
 
 def _amount(done: int, total: int, unit: str) -> str:
     return f"{done:,}/{total:,} {unit}" if total else f"{done:,} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """For people who wait: ``45 s``, ``12 min``, ``2 h 5 min``."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def progress() -> Progress:

@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
-from cclfp.cli.output import JsonOption, print_json
+from cclfp.cli.output import JsonOption, StoreOption, print_json
+from cclfp.cli.run import parse_seeds
 from cclfp.errors import InputError
 
 
 def report(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into, made where there is none.")],
-    store: Annotated[
-        Path | None,
-        typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds a number is the mean of: 0, 1, 2, ...")] = 5,
+    store: StoreOption = None,
+    seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
     json: JsonOption = False,
 ) -> None:
     """Write the paper's tables and figures with the store's runs beside the published numbers.
@@ -31,6 +29,8 @@ def report(
 
     cclfp report --out report/ --store runs.sqlite --seeds 3
     """
+    chosen_seeds = parse_seeds(seeds)
+
     from cclfp.experiment import check_seeds
     from cclfp.report import write_report
     from cclfp.report.tables import tally
@@ -39,7 +39,7 @@ def report(
     path = store or default_store()
     if not path.exists():
         raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
-    content, written = write_report(Store(path), out, check_seeds(seeds))
+    content, written = write_report(Store(path), out, check_seeds(chosen_seeds))
     if json:
         counts = content.counts()
         print_json(

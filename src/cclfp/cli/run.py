@@ -145,7 +145,7 @@ def run(
         settings, benchmark = [benchmark, *(settings or [])], None
     names = [name.strip() for name in method.split(",") if name.strip()]
     values = _parse_settings(settings or [])
-    chosen_seeds = _parse_seeds(seeds)
+    chosen_seeds = parse_seeds(seeds)
 
     from cclfp.cli.progress import progress
     from cclfp.experiment import run
@@ -238,7 +238,7 @@ def _parse_settings(settings: list[str]) -> dict[str, list[float | str]]:
     return parsed
 
 
-def _parse_seeds(seeds: str) -> int | list[int]:
+def parse_seeds(seeds: str) -> int | list[int]:
     try:
         return [int(seed) for seed in seeds.split(",") if seed.strip()] if "," in seeds else int(seeds)
     except ValueError as error:

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cclfp.cli.output import JsonOption, hyperparameters, number, print_json, print_table
+from cclfp.cli.output import JsonOption, StoreOption, hyperparameters, number, print_json, print_table
 from cclfp.errors import unknown
+
+MethodOption = Annotated[str | None, typer.Option(help="Only this method.", show_default=False)]
+BenchmarkOption = Annotated[str | None, typer.Option(help="Only this benchmark.", show_default=False)]
 
 
 def runs(
-    store: Annotated[
-        Path | None,
-        typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
-    ] = None,
-    method: Annotated[str | None, typer.Option(help="Only this method.", show_default=False)] = None,
-    benchmark: Annotated[str | None, typer.Option(help="Only this benchmark.", show_default=False)] = None,
+    store: StoreOption = None,
+    method: MethodOption = None,
+    benchmark: BenchmarkOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the finished runs in a store, the oldest first."""
     from cclfp.backbones import show_backbone
     from cclfp.configuration import PROTOCOL, USUAL
-    from cclfp.methods import METHODS
-    from cclfp.store import Store, default_store
-    from cclfp.streams.benchmarks import benchmark_names
 
-    path = store or default_store()
-    records = Store(path).records(method, benchmark) if path.exists() else []
-    for kind, name, known in (("method", method, METHODS), ("benchmark", benchmark, benchmark_names())):
-        if name is not None and not records and name not in known:
-            raise unknown(kind, name, known)
+    path, records = stored_runs(store, method, benchmark)
     if json:
         print_json({"store": str(path), "runs": records})
         return
@@ -64,3 +57,17 @@ def runs(
             ]
         )
     print_table(columns, rows, str(path))
+
+
+def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[dict[str, Any]]]:
+    """Where the store is, and those of its records that the filters leave."""
+    from cclfp.methods import METHODS
+    from cclfp.store import Store, default_store
+    from cclfp.streams.benchmarks import benchmark_names
+
+    path = store or default_store()
+    records = Store(path).records(method, benchmark) if path.exists() else []
+    for kind, name, known in (("method", method, METHODS), ("benchmark", benchmark, benchmark_names())):
+        if name is not None and not records and name not in known:
+            raise unknown(kind, name, known)
+    return path, records

@@ -57,18 +57,13 @@ def is_cached(name: str) -> bool:
 
 
 def load_dataset(name: str) -> Dataset:
-    """A dataset as tensors, got first where it is not here yet."""
+    """A dataset as tensors, got first where it is not here yet.
+
+    They are the same tensors every time, for as long as the files are the same: write to none of them.
+    """
     fetch(name)
-    source, arrays = get_dataset(name), _read(name)
-    return Dataset(
-        train_images=torch.from_numpy(arrays["train_images"]),
-        train_labels=torch.from_numpy(arrays["train_labels"].astype(np.int64)),
-        test_images=torch.from_numpy(arrays["test_images"]),
-        test_labels=torch.from_numpy(arrays["test_labels"].astype(np.int64)),
-        classes=source.classes,
-        mean=source.mean,
-        std=source.std,
-    )
+    source = get_dataset(name)
+    return Dataset(**_tensors(name, _stamp(name)), classes=source.classes, mean=source.mean, std=source.std)
 
 
 def fetch(name: str, listener: Listener | None = None) -> Path:
@@ -169,6 +164,26 @@ def _read(name: str) -> Arrays:
         raise DataError(
             f"the stored {name} cannot be read ({error}). Remove {_arrays_path(name)} and run: cclfp data fetch {name}"
         ) from error
+
+
+Stamp = tuple[tuple[Path, int, int, int], ...]
+
+
+def _stamp(name: str) -> Stamp:
+    """What tells the files of a dataset from others that were in their place."""
+    with _readable(name):
+        paths = [_arrays_path(name).absolute() / f"{array}.npy" for array in ARRAYS]
+        return tuple((path, (at := path.stat()).st_ino, at.st_size, at.st_mtime_ns) for path in paths)
+
+
+@functools.lru_cache(maxsize=4)  # one a dataset that ships with the package
+def _tensors(name: str, stamp: Stamp) -> dict[str, Tensor]:
+    """The stored arrays as tensors: images as they are mapped, labels as int64."""
+    arrays = _read(name)
+    return {
+        array: torch.from_numpy(values.astype(np.int64) if array.endswith("labels") else values)
+        for array, values in arrays.items()
+    }
 
 
 def _read_sums(name: str) -> dict[str, str]:

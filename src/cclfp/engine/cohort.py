@@ -12,7 +12,7 @@ from cclfp.engine import eager
 from cclfp.engine.compiled import Programs, first_line
 from cclfp.engine.plan import Plan
 from cclfp.engine.replica import Replica
-from cclfp.engine.stack import Stack, Tables
+from cclfp.engine.stack import Tables, together
 from cclfp.scenarios import ClassMask
 
 Progress = Callable[[int], None]
@@ -65,13 +65,12 @@ class Cohort:
             return False
         try:
             tables = Tables(plans, [replica.stream.train for replica in self.replicas], self._offsets)
-            stack = Stack([replica.learner for replica in self.replicas], masks, self._pool)
-            stack.check(tables)
+            stack = together([replica.learner for replica in self.replicas], masks, self._pool)
+            self._programs.train(stack, tables, progress)
         except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
             self._note(f"its replicas cannot be stacked ({first_line(error)}): going on eagerly")
             self._programs = None
             return False
-        self._programs.train(stack, tables, progress)
         return True
 
 

@@ -1,79 +1,122 @@
-"""The compiled engine: one step of all replicas as one program, made by torch's compiler."""
+"""The compiled engine: a step of many replicas as one program, made by torch's compiler."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cclfp.engine.stack import Stack, Tables
-
-Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]
+from cclfp.engine.stack import Compile, Step, Tables, Together
 
 WORTH = 3_000  # replica-steps of one kind that pay for a program: it takes the compiler about ten seconds
 LONGEST = 1_500  # operations of a step; the compiler's time grows with them
 
 
-class Programs:
-    """Steps by the shapes they are for, kept from task to task. Those that are used enough are compiled.
+class Steps:
+    """Functions that take steps, by the shapes they are for, kept from task to task.
 
-    ``note`` is told what cannot be compiled, and why.
+    Those that are used for ``worth`` replica-steps or more are compiled. ``note`` is told what cannot be, and why.
     """
 
-    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, worth: float, note: Callable[[str], None]) -> None:
+        self.worth = worth
         self._note = note
-        self._compiled: dict[Hashable, Step | None] = {}  # None: cannot be
+        self._steps: dict[Hashable, Step] = {}
+        self._programs: dict[Hashable, Step] = {}
         self._used: Counter[Hashable] = Counter()  # replica-steps
         self._failed = False  # the compiler: it is not asked again
 
-    def train(self, stack: Stack, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> None:
+    def key(self, stack: Together, tables: Tables, segment: range) -> Hashable:
+        """What steps must have in common to be taken by the same function."""
+        tensors = [*stack.changing, *stack.fixed, *tables.row(segment[0])]
+        shapes = ((t.shape, t.stride(), t.dtype) for t in tensors)
+        return (stack.structure, tables.sizes[segment[0]][0], *shapes)
+
+    def get(self, stack: Together, tables: Tables, segment: range) -> Step:
+        """A function for the steps of a segment."""
+        key = self.key(stack, tables, segment)
+        self._used[key] += len(segment) * len(stack.learners)
+        compiled = self._used[key] >= self.worth and not self._failed
+        mine = (key, compiled, *map(id, stack.learners))
+        if mine not in self._steps:
+            compile = self._compiler(key) if compiled else None
+            try:
+                self._steps[mine] = stack.stepper(tables, segment[0], compile)
+            except NotCompiled as reason:
+                self._note(f"not compiled: {reason}")
+                self._failed = True
+                return self.get(stack, tables, segment)
+        return self._steps[mine]
+
+    def _compiler(self, key: Hashable) -> Compile:
+        def compile(step: Step, *arguments: list[Tensor]) -> Step:
+            if key not in self._programs:
+                self._programs[key] = program(step, *arguments)
+            return self._programs[key]
+
+        return compile
+
+
+class NotCompiled(Exception):
+    """A step that the compiler cannot do, or should not."""
+
+
+def program(step: Step, *arguments: list[Tensor]) -> Step:
+    """The step, compiled for arguments of these shapes."""
+    try:
+        # Traced to plain tensor operations first: the compiler then sees no Python, of ours or of a user's method.
+        graph = make_fx(step, decomposition_table=DECOMPOSED)(*arguments)
+        if len(graph.graph.nodes) > LONGEST:
+            raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {LONGEST:,}")
+        compiled: Step = torch.compile(graph, dynamic=False, fullgraph=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the compiler's own, about itself
+            changing, *others = arguments
+            compiled([t.clone() for t in changing], *others)
+    except NotCompiled:
+        raise
+    except Exception as error:  # no compiler on this machine, or one that fails on this step
+        raise NotCompiled(f"the compiler failed: {first_line(error)}") from error
+    return compiled
+
+
+def _distances(a: Tensor, b: Tensor, p: float, mode: int | None) -> Tensor:
+    return (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1).sqrt()
+
+
+def _distances_backward(grad: Tensor, a: Tensor, b: Tensor, p: float, distances: Tensor) -> Tensor:
+    share = torch.where(distances == 0, 0, grad / distances)
+    return (share.unsqueeze(-1) * (a.unsqueeze(-2) - b.unsqueeze(-3))).sum(-2)
+
+
+# The compiler calls torch's own kernels for these, one pair of rows at a time; written out it makes one loop of them.
+DECOMPOSED: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._cdist_forward.default: _distances,
+    torch.ops.aten._cdist_backward.default: _distances_backward,
+}
+
+
+class Programs:
+    """Trains tasks by compiled programs."""
+
+    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
+        self._steps = Steps(WORTH, note)
+
+    def train(self, stack: Together, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> None:
         """All steps of a task, which then are in the learners."""
         changing = stack.changing
         with torch.no_grad():
             for segment in tables.segments():
-                step = self._step(stack, changing, tables, segment)
+                step = self._steps.get(stack, tables, segment)
                 for i in segment:
-                    changing = step(changing, stack.fixed, list(tables.row(i)))
+                    changing = step(changing, stack.fixed, tables.row(i))
                     progress(i + 1)
         stack.put_back(changing, len(tables.sizes))
-
-    def _step(self, stack: Stack, changing: list[Tensor], tables: Tables, segment: range) -> Step:
-        current, row = tables.sizes[segment[0]][0], list(tables.row(segment[0]))
-
-        def plain(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
-            return stack.step(changing, fixed, row, current)
-
-        shapes = ((t.shape, t.stride(), t.dtype) for t in [*changing, *stack.fixed, *row])
-        key = (stack.structure, current, *shapes)
-        self._used[key] += len(segment) * len(stack.learners)
-        if key not in self._compiled and self._used[key] >= WORTH:
-            self._compiled[key] = self._compile(plain, changing, stack.fixed, row)
-        compiled = self._compiled.get(key)
-        return plain if compiled is None else compiled
-
-    def _compile(self, plain: Step, *arguments: list[Tensor]) -> Step | None:
-        if self._failed:
-            return None
-        try:
-            # Traced to plain tensor operations first: the compiler then sees no Python, of ours or of a user's method.
-            graph = make_fx(plain)(*arguments)
-            if len(graph.graph.nodes) > LONGEST:
-                self._note(f"not compiled: a step is {len(graph.graph.nodes):,} operations, above {LONGEST:,}")
-                return None
-            step: Step = torch.compile(graph, dynamic=False, fullgraph=True)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the compiler's own, about itself
-                changing, *others = arguments
-                step([t.clone() for t in changing], *others)
-        except Exception as error:  # noqa: BLE001  no compiler on this machine, or one that fails on this step
-            self._note(f"not compiled, the compiler failed: {first_line(error)}")
-            self._failed = True
-            return None
-        return step
 
 
 def first_line(error: Exception) -> str:

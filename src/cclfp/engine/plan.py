@@ -9,13 +9,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from cclfp.memory import Memory
-from cclfp.schedules import Schedule
+from cclfp.schedules import Ahead, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Plan:
 
     rows: Tensor  # steps x (batch + replay): a step's current rows, then its replayed rows, then -1
     sizes: list[tuple[int, int]]  # how many current and how many replayed examples a step has
+    current: Tensor  # the rows of the task, in the order they are trained
     memory: Tensor  # the row in each filled slot after the last step
     schedule: Schedule | None  # the memory's schedule after the last step
     slots: Tensor  # steps x replay: the slot of each replayed example, then -1
@@ -32,13 +33,8 @@ class Plan:
 
     def to(self, device: torch.device) -> Plan:
         augment = None if self.augment is None else self.augment.to(device)
-        tables = {name: getattr(self, name).to(device) for name in ("rows", "memory", "slots", "settled")}
+        tables = {name: getattr(self, name).to(device) for name in ("rows", "current", "memory", "slots", "settled")}
         return dataclasses.replace(self, **tables, augment=augment)
-
-    @property
-    def current(self) -> Tensor:
-        """The rows of the task, in the order they are trained."""
-        return torch.cat([self.rows[step, :current] for step, (current, _) in enumerate(self.sizes)])
 
 
 def plan_task(
@@ -59,55 +55,58 @@ def plan_task(
 
     Nothing is changed: the plan has a schedule of its own, which the memory takes over at the task's end.
     """
-    schedule = copy.deepcopy(memory.schedule) if memory is not None else None
-    held = dict(enumerate(memory.rows.tolist())) if memory is not None else {}
-    task_of = tasks.tolist()
-    steps: list[list[int]] = []
-    sizes: list[tuple[int, int]] = []
-    slots: list[list[int]] = []
-    settled: list[list[bool]] = []
-    for _ in range(epochs):
-        shuffled = rows[torch.randperm(len(rows), generator=order)].tolist()
-        for start in range(0, len(shuffled), batch):
-            current = shuffled[start : start + batch]
-            drawn: list[int] = []
-            replayed: list[int] = []
-            if schedule is not None:
-                of = [task_of[row] for row in current]
-                drawn = schedule.draw(replay, of)
-                replayed = [held[slot] for slot in drawn]
-                settled.append([schedule.is_settled(slot) for slot in drawn])
-                for row, slot in zip(current, schedule.place(of), strict=True):
-                    if slot >= 0:
-                        held[slot] = row
-            slots.append(drawn)
-            steps.append(current + replayed)
-            sizes.append((len(current), len(replayed)))
-    table = _padded(steps, -1, torch.int64)
+    current = torch.cat([rows[torch.randperm(len(rows), generator=order)] for _ in range(epochs)]).numpy()
+    batches = np.tile(np.diff([*range(0, len(rows), batch), len(rows)]), epochs)
+    schedule, held = None, np.empty(0, dtype=np.int64)
+    ahead = Ahead(np.empty((len(batches), 0), np.int64), np.empty((len(batches), 0), bool), np.full(len(current), -1))
+    if memory is not None:
+        schedule, held = copy.deepcopy(memory.schedule), memory.rows.cpu().numpy()
+        ahead = schedule.ahead(tasks.cpu().numpy()[current], batches, replay)
+    is_replayed = ahead.slots >= 0
+    replayed = is_replayed.sum(1)
+    sizes = batches + replayed
+    table = np.full((len(batches), sizes.max(initial=0)), -1)
+    column = np.arange(table.shape[1])
+    is_current = column < batches[:, None]
+    table[is_current] = current
+    began = np.broadcast_to((np.cumsum(batches) - batches)[:, None], is_replayed.shape)
+    table[(column < sizes[:, None]) & ~is_current] = _rows(
+        ahead.slots[is_replayed], began[is_replayed], ahead.placed, held, current
+    )
+    filled = np.arange(max(len(held), ahead.placed.max(initial=-1) + 1))
     return Plan(
-        rows=table,
-        sizes=sizes,
-        memory=torch.tensor([held[slot] for slot in range(len(held))], dtype=torch.int64),
+        rows=torch.from_numpy(table),
+        sizes=list(zip(batches.tolist(), replayed.tolist(), strict=True)),
+        current=torch.from_numpy(current),
+        memory=torch.from_numpy(_rows(filled, np.array(len(current)), ahead.placed, held, current)),
         schedule=schedule,
-        slots=_padded(slots, -1, torch.int64),
-        settled=_padded(settled or slots, False, torch.bool),
+        slots=torch.from_numpy(ahead.slots),
+        settled=torch.from_numpy(ahead.settled),
         augment=_tables(sizes, table.shape[1], augment),
     )
 
 
-def _padded(lines: list[list[Any]], value: Any, dtype: torch.dtype) -> Tensor:
-    """The lines as a table, each filled up to the longest."""
-    width = max(map(len, lines), default=0)
-    table = [line + [value] * (width - len(line)) for line in lines]
-    return torch.tensor(table, dtype=dtype).reshape(len(lines), width)
+def _rows(slots: np.ndarray, when: np.ndarray, placed: np.ndarray, held: np.ndarray, current: np.ndarray) -> np.ndarray:
+    """The row in each of the slots before the ``when``-th example came.
+
+    ``placed`` says where each went, ``held`` which rows were there before the first.
+    """
+    kept = np.flatnonzero(placed >= 0)
+    n = len(placed) + 1
+    keys = np.concatenate([[-1], np.sort(placed[kept] * n + kept)])  # by slot, then by time
+    last = keys[np.searchsorted(keys, slots * n + when) - 1]
+    return np.concatenate([held, current])[np.where(last // n == slots, len(held) + last % n, slots)]
 
 
-def _tables(sizes: list[tuple[int, int]], width: int, draw: Callable[[int, int], Tensor | None]) -> Tensor | None:
-    drawn = [draw(step, current + replayed) for step, (current, replayed) in enumerate(sizes)]
-    tables = [table for table in drawn if table is not None]
+def _tables(sizes: np.ndarray, width: int, draw: Callable[[int, int], Tensor | None]) -> Tensor | None:
+    tables = []
+    for step, n in enumerate(sizes.tolist()):
+        table = draw(step, n)
+        if table is None:
+            return None
+        tables.append(table)
     if not tables:
         return None
     full = tables[0].new_zeros((len(tables), width, *tables[0].shape[1:]))
-    for step, table in enumerate(tables):
-        full[step, : len(table)] = table
+    full[torch.from_numpy(np.arange(width) < sizes[:, None])] = torch.cat(tables)
     return full

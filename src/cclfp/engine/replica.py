@@ -41,6 +41,7 @@ class Replica:
     def plan(self) -> Plan:
         """The plan of the next task to train, from what the memory holds now."""
         learner, position = self.learner, self.position
+        reuse = torch.Generator()
         plan = plan_task(
             self.stream.train_rows[position],
             self.stream.train.task,
@@ -49,7 +50,7 @@ class Replica:
             replay=learner.replay,
             memory=learner.memory,
             order=generator(learner.seed, "order", position),
-            augment=lambda step, n: learner.draw_augmentation(learner.steps + step, n),
+            augment=lambda step, n: learner.draw_augmentation(learner.steps + step, n, reuse),
         )
         return plan.to(learner.device)
 

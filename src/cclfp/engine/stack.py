@@ -1,24 +1,32 @@
-"""Many replicas as one: their tensors side by side, and one pure function that takes a step for all of them.
+"""Many replicas as one: the tensors that their steps read and write in flat lists, and a function that takes a step.
 
-What a step reads and writes is in flat lists of tensors, so that the same function runs as it is, compiled, or in a
-CUDA graph.
+The same function then runs as it is, compiled, or in a CUDA graph. :class:`Stack` has the replicas side by side in each
+tensor, one operation for all of them (vmap). :class:`Fork` keeps them apart and lets them run at the same time; that is
+for BatchNorm, whose statistics each network updates in place, and for large convolutions, which gain nothing stacked.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from cclfp.engine.plan import Plan
+from cclfp.engine.precision import computing_in
 from cclfp.learner import Learner
 from cclfp.memory import Examples
 from cclfp.methods import Batch
 from cclfp.scenarios import ClassMask
+
+Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
+Compile = Callable[..., Step]  # of a step and three arguments like those it will be called with
+
+TOLERANCE = 0.02  # by how much of itself a step may differ from the one that a replica takes alone
+CHECKED = 16  # at most so many replicas are compared with what they do alone
 
 
 class Row(NamedTuple):
@@ -33,100 +41,137 @@ class Row(NamedTuple):
 
 
 class Tables:
-    """The plans of one task of all replicas, of the same sizes at every step."""
+    """The plans of one task of all replicas, of the same sizes at every step.
 
-    def __init__(self, plans: Sequence[Plan], streams: Sequence[Examples], offsets: Sequence[int]) -> None:
-        """``offsets`` says where in the pool the inputs of each replica's stream begin."""
+    ``offsets`` says where in the pool the inputs of each replica's stream begin. The tables have room for ``room``
+    steps, so that those of all tasks are of one shape.
+    """
+
+    def __init__(
+        self, plans: Sequence[Plan], streams: Sequence[Examples], offsets: Sequence[int], room: int = 0
+    ) -> None:
         self.sizes = plans[0].sizes
         if any(plan.sizes != self.sizes for plan in plans):
             raise ValueError("their tasks are of different sizes")
-        self.rows = torch.stack([plan.rows + offset for plan, offset in zip(plans, offsets, strict=True)], 1)
-        # Streams that share their inputs may still differ in what task a class belongs to.
-        pairs = list(zip(plans, streams, strict=True))
-        self.y = torch.stack([stream.y[plan.rows] for plan, stream in pairs], 1)
-        self.task = torch.stack([stream.task[plan.rows] for plan, stream in pairs], 1)
-        self.slots = torch.stack([plan.slots for plan in plans], 1)
-        self.settled = torch.stack([plan.settled for plan in plans], 1)
-        tables = [plan.augment for plan in plans if plan.augment is not None]
-        self.augment = torch.stack(tables, 1) if tables else self.rows[:, :, :0]
-
-    def row(self, step: int) -> Row:
-        current, replayed = self.sizes[step]
-        size = current + replayed
-        return Row(
-            self.rows[step, :, :size],
-            self.y[step, :, :size],
-            self.task[step, :, :size],
-            self.slots[step, :, :replayed],
-            self.settled[step, :, :replayed],
-            self.augment[step, :, :size],
+        # Replicas may share a plan. Streams that share their inputs may still differ in what task a class belongs to.
+        kinds = list(dict.fromkeys(zip(map(id, plans), map(id, streams), offsets, strict=True)))
+        which = [kinds.index(kind) for kind in zip(map(id, plans), map(id, streams), offsets, strict=True)]
+        first = [which.index(kind) for kind in range(len(kinds))]
+        chosen = [(plans[i], streams[i], offsets[i]) for i in first]
+        augmented = [plan.augment for plan, _, _ in chosen if plan.augment is not None]
+        tables = Row(
+            torch.stack([plan.rows + offset for plan, _, offset in chosen], 1),
+            torch.stack([stream.y[plan.rows] for plan, stream, _ in chosen], 1),
+            torch.stack([stream.task[plan.rows] for plan, stream, _ in chosen], 1),
+            torch.stack([plan.slots for plan, _, _ in chosen], 1),
+            torch.stack([plan.settled for plan, _, _ in chosen], 1),
+            torch.stack(augmented, 1) if augmented else torch.empty(len(self.sizes), len(chosen), 0),
         )
+        index = torch.tensor(which, device=tables.rows.device)
+        self.tables = Row(*(_longer(t.to(index.device).index_select(1, index), room) for t in tables))
+
+    def row(self, step: int) -> list[Tensor]:
+        return self._cut([t[step] for t in self.tables], *self.sizes[step])
+
+    def row_at(self, counter: Tensor, like: int) -> list[Tensor]:
+        """The row of the step that a (1,) tensor counts, whose sizes are those of step ``like``."""
+        return self._cut([t.index_select(0, counter).squeeze(0) for t in self.tables], *self.sizes[like])
 
     def segments(self) -> list[range]:
         """The steps in runs of equal sizes."""
         starts = [i for i, size in enumerate(self.sizes) if i == 0 or size != self.sizes[i - 1]]
         return [range(a, b) for a, b in zip(starts, [*starts[1:], len(self.sizes)], strict=True)]
 
+    def of(self, replicas: slice) -> Tables:
+        """The tables of some of the replicas."""
+        some = object.__new__(Tables)
+        some.sizes, some.tables = self.sizes, Row(*(t[:, replicas].contiguous() for t in self.tables))
+        return some
+
+    def _cut(self, row: list[Tensor], current: int, replayed: int) -> list[Tensor]:
+        size = current + replayed
+        widths = (size, size, size, replayed, replayed, size)
+        return [t[:, :width] for t, width in zip(row, widths, strict=True)]
+
+
+class Together(Protocol):
+    """What an engine needs to know of replicas in a task that has begun. ``put_back`` gives them what steps made."""
+
+    learners: Sequence[Learner]
+    changing: list[Tensor]  # what their steps change
+    fixed: list[Tensor]  # what their steps only read; the pool of inputs first
+
+    @property
+    def structure(self) -> str:
+        """What tells the program of one step from that of another, besides the shapes of its tensors."""
+
+    def stepper(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
+        """A function that takes steps like the one of that number, for all replicas; compiled if a compiler is given.
+
+        An error here is one of a step that cannot be taken so.
+        """
+
+    def put_back(self, changing: list[Tensor], steps: int) -> None:
+        """Let the learners go on from what ``steps`` steps made of ``changing``."""
+
+
+def together(learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> Stack | Fork:
+    """The learners, whose task has begun, in the form that suits their network."""
+    normalised = any(isinstance(module, nn.modules.batchnorm._NormBase) for module in learners[0].psi.modules())
+    return (Fork if normalised else Stack)(learners, masks, pool)
+
 
 class Stack:
-    """The learners of a cohort in a task: what their steps change, and what they only read.
-
-    Made when the task has begun; ``put_back`` gives the learners what the steps made of it. ``pool`` has the training
-    inputs of all their streams.
-    """
+    """Replicas as one network with a dimension more."""
 
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         self.learners = learners
         self._first = learners[0]
         self.changing, self._spec = _stacked([learner.model for learner in learners])
         hypers, self._hyper_spec = _stacked([dataclasses.asdict(learner.hyper_tensors) for learner in learners])
-        tasks = torch.arange(len(masks[0].classes_of), device=pool.device)
-        self.fixed = [pool, torch.stack([mask.train(tasks) for mask in masks]), *hypers]
+        self.fixed = [pool, torch.stack([_mask_table(mask) for mask in masks]), *hypers]
 
     @property
     def structure(self) -> str:
-        """What tells the program of one step from that of another, besides the shapes of its tensors."""
         return f"{self._first.method_name} {self._spec} {self._hyper_spec}"
 
-    def step(self, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor], current: int) -> list[Tensor]:
-        """One step of all replicas, ``current`` of whose examples are new: what is changing after it."""
-        first, hyper_spec, kind = self._first, self._hyper_spec, type(self._first.hyper)
-        hypers, batches = fixed[2:], self._batches(fixed, row)
+    def stepper(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
+        current, row = tables.sizes[like][0], tables.row(like)
 
-        def one(changing: list[Tensor], hypers: list[Tensor], *batch: Tensor) -> list[Tensor]:
-            params, buffers, state = tree_unflatten(changing, self._spec)
-            hyper = kind(**tree_unflatten(hypers, hyper_spec))
-            new, spec = tree_flatten(first.method.step(params, buffers, state, _batch(batch, current), hyper))
-            if spec != self._spec:
-                raise TypeError(f"a step of {first.method_name} gave a state of another structure than it took")
-            return new
+        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+            return self._step(changing, fixed, row, current)
 
-        new: list[Tensor] = torch.func.vmap(one)(changing, hypers, *batches)
-        return new
-
-    def check(self, tables: Tables) -> None:
-        """Take the first step, forget it, and see that it is the one that each learner takes by itself.
-
-        It is not where a step reads something of a learner's own that is not stacked: a frozen layer drawn from its
-        seed, an attribute of psi or of the method. An error here is one of a step that cannot be stacked.
-        """
-        row, current = list(tables.row(0)), tables.sizes[0][0]
-        with torch.no_grad():
-            together = self.step([t.clone() for t in self.changing], self.fixed, row, current)
-            batches = self._batches(self.fixed, row)
-            for replica, learner in enumerate(self.learners):
-                batch = _batch([t[replica] for t in batches], current)
-                params, buffers, state = tree_map(torch.clone, learner.model)
-                alone, _ = tree_flatten(learner.method.step(params, buffers, state, batch, learner.hyper_tensors))
-                for ours, theirs in zip(together, alone, strict=True):
-                    if not torch.allclose(ours[replica].double(), theirs.double(), 1e-2, 1e-4, equal_nan=True):
-                        raise ValueError("a step reads something that differs between them and is not in its arguments")
+        taken = step if compile is None else compile(step, self.changing, self.fixed, row)
+        with computing_in("float32"):
+            new = taken([t.clone() for t in self.changing], self.fixed, row)
+            for replica in _some_of(self.learners):
+                before, ours = ([t[replica] for t in tensors] for tensors in (self.changing, new))
+                _compare(before, ours, self._alone(replica, row, current))
+        return taken
 
     def put_back(self, changing: list[Tensor], steps: int) -> None:
         for replica, learner in enumerate(self.learners):
             own = [t[replica].clone() for t in changing]
             params, buffers, state = tree_unflatten(own, self._spec)
             learner.take(params, buffers, state, steps)
+
+    def _step(self, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor], current: int) -> list[Tensor]:
+        """One step of all replicas, ``current`` of whose examples are new: what is changing after it."""
+        first, kind = self._first, type(self._first.hyper)
+        hypers, batches = fixed[2:], self._batches(fixed, row)
+
+        def one(changing: list[Tensor], hypers: list[Tensor], *batch: Tensor) -> list[Tensor]:
+            hyper = kind(**tree_unflatten(hypers, self._hyper_spec))
+            return _flat_step(first, changing, self._spec, _batch(batch, current), hyper)
+
+        new: list[Tensor] = torch.func.vmap(one)(changing, hypers, *batches)
+        return new
+
+    def _alone(self, replica: int, row: list[Tensor], current: int) -> list[Tensor]:
+        learner = self.learners[replica]
+        batch = _batch([t[replica] for t in self._batches(self.fixed, row)], current)
+        params, buffers, state = tree_map(torch.clone, learner.model)
+        return tree_flatten(learner.method.step(params, buffers, state, batch, learner.hyper_tensors))[0]
 
     def _batches(self, fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
         """The tensors of a minibatch (see :func:`_batch`), replicas first."""
@@ -137,14 +182,158 @@ class Stack:
         return [images.unflatten(0, (len(rows), -1)), y, task, masks[replicas, task], slots, settled]
 
 
+class Fork:
+    """Replicas side by side, each on a stream of its own where the device has streams."""
+
+    def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
+        self.learners = learners
+        leaves, specs = zip(*(tree_flatten(learner.model) for learner in learners), strict=True)
+        self._spec: TreeSpec = specs[0]
+        self._length = len(leaves[0])
+        self.changing = [leaf.detach() for own in leaves for leaf in own]
+        hypers = [tree_flatten(dataclasses.asdict(learner.hyper_tensors)) for learner in learners]
+        self._hyper_spec = hypers[0][1]
+        self._fixed = 1 + len(hypers[0][0])
+        tables = map(_mask_table, masks)
+        self.fixed = [pool, *(t for mask, (hyper, _) in zip(tables, hypers, strict=True) for t in (mask, *hyper))]
+        self._streams = [torch.cuda.Stream(pool.device) for _ in learners] if pool.is_cuda else []
+
+    @property
+    def structure(self) -> str:
+        return f"{self.learners[0].method_name} {len(self.learners)} apart {self._spec} {self._hyper_spec}"
+
+    def stepper(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
+        current, row = tables.sizes[like][0], tables.row(like)
+
+        def of(replica: int) -> Step:
+            def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+                return self._step(self.learners[replica], changing, fixed, row, current)
+
+            return step
+
+        def copied(replica: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+            changing, fixed, own = self._own(replica, self.changing, self.fixed, row)
+            return [t.clone() for t in changing], fixed, own
+
+        steps = [of(replica) for replica in range(len(self.learners))]
+        if compile is not None:
+            program = compile(steps[0], *copied(0))
+            with computing_in("float32"):
+                for replica in _some_of(self.learners):
+                    _compare(copied(replica)[0], program(*copied(replica)), steps[replica](*copied(replica)))
+            steps = [program] * len(steps)
+        else:
+            _refuse_randomness(lambda: steps[0](*copied(0)), row[0].device)
+
+        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+            new: list[Tensor] = []
+            for replica, one in enumerate(steps):
+                arguments = self._own(replica, changing, fixed, row)
+                if not self._streams:
+                    new += one(*arguments)
+                    continue
+                stream, here = self._streams[replica], torch.cuda.current_stream()
+                stream.wait_stream(here)
+                with torch.cuda.stream(stream):
+                    new += one(*arguments)
+            for stream in self._streams:
+                torch.cuda.current_stream().wait_stream(stream)
+            return new
+
+        return step
+
+    def put_back(self, changing: list[Tensor], steps: int) -> None:
+        for replica, learner in enumerate(self.learners):
+            own = [t.clone() for t in changing[replica * self._length : (replica + 1) * self._length]]
+            params, buffers, state = tree_unflatten(own, self._spec)
+            learner.take(params, buffers, state, steps)
+
+    def _own(
+        self, replica: int, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        of_replica = slice(1 + replica * self._fixed, 1 + (replica + 1) * self._fixed)
+        return (
+            changing[replica * self._length : (replica + 1) * self._length],
+            [fixed[0], *fixed[of_replica]],
+            [t[replica] for t in row],
+        )
+
+    def _step(
+        self, learner: Learner, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor], current: int
+    ) -> list[Tensor]:
+        pool, mask, *hypers = fixed
+        rows, y, task, slots, settled, augment = row
+        x = learner.prepare_training(pool[rows], augment if augment.numel() else None)
+        hyper = type(learner.hyper)(**tree_unflatten(hypers, self._hyper_spec))
+        batch = _batch([x, y, task, mask[task], slots, settled], current)
+        return _flat_step(learner, changing, self._spec, batch, hyper)
+
+
+def _flat_step(learner: Learner, changing: list[Tensor], spec: TreeSpec, batch: Batch, hyper: Any) -> list[Tensor]:
+    params, buffers, state = tree_unflatten(changing, spec)
+    new, new_spec = tree_flatten(learner.method.step(params, buffers, state, batch, hyper))
+    if new_spec != spec:
+        raise TypeError(f"a step of {learner.method_name} gave a state of another structure than it took")
+    return new
+
+
+def _compare(before: list[Tensor], ours: list[Tensor], theirs: list[Tensor]) -> None:
+    """See that a step taken together is the one that a replica takes by itself, to a hundredth of it.
+
+    It is not where a step reads something of a learner's own that is not among its arguments: a frozen layer drawn from
+    its seed, an attribute of psi or of the method.
+    """
+    off = size = 0.0
+    for start, a, b in zip(before, ours, theirs, strict=True):
+        both = ~(a.isnan() & b.isnan())
+        off += float((a.double() - b.double())[both].square().sum())
+        size += float((b.double() - start.double())[both].square().sum())
+    if not off <= (TOLERANCE**2) * size + 1e-12:
+        share = (off / size) ** 0.5 if size else float("inf")
+        text = f"a step is off by {share:.1%}: it reads something that differs between them and is not in its arguments"
+        raise ValueError(text)
+
+
+def _refuse_randomness(step: Callable[[], object], device: torch.device) -> None:
+    """Random layers would draw from generators that all replicas share; the eager engine seeds them at every step."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    before = [g.get_state() for g in generators]
+    step()
+    if any(not torch.equal(g.get_state(), state) for g, state in zip(generators, before, strict=True)):
+        for g, state in zip(generators, before, strict=True):
+            g.set_state(state)
+        raise ValueError("psi or a transform has random layers")
+
+
+def _some_of(learners: Sequence[Learner]) -> list[int]:
+    """Replicas to compare with what they do alone: all where they are few, else some, of different seeds."""
+    if len(learners) <= CHECKED:
+        return list(range(len(learners)))
+    first_of = {learner.seed: replica for replica, learner in reversed(list(enumerate(learners)))}
+    return sorted(first_of.values())[:CHECKED]
+
+
 def _batch(tensors: Sequence[Tensor], current: int) -> Batch:
     x, y, task, mask, slots, settled = tensors
     return Batch(x, y, task, mask, current, slots, settled)
 
 
-def _stacked(trees: Sequence[Any]) -> tuple[list[Tensor], Any]:
+def _mask_table(mask: ClassMask) -> Tensor:
+    """tasks x classes: the mask of an example of each task."""
+    return mask.train(torch.arange(len(mask.classes_of), device=mask.classes_of.device))
+
+
+def _stacked(trees: Sequence[Any]) -> tuple[list[Tensor], TreeSpec]:
     """The leaves of equal trees, each stacked over them."""
     leaves, specs = zip(*(tree_flatten(tree) for tree in trees), strict=True)
     if any(spec != specs[0] for spec in specs):
         raise ValueError("their states differ in structure")
     return [torch.stack([leaf.detach() for leaf in several]) for several in zip(*leaves, strict=True)], specs[0]
+
+
+def _longer(table: Tensor, steps: int) -> Tensor:
+    if len(table) >= steps:
+        return table
+    return torch.cat([table, table.new_zeros(steps - len(table), *table.shape[1:])])

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cclfp.errors import InputError, unknown
 from cclfp.memory import Memory
-from cclfp.network import Network, Tensors
+from cclfp.network import Network, Tensors, is_transformed
 from cclfp.randomness import generator
 from cclfp.scenarios import SCENARIOS, ClassMask, check_scenario
 from cclfp.schedules import Schedule
@@ -178,7 +178,7 @@ def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Ten
     """
     # Under vmap and torch.compile only func.grad works; elsewhere autograd.grad is faster by half.
     params = {name: p.detach() for name, p in params.items()}
-    if torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None:
+    if is_transformed():
         return torch.func.grad(objective, has_aux=True)(params)  # type: ignore[no-any-return]
     leaves = {name: p.requires_grad_() for name, p in params.items()}
     with torch.enable_grad():
@@ -189,4 +189,8 @@ def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Ten
 
 def sgd(params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
     """Plain SGD: no momentum, no weight decay."""
-    return {name: p.detach() - lr * grads[name] for name, p in params.items()}
+    before = [p.detach() for p in params.values()]
+    along = [grads[name] for name in params]
+    if is_transformed():  # vmap has no rules for lists
+        return dict(zip(params, (p - lr * g for p, g in zip(before, along, strict=True)), strict=True))
+    return dict(zip(params, torch._foreach_sub(before, torch._foreach_mul(along, lr)), strict=True))

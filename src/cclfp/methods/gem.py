@@ -112,9 +112,10 @@ def project(rows: Tensor, gamma: Tensor) -> Tensor:
     >>> project(torch.tensor([[2.0, -1.0], [0.0, 1.0]]), torch.tensor(0.0)).round(decimals=2)
     tensor([2., -0.])
     """
-    products = (rows @ rows.mT).double()
+    exact = rows.double() if rows.is_cuda else rows  # a graphics card may round matmuls to ten bits (TF32)
+    products = (exact @ exact.mT).double()
     # They are rounded to the gradients' precision: so much more on the diagonal keeps P positive definite.
     products.diagonal().add_(RIDGE + torch.finfo(rows.dtype).eps * products.trace())
     agreement, P = products[1:, 0], products[1:, 1:]
     v = torch.where(agreement.amin() < 0, solve(P, agreement, gamma), 0)
-    return torch.addmv(rows[0], rows[1:].mT, v.to(rows.dtype))
+    return torch.addmv(exact[0], exact[1:].mT, v.to(exact.dtype)).to(rows.dtype)

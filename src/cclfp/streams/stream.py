@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from cclfp.memory import Examples
 from cclfp.randomness import generator
 from cclfp.transforms import Scale, Transform
 
 VALIDATION_SHARE = 10
+
+# Inputs -> their copies on other devices, while a stream has them: streams that share their inputs share these too.
+_copies = WeakTensorKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,4 +54,14 @@ class Stream:
         return [position] if len(self.train_rows) == self.num_tasks else list(range(self.num_tasks))
 
     def to(self, device: torch.device) -> Stream:
-        return dataclasses.replace(self, train=self.train.to(device), test=[t.to(device) for t in self.test])
+        train = self.train._replace(x=_copy(self.train.x, device)).to(device)
+        return dataclasses.replace(self, train=train, test=[t.to(device) for t in self.test])
+
+
+def _copy(x: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device, one copy for all who ask."""
+    copies = _copies.setdefault(x, weakref.WeakValueDictionary())
+    there: Tensor | None = copies.get(device)
+    if there is None:
+        copies[device] = there = x.to(device)
+    return there

@@ -1,0 +1,112 @@
+"""``cclfp tune``: choose a method's hyperparameters on held-out training data."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cclfp.cli.output import JsonOption, StoreOption, hyperparameters, plus_minus, print_json, print_table
+
+if TYPE_CHECKING:
+    from cclfp.study.tuning import Tuned
+
+SHOWN = 10  # of the settings that were tried
+
+
+def tune(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="A method (cclfp list methods).")],
+    benchmark: Annotated[str, typer.Argument(metavar="BENCHMARK", help="A benchmark of the paper.")],
+    scenario: Annotated[
+        str | None,
+        typer.Option(metavar="class|task|domain", help="By default the benchmark's first.", show_default=False),
+    ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MINUTES",
+            help="Spend about this long, by successive halving: all settings get one seed, the better half another, "
+            "and so on. By default all get all seeds.",
+            show_default=False,
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 100 on: no reported number uses these.")] = 2,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Put the preset into this file of presets, in the old one's place; others inherit from there too.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(metavar="auto|eager|compiled", help="How to train, as for cclfp run.")
+    ] = "auto",
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Search a method's hyperparameters on held-out training data and print, or write, the preset that is best.
+
+    On the MNIST streams all combinations are trained. On the others er searches lr and augment; the other methods
+    inherit these and search their own one after the other.
+
+    [bold]Examples[/bold]
+
+    cclfp tune ccl-fp split-mnist --scenario task
+
+    cclfp tune er split-cifar10 --budget 10 --write presets.json
+    """
+    from cclfp.cli.progress import progress
+    from cclfp.presets import presets, read_presets, with_preset, write_presets
+    from cclfp.study.tuning import tune
+
+    known = read_presets(write) if write is not None and write.exists() else None
+    try:
+        with progress() as shown:
+            tuned = tune(
+                method,
+                benchmark,
+                scenario,
+                seeds=seeds,
+                budget=budget,
+                known=[*known, *presets()] if known is not None else None,
+                engine=engine,
+                device=device,
+                store=store,
+                report=shown.update,
+            )
+    except KeyboardInterrupt as stop:
+        typer.echo("stopped: what is finished is stored, and the same command goes on", err=True)
+        raise typer.Exit(130) from stop
+    if write is not None:
+        write_presets(with_preset(known or [], tuned.preset), write)
+    if json:
+        trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]
+        print_json({"preset": dataclasses.asdict(tuned.preset), "trials": trials})
+    else:
+        _print(tuned, write)
+
+
+def _print(tuned: Tuned, write: Path | None) -> None:
+    from cclfp.configuration import show_value
+
+    varied = [name for name in tuned.trials[0].settings if len({t.settings[name] for t in tuned.trials}) > 1]
+    rows = [
+        [
+            *(show_value(trial.settings[name]) for name in varied),
+            plus_minus(trial.mean, trial.std),
+            str(len(trial.scores)),
+        ]
+        for trial in tuned.trials[:SHOWN]
+    ]
+    preset, count = tuned.preset, len(tuned.trials)
+    title = f"{preset.method} on {preset.benchmark}, {preset.scenario}-incremental, on held-out training images, %: "
+    title += f"the best {SHOWN} of {count} settings" if count > SHOWN else f"{count} setting{'' if count == 1 else 's'}"
+    print_table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
+    typer.echo(f"chosen: {hyperparameters(preset.hyperparameters | {'augment': preset.augment})}")
+    typer.echo(f"how: {preset.chosen}")
+    if write is not None:
+        typer.echo(f"written to {write}")

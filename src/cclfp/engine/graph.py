@@ -1,0 +1,119 @@
+"""The graph engine: steps of many replicas recorded as a CUDA graph, which the device repeats by itself.
+
+The graph finds its step's row of the tables by a counter on the device, so that the host has nothing to do but to say
+"again", and never waits for the device inside a task.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cclfp.engine.compiled import Steps
+from cclfp.engine.stack import Step, Tables, Together
+from cclfp.network import copy_all
+
+WORTH = float("inf")  # replica-steps of one kind that pay for a program: it takes the compiler a minute
+SHORTEST = 8  # steps that are worth recording
+KEPT = 2  # graphs that stay recorded
+AHEAD = 32  # steps between two marks that tell how far the device is
+
+
+class Graphs:
+    """Trains tasks by graphs, kept from task to task. ``note`` is told what cannot be compiled, and why."""
+
+    def __init__(self, note: Callable[[str], None] = lambda text: None, worth: float = WORTH) -> None:
+        self._steps = Steps(worth, note)
+        self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def train(self, stack: Together, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> None:
+        """All steps of a task, which then are in the learners."""
+        changing, marks = stack.changing, _Marks(progress)
+        with torch.no_grad():
+            for segment in tables.segments():
+                step = self._steps.get(stack, tables, segment)
+                if len(segment) < SHORTEST:
+                    for i in segment:
+                        changing = step(changing, stack.fixed, tables.row(i))
+                else:
+                    recorded = self._record(stack, step, tables, segment)
+                    recorded.load(changing, stack.fixed, tables, segment)
+                    for i in segment:
+                        recorded.graph.replay()
+                        marks.passed(i + 1)
+                    changing = recorded.changing
+        stack.put_back(changing, len(tables.sizes))
+
+    def _record(self, stack: Together, step: Step, tables: Tables, segment: range) -> _Recorded:
+        shapes = tuple(t.shape for t in tables.tables)
+        key = (self._steps.key(stack, tables, segment), shapes, stack.fixed[0].data_ptr(), id(step))
+        if key not in self._recorded:
+            while len(self._recorded) >= KEPT:
+                self._recorded.popitem(last=False)
+            self._recorded[key] = _Recorded(step, stack, tables, segment, self._pool)
+        self._recorded.move_to_end(key)
+        return self._recorded[key]
+
+
+class _Recorded:
+    """A graph of one step, and the tensors that it reads and writes."""
+
+    def __init__(self, step: Step, stack: Together, tables: Tables, segment: range, pool: Any) -> None:
+        self.step = step  # kept, so that its id stays its own
+        self.changing = [t.clone() for t in stack.changing]
+        self._fixed = [stack.fixed[0], *(t.clone() for t in stack.fixed[1:])]
+        self._tables = tables.of(slice(None))
+        self._counter = torch.full((1,), segment[0], device=stack.fixed[0].device)
+        self.graph = torch.cuda.CUDAGraph()
+        side = torch.cuda.Stream(self._counter.device)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):  # libraries make their workspaces and choose their kernels
+                step(self.changing, self._fixed, self._row(segment))
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(self.graph, pool=pool, stream=side):
+            new = step(self.changing, self._fixed, self._row(segment))
+            self._write(new)
+            self._counter.add_(1)
+
+    def load(self, changing: list[Tensor], fixed: list[Tensor], tables: Tables, segment: range) -> None:
+        """Get ready for the steps of a segment."""
+        copy_all([*self.changing, *self._fixed[1:]], [*changing, *fixed[1:]])
+        for ours, theirs in zip(self._tables.tables, tables.tables, strict=True):
+            ours.copy_(theirs)
+        self._counter.fill_(segment[0])
+
+    def _row(self, segment: range) -> list[Tensor]:
+        return self._tables.row_at(self._counter, segment[0])
+
+    def _write(self, new: list[Tensor]) -> None:
+        """Put what a step made in the place of what it took."""
+        places = {t.data_ptr(): i for i, t in enumerate(self.changing) if t.numel()}
+        moved = [i for i, t in enumerate(new) if t.numel() and places.get(t.data_ptr()) != i]
+        # What a step hands on under another name is copied before its place is written to.
+        sources = [new[i].clone() if new[i].data_ptr() in places else new[i] for i in moved]
+        copy_all([self.changing[i] for i in moved], sources)
+
+
+class _Marks:
+    """Tells how many steps the device has done, without waiting for it."""
+
+    def __init__(self, progress: Callable[[int], None]) -> None:
+        self._progress = progress
+        self._marks: deque[tuple[int, torch.cuda.Event]] = deque()
+
+    def passed(self, step: int) -> None:
+        if step % AHEAD == 0:
+            event = torch.cuda.Event()
+            event.record()
+            self._marks.append((step, event))
+        done = None
+        while self._marks and self._marks[0][1].query():
+            done, _ = self._marks.popleft()
+        if done is not None:
+            self._progress(done)

@@ -1,0 +1,241 @@
+"""Choosing hyperparameters on held-out training data: what ``cclfp tune`` does, from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cclfp import metrics
+from cclfp.checks import check_whole
+from cclfp.configuration import Configuration, configurations, show_value
+from cclfp.engine.job import JobReport
+from cclfp.errors import InputError, unknown
+from cclfp.experiment import ABOUT_ALL, do_jobs, make_jobs
+from cclfp.methods import METHODS
+from cclfp.presets import Preset, presets
+from cclfp.store import Record
+from cclfp.streams import BENCHMARKS
+from cclfp.study.grids import CONVOLUTIONAL, GRIDS, Grid
+
+FIRST_SEED = 100  # no reported number uses these
+FIRST_PART = 4  # settings that tell, under a budget, how long a run takes
+
+Settings = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """Settings that were tried, and their average accuracies on held-out data, one a seed."""
+
+    settings: Settings
+    scores: list[float]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.scores) / len(self.scores)
+
+    @property
+    def std(self) -> float | None:
+        return metrics.mean_std(self.scores)["std"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The preset that was found, and all that was tried, the best first."""
+
+    preset: Preset
+    trials: list[Trial]
+
+
+def tune(
+    method: str,
+    benchmark: str,
+    scenario: str | None = None,
+    *,
+    seeds: int = 2,
+    budget: float | None = None,
+    known: Sequence[Preset] | None = None,
+    device: str = "auto",
+    engine: str = "auto",
+    store: str | Path | None = None,
+    report: JobReport = lambda number, event: None,
+) -> Tuned:
+    """Search the method's grid on held-out training data with the seeds 100, 101, ...; the best mean accuracy wins.
+
+    On the MLP's streams all combinations are trained at once. On the convolutional ones ER searches step size and
+    augmentation; the other methods inherit these from ER's preset and search their own, one after the other.
+
+    With a ``budget`` in minutes the search is by successive halving: all settings get one seed, the better half of
+    them another, and so on, as far as the time that a run was measured to take allows.
+
+    ``known`` are the presets there are, to inherit from; by default those of the package.
+    """
+    if method not in GRIDS:
+        raise unknown("method", method, GRIDS)
+    if benchmark not in BENCHMARKS:
+        raise unknown("benchmark", benchmark, BENCHMARKS)
+    chosen = BENCHMARKS[benchmark]
+    scenario = chosen.scenarios[0] if scenario is None else scenario
+    chosen.check(scenario)
+    METHODS[method].check_scenario(scenario)
+    numbers = [FIRST_SEED + i for i in range(check_whole("seeds", seeds, at_least=1))]
+    if budget is not None and not 0 < budget < math.inf:
+        raise InputError(f"budget={budget}: expected minutes, more than 0")
+    known = presets() if known is None else known
+    # Whatever is not searched is as the method has it, not as the preset that this search replaces.
+    best: Settings = dataclasses.asdict(METHODS[method].hyper(scenario))
+    inherited, grids = _plan(method, benchmark, scenario, known)
+    best |= inherited
+    search = _Search(method, benchmark, scenario, report, {"device": device, "engine": engine, "store": store})
+    trials: dict[str, Trial] = {}
+    deadline = None if budget is None else time.monotonic() + 60 * budget
+    searched: list[Grid] = []
+    for i, grid in enumerate(grids):
+        seconds = None if deadline is None else max(0.0, deadline - time.monotonic()) / (len(grids) - i)
+        if seconds == 0 and searched:
+            break
+        searched.append(grid)
+        candidates = [best | dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+        found = successive_halving(candidates, numbers, search.train, seconds)
+        trials |= {str(trial.settings): trial for trial in found}
+        best = found[0].settings
+    winner = trials.pop(str(best))
+    others = sorted(trials.values(), key=lambda trial: (-len(trial.scores), -trial.mean))
+    configuration = search.configuration(best)
+    text = _provenance(searched, inherited, numbers[: len(winner.scores)], winner)
+    if budget is not None:
+        text += f"; by successive halving in {budget:g} min, {1 + len(others)} settings tried"
+    return Tuned(_preset(configuration, text, known), [winner, *others])
+
+
+def successive_halving(
+    candidates: Sequence[Settings],
+    seeds: Sequence[int],
+    train: Callable[[Sequence[Settings], Sequence[int]], tuple[list[list[float]], int]],
+    seconds: float | None,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Trial]:
+    """The candidates that were tried, the best first: those with the most seeds, by their mean score.
+
+    ``train`` gives the scores of candidates, one a seed, and how many runs had to be trained for them. Without a limit
+    of ``seconds`` all get all seeds, in one call. With one, a few tell how long a run takes; then as many as fit into
+    half the time get the first seed, the better half of these the second, and so on while there is time.
+    """
+    if seconds is None:
+        scores, _ = train(candidates, seeds)
+        return sorted(map(Trial, candidates, scores), key=lambda trial: -trial.mean)
+    end = clock() + seconds
+    a_run: float | None = None  # seconds, as last measured
+
+    def try_out(several: Sequence[Settings], seed: int) -> list[list[float]]:
+        nonlocal a_run
+        start = clock()
+        scores, trained = train(several, [seed])
+        a_run = (clock() - start) / trained if trained else a_run
+        return scores
+
+    def room(share: float) -> float:
+        """How many runs a share of the time that is left has room for."""
+        return share * max(0.0, end - clock()) // a_run if a_run else math.inf
+
+    trials: list[Trial] = []
+    waiting = _spread(candidates)
+    while waiting:
+        is_last = a_run is not None
+        count = int(min(len(waiting), room(0.5))) if is_last else FIRST_PART
+        if part := waiting[:count]:
+            trials += map(Trial, part, try_out(part, seeds[0]))
+        waiting = [] if is_last else waiting[count:]
+    for number, seed in enumerate(seeds[1:], start=1):
+        survivors = sorted((t for t in trials if len(t.scores) == number), key=lambda trial: -trial.mean)
+        survivors = survivors[: int(min(-(-len(survivors) // 2), room(1.0)))]
+        if not survivors:
+            break
+        for trial, more in zip(survivors, try_out([t.settings for t in survivors], seed), strict=True):
+            trial.scores.extend(more)
+    return sorted(trials, key=lambda trial: (-len(trial.scores), -trial.mean))
+
+
+def _spread(candidates: Sequence[Settings]) -> list[Settings]:
+    """The candidates in an order whose beginning is spread over the grid: the fractions of the golden ratio."""
+    golden = (math.sqrt(5) - 1) / 2
+    order = sorted(range(len(candidates)), key=lambda i: (i * golden) % 1)
+    return [candidates[i] for i in order]
+
+
+def _plan(method: str, benchmark: str, scenario: str, known: Sequence[Preset]) -> tuple[Settings, list[Grid]]:
+    """What the method inherits, and the grids to search one after the other."""
+    grid = GRIDS[method]
+    if BENCHMARKS[benchmark].backbone == "mlp":
+        return {}, [grid]
+    if method == "er":
+        return {}, [CONVOLUTIONAL]
+    er = _find(known, "er", benchmark, scenario)
+    if er is None:
+        raise InputError(f"{method} inherits lr and augment from er on {benchmark} ({scenario}): tune er there first")
+    inherited: Settings = {"lr": er.hyperparameters["lr"], "augment": er.augment}
+    own = [{name: values} for name, values in grid.items() if name not in inherited]
+    return inherited, own or [{}]  # with nothing of its own it is trained once, for its score
+
+
+class _Search:
+    """Trains settings of one method on held-out data."""
+
+    def __init__(self, method: str, benchmark: str, scenario: str, report: JobReport, how: dict[str, Any]) -> None:
+        self.method, self.benchmark, self.scenario = method, benchmark, scenario
+        self.report, self.how = report, how
+
+    def configuration(self, settings: Settings) -> Configuration:
+        values = {name: [value] for name, value in settings.items()}
+        (found,) = configurations([self.method], self.benchmark, self.scenario, validation=True, settings=values)
+        return found
+
+    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[list[float]], int]:
+        """The accuracies of each, one a seed, and how many runs were not in the store; all in one call, together."""
+        jobs = make_jobs([self.configuration(settings) for settings in several], seeds, **self.how)
+        varied = [name for name in several[0] if len({settings[name] for settings in several}) > 1]
+        begun = {"event": "jobs", "names": [job.label(varied) for job in jobs], "store": str(jobs[0].store)}
+        trained = 0
+
+        def report(number: int, event: dict[str, Any]) -> None:
+            nonlocal trained
+            trained += event["event"] == "done"
+            self.report(number, event)
+
+        report(ABOUT_ALL, begun | {"weights": [1.0] * len(jobs)})
+        scores = [_score(record) for record in do_jobs(jobs, report)]
+        return [scores[i : i + len(seeds)] for i in range(0, len(scores), len(seeds))], trained
+
+
+def _score(record: Record) -> float:
+    return float(record["average_accuracy"] or 0.0)
+
+
+def _find(known: Sequence[Preset], method: str, benchmark: str, scenario: str) -> Preset | None:
+    wanted = (method, benchmark, scenario)
+    return next((p for p in known if (p.method, p.benchmark, p.scenario) == wanted), None)
+
+
+def _provenance(grids: Sequence[Grid], inherited: Settings, seeds: Sequence[int], winner: Trial) -> str:
+    """How a preset was chosen, in words."""
+    searched = [f"{name} from {' '.join(map(show_value, values))}" for grid in grids for name, values in grid.items()]
+    text = f"by cclfp tune on held-out training data, seed{'s' if len(seeds) > 1 else ''} "
+    text += f"{' and '.join(map(str, seeds))} ({winner.mean:.2f} %): {', '.join(searched) or 'nothing searched'}"
+    text += ", one after the other" if len(grids) > 1 else ""
+    if inherited:
+        text += f"; inherited from er: {' '.join(f'{name}={show_value(value)}' for name, value in inherited.items())}"
+    return text
+
+
+def _preset(configuration: Configuration, chosen: str, known: Sequence[Preset]) -> Preset:
+    """The preset of a configuration; what the old one was measured to give stays true where it is the same."""
+    c = configuration
+    old = _find(known, c.method, c.benchmark, c.scenario)
+    if old is not None and (old.hyperparameters, old.augment) == (c.hyperparameters, c.augment):
+        return dataclasses.replace(old, chosen=chosen)
+    return Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, chosen, 0.0, None, 0, 0.0, "")

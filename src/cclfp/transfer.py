@@ -1,0 +1,137 @@
+"""Run records to and from JSON Lines, so that runs made on one machine join the store of another."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cclfp import metrics
+from cclfp.configuration import USUAL, Configuration
+from cclfp.errors import InputError
+from cclfp.files import write_atomic
+from cclfp.store import Record, Store
+
+TEXT = ("key", "method", "benchmark", "scenario", "finished_at")
+TIMES = ("seconds", "train_seconds", "test_seconds")
+MEASURES = {
+    "average_accuracy": metrics.average_accuracy,
+    "forgetting": metrics.forgetting,
+    "backward_transfer": metrics.backward_transfer,
+    "forward_transfer": metrics.forward_transfer,
+}
+FIELDS = (*TEXT, "buffer", "seed", "configuration", *MEASURES, "accuracy_matrix", *TIMES, "environment")
+
+
+def export(records: Sequence[Record], path: Path) -> None:
+    """Write the records, one a line."""
+    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
+    try:
+        write_atomic(path, lambda file: file.writelines(line.encode() for line in lines))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}") from error
+
+
+def import_runs(paths: Sequence[Path], store: Store) -> tuple[int, int]:
+    """Add the records of the files to the store: how many were new, and how many it had already.
+
+    All or none of them: a line that is no record, or one with another result than the same run has already, is
+    refused.
+    """
+    records = {place: record for path in paths for place, record in read(path)}
+    added = store.merge(records)
+    return added, len(records) - added
+
+
+def read(path: Path) -> Iterator[tuple[str, Record]]:
+    """The records of a file, each with its place: the file and the line."""
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # not at a U+2028 in a name
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if lines == [""]:
+        raise InputError(f"{path} is empty: expected a run record on every line, as cclfp export writes them")
+    for number, line in enumerate(lines, start=1):
+        place = f"{path}, line {number}"
+        try:
+            yield place, check(json.loads(line, parse_constant=_refuse))
+        except (ValueError, RecursionError) as error:  # InputError and JSON's own
+            raise InputError(f"{place}: {error}") from error
+
+
+def check(record: Any) -> Record:
+    """A record as a finished run makes it; InputError says what is wrong with another."""
+    if not isinstance(record, dict):
+        raise InputError("not a run record: expected a JSON object")
+    if missing := [name for name in FIELDS if name not in record]:
+        raise InputError(f"not a run record: it has no {', '.join(missing)}")
+    if strange := [name for name in record if name not in FIELDS]:
+        raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which records have not")
+    for name in TEXT:
+        _expect(record, name, isinstance(record[name], str), "a text")
+    for name in ("configuration", "environment"):
+        _expect(record, name, isinstance(record[name], dict), "an object")
+    _expect(record, "seed", _is_whole(record["seed"]), "a whole number, 0 or more")
+    _expect(record, "buffer", record["buffer"] is None or _is_whole(record["buffer"]), "a whole number or null")
+    for name in TIMES:
+        _expect(record, name, _is_number(record[name]) and record[name] >= 0, "a number of seconds")
+    _check_accuracies(record)
+    configuration = _configuration(record["configuration"])
+    for name in ("method", "benchmark", "scenario", "buffer"):
+        wanted = getattr(configuration, name)
+        _expect(record, name, record[name] == wanted, f"{wanted!r}, as its configuration says")
+    if record["key"] != configuration.key(record["seed"]):
+        raise InputError(
+            f"the key {record['key']!r} is not that of its configuration and seed: it was changed, or written by a "
+            "cclfp whose configurations mean something else"
+        )
+    return record
+
+
+def _configuration(values: dict[str, Any]) -> Configuration:
+    values = {**USUAL, **values}  # a record may be older than a setting
+    names = {field.name for field in dataclasses.fields(Configuration)}
+    if values.keys() != names:
+        raise InputError(
+            f"its configuration has {', '.join(sorted(values.keys() ^ names))} too much or too little: it was written "
+            "by another cclfp"
+        )
+    try:
+        return Configuration.from_dict(values)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"its configuration cannot be used: {error}") from error
+
+
+def _check_accuracies(record: Record) -> None:
+    matrix = record["accuracy_matrix"]
+    is_matrix = isinstance(matrix, list) and len(matrix) > 1 and all(isinstance(row, list) for row in matrix)
+    is_matrix = is_matrix and all(len(row) == len(matrix) - 1 for row in matrix)
+    is_matrix = is_matrix and all(a is None or (_is_number(a) and 0 <= a <= 100) for row in matrix for a in row)
+    _expect(record, "accuracy_matrix", is_matrix, "a row more than columns, of percentages and null")
+    for name, measure in MEASURES.items():
+        given, wanted = record[name], measure(matrix)
+        same = given is wanted is None or (
+            _is_number(given) and wanted is not None and math.isclose(given, wanted, rel_tol=0, abs_tol=1e-6)
+        )
+        _expect(record, name, same, f"{json.dumps(wanted)}, as the accuracy matrix gives it")
+
+
+def _expect(record: Record, name: str, fine: bool, what: str) -> None:
+    if not fine:
+        shown = json.dumps(record[name], ensure_ascii=False)
+        raise InputError(f"{name} is {shown if len(shown) < 60 else shown[:60] + '...'}: expected {what}")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise InputError(f"{constant} is not a number")

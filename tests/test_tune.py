@@ -1,0 +1,253 @@
+"""Choosing hyperparameters on held-out data."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+
+from cclfp.errors import InputError
+from cclfp.methods import METHODS
+from cclfp.presets import find_preset, presets, read_presets, with_preset, write_presets
+from cclfp.store import Store
+from cclfp.streams import BENCHMARKS
+from cclfp.study import tuning
+from cclfp.study.grids import CONVOLUTIONAL, GRIDS
+from cclfp.study.tuning import Settings, successive_halving, tune
+
+
+class Trainer:
+    """Scores settings by x, a little other for each seed; every run that is not stored takes its seconds."""
+
+    def __init__(self, a_run: float, stored: int = 0) -> None:
+        self.a_run, self.stored, self.now = a_run, stored, 0.0
+        self.calls: list[tuple[list[float], list[int]]] = []
+
+    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[list[float]], int]:
+        self.calls.append(([settings["x"] for settings in several], list(seeds)))
+        runs = len(several) * len(seeds)
+        free = min(self.stored, runs)
+        self.stored -= free
+        self.now += (runs - free) * self.a_run
+        return [[settings["x"] + seed / 1000 for seed in seeds] for settings in several], runs - free
+
+    def search(self, candidates: int, seeds: int, seconds: float | None) -> list[tuple[float, int]]:
+        settings = [{"x": float(x)} for x in range(candidates)]
+        found = successive_halving(settings, range(100, 100 + seeds), self.train, seconds, lambda: self.now)
+        return [(trial.settings["x"], len(trial.scores)) for trial in found]
+
+
+def test_without_a_budget_all_settings_get_all_seeds_in_one_call() -> None:
+    trainer = Trainer(1.0)
+    assert trainer.search(6, 2, None) == [(x, 2) for x in (5, 4, 3, 2, 1, 0)]
+    assert trainer.calls == [([0, 1, 2, 3, 4, 5], [100, 101])]
+
+
+def test_with_time_enough_the_better_half_gets_the_next_seed() -> None:
+    trainer = Trainer(1.0)
+    found = trainer.search(16, 4, 1000)
+    assert found[:2] == [(15, 4), (14, 4)]
+    assert [n for _, n in found] == [4] * 2 + [3] * 2 + [2] * 4 + [1] * 8
+    assert [(len(x), seeds) for x, seeds in trainer.calls] == [
+        (4, [100]),
+        (12, [100]),
+        (8, [101]),
+        (4, [102]),
+        (2, [103]),
+    ]
+
+
+@pytest.mark.parametrize("stored", [0, 3, 7])
+@pytest.mark.parametrize("seconds", [8.0, 20.0, 33.0, 60.0])
+def test_a_budget_is_kept(seconds: float, stored: int) -> None:
+    trainer = Trainer(1.0, stored)
+    found = trainer.search(48, 3, seconds)
+    assert trainer.now <= seconds
+    assert trainer.now >= min(seconds, 48 + 24 + 12) / 2  # and made use of
+    assert found[0][1] == max(n for _, n in found)
+    tried = sorted(x for x, _ in found)
+    assert tried[0] < 16  # what was tried is spread over the grid
+    assert tried[-1] >= 32
+    assert len(set(tried)) == len(tried)
+
+
+def test_what_cannot_be_paid_for_is_not_trained() -> None:
+    trainer = Trainer(10.0)
+    found = trainer.search(48, 2, 1.0)
+    assert trainer.calls[0][1] == [100]
+    assert len(trainer.calls) == 1  # the few that tell how long a run takes
+    assert [n for _, n in found] == [1] * tuning.FIRST_PART
+
+
+def test_the_grids_are_of_settings_that_the_methods_know() -> None:
+    assert list(GRIDS) == list(METHODS)
+    for method, grid in GRIDS.items():
+        names = {field.name for field in dataclasses.fields(METHODS[method].Hyper)}
+        assert "lr" in grid
+        assert set(grid) <= names
+    assert GRIDS["ccl-fp+"]["w"] == [0.1, 0.3, 0.5]  # the paper's ranges
+    assert GRIDS["ccl-fp+"]["alpha"] == GRIDS["ccl-fp+"]["beta"] == GRIDS["ccl-fp"]["alpha"] == [0.01, 0.1, 0.5, 1.0]
+
+
+def test_tune_trains_the_grid_on_held_out_data_and_chooses_the_best(small_mnist: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    tuned = tune("er", "split-mnist", "task", engine="eager", store=store.path)
+    records = store.records()
+    assert all(record["configuration"]["validation"] for record in records)
+    assert sorted({record["seed"] for record in records}) == [100, 101]
+    scores = {
+        lr: [r["average_accuracy"] for r in records if r["configuration"]["hyperparameters"]["lr"] == lr]
+        for lr in GRIDS["er"]["lr"]
+    }
+    assert all(len(several) == 2 for several in scores.values())
+    best = max(scores, key=lambda lr: sum(scores[lr]))
+    assert tuned.preset.hyperparameters == {"lr": best}
+    assert [trial.settings["lr"] for trial in tuned.trials] == sorted(scores, key=lambda lr: -sum(scores[lr]))
+    mean = sum(scores[best]) / 2
+    assert tuned.preset.chosen == (
+        f"by cclfp tune on held-out training data, seeds 100 and 101 ({mean:.2f} %): lr from 0.03 0.1 0.3"
+    )
+    assert (tuned.preset.method, tuned.preset.benchmark, tuned.preset.scenario) == ("er", "split-mnist", "task")
+
+
+class Fake:
+    """Stands in for training: the best settings are w = 0.1, alpha = 0.01, beta = 1."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[list[Settings]] = []
+        monkeypatch.setattr(tuning._Search, "train", self.train)
+
+    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[list[float]], int]:
+        self.calls.append(list(several))
+        wanted = {"w": 0.1, "alpha": 0.01, "beta": 1.0}
+        scores = [90 - sum(abs(s[name] - value) for name, value in wanted.items() if name in s) for s in several]
+        return [[score] * len(seeds) for score in scores], len(several) * len(seeds)
+
+
+def test_on_a_convolutional_stream_settings_are_inherited_and_searched_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = Fake(monkeypatch)
+    er = find_preset("er", "split-cifar10", "class")
+    assert er is not None
+    known = with_preset(presets(), dataclasses.replace(er, hyperparameters={"lr": 0.02}, augment=False))
+    tuned = tune("ccl-fp+", "split-cifar10", "class", known=known)
+    assert [len(call) for call in fake.calls] == [3, 4, 4]
+    assert all(s["lr"] == 0.02 and s["augment"] is False for call in fake.calls for s in call)
+    assert {s["w"] for s in fake.calls[0]} == {0.1, 0.3, 0.5}
+    assert {s["w"] for s in fake.calls[1]} == {0.1}
+    assert {(s["w"], s["alpha"]) for s in fake.calls[2]} == {(0.1, 0.01)}
+    usual = dataclasses.asdict(METHODS["ccl-fp+"].hyper("class"))
+    assert tuned.preset.hyperparameters == usual | {"lr": 0.02, "w": 0.1, "alpha": 0.01, "beta": 1.0}
+    assert not tuned.preset.augment
+    assert tuned.preset.seeds == 0  # not measured yet
+    assert tuned.preset.chosen.endswith(
+        "w from 0.1 0.3 0.5, alpha from 0.01 0.1 0.5 1, beta from 0.01 0.1 0.5 1, one after the other; "
+        "inherited from er: lr=0.02 augment=off"
+    )
+
+
+def test_er_searches_step_size_and_augmentation_on_a_convolutional_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(monkeypatch)
+    tuned = tune("er", "split-tiny-imagenet", "task")
+    (call,) = fake.calls
+    assert [(s["lr"], s["augment"]) for s in call] == [
+        (lr, augment) for lr in CONVOLUTIONAL["lr"] for augment in (True, False)
+    ]
+    assert "augment from on off" in tuned.preset.chosen
+
+
+def test_a_method_with_nothing_of_its_own_inherits_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(monkeypatch)
+    tuned = tune("finetune", "split-cifar10", "task")
+    er = find_preset("er", "split-cifar10", "task")
+    assert er is not None
+    assert [len(call) for call in fake.calls] == [1]
+    assert (tuned.preset.hyperparameters, tuned.preset.augment) == ({"lr": er.hyperparameters["lr"]}, er.augment)
+    assert "nothing searched; inherited from er: lr=0.01 augment=on" in tuned.preset.chosen
+    with pytest.raises(InputError, match="tune er there first"):
+        tune("finetune", "split-cifar10", "task", known=[])
+
+
+def test_a_preset_that_stays_keeps_what_it_was_measured_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    Fake(monkeypatch)
+    old = find_preset("gem", "split-mnist", "class")
+    assert old is not None
+    tuned = tune("gem", "split-mnist", known=[dataclasses.replace(old, hyperparameters={"lr": 0.003, "gamma": 0.5})])
+    assert tuned.preset.hyperparameters == {"lr": 0.003, "gamma": 0.5}  # all the same to the fake: the first
+    assert (tuned.preset.accuracy, tuned.preset.seeds) == (old.accuracy, old.seeds)
+    assert tuned.preset.chosen != old.chosen
+    assert tune("gem", "split-mnist").preset.seeds == 0
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_be_tuned_on_every_benchmark(
+    method: str, benchmark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake(monkeypatch)
+    for scenario in BENCHMARKS[benchmark].scenarios:
+        if scenario in METHODS[method].scenarios():
+            tuned = tune(method, benchmark, scenario)
+            search = tuning._Search(method, benchmark, scenario, lambda number, event: None, {})
+            for settings in [s for call in fake.calls for s in call]:
+                assert search.configuration(settings).validation
+            assert tuned.preset.hyperparameters.keys() == {f.name for f in dataclasses.fields(METHODS[method].Hyper)}
+
+
+def test_the_command_writes_the_preset(small_mnist: Path, cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "presets.json"
+    answer = cli("tune", "er", "split-mnist", "--engine", "eager", "--seeds", "1", "--write", file)
+    assert answer.code == 0, answer.err
+    assert "er on split-mnist, class-incremental, on held-out training images, %: 3 settings" in answer.out
+    assert f"written to {file}" in answer.out
+    (er,) = read_presets(file)
+    assert er.chosen in answer.out
+    assert "seed 100 (" in er.chosen
+    arguments = ("tune", "finetune", "split-mnist", "--engine", "eager", "--budget", "5", "--write", file, "--json")
+    document = cli(*arguments).json
+    assert read_presets(file)[0] == er
+    assert json.loads(file.read_text())[1] == document["preset"]
+    assert "by successive halving in 5 min, 3 settings tried" in document["preset"]["chosen"]
+    assert [len(trial["scores"]) for trial in document["trials"]] == [2, 2, 1]
+    assert cli(*arguments).json["preset"] == document["preset"]
+    assert len(read_presets(file)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["erx", "split-mnist"], "unknown method 'erx'. Did you mean 'er'?"),
+        (["er", "split-mnst"], "unknown benchmark 'split-mnst'. Did you mean 'split-mnist'?"),
+        (["er", "split-mnist", "--scenario", "domain"], "split-mnist has no domain scenario"),
+        (["lwf", "rotated-mnist"], "lwf"),
+        (["er", "split-mnist", "--seeds", "0"], "seeds=0"),
+        (["er", "split-mnist", "--budget", "0"], "budget=0.0: expected minutes, more than 0"),
+        (["er", "split-mnist", "--budget", "nan"], "budget=nan"),
+        (["er", "split-mnist", "--engine", "warp"], "unknown engine 'warp'"),
+    ],
+)
+def test_refusals(arguments: list[str], message: str, cli: Cli) -> None:
+    answer = cli("tune", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+
+
+def test_a_file_that_has_no_presets_is_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "presets.json").write_text('[{"method": "er"}]')
+    answer = cli("tune", "er", "split-mnist", "--write", tmp_path / "presets.json")
+    assert answer.code == 2
+    assert "cannot be read as a file of presets" in answer.err
+
+
+def test_presets_come_back_as_they_were(tmp_path: Path) -> None:
+    write_presets(presets(), tmp_path / "presets.json")
+    assert read_presets(tmp_path / "presets.json") == presets()
+    changed = dataclasses.replace(presets()[3], accuracy=math.pi)
+    assert with_preset(presets(), changed) == [*presets()[:3], changed, *presets()[4:]]
+    assert with_preset(presets()[:3], changed) == [*presets()[:3], changed]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cclfp._version import __version__
-from cclfp.cli import data, list_, run, runs, show, study, transfer, tune
+from cclfp.cli import data, list_, report, run, runs, show, study, transfer, tune
 from cclfp.errors import InputError, RunError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("study")(study.study)
+app.command("report")(report.report)
 app.command("tune")(tune.tune)
 app.command("runs")(runs.runs)
 app.command("list")(list_.list_)

@@ -25,7 +25,7 @@ class HALHyper(Hyperparameters):
     lam: float = setting(0.03, "weight of the anchors' loss (lambda); may diverge above 1e-4 / lr^3", low=0)
     gamma: float = setting(0.1, "how strongly an anchor is drawn to its class's mean embedding", low=0)
     beta: float = setting(0.5, "decay of the mean embeddings from batch to batch", low=0, high=1)
-    steps: float = setting(100, "gradient-ascent steps that learn an anchor (k)", low=0)
+    steps: float = setting(100.0, "gradient-ascent steps that learn an anchor (k)", low=0)
     anchor_lr: float = setting(0.1, "step size of the gradient ascent that learns an anchor", low=0)
 
 

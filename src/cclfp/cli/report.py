@@ -1,0 +1,51 @@
+"""``cclfp report``: the paper's tables and figures with our numbers, as a page and as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cclfp.cli.output import JsonOption, StoreOption, print_json
+from cclfp.cli.run import parse_seeds
+from cclfp.errors import InputError
+
+
+def report(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into, made where there is none.")],
+    store: StoreOption = None,
+    seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
+    json: JsonOption = False,
+) -> None:
+    """Write the paper's tables and figures with the store's runs beside the published numbers.
+
+    DIR/index.html is a page that works without a network; DIR/tables has Markdown, CSV and LaTeX, DIR/figures SVG, PDF
+    and PNG. Numbers that have not been trained are shown as missing.
+
+    [bold]Examples[/bold]
+
+    cclfp report --out report/
+
+    cclfp report --out report/ --store runs.sqlite --seeds 3
+    """
+    chosen_seeds = parse_seeds(seeds)
+
+    from cclfp.experiment import check_seeds
+    from cclfp.report import write_report
+    from cclfp.report.tables import tally
+    from cclfp.store import Store, default_store
+
+    path = store or default_store()
+    if not path.exists():
+        raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
+    content, written = write_report(Store(path), out, check_seeds(chosen_seeds))
+    if json:
+        counts = content.counts()
+        print_json(
+            {"store": str(path), "runs": content.runs, "counts": counts, "files": [str(file) for file in written]}
+        )
+        return
+    typer.echo(f"{tally(content.counts())} (from {content.runs:,} runs in {path})")
+    for file in written:
+        typer.echo(f"{file}  {file.stat().st_size / 1000:,.0f} kB")

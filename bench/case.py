@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 import sys
 import threading
@@ -101,8 +102,9 @@ def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
         backbone=case.backbone,
         settings=dict(case.grid),
     )
-    stream = make_stream(case, images).to(torch.device(case.device))
-    streams = dict.fromkeys(range(case.seeds), stream)
+    device, streams = torch.device(case.device), dict[int, Stream]()
+    if images == "random" or case.is_random or case.is_cut:  # else they are made as for any run
+        streams = {seed: make_stream(case, images, seed).to(device) for seed in range(case.seeds)}
     environment = {"threads": case.threads, "device": case.device}
     replicas = [
         _replica(Job(configuration, seed, Path(), case.device, case.threads), environment, streams)
@@ -113,13 +115,12 @@ def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
     return Cohort(replicas, case.engine, note, **chosen)
 
 
-def make_stream(case: Case, images: str) -> Stream:
-    """The benchmark's stream of seed 0, for all seeds; cut to the case's sizes, the tests of what is cut too."""
-    benchmark = BENCHMARKS[case.benchmark]
+def make_stream(case: Case, images: str, seed: int) -> Stream:
+    """The stream a seed sees, cut to the case's sizes, and the tests too where it is cut. Random ones are all alike."""
     if images == "random" or case.is_random:
         stream = random_stream(case)
     else:
-        stream = benchmark.stream(check_scenario(case.scenario), seed=0)
+        stream = BENCHMARKS[case.benchmark].stream(check_scenario(case.scenario), seed)
     if case.is_cut:
         rows = [_some(rows, case.examples_of(task, stream.num_tasks)) for task, rows in enumerate(stream.train_rows)]
         test = [examples.rows(_some(torch.arange(len(examples.y)), TEST)) for examples in stream.test]
@@ -134,6 +135,7 @@ def _some(rows: Tensor, wanted: int | None) -> Tensor:
     return rows[torch.linspace(0, len(rows) - 1, wanted).round().long()]
 
 
+@functools.lru_cache(maxsize=1)
 def random_stream(case: Case) -> Stream:
     """Images of the benchmark's shape and number, or the case's, each its class's picture under as much noise."""
     benchmark = BENCHMARKS[case.benchmark]
@@ -195,7 +197,8 @@ class Task:
 class Run:
     """A case in a thread of its own that works only in its turns, so that several can take turns in one process.
 
-    A turn ends when so many seconds are over, at the next step that the engine reports, or with the case.
+    A turn ends with a window of so many seconds, at the next step that the engine reports, and with a task's first and
+    last step.
     """
 
     def __init__(self, case: Case, images: str, window: float) -> None:
@@ -245,11 +248,10 @@ class Run:
     def _progress(self, step: int) -> None:
         task = self._tasks[-1]
         task.report(step)
-        due = time.perf_counter() - self._paused - (task.edges[-1][0] if task.edges else 0.0) >= self._window
-        if not task.edges or due or step == task.steps:
+        is_first, is_last = not task.edges, step == task.steps
+        if is_first or is_last or time.perf_counter() - self._paused - task.edges[-1][0] >= self._window:
             task.edges.append((self._now(), task.reported))
-            if due:
-                self._pause()
+            self._pause()
 
     def _train(self) -> dict[str, Any]:
         torch.set_num_threads(self.case.threads)

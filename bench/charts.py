@@ -67,7 +67,9 @@ class Charts:
         alt = self.alt
         points = sorted({row["x"] for row in rows})
         scale = alt.Scale(type="log", nice=False, domain=[points[0], points[-1]])
-        x = alt.X("x:Q", title=axis, scale=scale, axis=alt.Axis(values=points, format=",d", grid=False))
+        x = alt.X(
+            "x:Q", title=axis, scale=scale, axis=alt.Axis(values=points, format=",d", grid=False, labelFlush=False)
+        )
         drawn, every = [], [row[field] for row in rows for field, _ in panels if row[field] > 0]
         for field, title in panels:
             positive = [{"x": row["x"], "series": row["series"], "value": row[field]} for row in rows if row[field] > 0]

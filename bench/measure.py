@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import platform
@@ -113,6 +114,7 @@ def measure(section: Section, device: str, arguments: argparse.Namespace) -> lis
                 print(f"             {note}", flush=True)
         del runs
         if device == "cuda":
+            gc.collect()
             torch.cuda.empty_cache()
     return found
 
@@ -197,7 +199,7 @@ def command_line(arguments: argparse.Namespace, parser: argparse.ArgumentParser)
         name: value for name, value in vars(arguments).items() if name != "out" and value != parser.get_default(name)
     }
     options = [f"--{name}" if value is True else f"--{name} {value}" for name, value in said.items()]
-    return " ".join(["bench/measure.py", *options])
+    return " ".join(["python bench/measure.py", *options])
 
 
 def main() -> None:
@@ -222,7 +224,6 @@ def main() -> None:
         parser.error(f"--suite {arguments.suite}: nothing of it is measured on {' or '.join(devices)}")
     out: Path = arguments.out or default_file()
 
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for what is started from here
     torch.set_num_threads(1)
     document: dict[str, Any] = {
         "format": FORMAT,

@@ -182,7 +182,7 @@ def networks(section: Measured, charts: Charts) -> list[str]:
             [title, f"{used(r)}, {case['precision']}", str(case["replicas"]), number(r["step_ms"]), against, memory]
         )
         bars.append(
-            {"what": f"{title}, {case['engine']} {case['precision']}", "series": "cclfp", "value": r["step_ms"]}
+            {"what": f"{title}, {case['engine']} {case['precision']}", "series": case["engine"], "value": r["step_ms"]}
         )
     return [
         "CCL-FP+ with ResNet18, 10 examples and 10 replayed ones a step, cropped and mirrored at random; the training "
@@ -229,7 +229,7 @@ def methods(section: Measured, charts: Charts) -> list[str]:
             continue
         against = times(eager["step_ms"] / quick["step_ms"])
         in_er = number(eager["step_ms"] / er["step_ms"]) if er else "–"
-        before = number(quick["compile_seconds"])
+        before = number(quick["compile_seconds"]) if quick["compile_seconds"] else "–"
         rows.append([f"`{method}`", number(eager["step_ms"]), in_er, number(quick["step_ms"]), against, before])
         dots += [{"what": method, "series": r["case"]["engine"], "value": r["step_ms"]} for r in (eager, quick)]
         remarks += [f"`{method}`: {note}" for note in dict.fromkeys(quick["notes"])]
@@ -244,73 +244,90 @@ def methods(section: Measured, charts: Charts) -> list[str]:
     ]
 
 
-AXES: dict[str, tuple[str, str, str, str | None, str | None]] = {
-    # name: title, case's field, the axis's title, what else is shown and what it is called
-    "replicas": ("Replicas", "replicas", "replicas that train together", None, None),
-    "memory": ("Memory", "memory", "examples the memory holds", "between_ms", "a task besides its steps, ms a replica"),
-    "tasks": ("Tasks", "stream_tasks", "tasks of the stream", "test_ms", "testing after the last task, ms a replica"),
-    "side": ("Image side", "side", "pixels a side", "test_ms", "testing after a task, ms a replica"),
-}
-WHAT = {
-    "replicas": "Split MNIST, class scenario; replicas differ in seed and learning rate.",
-    "memory": "Split MNIST, class scenario, the fifth task. Besides its steps, a task takes planning, its beginning "
-    "and its end; GEM's step reads the whole memory.",
-    "tasks": "A stream of random images of MNIST's shape, all ten classes in every task; the last task is measured. "
-    "Every task is tested with 200 images, after each of them on all so far and the next.",
-    "side": "Random images in five tasks of two classes, the third task; tested with 200 images a task.",
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """How cost grows with one thing."""
+
+    title: str
+    field: str  # of the case
+    label: str
+    panels: tuple[tuple[str, str], ...]  # what was measured, and what it is called
+    text: str
+
+
+STEP = ("step_ms", "a training step, ms a replica")
+AXES = {
+    "replicas": Axis(
+        "Replicas",
+        "replicas",
+        "replicas that train together",
+        (
+            ("step_rate", "replica-steps/s, the steps alone"),
+            ("train_rate", "replica-steps/s, planning and the ends of tasks included"),
+        ),
+        "Split MNIST, class scenario; replicas differ in seed and learning rate.",
+    ),
+    "memory": Axis(
+        "Memory",
+        "memory",
+        "examples the memory holds",
+        (STEP, ("between_ms", "a task besides its steps, ms a replica")),
+        "Split MNIST, class scenario, the fifth task. Besides its steps, a task takes planning, its beginning and its "
+        "end. GEM's step reads the whole memory.",
+    ),
+    "tasks": Axis(
+        "Tasks",
+        "stream_tasks",
+        "tasks of the stream",
+        (STEP, ("test_ms", "testing after the last task, ms a replica")),
+        "A stream of random images of MNIST's shape, all ten classes in every task; the last task is measured. After "
+        "each, the learner is tested with 200 images of every task so far.",
+    ),
+    "side": Axis(
+        "Image side",
+        "side",
+        "pixels a side",
+        (STEP, ("test_ms", "testing after the third task, ms a replica")),
+        "Random images in tasks of two classes, the third task; tested with 200 images of every task so far.",
+    ),
 }
 
 
 def growth(name: str, section: Measured, charts: Charts) -> list[str]:
-    _, field, axis, other, other_title = AXES[name]
-    lines = []
-    for r in section.results:
-        case = r["case"]
-        line = {"series": case["method"], "x": case[field], "step": r["step_ms"], "rate": rate(r), "notes": r["notes"]}
-        line |= {"with planning": r["train_rate"], "other": r[other] if other else None}
-        if len({c["case"]["precision"] for c in section.results}) > 1:
-            line["series"] += f", {case['precision']}"
-        if case["engine"] == "eager" and any(c["case"]["engine"] != "eager" for c in section.results):
-            line["series"] += ", eager"
-        lines.append(line)
-    names = list(dict.fromkeys(line["series"] for line in lines))
-    points = sorted({line["x"] for line in lines})
+    axis, cases = AXES[name], [r["case"] for r in section.results]
+    lines = [
+        {**r, "step_rate": rate(r), "series": series(r["case"], cases), "x": r["case"][axis.field]}
+        for r in section.results
+    ]
+    names, points = dict.fromkeys(line["series"] for line in lines), sorted({line["x"] for line in lines})
     found = {(line["series"], line["x"]): line for line in lines}
-    engine, seeds = section.results[0]["case"]["engine"], section.results[0]["case"]["seeds"]
-    measures = ["rate", "with planning"] if name == "replicas" else ["step", *(["other"] if other else [])]
-    heads = {
-        "rate": "replica-steps/s, the steps alone",
-        "with planning": "replica-steps/s, planning and the ends of tasks included",
-        "step": "a training step, ms a replica",
-        "other": other_title or "",
-    }
     rows = [
-        [
-            what + (f": {heads[measure]}" if len(measures) > 1 else ""),
-            *(number(found[what, x][measure]) if (what, x) in found else "–" for x in points),
-        ]
-        for measure in measures
+        [f"{what}: {title}", *(number(found[what, x][key]) if (what, x) in found else "–" for x in points)]
+        for key, title in axis.panels
         for what in names
     ]
-    said = {
-        f"`{line['what']}` at {line['x']:,}: {note}": None for line in lines for note in dict.fromkeys(line["notes"])
-    }
-    with_seeds = f", {seeds} seeds" if name != "replicas" and seeds > 1 else ""
-    network = section.results[0]["case"]["backbone"]
-    if name == "side":
-        with_seeds += f", ResNet18{' of width ' + network.partition('=')[2] if network else ''}"
+    numbers = table([axis.label, *(f"{x:,}" for x in points)], rows)
+    first = cases[0]
+    setting = [DEVICES[section.device], section.hardware, first["engine"]]
+    setting += [f"{first['seeds']} seeds"] * (name != "replicas" and first["seeds"] > 1)
+    setting += [f"GEM with {case['seeds']}" for case in cases[-1:] if case["method"] == "gem" and case["seeds"] == 1]
+    setting += [f"backbone `{first['backbone'] or 'resnet18'}`"] * (name == "side")
+    notes = dict.fromkeys(f"- `{line['series']}` at {line['x']:,}: {note}" for line in lines for note in line["notes"])
     return [
-        f"**{DEVICES[section.device]}, {engine}{with_seeds}.** {WHAT[name]}"
-        + (" GEM with one seed." if section.device == "cpu" and any(line["series"] == "gem" for line in lines) else ""),
-        charts.lines(
-            section.chart, lines, axis, [(measure, heads[measure]) for measure in measures], alike=name == "replicas"
-        ),
+        f"**{', '.join(setting)}.** {axis.text}",
+        charts.lines(section.chart, lines, axis.label, axis.panels, alike=name == "replicas"),
         bend(name, section.device),
-        "<details><summary>The numbers</summary>\n\n"
-        + table([axis, *(f"{x:,}" for x in points)], rows)
-        + "\n\n</details>",
-        *(["\n".join(f"- {text}" for text in said)] if said else []),
+        f"<details><summary>The numbers</summary>\n\n{numbers}\n\n</details>",
+        "\n".join(notes),
     ]
+
+
+def series(case: dict[str, Any], cases: Sequence[dict[str, Any]]) -> str:
+    """What tells the lines of a chart apart: the method, and where they vary the precision, and the eager engine."""
+    told = [case["method"]]
+    told += [case["precision"]] * (len({one["precision"] for one in cases}) > 1)
+    told += ["eager"] * (case["engine"] == "eager" and len({one["engine"] for one in cases}) > 1)
+    return ", ".join(told)
 
 
 @functools.cache
@@ -432,9 +449,9 @@ def document(sections: Sequence[Measured], charts: Charts) -> str:
                 parts += [f"### {DEVICES[one.device]}: {one.hardware}", *show(one, charts)]
     if any(one.name in AXES for one in sections):
         parts.append("## How cost grows")
-    for name, (title, *_) in AXES.items():
+    for name, axis in AXES.items():
         if chosen := [one for one in sections if one.name == name]:
-            parts.append(f"### {title}")
+            parts.append(f"### {axis.title}")
             for one in chosen:
                 parts += growth(name, one, charts)
     parts += ["## How it was measured", METHOD, machines(sections)]

@@ -82,18 +82,18 @@ def test_an_error_in_a_case_is_raised() -> None:
 
 def test_streams_have_the_sizes_asked_for(small_mnist: Path) -> None:
     for images in ("real", "random"):
-        stream = make_stream(LITTLE, images)
+        stream = make_stream(LITTLE, images, 0)
         assert [len(rows) for rows in stream.train_rows] == [30, 30, 200, 30, 30]
         assert all(
             set(stream.train.y[rows].tolist()) == set(c)
             for rows, c in zip(stream.train_rows, stream.classes, strict=True)
         )
-        whole = make_stream(dataclasses.replace(LITTLE, examples=None, last=None), images)
+        whole = make_stream(dataclasses.replace(LITTLE, examples=None, last=None), images, 0)
         assert sum(map(len, whole.train_rows)) == len(whole.train.y) == (1500 if images == "real" else 60_000)
     side = Case("side", "er", "split-cifar10", "eager", side=40, examples=20)
-    assert make_stream(side, "real").train.x.shape[1:] == (3, 40, 40)
+    assert make_stream(side, "real", 0).train.x.shape[1:] == (3, 40, 40)
     many = Case("tasks", "er", "permuted-mnist", "eager", scenario="domain", stream_tasks=30, examples=10, last=50)
-    assert [len(rows) for rows in make_stream(many, "real").train_rows] == [10] * 29 + [50]
+    assert [len(rows) for rows in make_stream(many, "real", 0).train_rows] == [10] * 29 + [50]
 
 
 def test_all_cases_can_be_asked_for() -> None:
@@ -147,7 +147,7 @@ def fake(section: str, device: str, cases: list[tuple[Case, float]]) -> Measured
             "cpu_share": 1.0,
             "memory_bytes": 2**30,
             "engine_used": case.engine,
-            "notes": [],
+            "notes": ["it was hard"],
         }
         for case, step in cases
     ]
@@ -181,6 +181,8 @@ def test_every_section_is_shown() -> None:
     for shown in sections:
         assert shown.name == "grid" or f"[{shown.chart}]" in text
     assert "240 replicas of `ccl-fp+` on Split MNIST: 400 replica-steps/s" in text
+    assert "- `gem` at 20: it was hard" in text
+    assert "- `gem`: it was hard" in text
     assert "nan" not in text
 
 

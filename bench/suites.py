@@ -81,7 +81,7 @@ def replicas(device: str, quick: bool) -> Groups:
     for method in ("er",) if quick else ("er", "ccl-fp+"):
         for count in (5, 50) if quick else REPLICAS:
             # Enough steps for the compiler to be asked before the last task, which is measured.
-            steps = max(10, min(1100, 3200 // count)) if device == "cpu" else 200
+            steps = max(6, min(1100, 3200 // count)) if device == "cpu" else 200
             rates = tuple(0.1 * (1 + i / 1000) for i in range(max(1, count // 5)))
             case = Case("replicas", method, "split-mnist", FAST[device], device, seeds=min(count, 5))
             found.append([dataclasses.replace(case, grid=(("lr", rates),), tasks=4, examples=10 * steps)])

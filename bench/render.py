@@ -30,7 +30,7 @@ BENCHMARKS = {
     "split-cifar10": "Split CIFAR-10",
     "split-tiny-imagenet": "Split Tiny ImageNet",
 }
-DEVICES = {"cpu": "CPU, one thread", "cuda": "GPU"}
+DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 
 Result = dict[str, Any]
 
@@ -69,7 +69,8 @@ def read(paths: Iterable[Path]) -> list[Measured]:
             one = Measured(section["name"], section["device"], section["results"], document)
             if one.results:
                 found[one.name, one.device, one.hardware] = one
-    return list(found.values())
+    order = [*SECTIONS, *AXES]
+    return sorted(found.values(), key=lambda one: order.index(one.name))
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
@@ -368,10 +369,10 @@ def in_short(sections: Sequence[Measured]) -> list[str]:
             )
             peers = {data: r for data in ("tensors", "images") if (r := one.find(method="avalanche", data=data))}
             if fast is not None and peers:
-                ratios = [f"{times(fast['train_rate'] / r['train_rate'])} that fed with {d}" for d, r in peers.items()]
+                ratios = [f"{times(fast['train_rate'] / r['train_rate'])} on {d}" for d, r in peers.items()]
                 said.append(
                     f"One CPU thread, Split MNIST, {fast['case']['replicas']} seeds: `{method}` at "
-                    f"{number(fast['train_rate'])} steps/s. Of Avalanche's replay: {', '.join(ratios)} {where}."
+                    f"{number(fast['train_rate'])} steps/s, the speed of Avalanche's replay {' and '.join(ratios)} {where}."
                 )
         for r in one.results if one.name == "command" else ():
             if r["case"]["engine"] == "auto":
@@ -428,6 +429,7 @@ METHOD = """\
   Elsewhere the text says what is counted.
 - **Side by side**: on a CPU, what a table compares trains in turns of one window, in one run, Avalanche too, so that
   whatever else the machine does slows all alike. "Share of a core" says how much it did: near 100 % is an idle machine.
+- **One thread**: on a CPU everything has one, but for the whole command, which has all cores.
 - **Eager** is our reference engine, plain PyTorch, one replica after the other; so one seed tells the speed of five.
 - On a GPU, clocks are read after the device has finished."""
 

@@ -369,10 +369,11 @@ def in_short(sections: Sequence[Measured]) -> list[str]:
             )
             peers = {data: r for data in ("tensors", "images") if (r := one.find(method="avalanche", data=data))}
             if fast is not None and peers:
-                ratios = [f"{times(fast['train_rate'] / r['train_rate'])} on {d}" for d, r in peers.items()]
+                ratios = [f"{times(fast['train_rate'] / r['train_rate'])} ({d})" for d, r in peers.items()]
                 said.append(
                     f"One CPU thread, Split MNIST, {fast['case']['replicas']} seeds: `{method}` at "
-                    f"{number(fast['train_rate'])} steps/s, the speed of Avalanche's replay {' and '.join(ratios)} {where}."
+                    f"{number(fast['train_rate'])} steps/s, {' and '.join(ratios)} the speed of Avalanche's replay "
+                    f"{where}."
                 )
         for r in one.results if one.name == "command" else ():
             if r["case"]["engine"] == "auto":

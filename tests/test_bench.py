@@ -163,7 +163,7 @@ def test_ratios_are_of_the_same_run() -> None:
     for data, rate in (("tensors", 300.0), ("images", 150.0)):
         peers.results.append({"case": {"method": "avalanche"}, "data": data, "train_rate": rate, **avalanche})
     text = document([peers], cast(Any, NoCharts()))
-    assert "3,600 steps/s, the speed of Avalanche's replay 12.0× on tensors and 24.0× on images" in text
+    assert "3,600 steps/s, 12.0× (tensors) and 24.0× (images) the speed of Avalanche's replay" in text
     assert "| 3,600 | 4.00× | 12.0× | 24.0× |" in text
     assert "A CPU, 2 cores, 16 GiB" in text
 

@@ -2,11 +2,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup quickstart test
+PEERS := bench/peers/.venv/.ready
+
+.PHONY: help setup quickstart test bench
 
 help:
 	@echo "make quickstart  install into .venv, get MNIST, train five methods on Split MNIST, print one table"
 	@echo "make test        install into .venv, then lint, type-check and run the whole test suite"
+	@echo "make bench       install into .venv, and Avalanche beside it, then measure speed: bench/RESULTS.md, 20 minutes"
 	@echo "make setup       install into .venv only: the command is $(BIN)/cclfp"
 
 setup: $(READY)
@@ -26,3 +29,11 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest --hypothesis-profile=ci  # the same examples every time; plain pytest looks for new ones
+
+$(PEERS): bench/peers/requirements.txt constraints.txt
+	PYTHON=$(PYTHON) bench/peers/install.sh
+	@touch $(PEERS)
+
+bench: setup $(PEERS)
+	$(BIN)/python bench/measure.py
+	$(BIN)/python bench/render.py

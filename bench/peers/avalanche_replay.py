@@ -1,10 +1,14 @@
 """Train Avalanche's replay on our job and print its speed and accuracy as one JSON object.
 
     bench/peers/.venv/bin/python bench/peers/avalanche_replay.py ARRAYS [--mode batch|online] [--data tensors|images]
+        [--tasks 5] [--turn SECONDS]
 
 The job: Split MNIST, five tasks of two classes, class scenario; 10 examples and 10 replayed ones a step, from a
 memory of 200 kept by reservoir sampling; one epoch; MLP 784-100-100-10; SGD, learning rate 0.1; one thread. ARRAYS
 is the folder ``arrays`` in what ``cclfp data path mnist`` prints. Runs in the environment that install.sh makes.
+
+With ``--turn`` it works in turns with others, as bench/measure.py has it: after so many seconds it prints an empty line
+and waits for one, with its clock stopped.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import importlib.util
 import json
 import platform
 import random
+import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -115,7 +120,39 @@ def make_model() -> nn.Sequential:
     return model
 
 
-def make_strategy(model: nn.Module) -> Any:
+class Turns:
+    """The clock, which stands still while others have their turn."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self._waited = 0.0
+        self._began = self.now()
+
+    def now(self) -> float:
+        return time.perf_counter() - self._waited
+
+    def wait(self) -> None:
+        began = time.perf_counter()
+        print(flush=True)
+        if not sys.stdin.readline():
+            raise SystemExit("whoever was to say when the next turn begins is gone")
+        self._waited += time.perf_counter() - began
+        self._began = self.now()
+
+    def plugin(self) -> Any:
+        from avalanche.core import SupervisedPlugin  # type: ignore[import-not-found]
+
+        turns = self
+
+        class Pause(SupervisedPlugin):  # type: ignore[misc]
+            def after_training_iteration(self, strategy: Any, **others: Any) -> None:
+                if turns.seconds is not None and turns.now() - turns._began >= turns.seconds:
+                    turns.wait()
+
+        return Pause()
+
+
+def make_strategy(model: nn.Module, others: Sequence[Any] = ()) -> Any:
     """What Avalanche's ``Replay`` strategy builds, with a reservoir: ``Replay`` itself offers no choice of storage.
 
     ``evaluator=None`` leaves out metrics and loggers; the default one prints a progress bar.
@@ -137,7 +174,7 @@ def make_strategy(model: nn.Module) -> Any:
         train_mb_size=BATCH,
         train_epochs=1,
         device="cpu",
-        plugins=[replay],
+        plugins=[replay, *others],
         evaluator=None,
     )
 
@@ -177,6 +214,8 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--tasks", type=int, default=TASKS, help="how many of the five to train")
+    parser.add_argument("--turn", type=float, default=None, help="seconds of a turn; default: no turns")
     arguments = parser.parse_args()
     if not (arguments.arrays / "train_images.npy").is_file():
         parser.error(f"{arguments.arrays} has no train_images.npy")
@@ -186,14 +225,15 @@ def main() -> None:
     random.seed(arguments.seed)
     np.random.seed(arguments.seed)  # noqa: NPY002 - Avalanche draws from the global generators
     torch.manual_seed(arguments.seed)
-    stream = make_stream(arguments.arrays, arguments.data)
+    stream = make_stream(arguments.arrays, arguments.data)[: arguments.tasks]
     model = make_model()
-    strategy = make_strategy(model)
+    turns = Turns(arguments.turn)
+    strategy = make_strategy(model, [turns.plugin()] if arguments.turn is not None else [])
 
-    wall, cpu = time.perf_counter(), time.process_time()
+    wall, cpu = turns.now(), time.process_time()
     with warnings.catch_warnings(record=True):  # Avalanche's own deprecated calls: do not charge it for the printing
         train(strategy, stream, arguments.mode, arguments.seed)
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    wall, cpu = turns.now() - wall, time.process_time() - cpu
 
     steps = strategy.clock.train_iterations
     print(
@@ -205,6 +245,7 @@ def main() -> None:
                 "data": arguments.data,
                 "seed": arguments.seed,
                 "threads": torch.get_num_threads(),
+                "tasks": arguments.tasks,
                 "steps": steps,
                 "seconds": round(wall, 3),
                 "steps_per_second": round(steps / wall, 1),

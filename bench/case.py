@@ -1,0 +1,322 @@
+"""A case: what is trained, with what, for how long; and how its speed is read off while it trains.
+
+``start`` is the only function here that makes replicas and cohorts. All clocks are in :class:`Run`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cclfp.configuration import configurations
+from cclfp.data import get_dataset
+from cclfp.engine.cohort import Cohort
+from cclfp.engine.job import Job, _replica
+from cclfp.memory import Examples
+from cclfp.methods import METHODS
+from cclfp.scenarios import check_scenario
+from cclfp.streams import BENCHMARKS, Stream
+from cclfp.transforms import Normalise, Scale
+
+PRECISION = {"cpu": "float32", "cuda": "tf32"}  # what an engine takes where nothing is said
+TEST = 200  # test images a task, where the stream is cut short
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A method on a stream, the replicas that train together, and the engine.
+
+    The first ``tasks`` tasks are trained and the last ``measured`` of them measured: by then, what is compiled is
+    compiled. ``stream_tasks`` and ``side`` ask for a stream of random images with so many tasks, or of that size.
+    """
+
+    section: str  # which table or chart it belongs to
+    method: str
+    benchmark: str
+    engine: str  # eager, compiled or graph
+    device: str = "cpu"
+    precision: str = ""  # float32, tf32 or bf16; empty: the device's usual
+    scenario: str = "class"
+    seeds: int = 1
+    grid: tuple[tuple[str, tuple[float, ...]], ...] = ()  # settings and their values, each combined with each
+    memory: int = 200
+    backbone: str | None = None  # None: the benchmark's
+    tasks: int | None = None  # None: all
+    measured: int = 1
+    examples: int | None = None  # training images of each task; None: all there are
+    last: int | None = None  # the same for the last task, where that is another number
+    stream_tasks: int | None = None
+    side: int | None = None
+    threads: int = 1
+
+    @property
+    def replicas(self) -> int:
+        total = self.seeds
+        for _, values in self.grid:
+            total *= len(values)
+        return total
+
+    @property
+    def is_random(self) -> bool:
+        return self.stream_tasks is not None or self.side is not None
+
+    @property
+    def is_cut(self) -> bool:
+        return self.examples is not None or self.last is not None
+
+    def examples_of(self, task: int, num_tasks: int) -> int | None:
+        """How many training images a task has; None: all there are."""
+        is_last = task == (self.tasks or num_tasks) - 1
+        return self.last if is_last and self.last is not None else self.examples
+
+    def to_dict(self) -> dict[str, Any]:
+        precision = self.precision or PRECISION[self.device]
+        return {**dataclasses.asdict(self), "precision": precision, "replicas": self.replicas}
+
+    def __str__(self) -> str:
+        varied = [f"memory {self.memory}"] * (self.memory != 200)
+        varied += [f"{self.stream_tasks} tasks"] * (self.stream_tasks is not None)
+        varied += [f"{self.side}×{self.side}"] * (self.side is not None)
+        engine = f"{self.engine} {self.precision}".strip()
+        where = f"{self.method} on {self.benchmark} {self.scenario}, {self.device} {engine}"
+        return ", ".join([where, f"{self.replicas} replica{'s' * (self.replicas > 1)}", *varied])
+
+
+def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
+    """The case's replicas before their first task, and what trains them. ``images`` is ``real`` or ``random``."""
+    found = configurations(
+        [case.method],
+        case.benchmark,
+        case.scenario,
+        buffer=case.memory,
+        backbone=case.backbone,
+        settings=dict(case.grid),
+    )
+    device, streams = torch.device(case.device), dict[int, Stream]()
+    if images == "random" or case.is_random or case.is_cut:  # else they are made as for any run
+        streams = {seed: make_stream(case, images, seed).to(device) for seed in range(case.seeds)}
+    environment = {"threads": case.threads, "device": case.device}
+    replicas = [
+        _replica(Job(configuration, seed, Path(), case.device, case.threads), environment, streams)
+        for configuration in found
+        for seed in range(case.seeds)
+    ]
+    chosen = {"precision": case.precision} if case.precision not in ("", PRECISION[case.device]) else {}
+    return Cohort(replicas, case.engine, note, **chosen)
+
+
+def make_stream(case: Case, images: str, seed: int) -> Stream:
+    """The stream a seed sees, cut to the case's sizes, and the tests too where it is cut. Random ones are all alike."""
+    if images == "random" or case.is_random:
+        stream = random_stream(case)
+    else:
+        stream = BENCHMARKS[case.benchmark].stream(check_scenario(case.scenario), seed)
+    if case.is_cut:
+        rows = [_some(rows, case.examples_of(task, stream.num_tasks)) for task, rows in enumerate(stream.train_rows)]
+        test = [examples.rows(_some(torch.arange(len(examples.y)), TEST)) for examples in stream.test]
+        stream = dataclasses.replace(stream, train_rows=rows, test=test)
+    return stream.joint() if METHODS[case.method].joint else stream
+
+
+def _some(rows: Tensor, wanted: int | None) -> Tensor:
+    """So many of them, from all over."""
+    if wanted is None or wanted >= len(rows):
+        return rows
+    return rows[torch.linspace(0, len(rows) - 1, wanted).round().long()]
+
+
+@functools.lru_cache(maxsize=1)
+def random_stream(case: Case) -> Stream:
+    """Images of the benchmark's shape and number, or the case's: dark as digits are, a picture a class, and noise."""
+    benchmark = BENCHMARKS[case.benchmark]
+    data = get_dataset(benchmark.dataset)
+    total, *shape = data.arrays["train_images"].shape
+    tests = data.arrays["test_images"].shape[0]
+    side = case.side or shape[-1]
+    if benchmark.sizes:
+        ends = torch.tensor(benchmark.sizes).cumsum(0).tolist()
+        classes = [list(range(end - size, end)) for end, size in zip(ends, benchmark.sizes, strict=True)]
+        every, tested = total // len(classes), tests // len(classes)
+    else:
+        classes = [list(range(data.num_classes))] * (case.stream_tasks or benchmark.num_tasks or 1)
+        every, tested = 1000, tests
+    counts = [case.examples_of(task, len(classes)) or every for task in range(len(classes))]
+    g = torch.Generator().manual_seed(0)
+    pictures = torch.randint(0, 224, (data.num_classes, shape[0], side, side), dtype=torch.uint8, generator=g)
+    pictures *= torch.rand(pictures.shape, generator=g) < 0.2
+
+    def draw(task: int, count: int) -> Examples:
+        y = torch.tensor(classes[task]).repeat(-(-count // len(classes[task])))[:count]
+        wrong = torch.rand(count, generator=g) < 0.1  # or the loss vanishes, and tiny numbers slow a CPU down
+        x = pictures[torch.where(wrong, y.roll(1), y)]
+        x = x + torch.randint(0, 32, (count, *pictures.shape[1:]), dtype=torch.uint8, generator=g)
+        return Examples(x, y, torch.full_like(y, task))
+
+    train = [draw(task, count) for task, count in enumerate(counts)]
+    return Stream(
+        scenario=case.scenario,
+        num_classes=data.num_classes,
+        classes=classes,
+        train=Examples(*(torch.cat(tensors) for tensors in zip(*train, strict=True))),
+        train_rows=list(torch.arange(sum(counts)).split(counts)),
+        test=[draw(task, TEST if case.is_cut else tested) for task in range(len(classes))],
+        transform=Scale() if data.mean is None or data.std is None else Normalise(data.mean, data.std),
+    )
+
+
+class Task:
+    """What was seen of the training of one task."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps  # of each replica
+        self.reported = 0  # steps, as the engine tells of its progress
+        self._last = 0
+        self.edges: list[tuple[float, int]] = []  # seconds, and steps reported by then
+        self.train_seconds = self.test_seconds = self.compile_seconds = self.cpu_seconds = 0.0
+
+    def report(self, step: int) -> None:
+        """An engine counts a step of all replicas once, or goes through one replica after the other."""
+        self.reported += step - self._last if step > self._last else step
+        self._last = step
+
+    def windows(self, replicas: int, shortest: float) -> list[float]:
+        """Seconds a replica-step of each window between edges; short ones too if there is none of ``shortest``."""
+        scale = self.steps * replicas / self.reported if self.reported else 0.0
+        pairs = zip(self.edges, self.edges[1:], strict=False)
+        found = [(b[0] - a[0], (b[0] - a[0]) / (b[1] - a[1]) / scale) for a, b in pairs if b[1] > a[1]]
+        return [each for long, each in found if long >= shortest] or [each for _, each in found]
+
+
+class Run:
+    """A case in a thread of its own that works only in its turns, so that several can take turns in one process.
+
+    A turn ends with a window of so many seconds, at the next step that the engine reports, and with a task's first and
+    last step.
+    """
+
+    def __init__(self, case: Case, images: str, window: float) -> None:
+        self.case, self.notes = case, list[str]()
+        self._images, self._window = images, window
+        self._tasks: list[Task] = []
+        self._go, self._gone = threading.Semaphore(0), threading.Semaphore(0)
+        self._paused = self._compiled_elsewhere = 0.0
+        self._error: BaseException | None = None
+        self._result: dict[str, Any] | None = None
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def turn(self) -> dict[str, Any] | None:
+        """Work for a while; what was measured, when done."""
+        self._go.release()
+        self._gone.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _now(self) -> float:
+        """Seconds of the case's own turns."""
+        if self.case.device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - self._paused
+
+    def _compiled(self) -> float:
+        """Seconds that the compiler took in the case's own turns."""
+        return compile_seconds() - self._compiled_elsewhere
+
+    def _pause(self) -> None:
+        began, compiled = time.perf_counter(), compile_seconds()
+        self._gone.release()
+        self._go.acquire()
+        self._paused += time.perf_counter() - began
+        self._compiled_elsewhere += compile_seconds() - compiled
+
+    def _work(self) -> None:
+        self._go.acquire()
+        try:
+            self._result = self._train()
+        except BaseException as error:  # noqa: BLE001  raised again by turn
+            self._error = error
+        self._gone.release()
+
+    def _progress(self, step: int) -> None:
+        task = self._tasks[-1]
+        task.report(step)
+        is_first, is_last = not task.edges, step == task.steps
+        if is_first or is_last or time.perf_counter() - self._paused - task.edges[-1][0] >= self._window:
+            task.edges.append((self._now(), task.reported))
+            self._pause()
+
+    def _train(self) -> dict[str, Any]:
+        torch.set_num_threads(self.case.threads)
+        if self.case.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        began = self._now()
+        cohort = start(self.case, self._images, self.notes.append)
+        replicas = cohort.replicas
+        made, compiled = self._now(), self._compiled()
+        while not cohort.is_done and replicas[0].position != self.case.tasks:
+            task = Task(replicas[0].steps(replicas[0].position))
+            self._tasks.append(task)
+            spent, paused, compiled_before = _spent(cohort), self._paused, self._compiled()
+            cpu = time.thread_time()
+            cohort.advance(self._progress)
+            self._now()
+            train, test = (after - before for after, before in zip(_spent(cohort), spent, strict=True))
+            task.train_seconds, task.test_seconds = train - (self._paused - paused), test
+            task.compile_seconds, task.cpu_seconds = self._compiled() - compiled_before, time.thread_time() - cpu
+        total = self._now() - made
+        return {
+            **self._speeds(),
+            "setup_seconds": made - began,  # data, learners
+            "whole_seconds": total,
+            "whole_rate": sum(task.steps for task in self._tasks) * len(replicas) / total,
+            "compile_seconds": self._compiled() - compiled,
+            "engine_used": cohort.engine,
+            "accuracy": statistics.mean(replica.accuracy or 0.0 for replica in replicas),
+            "memory_bytes": torch.cuda.max_memory_allocated() if self.case.device == "cuda" else None,
+            "notes": self.notes,
+        }
+
+    def _speeds(self) -> dict[str, Any]:
+        """Seconds are of all replicas together, milliseconds of one. A task's train_seconds are all but its tests."""
+        replicas, tasks = self.case.replicas, self._tasks[-self.case.measured :]
+        windows = sorted(each for task in tasks for each in task.windows(replicas, self._window / 2))
+        steps, train = sum(task.steps for task in tasks), sum(t.train_seconds - t.compile_seconds for t in tasks)
+        if not windows:  # an engine that reports a task's end only
+            windows = [train / (steps * replicas)]
+        step = statistics.median(windows)
+        between = max(0.0, train - step * steps * replicas)
+        return {
+            "steps": steps,
+            "windows": len(windows),
+            "step_ms": 1e3 * step,  # a step of one replica, the steps alone
+            "step_ms_quartiles": [1e3 * windows[len(windows) // 4], 1e3 * windows[len(windows) * 3 // 4]],
+            "train_rate": steps * replicas / train,  # planning, beginnings and ends of tasks included; no compiling
+            "between_ms": 1e3 * between / len(tasks) / replicas,  # what a task takes besides its steps
+            # How much of its time it had a core: close to 1 on a machine that does nothing else.
+            "cpu_share": sum(t.cpu_seconds for t in tasks) / sum(t.train_seconds + t.test_seconds for t in tasks),
+            "test_ms": 1e3 * sum(task.test_seconds for task in tasks) / len(tasks) / replicas,  # a task
+        }
+
+
+def _spent(cohort: Cohort) -> tuple[float, float]:
+    return (
+        sum(replica.train_seconds for replica in cohort.replicas),
+        sum(replica.test_seconds for replica in cohort.replicas),
+    )
+
+
+def compile_seconds() -> float:
+    """What torch's compiler has taken in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0.0 if utils is None else float(utils.calculate_time_spent()["total_wall_time"])

@@ -1,0 +1,251 @@
+"""Measure speed side by side, and write what was measured as JSON; bench/render.py makes RESULTS.md of it.
+
+    .venv/bin/python bench/measure.py                                     # all that this machine can: make bench
+    .venv/bin/python bench/measure.py --quick --out build/bench/quick.json   # a rough look, two minutes
+    python3 bench/measure.py --suite cuda,scaling --device cuda --images random --out h200.json
+
+Needs torch and numpy only, with src on PYTHONPATH where cclfp is not installed. ``--images random`` takes random images
+of the same shapes and numbers where the datasets are not at hand; a step does not look at the values.
+
+What is compared trains in turns of a fraction of a second, Avalanche too, so that whatever else the machine does slows
+all of them alike. On a graphics card cases follow each other. The file is written after every section.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from case import Case, Run
+from suites import SECTIONS, Section
+
+from cclfp import __version__
+from cclfp.data import dataset_path, fetch
+from cclfp.engine.environment import commit, device_name
+from cclfp.files import write_atomic
+from cclfp.machine import cores
+
+BENCH = Path(__file__).parent
+PEER = BENCH / "peers" / ".venv" / "bin" / "python"
+FORMAT = "cclfp bench 1"
+
+
+class Turns(Protocol):
+    """Something that works in turns."""
+
+    def turn(self) -> dict[str, Any] | None:
+        """Work for a while; what was measured, when done."""
+
+
+class Avalanche:
+    """Avalanche's replay on the same job, in its own environment."""
+
+    def __init__(self, data: str, window: float, quick: bool) -> None:
+        script, arrays = BENCH / "peers" / "avalanche_replay.py", dataset_path("mnist") / "arrays"
+        options = ["--data", data, "--turn", str(window), *(["--tasks", "2"] if quick else [])]
+        self._command = [str(PEER), "-W", "ignore", str(script), str(arrays), *options]
+        self._process: subprocess.Popen[str] | None = None
+
+    def __str__(self) -> str:
+        return "Avalanche's replay on split-mnist class"
+
+    def turn(self) -> dict[str, Any] | None:
+        if self._process is None:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        else:
+            assert self._process.stdin is not None
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if line == "\n":
+            return None
+        self._process.communicate()
+        if self._process.returncode:
+            raise SystemExit(f"{shlex.join(self._command)} failed")
+        measured: dict[str, Any] = json.loads(line)
+        return {"step_ms": 1e3 / measured["steps_per_second"], "train_rate": measured["steps_per_second"], **measured}
+
+
+def take_turns(runs: Sequence[Turns]) -> list[dict[str, Any]]:
+    """Let all work in turns until each is done; what each measured."""
+    done: dict[int, dict[str, Any]] = {}
+    while len(done) < len(runs):
+        for number, run in enumerate(runs):
+            if number not in done and (measured := run.turn()) is not None:
+                done[number] = measured
+    return [done[number] for number in range(len(runs))]
+
+
+def measure(section: Section, device: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """All cases of a section: what each is and what was measured."""
+    if section.name == "command":
+        return time_command(arguments)
+    found = []
+    for cases in section.groups(device, arguments.quick):
+        runs: list[Turns] = [Run(case, arguments.images, arguments.window) for case in cases]
+        told: list[dict[str, Any]] = [case.to_dict() for case in cases]
+        if section.name == "peers":
+            peers, problem = avalanche(arguments)
+            print(f"  {problem}" if problem else "  beside Avalanche", flush=True)
+            runs += peers
+            told += [{"section": "peers", "method": "avalanche", "device": device} for _ in peers]
+        measured = take_turns(runs) if device == "cpu" else [one for run in runs for one in take_turns([run])]
+        for case, what in zip(told, measured, strict=True):
+            found.append({"case": case, **what})
+            print(f"  {what['step_ms']:9.4f} ms  {_name(case)}", flush=True)
+            for note in what.get("notes", []):
+                print(f"             {note}", flush=True)
+        del runs
+        if device == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
+    return found
+
+
+def _name(case: dict[str, Any]) -> str:
+    fields = {name: case[name] for name in case if name in Case.__dataclass_fields__}
+    return "Avalanche" if case["method"] == "avalanche" else str(Case(**{**fields, "grid": tuple(case["grid"])}))
+
+
+def avalanche(arguments: argparse.Namespace) -> tuple[list[Turns], str | None]:
+    """Both ways to give it data, the faster alone where it is to be quick; or none, and why."""
+    if arguments.images == "random":
+        return [], "without Avalanche, which is measured on the real MNIST"
+    if not PEER.exists():
+        return [], "without Avalanche, which is not installed: run bench/peers/install.sh"
+    fetch("mnist")
+    ways = ("tensors",) if arguments.quick else ("tensors", "images")
+    return [Avalanche(data, arguments.window, arguments.quick) for data in ways], None
+
+
+def time_command(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The whole command on all cores, from start to end; once before, so that the compiler's cache is warm."""
+    if arguments.images == "random" or arguments.quick:
+        print("  left out: it is the real command on the real MNIST, not quick", flush=True)
+        return []
+    fetch("mnist")
+    found = []
+    for engine, is_counted in (("auto", False), ("auto", True), ("eager", True)):
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["ccl-fp+", "split-mnist", "--seeds", "5", "--device", "cpu", "--engine", engine]
+            command = [sys.executable, "-m", "cclfp", "run", *options, "--store", str(Path(folder) / "runs.sqlite")]
+            began = time.perf_counter()
+            done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+            seconds = time.perf_counter() - began
+        if done.returncode:
+            raise SystemExit(f"{shlex.join(command)} failed: {done.stderr}")
+        if is_counted:
+            case = {"section": "command", "method": "ccl-fp+", "device": "cpu", "engine": engine}
+            shown = f"cclfp run {' '.join(options)}"
+            found.append({"case": case, "command": shown, "seconds": seconds})
+            print(f"  {seconds:6.1f} s  {shown}", flush=True)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What this was measured on and with."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return {
+        "processor": device_name("cpu"),
+        "cores": cores(),
+        "memory_bytes": memory,
+        "gpu": device_name("cuda") if torch.cuda.is_available() else None,
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "cclfp": __version__,
+        "commit": commit(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # processes that wanted a core before
+    }
+
+
+def default_file() -> Path:
+    name = device_name("cuda" if torch.cuda.is_available() else "cpu")
+    return BENCH / "results" / f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.json"
+
+
+def chosen_sections(suites: Sequence[str], devices: Sequence[str]) -> list[tuple[Section, str]]:
+    """Sections and devices of the suites (cpu, cuda, scaling, all) or sections named."""
+
+    def is_wanted(section: Section, device: str) -> bool:
+        suite = "scaling" if section.is_scaling else device
+        return bool({"all", suite, section.name} & set(suites))
+
+    return [(s, d) for d in devices for s in SECTIONS if d in s.devices and is_wanted(s, d)]
+
+
+def command_line(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
+    """The command that measures the same elsewhere."""
+    said = {
+        name: value for name, value in vars(arguments).items() if name != "out" and value != parser.get_default(name)
+    }
+    options = [f"--{name}" if value is True else f"--{name} {value}" for name, value in said.items()]
+    return " ".join(["python bench/measure.py", *options])
+
+
+def main() -> None:
+    names = ["all", "cpu", "cuda", "scaling", *dict.fromkeys(section.name for section in SECTIONS)]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", default="all", help=f"which, with commas: {', '.join(names)}")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: all there are")
+    parser.add_argument("--images", choices=["real", "random"], default="real")
+    parser.add_argument("--window", type=float, default=0.25, help="seconds; speeds are medians over such windows")
+    parser.add_argument("--quick", action="store_true", help="few cases and short ones: to try it, not to be quoted")
+    parser.add_argument("--out", type=Path, default=None, help="default: a file in bench/results named by the device")
+    arguments = parser.parse_args()
+    suites = arguments.suite.split(",")
+    if unknown := [name for name in suites if name not in names]:
+        parser.error(f"--suite {unknown[0]}: expected some of {', '.join(names)}")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: this machine has none that torch can use")
+    there = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    devices = there if arguments.device == "auto" else [arguments.device]
+    chosen = chosen_sections(suites, devices)
+    if not chosen:
+        parser.error(f"--suite {arguments.suite}: nothing of it is measured on {' or '.join(devices)}")
+    out: Path = arguments.out or default_file()
+
+    torch.set_num_threads(1)
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "command": command_line(arguments, parser),
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": arguments.quick,
+        "images": arguments.images,
+        "machine": machine(),
+        "sections": [],
+    }
+    for section, device in chosen:
+        print(f"{section.name}, {device}", flush=True)
+        began = time.perf_counter()
+        results = measure(section, device, arguments)
+        told = {"name": section.name, "device": device, "seconds": time.perf_counter() - began, "results": results}
+        document["sections"].append(told)
+        text = json.dumps(document, indent=1) + "\n"
+        write_atomic(out, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+        print(f"  {told['seconds']:.0f} s", flush=True)
+    print(f"{out}: written", flush=True)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        main()

@@ -1,0 +1,153 @@
+"""Which cases are measured: the sections of RESULTS.md, for a device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from case import Case
+
+from cclfp.methods import METHODS
+
+FAST = {"cpu": "compiled", "cuda": "graph"}
+
+REPLICAS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+MEMORY = (200, 500, 1000, 2000, 5000)
+TASKS = (5, 10, 20, 50, 100)
+SIDES = (32, 40, 48, 56, 64)
+
+GRID = (("w", (0.3, 0.4, 0.5, 0.6)), ("alpha", (0.1, 0.3, 0.5)), ("beta", (0.01, 0.03, 0.1, 0.3)))
+
+Groups = list[list[Case]]  # the cases of a group take turns
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A table or chart: its cases for a device, with a quick, rough choice of them for trying it out."""
+
+    name: str
+    devices: tuple[str, ...]
+    groups: Callable[[str, bool], Groups]
+    is_scaling: bool = False
+
+
+def peers(device: str, quick: bool) -> Groups:
+    """Split MNIST as a whole, beside Avalanche. An eager replica has the core to itself: one seed tells for five."""
+    short: dict[str, Any] = {"tasks": 3, "measured": 1, "examples": 4000} if quick else {"measured": 3}
+    base = Case("peers", "er", "split-mnist", "eager", device, **short)
+    return [
+        [
+            dataclasses.replace(base, method=m, engine=engine, seeds=n)
+            for m in ("er", "ccl-fp+")
+            for engine, n in _engines(device)
+        ]
+    ]
+
+
+def methods(device: str, quick: bool) -> Groups:
+    """Every method in the last task of Split MNIST, its program compiled or captured there."""
+    last = 6200 if device == "cpu" else 3000
+    chosen = ("er", "gem", "ccl-fp+") if quick else tuple(METHODS)
+    base = Case("methods", "er", "split-mnist", "eager", device, examples=400, last=600 if quick else last)
+    return [
+        [dataclasses.replace(base, method=m, engine=engine, seeds=n) for engine, n in _engines(device)] for m in chosen
+    ]
+
+
+def networks(device: str, quick: bool) -> Groups:
+    """CCL-FP+ with ResNet18; the third task is measured."""
+    base = Case("networks", "ccl-fp+", "split-cifar10", "eager", device, tasks=3, examples=200, last=2000)
+    if quick:
+        base = dataclasses.replace(base, examples=50, last=500)
+    variants: list[dict[str, Any]] = [{}, *({"engine": "graph", "precision": p, "seeds": 5} for p in ("tf32", "bf16"))]
+    return [
+        [dataclasses.replace(base, benchmark=benchmark, **variant)]
+        for benchmark in ("split-cifar10", "split-tiny-imagenet")
+        for variant in variants
+    ]
+
+
+def grid(device: str, quick: bool) -> Groups:
+    """A grid of 48 configurations of CCL-FP+ and 5 seeds on the whole of Split MNIST, tested after every task."""
+    short: dict[str, Any] = {"examples": 2000} if quick else {"measured": 3}
+    eager = Case("grid", "ccl-fp+", "split-mnist", "eager", device, tasks=3, examples=400, last=3000)
+    return [[eager], [Case("grid", "ccl-fp+", "split-mnist", FAST[device], device, seeds=5, grid=GRID, **short)]]
+
+
+def replicas(device: str, quick: bool) -> Groups:
+    """Seeds, from five on each with several learning rates."""
+    found = []
+    for method in ("er",) if quick else ("er", "ccl-fp+"):
+        for count in (5, 50) if quick else REPLICAS:
+            # Enough steps for the compiler to be asked before the last task, which is measured.
+            steps = max(6, min(1100, 3200 // count)) if device == "cpu" else 200
+            rates = tuple(0.1 * (1 + i / 1000) for i in range(max(1, count // 5)))
+            case = Case("replicas", method, "split-mnist", FAST[device], device, seeds=min(count, 5))
+            found.append([dataclasses.replace(case, grid=(("lr", rates),), tasks=4, examples=10 * steps)])
+    return found
+
+
+def memory(device: str, quick: bool) -> Groups:
+    """GEM's step reads the whole memory; the others' the same number of examples from it, however large it is."""
+    found = []
+    for case in _growing("memory", device, quick):
+        for size in (200, 1000) if quick else MEMORY:
+            # The memory is full, and GEM's share of each task.
+            examples, last = (size // 5, 200) if case.method == "gem" else (max(2000, size // 5), None)
+            found.append([dataclasses.replace(case, memory=size, examples=examples, last=last)])
+    return found
+
+
+def tasks(device: str, quick: bool) -> Groups:
+    """The last of so many tasks: all classes, images of MNIST's shape."""
+    found = []
+    for case in _growing("tasks", device, quick):
+        case = dataclasses.replace(case, benchmark="permuted-mnist", scenario="domain")
+        for count in (5, 20) if quick else TASKS:
+            if case.method == "gem" and device == "cuda" and count > 20:
+                continue  # a program of its own for every task: minutes to capture, which a CPU's chart tells as well
+            examples, last = max(10, 200 // count), 200 if case.method == "gem" else 6200
+            found.append([dataclasses.replace(case, stream_tasks=count, examples=examples, last=last)])
+    return found
+
+
+def _growing(section: str, device: str, quick: bool) -> list[Case]:
+    """Methods whose cost may grow with the memory or the tasks. On a CPU, GEM with one seed, and eagerly too."""
+    case = Case(section, "er", "split-mnist", FAST[device], device, seeds=5)
+    gem = dataclasses.replace(case, method="gem", seeds=1 if device == "cpu" else 5)
+    plus = [] if quick else [dataclasses.replace(case, method="ccl-fp+")]
+    eager = [dataclasses.replace(gem, engine="eager")] if device == "cpu" else []
+    return [case, *plus, gem, *eager]
+
+
+def side(device: str, quick: bool) -> Groups:
+    """ResNet18 on square images of so many pixels a side; a narrow one, eagerly, on a CPU."""
+    found = []
+    for method in ("er",) if quick else ("er", "ccl-fp+"):
+        for pixels in (32, 64) if quick else SIDES:
+            case = Case("side", method, "split-cifar10", "eager", device, tasks=3, examples=20, side=pixels)
+            if device == "cpu":
+                found.append([dataclasses.replace(case, backbone="resnet18:width=8", last=50 if quick else 200)])
+            else:
+                case = dataclasses.replace(case, engine="graph", seeds=5, last=1000)
+                found += [[dataclasses.replace(case, precision=precision)] for precision in ("tf32", "bf16")]
+    return found
+
+
+def _engines(device: str) -> list[tuple[str, int]]:
+    """The eager engine with one seed, since it trains one after the other, and the fast one with five."""
+    return [("eager", 1), (FAST[device], 5)]
+
+
+SECTIONS = (
+    Section("peers", ("cpu",), peers),
+    Section("command", ("cpu",), lambda device, quick: []),
+    Section("networks", ("cuda",), networks),
+    Section("grid", ("cuda",), grid),
+    Section("methods", ("cpu", "cuda"), methods),
+    Section("replicas", ("cpu", "cuda"), replicas, is_scaling=True),
+    Section("memory", ("cpu", "cuda"), memory, is_scaling=True),
+    Section("tasks", ("cpu", "cuda"), tasks, is_scaling=True),
+    Section("side", ("cpu", "cuda"), side, is_scaling=True),
+)

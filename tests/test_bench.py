@@ -1,0 +1,212 @@
+"""The benchmark counts steps, time and ratios right."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from case import Case, Run, Task, make_stream
+from charts import Rows
+from measure import chosen_sections, take_turns
+from render import FORMAT, Measured, bends, document, number, read
+from suites import SECTIONS
+
+from cclfp.learner import Learner
+
+LITTLE = Case("peers", "er", "split-mnist", "eager", seeds=2, tasks=3, examples=30, last=200)
+
+
+@pytest.mark.parametrize(
+    "reports", [[1, 2, 3, 4], [1, 2, 3, 4, 1, 2, 3, 4], [2, 4]], ids=["together", "in turn", "two"]
+)
+def test_replica_steps_are_counted_however_an_engine_reports_them(reports: list[int]) -> None:
+    task = Task(steps=4)
+    for i, step in enumerate(reports):
+        task.report(step)
+        task.edges.append((float(i), task.reported))
+    a_report = 8 / len(reports)  # replica-steps of two replicas
+    assert task.windows(replicas=2, shortest=0.5) == pytest.approx([1 / a_report] * (len(reports) - 1))
+
+
+def test_short_windows_count_only_where_there_is_no_other() -> None:
+    task = Task(steps=3)
+    task.report(3)
+    task.edges = [(0.0, 0), (1.0, 1), (1.1, 2), (1.4, 3)]
+    assert task.windows(1, shortest=0.5) == pytest.approx([1.0])
+    assert task.windows(1, shortest=2.0) == pytest.approx([1.0, 0.1, 0.3])
+
+
+def test_a_case_is_measured_in_its_last_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    train_step = Learner.train_step
+
+    def slow_step(self: Learner, *arguments: Any) -> Any:
+        time.sleep(0.002)
+        return train_step(self, *arguments)
+
+    monkeypatch.setattr(Learner, "train_step", slow_step)
+    (measured,) = take_turns([Run(LITTLE, "random", window=0.05)])
+    assert measured["steps"] == 20  # of each replica
+    assert measured["windows"] > 1
+    assert measured["step_ms"] > 2
+    assert measured["train_rate"] < 500
+    assert measured["whole_seconds"] > 2 * (3 + 3 + 20) * 0.002
+    assert measured["engine_used"] == "eager"
+
+
+def test_the_turns_of_others_are_not_counted() -> None:
+    class Sleeper:
+        turns = 0
+
+        def turn(self) -> dict[str, Any] | None:
+            time.sleep(0.2)
+            self.turns += 1
+            return {} if self.turns == 4 else None
+
+    case = dataclasses.replace(LITTLE, tasks=2, last=None)
+    measured, _ = take_turns([Run(case, "random", window=0.0), Sleeper()])
+    assert measured["whole_seconds"] < 0.7
+    assert measured["step_ms"] < 100
+
+
+def test_an_error_in_a_case_is_raised() -> None:
+    run = Run(dataclasses.replace(LITTLE, method="nonsense"), "random", window=1.0)
+    with pytest.raises(ValueError, match="nonsense"):
+        take_turns([run])
+
+
+def test_streams_have_the_sizes_asked_for(small_mnist: Path) -> None:
+    for images in ("real", "random"):
+        stream = make_stream(LITTLE, images, 0)
+        assert [len(rows) for rows in stream.train_rows] == [30, 30, 200, 30, 30]
+        assert all(
+            set(stream.train.y[rows].tolist()) == set(c)
+            for rows, c in zip(stream.train_rows, stream.classes, strict=True)
+        )
+        whole = make_stream(dataclasses.replace(LITTLE, examples=None, last=None), images, 0)
+        assert sum(map(len, whole.train_rows)) == len(whole.train.y) == (1500 if images == "real" else 60_000)
+    side = Case("side", "er", "split-cifar10", "eager", side=40, examples=20)
+    assert make_stream(side, "real", 0).train.x.shape[1:] == (3, 40, 40)
+    many = Case("tasks", "er", "permuted-mnist", "eager", scenario="domain", stream_tasks=30, examples=10, last=50)
+    assert [len(rows) for rows in make_stream(many, "real", 0).train_rows] == [10] * 29 + [50]
+
+
+def test_all_cases_can_be_asked_for() -> None:
+    for device in ("cpu", "cuda"):
+        for section, _ in chosen_sections(["all"], [device]):
+            for quick in (True, False):
+                cases = [case for group in section.groups(device, quick) for case in group]
+                assert all(case.section == section.name and case.device == device for case in cases)
+                assert len({str(case.to_dict()) for case in cases}) == len(cases)
+    (grid,) = (section for section in SECTIONS if section.name == "grid")
+    assert grid.groups("cuda", False)[-1][0].replicas == 240
+    assert [s.name for s, _ in chosen_sections(["scaling"], ["cpu"])] == ["replicas", "memory", "tasks", "side"]
+    assert {s.name for s, _ in chosen_sections(["cuda"], ["cpu", "cuda"])} == {"networks", "grid", "methods"}
+
+
+def test_measuring_needs_torch_and_numpy_only() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('altair', 'pooch', 'platformdirs', 'rich', 'typer'): sys.modules[name] = None\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1] / 'bench')!r})\n"
+        "import measure\n"
+        "print(measure.machine())"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+class NoCharts:
+    """In the place of the charts, which need altair."""
+
+    def bars(self, name: str, rows: Rows, title: str) -> str:
+        assert all({"what", "series", "value"} <= set(row) for row in rows)
+        return f"[{name}]"
+
+    dots = bars
+
+    def lines(self, name: str, rows: Rows, axis: str, panels: Any, *, alike: bool) -> str:
+        assert all({"x", "series", *(field for field, _ in panels)} <= set(row) for row in rows)
+        return f"[{name}]"
+
+
+def fake(section: str, device: str, cases: list[tuple[Case, float]]) -> Measured:
+    speeds = dict.fromkeys(("between_ms", "test_ms", "compile_seconds", "setup_seconds", "accuracy"), 0.0)
+    results = [
+        {
+            "case": case.to_dict(),
+            **speeds,
+            "step_ms": step,
+            "train_rate": 900 / step,
+            "whole_rate": 800 / step,
+            "whole_seconds": 1.0,
+            "cpu_share": 1.0,
+            "memory_bytes": 2**30,
+            "engine_used": case.engine,
+            "notes": ["it was hard"],
+        }
+        for case, step in cases
+    ]
+    machine = {"processor": "A CPU", "gpu": "A GPU", "cuda": "13", "cores": 2, "memory_bytes": 2**34, "load": 0.1}
+    machine |= {"commit": "0123456789abcdef+", "cclfp": "0", "python": "3", "torch": "2", "numpy": "2"}
+    top = {"started_at": "2026-01-01", "quick": False, "images": "real", "machine": machine, "command": "measure"}
+    return Measured(section, device, results, top)
+
+
+def test_ratios_are_of_the_same_run() -> None:
+    peers = fake("peers", "cpu", [(LITTLE, 1.0), (dataclasses.replace(LITTLE, engine="compiled", seeds=5), 0.25)])
+    avalanche = {"version": "0.6.0", "seconds": 10.0, "cpu_seconds": 9.0, "average_accuracy": 80.0, "tasks": 5}
+    for data, rate in (("tensors", 300.0), ("images", 150.0)):
+        peers.results.append({"case": {"method": "avalanche"}, "data": data, "train_rate": rate, **avalanche})
+    text = document([peers], cast(Any, NoCharts()))
+    assert "3,600 steps/s, 12.0× (tensors) and 24.0× (images) the speed of Avalanche's replay" in text
+    assert "| 3,600 | 4.00× | 12.0× | 24.0× |" in text
+    assert "A CPU, 2 cores, 16 GiB" in text
+
+
+def test_every_section_is_shown() -> None:
+    sections = []
+    for device in ("cpu", "cuda"):
+        for section, _ in chosen_sections(["all"], [device]):
+            cases = [case for group in section.groups(device, False) for case in group]
+            if cases:
+                sections.append(fake(section.name, device, [(case, 2.0) for case in cases]))
+    text = document(sections, cast(Any, NoCharts()))
+    for title in ("Beside Avalanche", "ResNet18", "A grid at once", "Every method", "How cost grows"):
+        assert f"## {title}" in text
+    for shown in sections:
+        assert shown.name == "grid" or f"[{shown.chart}]" in text
+    assert "240 replicas of `ccl-fp+` on Split MNIST: 400 replica-steps/s" in text
+    assert "- `gem` at 20: it was hard" in text
+    assert "- `gem`: it was hard" in text
+    assert "nan" not in text
+
+
+def test_the_newest_of_a_section_counts(tmp_path: Path) -> None:
+    for day, step in ((2, 2.0), (1, 1.0)):
+        one = fake("peers", "cpu", [(LITTLE, step)])
+        sections = [{"name": "peers", "device": "cpu", "seconds": 1, "results": one.results}]
+        top = {**one.document, "format": FORMAT, "started_at": f"2026-01-0{day}", "sections": sections}
+        (tmp_path / f"{day}.json").write_text(json.dumps(top), encoding="utf-8")
+    (kept,) = read(tmp_path.glob("*.json"))
+    assert kept.results[0]["step_ms"] == 2.0
+
+
+def test_numbers_have_three_digits() -> None:
+    assert [number(x) for x in (0, 0.99996, 0.01234, 12.34, 99.96, 1234.5)] == [
+        "0",
+        "1.00",
+        "0.0123",
+        "12.3",
+        "100",
+        "1,230",
+    ]
+
+
+def test_bends_are_of_charts_that_exist() -> None:
+    known = {f"{s.name}, {device}" for s in SECTIONS if s.is_scaling for device in s.devices}
+    assert set(bends()) == known

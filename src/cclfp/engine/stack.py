@@ -131,7 +131,8 @@ class Stack:
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         self.learners = learners
         self._first = learners[0]
-        self.changing, self._spec = stacked([learner.model for learner in learners])
+        leaves, self._spec = stacked([learner.model for learner in learners])
+        self.changing = leaves if pool.is_cuda else [_turned(t) for t in leaves]
         hypers, self._hyper_spec = stacked([dataclasses.asdict(learner.hyper_tensors) for learner in learners])
         self.fixed = [pool, torch.stack([_mask_table(mask) for mask in masks]), *hypers]
 
@@ -335,6 +336,14 @@ def stacked(trees: Sequence[Any]) -> tuple[list[Tensor], TreeSpec]:
     if any(spec != specs[0] for spec in specs):
         raise ValueError("their states differ in structure")
     return [torch.stack([leaf.detach() for leaf in several]) for several in zip(*leaves, strict=True)], specs[0]
+
+
+def _turned(t: Tensor) -> Tensor:
+    """Stacked matrices with their columns together in memory.
+
+    A CPU's matmul of a minibatch with a layer's weights takes a third of the time so.
+    """
+    return t.mT.contiguous().mT if t.ndim == 3 else t
 
 
 def _longer(table: Tensor, steps: int) -> Tensor:

@@ -102,17 +102,17 @@ def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
         backbone=case.backbone,
         settings=dict(case.grid),
     )
-    device, streams = torch.device(case.device), dict[int, Stream]()
+    device, streams = torch.device(case.device), dict[tuple[int, str], Stream]()
     if images == "random" or case.is_random or case.is_cut:  # else they are made as for any run
-        streams = {seed: make_stream(case, images, seed).to(device) for seed in range(case.seeds)}
-    environment = {"threads": case.threads, "device": case.device}
+        streams = {(seed, case.device): make_stream(case, images, seed).to(device) for seed in range(case.seeds)}
+    precision = case.precision or PRECISION[case.device]
+    environment = {"threads": case.threads, "device": case.device, "precision": precision}
     replicas = [
         _replica(Job(configuration, seed, Path(), case.device, case.threads), environment, streams)
         for configuration in found
         for seed in range(case.seeds)
     ]
-    chosen = {"precision": case.precision} if case.precision not in ("", PRECISION[case.device]) else {}
-    return Cohort(replicas, case.engine, note, **chosen)
+    return Cohort(replicas, case.engine, note, precision)
 
 
 def make_stream(case: Case, images: str, seed: int) -> Stream:

@@ -224,3 +224,14 @@ def test_in_a_cuda_graph(n: int, replicas: int) -> None:
         v = several(*given)
     graph.replay()
     torch.testing.assert_close(v.cpu(), several(P, q, low), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [12, 19, 40])
+def test_large_systems_taken_apart(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a graphics card, where only systems of up to 16 variables can be recorded in a graph."""
+    g = torch.Generator().manual_seed(n)
+    rows = torch.randn(n, 2 * n, dtype=torch.float64, generator=g)
+    P, q, low = rows @ rows.mT, torch.randn(n, dtype=torch.float64, generator=g), torch.tensor(0.1)
+    whole = solve(P, q, low)
+    monkeypatch.setattr(qp, "LARGEST", {"cpu": 5})
+    torch.testing.assert_close(solve(P, q, low), whole, rtol=1e-9, atol=1e-9)

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cclfp.network import is_transformed
+
 # Stands for -inf where a class may not be chosen: finite, so that no arithmetic on it gives NaN.
 MASKED = -1e30
 
@@ -21,6 +23,9 @@ def distances(a: Tensor, b: Tensor) -> Tensor:
     >>> distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[5., 0.]])
     """
+    if is_transformed():  # many replicas at once: torch's kernel for cdist takes one pair of rows after the other
+        d: Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), dim=-1)
+        return d
     # Left alone, cdist turns to a matmul above 25 rows and loses half its digits near 0.
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
 

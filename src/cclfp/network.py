@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -58,26 +58,6 @@ class Network:
     def classify(self, params: Tensors, z: Tensor) -> Tensor:
         """f(z): one logit a class."""
         return F.linear(z, params["f.weight"], params["f.bias"])
-
-    def beside(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
-        """Begin what needs nothing of what follows; the result waits for it.
-
-        In a CUDA graph the device computes it at the same time as what follows. Elsewhere it is computed now.
-        """
-        here = torch.cuda.current_stream() if torch.cuda.is_available() else None
-        if here is None or is_transformed() or not torch.cuda.is_current_stream_capturing():
-            value = function()
-            return lambda: value
-        there = torch.cuda.Stream(here.device)
-        there.wait_stream(here)
-        with torch.cuda.stream(there):
-            value = function()
-
-        def wait() -> Tensor:
-            torch.cuda.current_stream().wait_stream(there)
-            return value
-
-        return wait
 
     def _call(self, psi: nn.Module, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         own = {name: params[f"psi.{name}"] for name in self._trainable}

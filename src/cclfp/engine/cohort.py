@@ -14,6 +14,7 @@ from cclfp.engine.compiled import Programs, first_line
 from cclfp.engine.evaluate import test_together
 from cclfp.engine.graph import Graphs
 from cclfp.engine.plan import Plan
+from cclfp.engine.precision import computing_in
 from cclfp.engine.replica import Replica
 from cclfp.engine.stack import Tables, is_normalised, together
 from cclfp.scenarios import ClassMask
@@ -29,12 +30,19 @@ class Cohort:
 
     They may differ in seed and hyperparameters, and in nothing else. ``engine`` is ``"eager"``, one replica after the
     other; ``"compiled"``, all in one program; or ``"graph"``, all in one CUDA graph. What cannot be done so is done
-    eagerly, and ``note`` is told why.
+    eagerly, and ``note`` is told why. ``precision`` is that of CUDA's float32 (see :mod:`cclfp.engine.precision`).
     """
 
-    def __init__(self, replicas: Sequence[Replica], engine: str = "eager", note: Note = lambda text: None) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        engine: str = "eager",
+        note: Note = lambda text: None,
+        precision: str = "float32",
+    ) -> None:
         self.replicas = replicas
         self.engine = engine  # of the last task, once one is trained
+        self._precision = precision
         self._note = note
         engines: dict[str, Callable[[Note], Programs | Graphs]] = {"compiled": Programs, "graph": Graphs}
         self._fast = engines[engine](note) if engine != "eager" else None
@@ -55,6 +63,10 @@ class Cohort:
 
     def advance(self, progress: Progress = lambda step: None) -> None:
         """Train the next task of all replicas and test them."""
+        with computing_in(self._precision):
+            self._advance(progress)
+
+    def _advance(self, progress: Progress) -> None:
         if self.replicas[0].position == 0:
             self._test()
         began = time.perf_counter()

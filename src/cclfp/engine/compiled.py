@@ -9,7 +9,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,15 +24,14 @@ LONGEST = 1_500  # operations of a step; the compiler's time grows with them
 class Steps:
     """Functions that take steps, by the shapes they are for, kept from task to task.
 
-    Those that are used for ``worth`` replica-steps or more are compiled. ``note`` is told what cannot be, and why.
+    Those that are used often enough are compiled. ``note`` is told what cannot be, and why.
     """
 
-    def __init__(self, worth: float, note: Callable[[str], None]) -> None:
-        self.worth = worth
+    def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._steps: dict[Hashable, Step] = {}
         self._programs: dict[Hashable, Step] = {}
-        self._used: Counter[Hashable] = Counter()  # replica-steps
+        self._used: Counter[Hashable] = Counter()  # steps of the cohort
         self._failed = False  # the compiler: it is not asked again
 
     def key(self, stack: Together, tables: Tables, segment: range) -> Hashable:
@@ -42,11 +40,11 @@ class Steps:
         shapes = ((t.shape, t.stride(), t.dtype) for t in tensors)
         return (stack.structure, tables.sizes[segment[0]][0], *shapes)
 
-    def get(self, stack: Together, tables: Tables, segment: range) -> Step:
-        """A function for the steps of a segment."""
+    def get(self, stack: Together, tables: Tables, segment: range, worth: float) -> Step:
+        """A function for the steps of a segment, compiled once there were ``worth`` steps of its kind."""
         key = self.key(stack, tables, segment)
-        self._used[key] += len(segment) * len(stack.learners)
-        compiled = self._used[key] >= self.worth and not self._failed
+        self._used[key] += len(segment)
+        compiled = self._used[key] >= worth and not self._failed
         mine = (key, compiled, *map(id, stack.learners))
         if mine not in self._steps:
             compile = self._compiler(key) if compiled else None
@@ -55,7 +53,7 @@ class Steps:
             except NotCompiled as reason:
                 self._note(f"not compiled: {reason}")
                 self._failed = True
-                return self.get(stack, tables, segment)
+                return self.get(stack, tables, segment, worth)
         return self._steps[mine]
 
     @property
@@ -101,7 +99,7 @@ def program(step: Step, *arguments: list[Tensor]) -> Step:
     """The step, compiled for arguments of these shapes."""
     try:
         # Traced to plain tensor operations first: the compiler then sees no Python, of ours or of a user's method.
-        graph = make_fx(step, decomposition_table=DECOMPOSED)(*arguments)
+        graph = make_fx(step)(*arguments)
         if len(graph.graph.nodes) > LONGEST:
             raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {LONGEST:,}")
         with contextlib.suppress(OSError):  # the compiler has another place then
@@ -119,34 +117,18 @@ def program(step: Step, *arguments: list[Tensor]) -> Step:
     return compiled
 
 
-def _distances(a: Tensor, b: Tensor, p: float, mode: int | None) -> Tensor:
-    return (a.unsqueeze(-2) - b.unsqueeze(-3)).square().sum(-1).sqrt()
-
-
-def _distances_backward(grad: Tensor, a: Tensor, b: Tensor, p: float, distances: Tensor) -> Tensor:
-    share = torch.where(distances == 0, 0, grad / distances)
-    return (share.unsqueeze(-1) * (a.unsqueeze(-2) - b.unsqueeze(-3))).sum(-2)
-
-
-# The compiler calls torch's own kernels for these, one pair of rows at a time; written out it makes one loop of them.
-DECOMPOSED: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten._cdist_forward.default: _distances,
-    torch.ops.aten._cdist_backward.default: _distances_backward,
-}
-
-
 class Programs:
     """Trains tasks by compiled programs."""
 
     def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
-        self.steps = Steps(WORTH, note)
+        self.steps = Steps(note)
 
     def train(self, stack: Together, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> None:
         """All steps of a task, which then are in the learners."""
         changing = stack.changing
         with torch.no_grad():
             for segment in tables.segments():
-                step = self.steps.get(stack, tables, segment)
+                step = self.steps.get(stack, tables, segment, WORTH / len(stack.learners))
                 # A program is only called with what it was compiled for, so it need not look at every step.
                 with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
                     for i in segment:

@@ -17,7 +17,7 @@ from cclfp.engine.compiled import Steps
 from cclfp.engine.stack import Step, Tables, Together
 from cclfp.network import copy_all
 
-WORTH = float("inf")  # replica-steps of one kind that pay for a program: it takes the compiler a minute
+WORTH = 100_000  # steps of one kind that pay for a program: it takes the compiler half a minute, or two for ResNet18
 SHORTEST = 8  # steps that are worth recording
 KEPT = 2  # graphs that stay recorded
 AHEAD = 32  # steps between two marks that tell how far the device is
@@ -26,8 +26,8 @@ AHEAD = 32  # steps between two marks that tell how far the device is
 class Graphs:
     """Trains tasks by graphs, kept from task to task. ``note`` is told what cannot be compiled, and why."""
 
-    def __init__(self, note: Callable[[str], None] = lambda text: None, worth: float = WORTH) -> None:
-        self.steps = Steps(worth, note)
+    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
+        self.steps = Steps(note)
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -36,7 +36,7 @@ class Graphs:
         changing, marks = stack.changing, _Marks(progress)
         with torch.no_grad():
             for segment in tables.segments():
-                step = self.steps.get(stack, tables, segment)
+                step = self.steps.get(stack, tables, segment, WORTH)
                 if len(segment) < SHORTEST:
                     for i in segment:
                         changing = step(changing, stack.fixed, tables.row(i))
@@ -76,10 +76,13 @@ class _Recorded:
             for _ in range(2):  # libraries make their workspaces and choose their kernels
                 step(self.changing, self._fixed, self._row(segment))
         torch.cuda.current_stream().wait_stream(side)
-        with torch.cuda.graph(self.graph, pool=pool, stream=side):
-            new = step(self.changing, self._fixed, self._row(segment))
-            self._write(new)
-            self._counter.add_(1)
+        try:
+            with torch.cuda.graph(self.graph, pool=pool, stream=side):
+                self._write(step(self.changing, self._fixed, self._row(segment)))
+                self._counter.add_(1)
+        except BaseException:
+            _forget_capture(self._counter.device)
+            raise
 
     def load(self, changing: list[Tensor], fixed: list[Tensor], tables: Tables, segment: range) -> None:
         """Get ready for the steps of a segment."""
@@ -98,6 +101,14 @@ class _Recorded:
         # What a step hands on under another name is copied before its place is written to.
         sources = [new[i].clone() if new[i].data_ptr() in places else new[i] for i in moved]
         copy_all([self.changing[i] for i in moved], sources)
+
+
+def _forget_capture(device: torch.device) -> None:
+    """Give the device's generator a state of its own again: one that failed to record cannot be drawn from."""
+    ours = torch.cuda.default_generators[device.index or 0]
+    seed = ours.initial_seed()
+    ours.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
+    ours.manual_seed(seed)
 
 
 class _Marks:

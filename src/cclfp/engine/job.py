@@ -120,7 +120,7 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
         _choose(jobs, started, streams, said)
         for together in _alike(started):
             replicas, engine = [started[number][0] for number in together], started[together[0]][1]
-            with _threads(engine["threads"]), computing_in(engine["precision"]):
+            with _threads(engine["threads"]):
                 used = _train(replicas, [jobs[n] for n in together], store, engine, [said[n] for n in together])
             for number, replica in zip(together, replicas, strict=True):
                 records[number] = _record(jobs[number], replica, {**engine, "engine": used})
@@ -360,7 +360,10 @@ def _train(
                 }
             )
 
-    cohort = Cohort(replicas, engine["engine"], lambda text: reports[0]({"event": "note", "text": text}))
+    def note(text: str) -> None:
+        reports[0]({"event": "note", "text": text})
+
+    cohort = Cohort(replicas, engine["engine"], note, engine["precision"])
     while not cohort.is_done:
         cohort.advance(progress)
         say(sum(steps[: first.position]))

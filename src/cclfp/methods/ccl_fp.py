@@ -52,12 +52,12 @@ class CCLFP(Method):
         return {"tau": 1.0} if scenario == "domain" else {}
 
     def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
-        old = self.net.beside(lambda: self._old_features(state, batch.x)) if "psi_old" in state else None
         z, buffers = self.net.features(params, buffers, batch.x)
-        if old is None:
+        if "psi_old" not in state:
             loss = cross_entropy(self.net.classify(params, z), batch.y, batch.mask)
         else:
-            z_old = old()
+            with torch.no_grad():
+                z_old = self.net.frozen_features(state["psi_old"], state["buffers_old"], batch.x)
             d = distances(z, z_old)
             fused = propagate(z, z_old, hyper.w, hyper.eta, d=d)
             loss = cross_entropy(self.net.classify(params, fused), batch.y, batch.mask)
@@ -67,10 +67,6 @@ class CCLFP(Method):
     def extra_loss(self, z: Tensor, batch: Batch, hyper: Any) -> Tensor | float:
         """What CCL-FP+ adds."""
         return 0.0
-
-    @torch.no_grad()
-    def _old_features(self, state: State, x: Tensor) -> Tensor:
-        return self.net.frozen_features(state["psi_old"], state["buffers_old"], x)
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         psi = {name: p.detach().clone() for name, p in params.items() if name.startswith("psi.")}

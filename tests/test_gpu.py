@@ -211,6 +211,7 @@ def test_one_in_a_graph_as_among_twenty() -> None:
 
 
 @pytest.mark.usefixtures("short_graphs")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("normalised", [False, True])
 def test_nothing_waits_for_the_device_inside_a_task(normalised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[graph.Graphs] = []
@@ -232,6 +233,7 @@ def test_nothing_waits_for_the_device_inside_a_task(normalised: bool, monkeypatc
     assert len(watched) == 3
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_the_watch_for_waiting_sees_it() -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:

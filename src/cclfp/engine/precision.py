@@ -30,12 +30,11 @@ def autocast_of(precision: str) -> torch.dtype | None:
 
 @contextlib.contextmanager
 def computing_in(precision: str) -> Iterator[None]:
-    """Have CUDA compute so inside, and choose the fastest of its convolutions for every shape."""
+    """Have CUDA compute so inside."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
-    cudnn.benchmark = True
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = before
+        matmul.allow_tf32, cudnn.allow_tf32 = before

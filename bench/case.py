@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from cclfp.configuration import configurations
 from cclfp.data import get_dataset
+from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.job import Job, _replica
 from cclfp.memory import Examples
@@ -29,6 +29,7 @@ from cclfp.streams import BENCHMARKS, Stream
 from cclfp.transforms import Normalise, Scale
 
 PRECISION = {"cpu": "float32", "cuda": "tf32"}  # what an engine takes where nothing is said
+WORTH = graph.WORTH
 TEST = 200  # test images a task, where the stream is cut short
 
 
@@ -58,6 +59,7 @@ class Case:
     stream_tasks: int | None = None
     side: int | None = None
     threads: int = 1
+    compiled: bool = False  # on CUDA: have the graph's step compiled, however few there are
 
     @property
     def replicas(self) -> int:
@@ -87,7 +89,7 @@ class Case:
         varied = [f"memory {self.memory}"] * (self.memory != 200)
         varied += [f"{self.stream_tasks} tasks"] * (self.stream_tasks is not None)
         varied += [f"{self.side}×{self.side}"] * (self.side is not None)
-        engine = f"{self.engine} {self.precision}".strip()
+        engine = " ".join([self.engine, self.precision, "compiled" * self.compiled]).strip()
         where = f"{self.method} on {self.benchmark} {self.scenario}, {self.device} {engine}"
         return ", ".join([where, f"{self.replicas} replica{'s' * (self.replicas > 1)}", *varied])
 
@@ -112,6 +114,7 @@ def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
         for configuration in found
         for seed in range(case.seeds)
     ]
+    graph.WORTH = 0 if case.compiled else WORTH
     return Cohort(replicas, case.engine, note, precision)
 
 
@@ -209,7 +212,7 @@ class Run:
         self._images, self._window = images, window
         self._tasks: list[Task] = []
         self._go, self._gone = threading.Semaphore(0), threading.Semaphore(0)
-        self._paused = self._compiled_elsewhere = 0.0
+        self._paused = 0.0
         self._error: BaseException | None = None
         self._result: dict[str, Any] | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -229,16 +232,11 @@ class Run:
             torch.cuda.synchronize()
         return time.perf_counter() - self._paused
 
-    def _compiled(self) -> float:
-        """Seconds that the compiler took in the case's own turns."""
-        return compile_seconds() - self._compiled_elsewhere
-
     def _pause(self) -> None:
-        began, compiled = time.perf_counter(), compile_seconds()
+        began = time.perf_counter()
         self._gone.release()
         self._go.acquire()
         self._paused += time.perf_counter() - began
-        self._compiled_elsewhere += compile_seconds() - compiled
 
     def _work(self) -> None:
         self._go.acquire()
@@ -253,7 +251,8 @@ class Run:
         task.report(step)
         is_first, is_last = not task.edges, step == task.steps
         if is_first or is_last or time.perf_counter() - self._paused - task.edges[-1][0] >= self._window:
-            task.edges.append((self._now(), task.reported))
+            # A graph's progress is the device's: to wait for it here would only empty its queue.
+            task.edges.append((time.perf_counter() - self._paused, task.reported))
             self._pause()
 
     def _train(self) -> dict[str, Any]:
@@ -263,24 +262,24 @@ class Run:
         began = self._now()
         cohort = start(self.case, self._images, self.notes.append)
         replicas = cohort.replicas
-        made, compiled = self._now(), self._compiled()
+        made = self._now()
         while not cohort.is_done and replicas[0].position != self.case.tasks:
             task = Task(replicas[0].steps(replicas[0].position))
             self._tasks.append(task)
-            spent, paused, compiled_before = _spent(cohort), self._paused, self._compiled()
+            spent, paused, compiled_before = _spent(cohort), self._paused, cohort.compile_seconds
             cpu = time.thread_time()
             cohort.advance(self._progress)
             self._now()
             train, test = (after - before for after, before in zip(_spent(cohort), spent, strict=True))
             task.train_seconds, task.test_seconds = train - (self._paused - paused), test
-            task.compile_seconds, task.cpu_seconds = self._compiled() - compiled_before, time.thread_time() - cpu
+            task.compile_seconds, task.cpu_seconds = cohort.compile_seconds - compiled_before, time.thread_time() - cpu
         total = self._now() - made
         return {
             **self._speeds(),
             "setup_seconds": made - began,  # data, learners
             "whole_seconds": total,
             "whole_rate": sum(task.steps for task in self._tasks) * len(replicas) / total,
-            "compile_seconds": self._compiled() - compiled,
+            "compile_seconds": cohort.compile_seconds,
             "engine_used": cohort.engine,
             "accuracy": statistics.mean(replica.accuracy or 0.0 for replica in replicas),
             "memory_bytes": torch.cuda.max_memory_allocated() if self.case.device == "cuda" else None,
@@ -314,9 +313,3 @@ def _spent(cohort: Cohort) -> tuple[float, float]:
         sum(replica.train_seconds for replica in cohort.replicas),
         sum(replica.test_seconds for replica in cohort.replicas),
     )
-
-
-def compile_seconds() -> float:
-    """What torch's compiler has taken in this process."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return 0.0 if utils is None else float(utils.calculate_time_spent()["total_wall_time"])

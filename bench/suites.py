@@ -12,10 +12,10 @@ from cclfp.methods import METHODS
 
 FAST = {"cpu": "compiled", "cuda": "graph"}
 
-REPLICAS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
-MEMORY = (200, 500, 1000, 2000, 5000)
-TASKS = (5, 10, 20, 50, 100)
-SIDES = (32, 40, 48, 56, 64)
+REPLICAS = {"cpu": (1, 2, 5, 10, 20, 50, 100, 200, 500), "cuda": (1, 5, 20, 100, 500)}  # a card's time is dear
+MEMORY = {"cpu": (200, 500, 1000, 2000, 5000), "cuda": (200, 1000, 5000)}
+TASKS = {"cpu": (5, 10, 20, 50, 100), "cuda": (5, 20, 100)}
+SIDES = {"cpu": (32, 40, 48, 56, 64), "cuda": (32, 48, 64)}
 
 GRID = (("w", (0.3, 0.4, 0.5, 0.6)), ("alpha", (0.1, 0.3, 0.5)), ("beta", (0.01, 0.03, 0.1, 0.3)))
 
@@ -47,25 +47,35 @@ def peers(device: str, quick: bool) -> Groups:
 
 def methods(device: str, quick: bool) -> Groups:
     """Every method in the last task of Split MNIST, its program compiled or captured there."""
-    last = 6200 if device == "cpu" else 3000
+    examples, last = (400, 6200) if device == "cpu" else (100, 3000)
     chosen = ("er", "gem", "ccl-fp+") if quick else tuple(METHODS)
-    base = Case("methods", "er", "split-mnist", "eager", device, examples=400, last=600 if quick else last)
+    base = Case("methods", "er", "split-mnist", "eager", device, examples=examples, last=600 if quick else last)
     return [
         [dataclasses.replace(base, method=m, engine=engine, seeds=n) for engine, n in _engines(device)] for m in chosen
     ]
 
 
 def networks(device: str, quick: bool) -> Groups:
-    """CCL-FP+ with ResNet18; the third task is measured."""
+    """CCL-FP+ with ResNet18, and every other method on one stream; the third task is measured."""
     base = Case("networks", "ccl-fp+", "split-cifar10", "eager", device, tasks=3, examples=200, last=2000)
     if quick:
         base = dataclasses.replace(base, examples=50, last=500)
-    variants: list[dict[str, Any]] = [{}, *({"engine": "graph", "precision": p, "seeds": 5} for p in ("tf32", "bf16"))]
-    return [
+    graph: dict[str, Any] = {"engine": "graph", "seeds": 5}
+    variants: list[dict[str, Any]] = [{}, *({**graph, "precision": precision} for precision in ("tf32", "bf16"))]
+    found = [
         [dataclasses.replace(base, benchmark=benchmark, **variant)]
         for benchmark in ("split-cifar10", "split-tiny-imagenet")
         for variant in variants
     ]
+    others = [] if quick else [method for method in METHODS if method != base.method]
+    found += [[dataclasses.replace(base, method=method, last=1000, **graph)] for method in others]
+    return found
+
+
+def compiled(device: str, quick: bool) -> Groups:
+    """CCL-FP+ with ResNet18, its step compiled, which takes the compiler two minutes."""
+    base = Case("compiled", "ccl-fp+", "split-cifar10", "graph", device, "bf16", seeds=5, tasks=3, examples=200)
+    return [] if quick else [[dataclasses.replace(base, last=2000, compiled=True)]]
 
 
 def grid(device: str, quick: bool) -> Groups:
@@ -79,7 +89,7 @@ def replicas(device: str, quick: bool) -> Groups:
     """Seeds, from five on each with several learning rates."""
     found = []
     for method in ("er",) if quick else ("er", "ccl-fp+"):
-        for count in (5, 50) if quick else REPLICAS:
+        for count in (5, 50) if quick else REPLICAS[device]:
             # Enough steps for the compiler to be asked before the last task, which is measured.
             steps = max(6, min(1100, 3200 // count)) if device == "cpu" else 200
             rates = tuple(0.1 * (1 + i / 1000) for i in range(max(1, count // 5)))
@@ -92,7 +102,7 @@ def memory(device: str, quick: bool) -> Groups:
     """GEM's step reads the whole memory; the others' the same number of examples from it, however large it is."""
     found = []
     for case in _growing("memory", device, quick):
-        for size in (200, 1000) if quick else MEMORY:
+        for size in (200, 1000) if quick else MEMORY[device]:
             # The memory is full, and GEM's share of each task.
             examples, last = (size // 5, 200) if case.method == "gem" else (max(2000, size // 5), None)
             found.append([dataclasses.replace(case, memory=size, examples=examples, last=last)])
@@ -104,7 +114,7 @@ def tasks(device: str, quick: bool) -> Groups:
     found = []
     for case in _growing("tasks", device, quick):
         case = dataclasses.replace(case, benchmark="permuted-mnist", scenario="domain")
-        for count in (5, 20) if quick else TASKS:
+        for count in (5, 20) if quick else TASKS[device]:
             if case.method == "gem" and device == "cuda" and count > 20:
                 continue  # a program of its own for every task: minutes to capture, which a CPU's chart tells as well
             examples, last = max(10, 200 // count), 200 if case.method == "gem" else 6200
@@ -124,8 +134,8 @@ def _growing(section: str, device: str, quick: bool) -> list[Case]:
 def side(device: str, quick: bool) -> Groups:
     """ResNet18 on square images of so many pixels a side; a narrow one, eagerly, on a CPU."""
     found = []
-    for method in ("er",) if quick else ("er", "ccl-fp+"):
-        for pixels in (32, 64) if quick else SIDES:
+    for method in ("er",) if quick else ("er", "ccl-fp+") if device == "cpu" else ("ccl-fp+",):
+        for pixels in (32, 64) if quick else SIDES[device]:
             case = Case("side", method, "split-cifar10", "eager", device, tasks=3, examples=20, side=pixels)
             if device == "cpu":
                 found.append([dataclasses.replace(case, backbone="resnet18:width=8", last=50 if quick else 200)])
@@ -144,6 +154,7 @@ SECTIONS = (
     Section("peers", ("cpu",), peers),
     Section("command", ("cpu",), lambda device, quick: []),
     Section("networks", ("cuda",), networks),
+    Section("compiled", ("cuda",), compiled),
     Section("grid", ("cuda",), grid),
     Section("methods", ("cpu", "cuda"), methods),
     Section("replicas", ("cpu", "cuda"), replicas, is_scaling=True),

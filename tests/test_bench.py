@@ -106,7 +106,12 @@ def test_all_cases_can_be_asked_for() -> None:
     (grid,) = (section for section in SECTIONS if section.name == "grid")
     assert grid.groups("cuda", False)[-1][0].replicas == 240
     assert [s.name for s, _ in chosen_sections(["scaling"], ["cpu"])] == ["replicas", "memory", "tasks", "side"]
-    assert {s.name for s, _ in chosen_sections(["cuda"], ["cpu", "cuda"])} == {"networks", "grid", "methods"}
+    assert {s.name for s, _ in chosen_sections(["cuda"], ["cpu", "cuda"])} == {
+        "networks",
+        "compiled",
+        "grid",
+        "methods",
+    }
 
 
 def test_measuring_needs_torch_and_numpy_only() -> None:
@@ -176,10 +181,17 @@ def test_every_section_is_shown() -> None:
             if cases:
                 sections.append(fake(section.name, device, [(case, 2.0) for case in cases]))
     text = document(sections, cast(Any, NoCharts()))
-    for title in ("Beside Avalanche", "ResNet18", "A grid at once", "Every method", "How cost grows"):
+    for title in (
+        "Beside Avalanche",
+        "ResNet18",
+        "ResNet18, compiled",
+        "A grid at once",
+        "Every method",
+        "How cost grows",
+    ):
         assert f"## {title}" in text
     for shown in sections:
-        assert shown.name == "grid" or f"[{shown.chart}]" in text
+        assert shown.name in ("grid", "compiled") or f"[{shown.chart}]" in text
     assert "240 replicas of `ccl-fp+` on Split MNIST: 400 replica-steps/s" in text
     assert "- `gem` at 20: it was hard" in text
     assert "- `gem`: it was hard" in text

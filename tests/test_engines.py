@@ -190,7 +190,7 @@ def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.Monk
     def broken(*arguments: Any, **options: Any) -> Any:
         raise RuntimeError("no C++ compiler\nfound anywhere")
 
-    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr(torch._inductor, "compile", broken)
     notes: list[str] = []
     # Two programs, one before there is an old psi and one after; the compiler is asked once.
     ours, _ = trained([replica("ccl-fp", "domain", seed) for seed in range(2)], "compiled", notes)

@@ -58,6 +58,11 @@ class Cohort:
         return self._fast is not None and self._fast.steps.has_compiled
 
     @property
+    def compile_seconds(self) -> float:
+        """How long the compiler has taken so far."""
+        return 0.0 if self._fast is None else self._fast.steps.compile_seconds
+
+    @property
     def is_done(self) -> bool:
         return self.replicas[0].is_done
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch._inductor
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -33,6 +36,7 @@ class Steps:
         self._programs: dict[Hashable, Step] = {}
         self._used: Counter[Hashable] = Counter()  # steps of the cohort
         self._failed = False  # the compiler: it is not asked again
+        self.compile_seconds = 0.0
 
     def key(self, stack: Together, tables: Tables, segment: range) -> Hashable:
         """What steps must have in common to be taken by the same function."""
@@ -63,7 +67,9 @@ class Steps:
     def _compiler(self, key: Hashable) -> Compile:
         def compile(step: Step, *arguments: list[Tensor]) -> Step:
             if key not in self._programs:
+                began = time.perf_counter()
                 self._programs[key] = program(step, *arguments)
+                self.compile_seconds += time.perf_counter() - began
             return self._programs[key]
 
         return compile
@@ -97,24 +103,35 @@ class NotCompiled(Exception):
 
 def program(step: Step, *arguments: list[Tensor]) -> Step:
     """The step, compiled for arguments of these shapes."""
+    lengths = [len(argument) for argument in arguments]
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        parts = iter(tensors)
+        return step(*([next(parts) for _ in range(length)] for length in lengths))
+
+    given = [t for argument in arguments for t in argument]
     try:
         # Traced to plain tensor operations first: the compiler then sees no Python, of ours or of a user's method.
-        graph = make_fx(step)(*arguments)
+        graph = make_fx(flat)(*given)
         if len(graph.graph.nodes) > LONGEST:
             raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {LONGEST:,}")
         with contextlib.suppress(OSError):  # the compiler has another place then
             cache().mkdir(parents=True, exist_ok=True)
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache()))
-        compiled: Step = torch.compile(graph, dynamic=False, fullgraph=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's own, about itself
-            changing, *others = arguments
-            compiled([t.clone() for t in changing], *others)
+            # Not torch.compile, which would look at all arguments again at every call: they never change in kind.
+            compiled = torch._inductor.compile(graph, list[Any](given))
+            compiled(*(t.clone() for t in given))
     except NotCompiled:
         raise
     except Exception as error:  # no compiler on this machine, or one that fails on this step
         raise NotCompiled(f"the compiler failed: {first_line(error)}") from error
-    return compiled
+
+    def run(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+        return compiled(*changing, *fixed, *row)  # type: ignore[no-any-return]
+
+    return run
 
 
 class Programs:
@@ -129,11 +146,9 @@ class Programs:
         with torch.no_grad():
             for segment in tables.segments():
                 step = self.steps.get(stack, tables, segment, WORTH / len(stack.learners))
-                # A program is only called with what it was compiled for, so it need not look at every step.
-                with torch.compiler.set_stance(skip_guard_eval_unsafe=True):
-                    for i in segment:
-                        changing = step(changing, stack.fixed, tables.row(i))
-                        progress(i + 1)
+                for i in segment:
+                    changing = step(changing, stack.fixed, tables.row(i))
+                    progress(i + 1)
         stack.put_back(changing, len(tables.sizes))
 
 

@@ -6,6 +6,7 @@ The graph finds its step's row of the tables by a counter on the device, so that
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -47,6 +48,7 @@ class Graphs:
                         recorded.graph.replay()
                         marks.passed(i + 1)
                     changing = recorded.changing
+            marks.finish(len(tables.sizes))
         stack.put_back(changing, len(tables.sizes))
 
     def _record(self, stack: Together, step: Step, tables: Tables, segment: range) -> _Recorded:
@@ -112,17 +114,31 @@ def _forget_capture(device: torch.device) -> None:
 
 
 class _Marks:
-    """Tells how many steps the device has done, without waiting for it."""
+    """Tells how many steps the device has done, without making it wait."""
 
     def __init__(self, progress: Callable[[int], None]) -> None:
         self._progress = progress
         self._marks: deque[tuple[int, torch.cuda.Event]] = deque()
 
     def passed(self, step: int) -> None:
+        """The host has come to the end of a step."""
         if step % AHEAD == 0:
-            event = torch.cuda.Event()
-            event.record()
-            self._marks.append((step, event))
+            self._mark(step)
+        self._look()
+
+    def finish(self, step: int) -> None:
+        """The host has nothing more to say: tell of the rest, the last ``step`` too, as the device comes to it."""
+        self._mark(step)
+        while self._marks:
+            self._look()
+            time.sleep(0.0005)
+
+    def _mark(self, step: int) -> None:
+        event = torch.cuda.Event()
+        event.record()
+        self._marks.append((step, event))
+
+    def _look(self) -> None:
         done = None
         while self._marks and self._marks[0][1].query():
             done, _ = self._marks.popleft()

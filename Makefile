@@ -7,7 +7,7 @@ PEERS := bench/peers/.venv/.ready
 .PHONY: help setup quickstart test bench
 
 help:
-	@echo "make quickstart  install into .venv, get MNIST, train five methods on Split MNIST, print one table"
+	@echo "make quickstart  install into .venv, get MNIST, train five methods on Split MNIST, print one table and write a report"
 	@echo "make test        install into .venv, then lint, type-check and run the whole test suite"
 	@echo "make bench       install into .venv, and Avalanche beside it, then measure speed: bench/RESULTS.md, 20 minutes"
 	@echo "make setup       install into .venv only: the command is $(BIN)/cclfp"
@@ -23,6 +23,7 @@ $(READY): pyproject.toml constraints.txt
 
 quickstart: setup
 	$(BIN)/cclfp run finetune,er,ccl-fp,ccl-fp+,joint split-mnist --scenario class --seeds 5
+	$(BIN)/cclfp report --out build/report
 
 test: setup
 	$(BIN)/ruff check .

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,7 +162,7 @@ def test_each_replica_has_the_inputs_of_its_own_stream() -> None:
         assert_alike(mine, trained([one()], "eager")[0])
 
 
-def test_a_step_that_changes_its_state_in_place_is_not_taken_twice() -> None:
+def test_a_step_that_changes_its_state_in_place_is_not_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counts(ER):
         name = "counts"
 
@@ -171,8 +174,10 @@ def test_a_step_that_changes_its_state_in_place_is_not_taken_twice() -> None:
             return super().step(params, buffers, state, batch, hyper)
 
     case = Case(Counts, "class", {})
-    (ours,) = trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled")
-    assert ours.learner.model[2]["n"] == ours.steps(2)
+    for worth in (3_000, 1):  # not compiled, and compiled
+        monkeypatch.setattr(compiled_module, "WORTH", worth)
+        (ours,) = trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled")
+        assert ours.learner.model[2]["n"] == ours.steps(2)
 
 
 def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
@@ -194,7 +199,7 @@ def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.Monk
     notes: list[str] = []
     # Two programs, one before there is an old psi and one after; the compiler is asked once.
     ours, _ = trained([replica("ccl-fp", "domain", seed) for seed in range(2)], "compiled", notes)
-    assert notes == ["not compiled: the compiler failed: RuntimeError: no C++ compiler"]
+    assert notes == ["not compiled: the compiler failed: RuntimeError: no C++ compiler: going on eagerly"]
     (alone,) = trained([replica("ccl-fp", "domain")], "eager")
     assert_alike(ours, alone)
 
@@ -206,6 +211,99 @@ def test_a_step_too_long_for_the_compiler_is_said_and_done_without(monkeypatch: 
     trained([replica("er", "domain")], "compiled", notes)
     assert len(notes) == 1
     assert "operations, above 10" in notes[0]
+
+
+def test_the_compiler_keeps_its_programs_where_the_package_keeps_its_things(tmp_path: Path) -> None:
+    code = "from cclfp.engine.compiled import _compiler; import os; _compiler(); print(os.environ[NAME])"
+    code = code.replace("NAME", "'TORCHINDUCTOR_CACHE_DIR'")
+    environment = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
+    environment["CCLFP_HOME"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(tmp_path / "compiler")
+
+
+class Remembers(ER):
+    """Keeps in an attribute what belongs into the state."""
+
+    name = "remembers"
+    from_hyper = False
+    scale = 1.0
+
+    def begin_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+        self.scale = 10 * float(hyper.lr) if self.from_hyper else 1 / (1 + context.position)
+        return state
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> tuple[Tensor, Any]:
+        loss, buffers = super().loss(params, buffers, state, batch, hyper)
+        return self.scale * loss, buffers
+
+
+class OfItsHyper(Remembers):
+    """The same, of its hyperparameters."""
+
+    from_hyper = True
+
+
+def test_what_differs_between_settings_and_is_not_in_the_arguments_is_found_among_many() -> None:
+    stream = Case(OfItsHyper, "class", {}).stream()
+    cases = [Case(OfItsHyper, "class", {"lr": lr}) for lr in [0.1] * 10 + [0.05] * 10]
+    notes: list[str] = []
+    ours = trained([Replica(case.learner(0, psi=plain_psi()), stream) for case in cases], "compiled", notes)
+    assert "differs between them" in notes[0]
+    assert_alike(ours[-1], trained([Replica(cases[-1].learner(0, psi=plain_psi()), stream)], "eager")[0])
+
+
+@pytest.mark.usefixtures("always")
+def test_what_a_program_does_not_see_change_is_found() -> None:
+    case = Case(Remembers, "domain", {})
+    notes: list[str] = []
+    (ours,) = trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "compiled", notes)
+    assert "not in its arguments" in notes[0]
+    assert_alike(ours, trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "eager")[0])
+
+
+def test_memory_that_ends_while_learners_take_over_leaves_them_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, failed = torch.clone, list[int]()
+
+    def clone(t: Tensor) -> Tensor:
+        if not failed and t.shape == (6,) and t.dtype == torch.int64:
+            failed.append(1)
+            raise torch.OutOfMemoryError("out of memory")
+        return original(t)
+
+    replicas = [replica("hal", "class", seed) for seed in range(2)]
+    monkeypatch.setattr(torch, "clone", clone)
+    notes: list[str] = []
+    ours = trained(replicas, "compiled", notes)
+    assert failed
+    for seed in range(2):
+        assert_alike(ours[seed], trained([replica("hal", "class", seed)], "eager")[0])
+
+
+def test_an_error_of_who_is_told_is_theirs() -> None:
+    def told(step: int) -> None:
+        raise BrokenPipeError("nobody listens")
+
+    notes: list[str] = []
+    with pytest.raises(BrokenPipeError, match="nobody listens"):
+        Cohort([replica("er", "class")], "compiled", notes.append).advance(told)
+    assert notes == []
+
+
+@pytest.mark.usefixtures("always")
+def test_batch_norm_and_dropout_are_not_compiled_and_it_is_said() -> None:
+    notes: list[str] = []
+    ours = trained([with_batch_norm("finetune", 0, dropout=True, lr=0.01)], "compiled", notes)
+    assert "random layers" in notes[0]
+    (alone,) = trained([with_batch_norm("finetune", 0, dropout=True, lr=0.01)], "eager")
+    assert_alike(ours[0], alone, tolerance=0)
+
+
+@pytest.mark.usefixtures("always")
+def test_side_by_side_and_compiled() -> None:
+    ours = trained([with_batch_norm("er", seed) for seed in range(2)], "compiled")
+    for seed in range(2):
+        assert_alike(ours[seed], trained([with_batch_norm("er", seed)], "eager")[0])
 
 
 def test_few_steps_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +340,7 @@ def test_auto_compiles_where_there_is_enough_to_train(
     assert record["environment"]["engine"] == "eager"
     assert any(note.startswith("engine: eager (eager would take about") for note in notes)
     monkeypatch.setattr("cclfp.engine.job.seconds_a_step", lambda replica: 1.0)
-    assert do(make_job(seed=1), lambda event: None)["environment"]["engine"] == "compiled"
+    assert do(make_job(seed=1), lambda event: None)["environment"]["engine"] == "stacked"  # too few to compile
 
 
 def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +499,7 @@ def test_a_stopped_cohort_goes_on_where_it_was(
     # The engine that the checkpoints name is used again, whatever auto would choose now.
     again = do_together([dataclasses.replace(job, engine="auto") for job in jobs], lambda n, e: notes.append(str(e)))
     assert sum("going on from the checkpoint" in note for note in notes) == 2
-    assert {record["environment"]["engine"] for record in again} == {"compiled"}
+    assert {record["environment"]["engine"] for record in again} == {"stacked"}  # too few steps to compile
     other = tmp_path / "other.sqlite"
     whole = do_together([dataclasses.replace(job, store=other) for job in jobs], lambda number, event: None)
     assert [r["accuracy_matrix"] for r in again] == [r["accuracy_matrix"] for r in whole]

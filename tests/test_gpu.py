@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,7 @@ def in_a_cohort(replicas: list[Replica], engine: str, precision: str = "float32"
 def assert_alike(ours: Replica, theirs: Replica, tolerance: float = 1e-8) -> None:
     for a, b in zip(ours.learner.model, theirs.learner.model, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    assert ours.matrix == theirs.matrix
     assert ours.learner.steps == theirs.learner.steps
 
 
@@ -214,23 +216,21 @@ def test_one_in_a_graph_as_among_twenty() -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("normalised", [False, True])
 def test_nothing_waits_for_the_device_inside_a_task(normalised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    watched: list[graph.Graphs] = []
-    original = graph.Graphs.train
+    original, watched = graph._Recorded.run, list[int]()
 
-    def train(self: graph.Graphs, *arguments: Any) -> None:
-        # In the first tasks graphs are recorded and compared with what replicas do alone, which waits.
-        torch.cuda.set_sync_debug_mode("error" if len(watched) >= 2 else "default")
+    def run(self: Any, *arguments: Any) -> None:
+        torch.cuda.set_sync_debug_mode("error")
         try:
             original(self, *arguments)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        watched.append(self)
+        watched.append(1)
 
-    monkeypatch.setattr(graph.Graphs, "train", train)
+    monkeypatch.setattr(graph._Recorded, "run", run)
     psi = batch_norm_psi if normalised else plain_psi
     _, notes = in_a_cohort([on_cuda("ccl-fp+", "domain", seed, psi=psi(seed)) for seed in range(3)], "graph", "tf32")
     assert notes == []
-    assert len(watched) == 3
+    assert len(watched) >= 3
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
@@ -274,16 +274,23 @@ def test_what_cannot_be_recorded_is_said_and_trained_eagerly() -> None:
     ours, notes = in_a_cohort([make(seed, Peeks) for seed in range(2)], "graph")
     assert len(notes) == 1
     assert "going on eagerly" in notes[0]
-    torch.rand(3, device="cuda")  # the generator, which the graph had, can be drawn from
+    # Nothing is left of the capture that failed: not its stream, nor its hold on the generator and the memory.
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.rand(3, device="cuda")
+    torch.cuda.empty_cache()
+    others, notes = in_a_cohort([make(seed, "er") for seed in range(2)], "graph")
+    assert notes == []
+    assert_alike(others[1], ours[1])
     (alone,), _ = in_a_cohort([make(1, "er")], "eager")
     assert_alike(ours[1], alone)
 
 
 @pytest.mark.usefixtures("short_graphs")
+@pytest.mark.parametrize("psi", [plain_psi, batch_norm_psi])
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
-def test_precisions_stay_near(precision: str) -> None:
+def test_precisions_stay_near(precision: str, psi: Callable[[int], nn.Module]) -> None:
     def make() -> list[Replica]:
-        replicas = [on_cuda("ccl-fp+", "class", seed, psi=batch_norm_psi(seed).float()) for seed in range(2)]
+        replicas = [on_cuda("ccl-fp+", "class", seed, psi=psi(seed).float()) for seed in range(2)]
         for replica in replicas:
             replica.learner.autocast = autocast_of(precision)
         return replicas
@@ -291,9 +298,23 @@ def test_precisions_stay_near(precision: str) -> None:
     ours, notes = in_a_cohort(make(), "graph", precision)
     assert notes == []
     alone, _ = in_a_cohort(make(), "eager", precision)
-    for mine, theirs in zip(ours, alone, strict=True):
-        assert_alike(mine, theirs, tolerance=0.1)
-        assert all(t.dtype == torch.float32 for t in mine.learner.model[0].values())
+    exact, _ = in_a_cohort(make(), "eager", "float32") if precision == "tf32" else (alone, [])
+    for mine, theirs, start in zip(ours, exact, make(), strict=True):
+        start.begin_task()
+        for name, p in mine.learner.model[0].items():
+            before, after = start.learner.model[0][name], theirs.learner.model[0][name]
+            assert p.dtype == torch.float32
+            assert (p - after).norm() <= 0.3 * (after - before).norm() + 1e-3, name
+
+
+@pytest.mark.usefixtures("short_graphs")
+@pytest.mark.parametrize("psi", [plain_psi, batch_norm_psi])
+def test_compiled_in_a_graph(psi: Callable[[int], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph, "WORTH", 1)
+    ours, notes = in_a_cohort([on_cuda("er", "domain", seed, psi=psi(seed)) for seed in range(2)], "graph")
+    assert notes == []
+    (alone,), _ = in_a_cohort([on_cuda("er", "domain", 1, psi=psi(1))], "eager")
+    assert_alike(ours[1], alone)
 
 
 @pytest.mark.usefixtures("small_mnist")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 TRY_ALL = 9  # up to so many variables (ten tasks) all sets of free ones are tried
 STEPS = 18  # of the interior-point method; of 70,000 hard problems the worst was off by 2e-9, with 16 steps by 2e-6
-LARGEST = {"cpu": 1_000_000, "cuda": 16}  # variables; many larger systems go to a library that no graph can record
+LARGEST = {"cuda": 16}  # variables: many larger systems go to a library whose work no graph can record
 RIDGE = 1e-13  # added to the (unit) diagonal: the sets of variables ranked first may hold gradients that are repeated
 
 
@@ -82,7 +82,7 @@ def _interior_point(P: Tensor, q: Tensor) -> Tensor:
 
 def _solve(A: Tensor, b: Tensor) -> Tensor:
     """A^-1 b for positive definite matrices A, of which large ones are taken apart (block elimination)."""
-    n = LARGEST[A.device.type]
+    n = LARGEST.get(A.device.type, A.shape[-1])
     if A.shape[-1] <= n:
         solution: Tensor = torch.linalg.solve_ex(A, b).result
         return solution

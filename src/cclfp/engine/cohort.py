@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cclfp.engine import eager
-from cclfp.engine.compiled import Programs, first_line
+from cclfp.engine.compiled import NotCompiled, Programs, first_line
 from cclfp.engine.evaluate import test_together
 from cclfp.engine.graph import Graphs
 from cclfp.engine.plan import Plan
@@ -41,7 +41,7 @@ class Cohort:
         precision: str = "float32",
     ) -> None:
         self.replicas = replicas
-        self.engine = engine  # of the last task, once one is trained
+        self._engine = engine
         self._precision = precision
         self._note = note
         engines: dict[str, Callable[[Note], Programs | Graphs]] = {"compiled": Programs, "graph": Graphs}
@@ -50,7 +50,12 @@ class Cohort:
         self._at_once = 0  # how many replicas train at the same time; 0: not looked at yet
         self._planner = ThreadPoolExecutor(1)  # whose thread starts with the first thing there is to do
         self._next: Future[list[Plan]] | None = None  # the plans of the next task
-        self._said = False  # that they cannot be tested together
+        self._tests_apart = False  # they cannot be tested together
+
+    @property
+    def engine(self) -> str:
+        """What trained the last task; ``"stacked"`` where there was too little to compile."""
+        return "stacked" if self._engine == "compiled" and not self.has_compiled else self._engine
 
     @property
     def has_compiled(self) -> bool:
@@ -80,7 +85,7 @@ class Cohort:
         done = self._train_together(plans, masks, progress)
         for number in range(done, len(self.replicas)):
             learner, pool = self.replicas[number].learner, self.replicas[number].stream.train
-            eager.train(learner, pool, masks[number], plans[number], self._part(progress, number, 1))
+            eager.train(learner, pool, masks[number], plans[number], self._part(progress, slice(number, number + 1)))
         for replica, plan in zip(self.replicas, plans, strict=True):
             replica.end_task(plan)
         for replica in self.replicas:
@@ -103,31 +108,46 @@ class Cohort:
         """How many replicas, the first ones, were trained; the others are as they were."""
         done = 0
         while self._fast is not None and done < len(self.replicas):
+            is_too_much = False
             try:
                 self._at_once = self._at_once or self._fitting(plans[0], masks[0])
                 some = slice(done, done + self._at_once)
-                replicas = self.replicas[some]
-                streams = [replica.stream.train for replica in replicas]
-                first = self.replicas[0]
-                room = max(first.steps(position) for position in range(len(first.stream.train_rows)))
-                tables = Tables(plans[some], streams, self._offsets[some], room)
-                stack = together([replica.learner for replica in replicas], masks[some], self._inputs)
-                self._fast.train(stack, tables, self._part(progress, done, len(replicas)))
-                done += len(replicas)
+                self._train_some(self._fast, some, plans[some], masks[some], _Told(self._part(progress, some)))
+                done += len(self.replicas[some])
             except torch.OutOfMemoryError as error:
-                torch.cuda.empty_cache()
-                self._at_once = len(replicas) // 2
-                if self._at_once:
-                    self._note(f"{len(replicas)} runs at once need too much memory: {self._at_once} from here on")
-                else:
-                    self._give_up(error)
+                is_too_much = self._at_once > 1
+                if not is_too_much:
+                    self._give_up(f"its runs cannot be trained together ({first_line(error)})")
+            except NotCompiled as reason:
+                self._give_up(f"not compiled: {reason}")
+            except _Told.Error as error:
+                raise error.args[0] from None
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
-                self._give_up(error)
+                self._give_up(f"its runs cannot be trained together ({first_line(error)})")
+            if is_too_much:  # here nothing holds what was made for so many
+                tried = min(self._at_once, len(self.replicas) - done)
+                self._at_once = tried // 2
+                self._note(f"{tried} runs at once need too much memory: {self._at_once} from here on")
+                torch.cuda.empty_cache()
         return done
 
-    def _give_up(self, error: Exception) -> None:
-        self._note(f"its runs cannot be trained together ({first_line(error)}): going on eagerly")
-        self._fast, self.engine = None, "eager"
+    def _train_some(
+        self,
+        fast: Programs | Graphs,
+        some: slice,
+        plans: Sequence[Plan],
+        masks: Sequence[ClassMask],
+        progress: Progress,
+    ) -> None:
+        replicas, first = self.replicas[some], self.replicas[0]
+        room = max(first.steps(position) for position in range(len(first.stream.train_rows)))
+        tables = Tables(plans, [replica.stream.train for replica in replicas], self._offsets[some], room)
+        stack = together([replica.learner for replica in replicas], masks, self._inputs)
+        fast.train(stack, tables, progress)
+
+    def _give_up(self, reason: str) -> None:
+        self._note(f"{reason}: going on eagerly")
+        self._fast, self._engine = None, "eager"
 
     def _fitting(self, plan: Plan, mask: ClassMask) -> int:
         """How many replicas a graphics card has memory for, by what one step of one replica takes."""
@@ -140,7 +160,7 @@ class Cohort:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         with torch.no_grad():
-            stack.stepper(tables, longest)
+            stack.check(stack.stepper(tables, longest), tables, longest)
         taken = torch.cuda.max_memory_allocated() - before
         # What the learners hold for the others: the stack, what a graph writes to, and later tasks' old networks.
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
@@ -149,10 +169,10 @@ class Cohort:
             self._note(f"memory for {fitting} of {len(self.replicas)} runs at once: they take turns")
         return min(fitting, len(self.replicas))
 
-    def _part(self, progress: Progress, done: int, some: int) -> Progress:
-        """Progress of ``some`` replicas after others are done, as that of all."""
+    def _part(self, progress: Progress, some: slice) -> Progress:
+        """Progress of some replicas, those before them being done, as that of all."""
         steps, of = self.replicas[0].steps(self.replicas[0].position), len(self.replicas)
-        return lambda step: progress((done * steps + some * step) // of)
+        return lambda step: progress((some.start * steps + len(self.replicas[some]) * step) // of)
 
     def _test(self) -> None:
         # Large convolutions, which BatchNorm comes with, gain nothing stacked.
@@ -162,14 +182,30 @@ class Cohort:
 
     def _test_together(self) -> bool:
         """Whether all could be tested at once; if not, the matrices are as they were."""
+        if self._tests_apart:
+            return False
         try:
             test_together(self.replicas)
         except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
-            if not self._said:
-                self._note(f"its runs cannot be tested together ({first_line(error)}): they are tested one by one")
-            self._said = True
-            return False
-        return True
+            self._note(f"its runs cannot be tested together ({first_line(error)}): they are tested one by one")
+            self._tests_apart = True
+        return not self._tests_apart
+
+
+class _Told:
+    """Progress whose own errors are not taken for those of the training."""
+
+    class Error(Exception):
+        """Holds the error."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def __call__(self, step: int) -> None:
+        try:
+            self._progress(step)
+        except Exception as error:
+            raise _Told.Error(error) from error
 
 
 def _planning(replicas: Sequence[Replica], after: Sequence[Plan] | None = None) -> Callable[[], list[Plan]]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._inductor
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -27,15 +26,14 @@ LONGEST = 1_500  # operations of a step; the compiler's time grows with them
 class Steps:
     """Functions that take steps, by the shapes they are for, kept from task to task.
 
-    Those that are used often enough are compiled. ``note`` is told what cannot be, and why.
+    Those that are used often enough are compiled, unless the compiler has ``failed``.
     """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
+    def __init__(self) -> None:
         self._steps: dict[Hashable, Step] = {}
         self._programs: dict[Hashable, Step] = {}
         self._used: Counter[Hashable] = Counter()  # steps of the cohort
-        self._failed = False  # the compiler: it is not asked again
+        self.failed = False
         self.compile_seconds = 0.0
 
     def key(self, stack: Together, tables: Tables, segment: range) -> Hashable:
@@ -48,16 +46,10 @@ class Steps:
         """A function for the steps of a segment, compiled once there were ``worth`` steps of its kind."""
         key = self.key(stack, tables, segment)
         self._used[key] += len(segment)
-        compiled = self._used[key] >= worth and not self._failed
+        compiled = self._used[key] >= worth and not self.failed
         mine = (key, compiled, *map(id, stack.learners))
         if mine not in self._steps:
-            compile = self._compiler(key) if compiled else None
-            try:
-                self._steps[mine] = stack.stepper(tables, segment[0], compile)
-            except NotCompiled as reason:
-                self._note(f"not compiled: {reason}")
-                self._failed = True
-                return self.get(stack, tables, segment, worth)
+            self._steps[mine] = stack.stepper(tables, segment[0], self._compiler(key) if compiled else None)
         return self._steps[mine]
 
     @property
@@ -109,20 +101,20 @@ def program(step: Step, *arguments: list[Tensor]) -> Step:
         parts = iter(tensors)
         return step(*([next(parts) for _ in range(length)] for length in lengths))
 
-    given = [t for argument in arguments for t in argument]
+    def given() -> list[Any]:
+        changing, *others = arguments
+        return [*(t.clone() for t in changing), *(t for argument in others for t in argument)]
+
     try:
         # Traced to plain tensor operations first: the compiler then sees no Python, of ours or of a user's method.
-        graph = make_fx(flat)(*given)
+        graph = make_fx(flat)(*given())
         if len(graph.graph.nodes) > LONGEST:
             raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {LONGEST:,}")
-        with contextlib.suppress(OSError):  # the compiler has another place then
-            cache().mkdir(parents=True, exist_ok=True)
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache()))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's own, about itself
             # Not torch.compile, which would look at all arguments again at every call: they never change in kind.
-            compiled = torch._inductor.compile(graph, list[Any](given))
-            compiled(*(t.clone() for t in given))
+            compiled = _compiler().compile(graph, given())
+            compiled(*given())
     except NotCompiled:
         raise
     except Exception as error:  # no compiler on this machine, or one that fails on this step
@@ -134,11 +126,20 @@ def program(step: Step, *arguments: list[Tensor]) -> Step:
     return run
 
 
+def _compiler() -> Any:
+    with contextlib.suppress(OSError):  # it has another place then
+        cache().mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache()))
+    import torch._inductor  # which sets the variable itself, if nobody has
+
+    return torch._inductor
+
+
 class Programs:
-    """Trains tasks by compiled programs."""
+    """Trains tasks by compiled programs. What cannot be compiled raises NotCompiled before a step is taken."""
 
     def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
-        self.steps = Steps(note)
+        self.steps = Steps()
 
     def train(self, stack: Together, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> None:
         """All steps of a task, which then are in the learners."""
@@ -146,6 +147,7 @@ class Programs:
         with torch.no_grad():
             for segment in tables.segments():
                 step = self.steps.get(stack, tables, segment, WORTH / len(stack.learners))
+                stack.check(step, tables, segment[0])
                 for i in segment:
                     changing = step(changing, stack.fixed, tables.row(i))
                     progress(i + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ def test_together(replicas: Sequence[Replica]) -> None:
     """Fill the row of each replica's matrix that comes now, as ``Replica.test`` does for one."""
     row, tasks = replicas[0].tests
     began = time.perf_counter()
-    right = [(several, [correct(several, task) for task in tasks]) for several in _by_stream(replicas)]
+    right = [(several, correct(several, tasks)) for several in _by_stream(replicas)]
     for several, counts in right:
         for task, count in zip(tasks, counts, strict=True):
             of = len(several[0].stream.test[task].y)
@@ -29,25 +29,29 @@ def test_together(replicas: Sequence[Replica]) -> None:
         replica.test_seconds += (time.perf_counter() - began) / len(replicas)
 
 
-def correct(replicas: Sequence[Replica], task: int) -> Tensor:
-    """How many of a task's test examples each of the replicas, which share their stream, has right."""
-    first, test = replicas[0].learner, replicas[0].stream.test[task]
+def correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Tensor]:
+    """How many of each task's test examples each of the replicas, which share their stream, has right."""
+    first = replicas[0].learner
     for replica in replicas:
         replica.learner.prepare_for(replica.stream.train)
     leaves, spec = stacked([replica.learner.model for replica in replicas])
-    allowed = torch.stack([replica.learner.allowed(replicas[0].told(task))[0] for replica in replicas])
 
     def scores(leaves: list[Tensor], x: Tensor) -> Tensor:
         params, buffers, state = tree_unflatten(leaves, spec)
         return first.method.scores(params, buffers, state, x)
 
-    size = max(1, NUMBERS[test.x.device.type] // (len(replicas) * test.x[:1].numel()))
-    right = torch.zeros(len(replicas), dtype=torch.int64, device=test.x.device)
+    counts = []
     with torch.no_grad():
-        for x, y in zip(test.x.split(size), test.y.split(size), strict=True):
-            given = torch.func.vmap(scores, in_dims=(0, None))(leaves, first.prepare_testing(x))
-            right += (given.masked_fill(~allowed[:, None], -torch.inf).argmax(-1) == y).sum(-1)
-    return right
+        for task in tasks:
+            test = replicas[0].stream.test[task]
+            allowed = torch.stack([replica.learner.allowed(replica.told(task))[0] for replica in replicas])
+            size = max(1, NUMBERS[test.x.device.type] // (len(replicas) * test.x[:1].numel()))
+            right = torch.zeros(len(replicas), dtype=torch.int64, device=test.x.device)
+            for x, y in zip(test.x.split(size), test.y.split(size), strict=True):
+                given = torch.func.vmap(scores, in_dims=(0, None))(leaves, first.prepare_testing(x))
+                right += (given.masked_fill(~allowed[:, None], -torch.inf).argmax(-1) == y).sum(-1)
+            counts.append(right)
+    return counts
 
 
 def _by_stream(replicas: Sequence[Replica]) -> list[list[Replica]]:

@@ -1,11 +1,12 @@
 """The graph engine: steps of many replicas recorded as a CUDA graph, which the device repeats by itself.
 
 The graph finds its step's row of the tables by a counter on the device, so that the host has nothing to do but to say
-"again", and never waits for the device inside a task.
+"again", and between a task's first and last step never waits for the device.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.engine.compiled import Steps
+from cclfp.engine.compiled import NotCompiled, Steps
 from cclfp.engine.stack import Step, Tables, Together
 from cclfp.network import copy_all
 
@@ -28,7 +29,8 @@ class Graphs:
     """Trains tasks by graphs, kept from task to task. ``note`` is told what cannot be compiled, and why."""
 
     def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
-        self.steps = Steps(note)
+        self.steps = Steps()
+        self._note = note
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -36,20 +38,30 @@ class Graphs:
         """All steps of a task, which then are in the learners."""
         changing, marks = stack.changing, _Marks(progress)
         with torch.no_grad():
-            for segment in tables.segments():
-                step = self.steps.get(stack, tables, segment, WORTH)
-                if len(segment) < SHORTEST:
+            for segment, step, recorded in [self._ready(stack, tables, segment) for segment in tables.segments()]:
+                if recorded is None:
                     for i in segment:
                         changing = step(changing, stack.fixed, tables.row(i))
                 else:
-                    recorded = self._record(stack, step, tables, segment)
-                    recorded.load(changing, stack.fixed, tables, segment)
-                    for i in segment:
-                        recorded.graph.replay()
-                        marks.passed(i + 1)
+                    recorded.run(changing, stack.fixed, tables, segment, marks)
                     changing = recorded.changing
             marks.finish(len(tables.sizes))
         stack.put_back(changing, len(tables.sizes))
+
+    def _ready(self, stack: Together, tables: Tables, segment: range) -> tuple[range, Step, _Recorded | None]:
+        """What takes the steps of a segment, seen to be right; a graph where they are enough."""
+        step = self._step(stack, tables, segment)
+        recorded = self._record(stack, step, tables, segment) if len(segment) >= SHORTEST else None
+        stack.check(step if recorded is None else recorded.once(tables, segment), tables, segment[0])
+        return segment, step, recorded
+
+    def _step(self, stack: Together, tables: Tables, segment: range) -> Step:
+        try:
+            return self.steps.get(stack, tables, segment, WORTH)
+        except NotCompiled as reason:
+            self._note(f"not compiled: {reason}")
+            self.steps.failed = True
+            return self.steps.get(stack, tables, segment, WORTH)
 
     def _record(self, stack: Together, step: Step, tables: Tables, segment: range) -> _Recorded:
         shapes = tuple(t.shape for t in tables.tables)
@@ -69,25 +81,55 @@ class _Recorded:
         self.step = step  # kept, so that its id stays its own
         self.changing = [t.clone() for t in stack.changing]
         self._fixed = [stack.fixed[0], *(t.clone() for t in stack.fixed[1:])]
-        self._tables = tables.of(slice(None))
+        self._tables = tables  # of later tasks only the contents are taken
         self._counter = torch.full((1,), segment[0], device=stack.fixed[0].device)
         self.graph = torch.cuda.CUDAGraph()
         side = torch.cuda.Stream(self._counter.device)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):  # libraries make their workspaces and choose their kernels
-                step(self.changing, self._fixed, self._row(segment))
+                step([t.clone() for t in self.changing], self._fixed, self._row(segment))
         torch.cuda.current_stream().wait_stream(side)
+        self._capture(step, segment, side, pool)
+
+    def _capture(self, step: Step, segment: range, side: torch.cuda.Stream, pool: Any) -> None:
+        here, reason = torch.cuda.current_stream(), None
         try:
             with torch.cuda.graph(self.graph, pool=pool, stream=side):
-                self._write(step(self.changing, self._fixed, self._row(segment)))
-                self._counter.add_(1)
-        except BaseException:
-            _forget_capture(self._counter.device)
-            raise
+                try:
+                    self._write(step(self.changing, self._fixed, self._row(segment)))
+                    self._counter.add_(1)
+                except BaseException as error:
+                    reason = error
+                    raise
+        except BaseException as error:  # noqa: BLE001  raised again
+            # torch leaves a capture that failed half ended, and hides why it did.
+            device = self._counter.device
+            torch.cuda.set_stream(here)
+            for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+                with contextlib.suppress(RuntimeError):
+                    end(device.index or 0, pool)
+            _forget_capture(device)
+            raise (error if reason is None else reason) from None
 
-    def load(self, changing: list[Tensor], fixed: list[Tensor], tables: Tables, segment: range) -> None:
-        """Get ready for the steps of a segment."""
+    def once(self, tables: Tables, segment: range) -> Step:
+        """The first step of a segment, as the graph takes it."""
+
+        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+            self._load(changing, fixed, tables, segment)
+            self.graph.replay()
+            return self.changing
+
+        return step
+
+    def run(self, changing: list[Tensor], fixed: list[Tensor], tables: Tables, segment: range, marks: _Marks) -> None:
+        """All steps of a segment: the host only says "again"."""
+        self._load(changing, fixed, tables, segment)
+        for i in segment:
+            self.graph.replay()
+            marks.passed(i + 1)
+
+    def _load(self, changing: list[Tensor], fixed: list[Tensor], tables: Tables, segment: range) -> None:
         copy_all([*self.changing, *self._fixed[1:]], [*changing, *fixed[1:]])
         for ours, theirs in zip(self._tables.tables, tables.tables, strict=True):
             ours.copy_(theirs)
@@ -98,11 +140,15 @@ class _Recorded:
 
     def _write(self, new: list[Tensor]) -> None:
         """Put what a step made in the place of what it took."""
-        places = {t.data_ptr(): i for i, t in enumerate(self.changing) if t.numel()}
-        moved = [i for i, t in enumerate(new) if t.numel() and places.get(t.data_ptr()) != i]
+        places = {t.untyped_storage().data_ptr() for t in self.changing if t.numel()}
+        pairs = [(ours, t) for ours, t in zip(self.changing, new, strict=True) if t.numel() and not _same(ours, t)]
         # What a step hands on under another name is copied before its place is written to.
-        sources = [new[i].clone() if new[i].data_ptr() in places else new[i] for i in moved]
-        copy_all([self.changing[i] for i in moved], sources)
+        sources = [t.clone() if t.untyped_storage().data_ptr() in places else t for _, t in pairs]
+        copy_all([ours for ours, _ in pairs], sources)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
 
 
 def _forget_capture(device: torch.device) -> None:

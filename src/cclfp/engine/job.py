@@ -335,7 +335,7 @@ def _train(
 ) -> str:
     """Train what is left, reporting progress, with checkpoints at a task's end, at most one every so many seconds.
 
-    Gives the engine that was used in the end: what cannot be compiled is trained eagerly.
+    Gives the engine that was used in the end: what cannot be compiled or recorded is trained eagerly.
     """
     first = replicas[0]
     steps = [first.steps(position) for position in range(len(first.stream.train_rows))]

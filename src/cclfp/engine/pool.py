@@ -16,7 +16,7 @@ from cclfp.engine.job import Job, JobReport, do_cohort
 from cclfp.errors import InputError, RunError
 from cclfp.store import Record
 
-LARGEST = {"cpu": 64, "cuda": 1_000}  # runs in a cohort
+LARGEST = {"cpu": 64, "cuda": 500}  # runs in a cohort, each of which holds a lock file open
 
 
 def do_all(jobs: Sequence[Job], workers: int, report: JobReport) -> list[Record]:

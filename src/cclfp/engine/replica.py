@@ -61,7 +61,7 @@ class Replica:
         return functools.partial(
             plan_task,
             self.stream.train_rows[position],
-            self.stream.train.task,
+            self.stream.train.task.cpu(),  # now: while a graph is recorded no other thread may use the device
             batch=self.batch,
             epochs=self.epochs,
             replay=learner.replay,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from cclfp.engine.plan import Plan
-from cclfp.engine.precision import computing_in
 from cclfp.learner import Learner
 from cclfp.memory import Examples
 from cclfp.methods import Batch
@@ -26,7 +25,7 @@ Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # cha
 Compile = Callable[..., Step]  # of a step and three arguments like those it will be called with
 
 TOLERANCE = 0.02  # by how much of itself a step may differ from the one that a replica takes alone
-ROUGH = 0.2  # the same where psi computes in bf16
+ROUGH = 0.2  # the same where a graphics card rounds products to ten bits or fewer
 CHECKED = 16  # at most so many replicas are compared with what they do alone
 
 
@@ -83,40 +82,71 @@ class Tables:
         starts = [i for i, size in enumerate(self.sizes) if i == 0 or size != self.sizes[i - 1]]
         return [range(a, b) for a, b in zip(starts, [*starts[1:], len(self.sizes)], strict=True)]
 
-    def of(self, replicas: slice) -> Tables:
-        """The tables of some of the replicas."""
-        some = object.__new__(Tables)
-        some.sizes, some.tables = self.sizes, Row(*(t[:, replicas].contiguous() for t in self.tables))
-        return some
-
     def _cut(self, row: list[Tensor], current: int, replayed: int) -> list[Tensor]:
         size = current + replayed
         widths = (size, size, size, replayed, replayed, size)
         return [t[:, :width] for t, width in zip(row, widths, strict=True)]
 
 
-class Together(Protocol):
-    """What an engine needs to know of replicas in a task that has begun. ``put_back`` gives them what steps made."""
+class Together:
+    """Replicas in a task that has begun, as an engine sees them. Base of :class:`Stack` and :class:`Fork`."""
 
-    learners: Sequence[Learner]
     changing: list[Tensor]  # what their steps change
-    fixed: list[Tensor]  # what their steps only read; the pool of inputs first
+    fixed: list[Tensor]  # what their steps only read; the pool of inputs and the tables of masks first
+
+    def __init__(self, learners: Sequence[Learner]) -> None:
+        self.learners = learners
+        self._specs = [tree_flatten(learner.model)[1] for learner in learners]
+        if any(spec != self._specs[0] for spec in self._specs):
+            raise ValueError("their states differ in structure")
+        self._spec = self._specs[0]
+        self._hyper_spec = tree_flatten(dataclasses.asdict(learners[0].hyper_tensors))[1]
 
     @property
     def structure(self) -> str:
         """What tells the program of one step from that of another, besides the shapes of its tensors."""
+        return f"{type(self).__name__} {self.learners[0].method_name} {self._spec} {self._hyper_spec}"
 
     def stepper(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
         """A function that takes steps like the one of that number, for all replicas; compiled if a compiler is given.
 
         An error here is one of a step that cannot be taken so.
         """
+        raise NotImplementedError
+
+    def own(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
+        """A replica's part of what is changing."""
+        raise NotImplementedError
+
+    def check(self, step: Step, tables: Tables, like: int) -> None:
+        """See that a step taken together is the one that each replica takes by itself.
+
+        It is not where a step reads something that is not among its arguments: a frozen layer drawn from the learner's
+        seed, an attribute that another task, or another replica, has set.
+        """
+        current, row = tables.sizes[like][0], tables.row(like)
+        before = _shaken(self.changing)
+        new = step([t.clone() for t in before], self.fixed, row)
+        batches = _batches(self.learners[0], self.fixed, row)
+        is_rough = row[0].is_cuda and (torch.backends.cuda.matmul.allow_tf32 or self.learners[0].autocast is not None)
+        for replica in _some_of(self.learners):
+            learner, own = self.learners[replica], self.own(before, replica)
+            batch = _batch([t[replica] for t in batches], current)
+            alone = _flat_step(learner, [t.clone() for t in own], self._spec, batch, learner.hyper_tensors)
+            _compare(own, self.own(new, replica), alone, ROUGH if is_rough else TOLERANCE)
 
     def put_back(self, changing: list[Tensor], steps: int) -> None:
-        """Let the learners go on from what ``steps`` steps made of ``changing``."""
+        """Let the learners go on from what ``steps`` steps made of ``changing``, all of them or, on an error, none."""
+        after = []
+        for replica in range(len(self.learners)):
+            params, buffers, state = tree_unflatten(self.own(changing, replica), self._spec)
+            after.append((params, buffers, tree_map(torch.clone, state)))
+        for learner, (params, buffers, state) in zip(self.learners, after, strict=True):
+            learner.take(params, buffers, state, steps)
+        self.changing, self.fixed = [], []  # functions that were made for this task may stay
 
 
-def together(learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> Stack | Fork:
+def together(learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> Together:
     """The learners, whose task has begun, in the form that suits their network."""
     return (Fork if is_normalised(learners[0].psi) else Stack)(learners, masks, pool)
 
@@ -126,78 +156,47 @@ def is_normalised(psi: nn.Module) -> bool:
     return any(isinstance(module, nn.modules.batchnorm._NormBase) for module in psi.modules())
 
 
-class Stack:
+class Stack(Together):
     """Replicas as one network with a dimension more."""
 
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
-        self.learners = learners
-        self._first = learners[0]
-        leaves, self._spec = stacked([learner.model for learner in learners])
+        super().__init__(learners)
+        leaves, _ = stacked([learner.model for learner in learners])
         self.changing = leaves if pool.is_cuda else [_turned(t) for t in leaves]
-        hypers, self._hyper_spec = stacked([dataclasses.asdict(learner.hyper_tensors) for learner in learners])
+        hypers, _ = stacked([dataclasses.asdict(learner.hyper_tensors) for learner in learners])
         self.fixed = [pool, torch.stack([_mask_table(mask) for mask in masks]), *hypers]
 
-    @property
-    def structure(self) -> str:
-        return f"{self._first.method_name} {self._spec} {self._hyper_spec}"
+    def own(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
+        return [t[replica] for t in tensors]
 
     def stepper(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
-        current, row = tables.sizes[like][0], tables.row(like)
-
-        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
-            return self._step(changing, fixed, row, current)
-
-        taken = step if compile is None else compile(step, self.changing, self.fixed, row)
-        with computing_in("float32"):
-            before = _shaken(self.changing)
-            new = taken([t.clone() for t in before], self.fixed, row)
-            batches = _batches(self._first, self.fixed, row)
-            for replica in _some_of(self.learners):
-                own, ours, batch = ([t[replica] for t in tensors] for tensors in (before, new, batches))
-                learner = self.learners[replica]
-                given = [t.clone() for t in own]
-                alone = _flat_step(learner, given, self._spec, _batch(batch, current), learner.hyper_tensors)
-                _compare(own, ours, alone)
-        return taken
-
-    def put_back(self, changing: list[Tensor], steps: int) -> None:
-        for replica, learner in enumerate(self.learners):
-            own = [t[replica].clone() for t in changing]
-            params, buffers, state = tree_unflatten(own, self._spec)
-            learner.take(params, buffers, state, steps)
-
-    def _step(self, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor], current: int) -> list[Tensor]:
-        """One step of all replicas, ``current`` of whose examples are new: what is changing after it."""
-        first, kind = self._first, type(self._first.hyper)
-        hypers, batches = fixed[2:], _batches(self._first, fixed, row)
+        current, first, spec, hyper_spec = tables.sizes[like][0], self.learners[0], self._spec, self._hyper_spec
 
         def one(changing: list[Tensor], hypers: list[Tensor], *batch: Tensor) -> list[Tensor]:
-            hyper = kind(**tree_unflatten(hypers, self._hyper_spec))
-            return _flat_step(first, changing, self._spec, _batch(batch, current), hyper)
+            hyper = type(first.hyper)(**tree_unflatten(hypers, hyper_spec))
+            return _flat_step(first, changing, spec, _batch(batch, current), hyper)
 
-        new: list[Tensor] = torch.func.vmap(one)(changing, hypers, *batches)
-        return new
+        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+            new: list[Tensor] = torch.func.vmap(one)(changing, fixed[2:], *_batches(first, fixed, row))
+            return new
+
+        return step if compile is None else compile(step, self.changing, self.fixed, tables.row(like))
 
 
-class Fork:
+class Fork(Together):
     """Replicas side by side, each on a stream of its own where the device has streams."""
 
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
-        self.learners = learners
-        leaves, specs = zip(*(tree_flatten(learner.model) for learner in learners), strict=True)
-        self._spec: TreeSpec = specs[0]
-        self._length = len(leaves[0])
+        super().__init__(learners)
+        leaves = [tree_flatten(learner.model)[0] for learner in learners]
+        hypers = [tree_flatten(dataclasses.asdict(learner.hyper_tensors))[0] for learner in learners]
+        self._leaves, self._hypers = len(leaves[0]), len(hypers[0])
         self.changing = [leaf.detach() for own in leaves for leaf in own]
-        hypers = [tree_flatten(dataclasses.asdict(learner.hyper_tensors)) for learner in learners]
-        self._hyper_spec = hypers[0][1]
-        self._hypers = len(hypers[0][0])
-        own = [hyper for several, _ in hypers for hyper in several]
-        self.fixed = [pool, torch.stack([_mask_table(mask) for mask in masks]), *own]
+        self.fixed = [pool, torch.stack([_mask_table(mask) for mask in masks]), *(h for own in hypers for h in own)]
         self._streams = [torch.cuda.Stream(pool.device) for _ in learners] if pool.is_cuda else []
 
-    @property
-    def structure(self) -> str:
-        return f"{self.learners[0].method_name} {len(self.learners)} apart {self._spec} {self._hyper_spec}"
+    def own(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
+        return tensors[replica * self._leaves : (replica + 1) * self._leaves]
 
     def stepper(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
         current, row = tables.sizes[like][0], tables.row(like)
@@ -209,55 +208,34 @@ class Fork:
 
             return step
 
-        def copied(replica: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-            changing, hypers, batch = self._own(replica, shaken, self.fixed, batches)
-            return [t.clone() for t in changing], hypers, batch
+        def arguments(
+            replica: int, changing: list[Tensor], fixed: list[Tensor], batches: list[Tensor]
+        ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+            hypers = fixed[2 + replica * self._hypers : 2 + (replica + 1) * self._hypers]
+            return self.own(changing, replica), hypers, [t[replica] for t in batches]
 
-        batches, shaken = _batches(self.learners[0], self.fixed, row), _shaken(self.changing)
         steps = [of(learner) for learner in self.learners]
+        changing, *others = arguments(0, self.changing, self.fixed, _batches(self.learners[0], self.fixed, row))
+        _refuse_randomness(lambda: steps[0]([t.clone() for t in changing], *others), row[0].device)
         if compile is not None:
-            program = compile(steps[0], *copied(0))
-            tolerance = TOLERANCE if self.learners[0].autocast is None else ROUGH
-            with computing_in("float32"):
-                for replica in _some_of(self.learners):
-                    ours, theirs = program(*copied(replica)), steps[replica](*copied(replica))
-                    _compare(copied(replica)[0], ours, theirs, tolerance)
-            steps = [program] * len(steps)
-        else:
-            _refuse_randomness(lambda: steps[0](*copied(0)), row[0].device)
+            steps = [compile(steps[0], changing, *others)] * len(steps)
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
             batches = _batches(self.learners[0], fixed, row)
             new: list[Tensor] = []
             for replica, one in enumerate(steps):
-                arguments = self._own(replica, changing, fixed, batches)
+                given = arguments(replica, changing, fixed, batches)
                 if not self._streams:
-                    new += one(*arguments)
+                    new += one(*given)
                     continue
                 self._streams[replica].wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(self._streams[replica]):
-                    new += one(*arguments)
+                    new += one(*given)
             for stream in self._streams:
                 torch.cuda.current_stream().wait_stream(stream)
             return new
 
         return step
-
-    def put_back(self, changing: list[Tensor], steps: int) -> None:
-        for replica, learner in enumerate(self.learners):
-            own = [t.clone() for t in changing[replica * self._length : (replica + 1) * self._length]]
-            params, buffers, state = tree_unflatten(own, self._spec)
-            learner.take(params, buffers, state, steps)
-
-    def _own(
-        self, replica: int, changing: list[Tensor], fixed: list[Tensor], batches: list[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        first = 2 + replica * self._hypers
-        return (
-            changing[replica * self._length : (replica + 1) * self._length],
-            fixed[first : first + self._hypers],
-            [t[replica] for t in batches],
-        )
 
 
 def _flat_step(learner: Learner, changing: list[Tensor], spec: TreeSpec, batch: Batch, hyper: Any) -> list[Tensor]:
@@ -268,21 +246,22 @@ def _flat_step(learner: Learner, changing: list[Tensor], spec: TreeSpec, batch: 
     return new
 
 
-def _compare(before: list[Tensor], ours: list[Tensor], theirs: list[Tensor], tolerance: float = TOLERANCE) -> None:
-    """See that a step taken together is the one that a replica takes by itself, to a fiftieth of it.
+def _compare(before: list[Tensor], ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
+    """See that two steps are the same, each tensor to ``tolerance`` of its change (and what rounding makes of it)."""
+    known = [~(a.isnan() & b.isnan()) for a, b in zip(ours, theirs, strict=True)]
+    sizes = [_norm(b, start, where) for start, b, where in zip(before, theirs, known, strict=True)]
+    floats = [t.is_floating_point() for t in before]
+    whole = max((size for size, is_float in zip(sizes, floats, strict=True) if is_float), default=0.0)
+    for start, a, b, where, size, is_float in zip(before, ours, theirs, known, sizes, floats, strict=True):
+        off = _norm(a, b, where)
+        slack = 1e-6 * float(start.double().nan_to_num().norm()) + 1e-3 * tolerance * whole if is_float else 0.0
+        if not off <= tolerance * size * is_float + slack:
+            text = f"off by {off:.1e} where it is {size:.1e}"
+            raise ValueError(f"a step reads something that differs between them and is not in its arguments: {text}")
 
-    It is not where a step reads something of a learner's own that is not among its arguments: a frozen layer drawn from
-    its seed, an attribute of psi or of the method.
-    """
-    off = size = 0.0
-    for start, a, b in zip(before, ours, theirs, strict=True):
-        both = ~(a.isnan() & b.isnan())
-        off += float((a.double() - b.double())[both].square().sum())
-        size += float((b.double() - start.double())[both].square().sum())
-    if not off <= tolerance**2 * size + 1e-12:
-        share = (off / size) ** 0.5 if size else float("inf")
-        text = f"a step is off by {share:.1%}: it reads something that differs between them and is not in its arguments"
-        raise ValueError(text)
+
+def _norm(a: Tensor, b: Tensor, where: Tensor) -> float:
+    return float((a.double() - b.double())[where].norm())
 
 
 def _shaken(tensors: list[Tensor]) -> list[Tensor]:
@@ -309,11 +288,13 @@ def _refuse_randomness(step: Callable[[], object], device: torch.device) -> None
 
 
 def _some_of(learners: Sequence[Learner]) -> list[int]:
-    """Replicas to compare with what they do alone: all where they are few, else some, of different seeds."""
+    """Replicas to compare with what they do alone: all where they are few, else some of each seed and setting."""
     if len(learners) <= CHECKED:
         return list(range(len(learners)))
-    first_of = {learner.seed: replica for replica, learner in reversed(list(enumerate(learners)))}
-    return sorted(first_of.values())[:CHECKED]
+    reverse = list(enumerate(learners))[::-1]
+    seeds = {learner.seed: replica for replica, learner in reverse}
+    settings = {str(learner.hyper): replica for replica, learner in reverse}
+    return sorted({*sorted(seeds.values())[: CHECKED // 2], *sorted(settings.values())[-CHECKED // 2 :]})
 
 
 def _batches(learner: Learner, fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:

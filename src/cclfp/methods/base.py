@@ -1,8 +1,9 @@
 """The contract of a method. One method is one file: a class and a frozen dataclass of hyperparameters.
 
 A method is written for ONE replica, in tensors of fixed shape: no ``.item()``, no Python branch on tensor values, no
-shape that depends on data. The same ``step`` then runs eagerly, under ``torch.func.vmap`` (many replicas at once) and
-under ``torch.compile``.
+shape that depends on data. The same ``step`` then runs eagerly, under ``torch.func.vmap`` (many replicas at once),
+compiled and in a CUDA graph. What changes from task to task or from replica to replica is in its arguments: put it into
+the state, not into an attribute of the method, which a compiled step would not see change.
 """
 
 from __future__ import annotations

@@ -291,6 +291,25 @@ def test_an_error_of_who_is_told_is_theirs() -> None:
 
 
 @pytest.mark.usefixtures("always")
+def test_a_state_that_a_step_turns_in_memory_is_compiled() -> None:
+    class Turns(ER):
+        name = "turns"
+
+        def begin_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+            return {"m": torch.zeros(200, 100, dtype=torch.float64)}
+
+        def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+            params, buffers, _ = super().step(params, buffers, state, batch, hyper)
+            return params, buffers, {"m": (state["m"].contiguous() + 1).contiguous()}
+
+    case = Case(Turns, "domain", {})
+    notes: list[str] = []
+    (ours,) = trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "compiled", notes)
+    assert notes == []
+    assert (ours.learner.model[2]["m"] == ours.steps(2)).all()
+
+
+@pytest.mark.usefixtures("always")
 def test_batch_norm_and_dropout_are_not_compiled_and_it_is_said() -> None:
     notes: list[str] = []
     ours = trained([with_batch_norm("finetune", 0, dropout=True, lr=0.01)], "compiled", notes)

@@ -99,7 +99,12 @@ def program(step: Step, *arguments: list[Tensor]) -> Step:
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         parts = iter(tensors)
-        return step(*([next(parts) for _ in range(length)] for length in lengths))
+        new = step(*([next(parts) for _ in range(length)] for length in lengths))
+        # What a step gives is what the next one takes, and must lie in memory as this one's did.
+        return [
+            t if t.stride() == before.stride() else torch.empty_like(before).copy_(t)
+            for before, t in zip(tensors, new, strict=False)
+        ]
 
     def given() -> list[Any]:
         changing, *others = arguments

@@ -24,8 +24,9 @@ from cclfp.scenarios import ClassMask
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
 Compile = Callable[..., Step]  # of a step and three arguments like those it will be called with
 
-TOLERANCE = 0.02  # by how much of itself a step may differ from the one that a replica takes alone
-ROUGH = 0.2  # the same where a graphics card rounds products to ten bits or fewer
+# By how much of itself a tensor's step may differ from the one that a replica takes alone. In bf16 the steps of some of
+# ResNet18's tensors, compiled and not, differ by a third.
+TOLERANCE = {"float32": 0.02, "tf32": 0.2, "bf16": 0.6}
 CHECKED = 16  # at most so many replicas are compared with what they do alone
 
 
@@ -128,12 +129,13 @@ class Together:
         before = _shaken(self.changing)
         new = step([t.clone() for t in before], self.fixed, row)
         batches = _batches(self.learners[0], self.fixed, row)
-        is_rough = row[0].is_cuda and (torch.backends.cuda.matmul.allow_tf32 or self.learners[0].autocast is not None)
+        precision = "tf32" if row[0].is_cuda and torch.backends.cuda.matmul.allow_tf32 else "float32"
+        tolerance = TOLERANCE[precision if self.learners[0].autocast is None else "bf16"]
         for replica in _some_of(self.learners):
             learner, own = self.learners[replica], self.own(before, replica)
             batch = _batch([t[replica] for t in batches], current)
             alone = _flat_step(learner, [t.clone() for t in own], self._spec, batch, learner.hyper_tensors)
-            _compare(own, self.own(new, replica), alone, ROUGH if is_rough else TOLERANCE)
+            _compare(own, self.own(new, replica), alone, tolerance)
 
     def put_back(self, changing: list[Tensor], steps: int) -> None:
         """Let the learners go on from what ``steps`` steps made of ``changing``, all of them or, on an error, none."""

@@ -36,6 +36,5 @@ $(PEERS): bench/peers/requirements.txt constraints.txt
 	@touch $(PEERS)
 
 bench: setup $(PEERS)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	$(BIN)/python bench/measure.py
 	$(BIN)/python bench/render.py

@@ -21,6 +21,7 @@ from cclfp.engine.cohort import Cohort
 from cclfp.engine.job import Job, do, do_together
 from cclfp.engine.pool import cohorts, do_all
 from cclfp.engine.replica import Replica
+from cclfp.engine.stack import Together
 from cclfp.losses import cross_entropy
 from cclfp.memory import Examples
 from cclfp.methods import METHODS
@@ -31,6 +32,7 @@ from cclfp.store import Store
 from cclfp.streams import Stream
 from cclfp.testing import Case, toy_stream
 
+PROGRAM = compiled_module.program
 CASES = [(m, s) for m, method in METHODS.items() for s in method.scenarios()]
 
 
@@ -69,9 +71,18 @@ def test_stacked_replicas_are_as_each_alone(method: str, scenario: str) -> None:
         assert_alike(ours, alone)
 
 
+@pytest.fixture(autouse=True)
+def stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas are stacked however few steps there are, and the compiler, which takes its time, gives back the step."""
+    monkeypatch.setattr(compiled_module, "WORTH", 1)
+    monkeypatch.setattr(compiled_module, "program", lambda step, *arguments: step)
+
+
 @pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
+def always(stacked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler compiles."""
     monkeypatch.setattr(compiled_module, "WORTH", 50)
+    monkeypatch.setattr(compiled_module, "program", PROGRAM)
 
 
 @pytest.mark.usefixtures("always")
@@ -174,8 +185,8 @@ def test_a_step_that_changes_its_state_in_place_is_not_taken_twice(monkeypatch: 
             return super().step(params, buffers, state, batch, hyper)
 
     case = Case(Counts, "class", {})
-    for worth in (3_000, 1):  # not compiled, and compiled
-        monkeypatch.setattr(compiled_module, "WORTH", worth)
+    for made in (compiled_module.program, PROGRAM):  # not compiled, and compiled
+        monkeypatch.setattr(compiled_module, "program", made)
         (ours,) = trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled")
         assert ours.learner.model[2]["n"] == ours.steps(2)
 
@@ -325,9 +336,30 @@ def test_side_by_side_and_compiled() -> None:
         assert_alike(ours[seed], trained([with_batch_norm("er", seed)], "eager")[0])
 
 
-def test_few_steps_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_module, "program", lambda *a: pytest.fail("compiled"))
-    trained([replica("er", "class")], "compiled")
+def test_few_steps_are_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_module, "WORTH", 3_000)
+    monkeypatch.setattr(Together, "put_back", lambda *a: pytest.fail("stacked"))
+    cohort = Cohort([replica("er", "class", seed) for seed in range(2)], "compiled")
+    cohort.advance()
+    assert cohort.engine == "eager"
+    assert_alike(cohort.replicas[1], _after_one_task(replica("er", "class", 1)), tolerance=0)
+
+
+def _after_one_task(replica: Replica) -> Replica:
+    replica.advance()
+    return replica
+
+
+def test_kinds_are_counted_from_task_to_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ER's steps are of one kind in all tasks: the second task makes them enough."""
+    case = Case(METHODS["er"], "domain", {})
+    mine = Replica(case.learner(0, psi=plain_psi()), case.stream())
+    monkeypatch.setattr(compiled_module, "WORTH", mine.steps(0) + 1)
+    cohort, engines = Cohort([mine], "compiled"), []
+    while not cohort.is_done:
+        cohort.advance()
+        engines.append(cohort.engine)
+    assert engines == ["eager", "compiled", "compiled"]
 
 
 @pytest.fixture
@@ -359,14 +391,12 @@ def test_auto_compiles_where_there_is_enough_to_train(
     assert record["environment"]["engine"] == "eager"
     assert any(note.startswith("engine: eager (eager would take about") for note in notes)
     monkeypatch.setattr("cclfp.engine.job.seconds_a_step", lambda replica: 1.0)
-    assert do(make_job(seed=1), lambda event: None)["environment"]["engine"] == "stacked"  # too few to compile
+    assert do(make_job(seed=1), lambda event: None)["environment"]["engine"] == "compiled"
 
 
 def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager would take 20 s: too few for the compiler, but not for one that has its programs already.
     monkeypatch.setattr("cclfp.engine.job.seconds_a_step", lambda r: 20 / sum(map(r.steps, range(5))))
-    monkeypatch.setattr(compiled_module, "WORTH", 1)
-    monkeypatch.setattr(compiled_module, "program", lambda step, *arguments: step)
     engines = [
         do(make_job(seed=seed, engine=engine), lambda event: None)["environment"]["engine"]
         for seed, engine in enumerate(["auto", "compiled", "auto"])
@@ -518,7 +548,7 @@ def test_a_stopped_cohort_goes_on_where_it_was(
     # The engine that the checkpoints name is used again, whatever auto would choose now.
     again = do_together([dataclasses.replace(job, engine="auto") for job in jobs], lambda n, e: notes.append(str(e)))
     assert sum("going on from the checkpoint" in note for note in notes) == 2
-    assert {record["environment"]["engine"] for record in again} == {"stacked"}  # too few steps to compile
+    assert {record["environment"]["engine"] for record in again} == {"compiled"}
     other = tmp_path / "other.sqlite"
     whole = do_together([dataclasses.replace(job, store=other) for job in jobs], lambda number, event: None)
     assert [r["accuracy_matrix"] for r in again] == [r["accuracy_matrix"] for r in whole]

@@ -54,8 +54,8 @@ class Cohort:
 
     @property
     def engine(self) -> str:
-        """What trained the last task; ``"stacked"`` where there was too little to compile."""
-        return "stacked" if self._engine == "compiled" and not self.has_compiled else self._engine
+        """What has trained; ``"eager"`` too where there was too little to compile."""
+        return "eager" if self._engine == "compiled" and not self.has_compiled else self._engine
 
     @property
     def has_compiled(self) -> bool:
@@ -112,7 +112,8 @@ class Cohort:
             try:
                 self._at_once = self._at_once or self._fitting(plans[0], masks[0])
                 some = slice(done, done + self._at_once)
-                self._train_some(self._fast, some, plans[some], masks[some], _Told(self._part(progress, some)))
+                if not self._train_some(self._fast, some, plans[some], masks[some], _Told(self._part(progress, some))):
+                    break
                 done += len(self.replicas[some])
             except torch.OutOfMemoryError as error:
                 is_too_much = self._at_once > 1
@@ -138,12 +139,12 @@ class Cohort:
         plans: Sequence[Plan],
         masks: Sequence[ClassMask],
         progress: Progress,
-    ) -> None:
+    ) -> bool:
         replicas, first = self.replicas[some], self.replicas[0]
         room = max(first.steps(position) for position in range(len(first.stream.train_rows)))
         tables = Tables(plans, [replica.stream.train for replica in replicas], self._offsets[some], room)
         stack = together([replica.learner for replica in replicas], masks, self._inputs)
-        fast.train(stack, tables, progress)
+        return fast.train(stack, tables, progress)
 
     def _give_up(self, reason: str) -> None:
         self._note(f"{reason}: going on eagerly")

@@ -42,10 +42,15 @@ class Steps:
         shapes = ((t.shape, t.stride(), t.dtype) for t in tensors)
         return (stack.structure, tables.sizes[segment[0]][0], *shapes)
 
+    def count(self, stack: Together, tables: Tables) -> int:
+        """Count the steps of a task, each with its kind; how many of the most frequent kind there were so far."""
+        for segment in tables.segments():
+            self._used[self.key(stack, tables, segment)] += len(segment)
+        return max(self._used[self.key(stack, tables, segment)] for segment in tables.segments())
+
     def get(self, stack: Together, tables: Tables, segment: range, worth: float) -> Step:
-        """A function for the steps of a segment, compiled once there were ``worth`` steps of its kind."""
+        """A function for the steps of a segment, compiled once ``worth`` steps of its kind were counted."""
         key = self.key(stack, tables, segment)
-        self._used[key] += len(segment)
         compiled = self._used[key] >= worth and not self.failed
         mine = (key, compiled, *map(id, stack.learners))
         if mine not in self._steps:
@@ -146,8 +151,13 @@ class Programs:
     def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
         self.steps = Steps()
 
-    def train(self, stack: Together, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> None:
-        """All steps of a task, which then are in the learners."""
+    def train(self, stack: Together, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> bool:
+        """All steps of a task, which then are in the learners; False, and nothing done, where they are too few.
+
+        Stacked but not compiled they would be slower than one replica after the other.
+        """
+        if self.steps.count(stack, tables) < WORTH / len(stack.learners):
+            return False
         changing = stack.changing
         with torch.no_grad():
             for segment in tables.segments():
@@ -157,6 +167,7 @@ class Programs:
                     changing = step(changing, stack.fixed, tables.row(i))
                     progress(i + 1)
         stack.put_back(changing, len(tables.sizes))
+        return True
 
 
 def first_line(error: Exception) -> str:

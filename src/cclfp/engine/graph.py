@@ -34,8 +34,9 @@ class Graphs:
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
 
-    def train(self, stack: Together, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> None:
+    def train(self, stack: Together, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> bool:
         """All steps of a task, which then are in the learners."""
+        self.steps.count(stack, tables)
         changing, marks = stack.changing, _Marks(progress)
         with torch.no_grad():
             for segment, step, recorded in [self._ready(stack, tables, segment) for segment in tables.segments()]:
@@ -47,6 +48,7 @@ class Graphs:
                     changing = recorded.changing
             marks.finish(len(tables.sizes))
         stack.put_back(changing, len(tables.sizes))
+        return True
 
     def _ready(self, stack: Together, tables: Tables, segment: range) -> tuple[range, Step, _Recorded | None]:
         """What takes the steps of a segment, seen to be right; a graph where they are enough."""

@@ -395,8 +395,8 @@ def test_auto_compiles_where_there_is_enough_to_train(
 
 
 def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    # Eager would take 20 s: too few for the compiler, but not for one that has its programs already.
-    monkeypatch.setattr("cclfp.engine.job.seconds_a_step", lambda r: 20 / sum(map(r.steps, range(5))))
+    # Eager would take 9 s: too few for the compiler, but not for one that has its programs already.
+    monkeypatch.setattr("cclfp.engine.job.seconds_a_step", lambda r: 9 / sum(map(r.steps, range(5))))
     engines = [
         do(make_job(seed=seed, engine=engine), lambda event: None)["environment"]["engine"]
         for seed, engine in enumerate(["auto", "compiled", "auto"])

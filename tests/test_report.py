@@ -216,7 +216,7 @@ def test_fewer_seeds_than_asked_for_are_told(tmp_path: Path) -> None:
     assert markdown(accuracy, content).count("[1 of 5 seeds]") == 1
     assert latex(accuracy, content).count("_{n=3}") == 1
     (entry,) = [e for e in accuracy.entries if e.cell == er]
-    assert entry.command(content.seeds).endswith("--seeds 0,2,3 --engine eager --device cpu")
+    assert entry.command(content.seeds).endswith("--seeds 0,2,3 --engine eager --precision float32 --device cpu")
     # The ablation goes by our own standard deviation; ER is its first row.
     assert ablation.entries[0].verdict != "unjudged"
     assert collect(store, [0]).tables[2].entries[0].verdict == "unjudged"
@@ -331,12 +331,17 @@ def test_run_times_of_different_devices_are_not_set_side_by_side_in_silence(tmp_
     er, gem = (cell_of("accuracy", row, "rotated-mnist", "domain") for row in ("ER-Res.", "GEM"))
     add_all(store, [made_up_record(er, 0)])
     note = collect(store, [0]).charts[2].panels[2].note
-    assert note == "On A made-up processor for tests, eager engine, 1 thread"
+    assert note == "On A made-up processor for tests, eager engine, float32, 1 thread"
     add_all(store, [made_up_record(gem, 0, {**ENVIRONMENT, "device_name": "Another", "threads": 2})])
     note = collect(store, [0]).charts[2].panels[2].note
-    assert note.endswith("; Another, eager engine, 2 threads. Made on different devices or engines: not to be compared")
+    assert note.endswith(
+        "; Another, eager engine, float32, 2 threads. Made on different devices or engines: not to be compared"
+    )
     add_all(store, [made_up_record(gem, 0, {})])  # a record from elsewhere may say nothing
-    assert "unknown device, unknown engine, unknown threads" in collect(store, [0]).charts[2].panels[2].note
+    assert (
+        "unknown device, unknown engine, unknown precision, unknown threads"
+        in collect(store, [0]).charts[2].panels[2].note
+    )
 
 
 def test_figures_are_well_formed_and_alone(content: Content) -> None:

@@ -275,6 +275,7 @@ def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
         (["study", "buffer", "--method", "si"], "the paper has no number for si in its table buffer"),
         (["study", "all", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
         (["study", "all", "--benchmark", "mnist"], "unknown benchmark 'mnist'"),
+        (["study", "all", "--benchmark", ""], "--benchmark '': expected one name or several"),
         (["study", "all", "--seeds", "0"], "seeds=0"),
         (["study", "all", "--engine", "warp"], "unknown engine 'warp'"),
     ],

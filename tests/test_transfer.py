@@ -117,6 +117,12 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "seconds": (lambda r: r.update(seconds=-1), "seconds is -1: expected a number of seconds"),
     "nan": (lambda r: r.update(seconds=float("nan")), "NaN is not a number"),
     "environment": (lambda r: r.update(environment="cpu"), 'environment is "cpu": expected an object'),
+    "engine": (
+        lambda r: r["environment"].update(engine="eager; rm x"),
+        'engine is "eager; rm x": expected one',
+    ),
+    "list": (lambda r: r["environment"].update(device=["cpu"]), 'device is ["cpu"]: expected one of cpu, cuda'),
+    "unfinished": (lambda r: r["accuracy_matrix"][2].__setitem__(1, None), "a last row without null"),
     "missing": (lambda r: r.pop("seed"), "not a run record: it has no seed"),
     "more": (lambda r: r.update(colour=1), "not a run record: it has 'colour'"),
     "configuration": (lambda r: r["configuration"].update(colour=1), "its configuration has colour too much"),

@@ -25,6 +25,13 @@ MEASURES = {
 }
 FIELDS = (*TEXT, "buffer", "seed", "configuration", *MEASURES, "accuracy_matrix", *TIMES, "environment")
 
+# What a report's commands say of an environment.
+NAMES = {
+    "engine": ("eager", "compiled", "graph"),
+    "device": ("cpu", "cuda"),
+    "precision": ("float32", "tf32", "bf16"),
+}
+
 
 def export(records: Sequence[Record], path: Path) -> None:
     """Write the records, one a line."""
@@ -78,6 +85,10 @@ def check(record: Any) -> Record:
     _expect(record, "buffer", record["buffer"] is None or _is_whole(record["buffer"]), "a whole number or null")
     for name in TIMES:
         _expect(record, name, _is_number(record[name]) and record[name] >= 0, "a number of seconds")
+    for name, known in NAMES.items():
+        value = record["environment"].get(name)
+        if value is not None and value not in known:
+            raise InputError(f"its environment's {name} is {json.dumps(value)}: expected one of {', '.join(known)}")
     _check_accuracies(record)
     configuration = _configuration(record["configuration"])
     for name in ("method", "benchmark", "scenario", "buffer"):
@@ -111,6 +122,8 @@ def _check_accuracies(record: Record) -> None:
     is_matrix = is_matrix and all(len(row) == len(matrix) - 1 for row in matrix)
     is_matrix = is_matrix and all(a is None or (_is_number(a) and 0 <= a <= 100) for row in matrix for a in row)
     _expect(record, "accuracy_matrix", is_matrix, "a row more than columns, of percentages and null")
+    is_finished = all(accuracy is not None for accuracy in matrix[-1])
+    _expect(record, "accuracy_matrix", is_finished, "a last row without null: a finished run is tested on all tasks")
     for name, measure in MEASURES.items():
         given, wanted = record[name], measure(matrix)
         same = given is wanted is None or (

@@ -19,7 +19,7 @@ from cclfp.cli.output import (
     print_table,
 )
 from cclfp.cli.run import parse_seeds
-from cclfp.errors import unknown
+from cclfp.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from cclfp.engine.job import Job
@@ -64,7 +64,7 @@ def study(
     from cclfp.study import TABLES
     from cclfp.study.training import longest_first, select
 
-    cells = select(TABLES if table == "all" else [table], _names(benchmark), _names(method))
+    cells = select(TABLES if table == "all" else [table], _names("--benchmark", benchmark), _names("--method", method))
     numbers = check_seeds(chosen_seeds)
     configurations = [cell.configuration() for cell in cells]
     jobs = longest_first(
@@ -82,8 +82,11 @@ def study(
         _print_tables(comparisons, numbers)
 
 
-def _names(given: str | None) -> list[str]:
-    return [name.strip() for name in (given or "").split(",") if name.strip()]
+def _names(option: str, given: str | None) -> list[str]:
+    names = [name.strip() for name in (given or "").split(",") if name.strip()]
+    if given is not None and not names:
+        raise InputError(f"{option} {given!r}: expected one name or several with commas, or no {option} for all")
+    return names
 
 
 def _train(cells: Sequence[Cell], jobs: Sequence[Job], seeds: Sequence[int]) -> None:

@@ -36,7 +36,7 @@ from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 FORMAT = "cclfp checkpoint 1"
 PROBED = 10  # steps that tell how long the eager engine would take
 GRAPH_SECONDS = 3.0  # that it would have to take for a CUDA graph to pay
-COMPILER_SECONDS = {"cold": 20.0, "warm": 5.0}  # that the compiler takes, where it has not or has compiled the same
+COMPILER_SECONDS = {"cold": 10.0, "warm": 5.0}  # that the compiler takes, where it has not or has compiled the same
 REPORT_EVERY = 0.2  # seconds between two reports of progress
 
 Report = Callable[[dict[str, Any]], None]
@@ -123,7 +123,8 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
             with _threads(engine["threads"]):
                 used = _train(replicas, [jobs[n] for n in together], store, engine, [said[n] for n in together])
             for number, replica in zip(together, replicas, strict=True):
-                records[number] = _record(jobs[number], replica, {**engine, "engine": used})
+                environment = {**engine, "engine": used, "together": len(together)}  # its seconds are a share of theirs
+                records[number] = _record(jobs[number], replica, environment)
                 store.add(records[number])
                 if (path := jobs[number].save) is not None:
                     _save(replica, path)
@@ -239,8 +240,8 @@ def _choose(
         chosen = "graph" if seconds > GRAPH_SECONDS else chosen
     elif not is_normalised(replica.learner.psi):  # of its convolutions the compiler makes nothing faster
         cache = "warm" if is_known(_kind(jobs[open_[0]], len(open_))) else "cold"
-        # A compiled cohort takes a third of the time or less.
-        chosen = "compiled" if seconds * 2 / 3 > COMPILER_SECONDS[cache] else chosen
+        # A compiled cohort takes about a sixth of the time.
+        chosen = "compiled" if seconds * 5 / 6 > COMPILER_SECONDS[cache] else chosen
     for number in open_:
         started[number][1]["engine"] = chosen
     said[open_[0]]({"event": "note", "text": f"engine: {chosen} (eager would take about {seconds:.0f} s)"})

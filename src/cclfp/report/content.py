@@ -65,7 +65,7 @@ class Entry:
         seeds = [record["seed"] for record in self.records] or seeds
         consecutive = list(seeds) == list(range(len(seeds)))
         words += ["--seeds", str(len(seeds)) if consecutive else ",".join(map(str, seeds)) + "," * (len(seeds) == 1)]
-        for option in ("engine", "device"):
+        for option in ("engine", "precision", "device"):
             used = {record["environment"].get(option) for record in self.records}
             words += [f"--{option}", str(used.pop())] if len(used) == 1 and None not in used else []
         return " ".join(words)
@@ -337,7 +337,7 @@ def _run_time(table: Table) -> Chart:
             for part, label in (("train", "training"), ("test", "testing"))
         ]
         environments = _distinct([environment_of(record) for _, records in found for record in records])
-        parts = ("device_name", "engine", "threads")
+        parts = ("device_name", "engine", "precision", "threads")
         used = list(dict.fromkeys(", ".join(f"{_named(e, part)}" for part in parts) for e in environments))
         note = "On " + "; ".join(used) if used else ""
         note += ". Made on different devices or engines: not to be compared" if len(used) > 1 else ""

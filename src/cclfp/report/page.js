@@ -82,7 +82,7 @@
       if (!head) return order(a) - order(b);
       const [p, q] = [value(a), value(b)];
       if (p === null || q === null) return (p === null) - (q === null) || order(a) - order(b); // missing ones last
-      return sign * (typeof p === "string" ? p.localeCompare(q) : p - q) || order(a) - order(b);
+      return sign * (typeof p === "string" ? p.localeCompare(q, undefined, { numeric: true }) : p - q) || order(a) - order(b);
     });
     table.classList.toggle("sorted", Boolean(head));
     body.append(...rows);

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import cclfp
 from cclfp.configuration import configurations
 from cclfp.engine import compiled as compiled_module
+from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.job import Job, do, do_together
 from cclfp.engine.pool import cohorts, do_all
@@ -45,6 +46,13 @@ def plain_psi(*, random: bool = False) -> nn.Module:
 def replica(method: str, scenario: str, seed: int = 0, *, random: bool = False, **hyper: float) -> Replica:
     case = Case(METHODS[method], scenario, hyper)
     return Replica(case.learner(seed, psi=plain_psi(random=random)), case.stream())
+
+
+def with_batch_norm(method: str, seed: int = 0, *, dropout: bool = False, **hyper: float) -> Replica:
+    case = Case(METHODS[method], METHODS[method].scenarios()[-1], hyper)
+    g = generator(seed, "initialisation")
+    psi = nn.Sequential(linear(8, 16, g), nn.BatchNorm1d(16), nn.ReLU(), linear(16, 8, g)).double()
+    return Replica(case.learner(seed, psi=psi.append(nn.Dropout()) if dropout else psi), case.stream())
 
 
 def trained(replicas: list[Replica], engine: str, notes: list[str] | None = None) -> list[Replica]:
@@ -336,6 +344,43 @@ def test_side_by_side_and_compiled() -> None:
         assert_alike(ours[seed], trained([with_batch_norm("er", seed)], "eager")[0])
 
 
+class Recorded(graph._Recorded):
+    """In the place of a CUDA graph: a step that is taken again each time, on the same tensors."""
+
+    def __init__(self, step: Any, stack: Any, tables: Any, segment: range, pool: object) -> None:
+        self.step, self._tables, self.graph = step, tables, self  # type: ignore[assignment]
+        self.changing = [t.clone() for t in stack.changing]
+        self._fixed = [stack.fixed[0], *(t.clone() for t in stack.fixed[1:])]
+        self._counter, self._segment = torch.full((1,), segment[0]), segment
+
+    def replay(self) -> None:
+        self._write(self.step(self.changing, self._fixed, self._row(self._segment)))
+        self._counter.add_(1)
+
+
+@pytest.mark.parametrize("make", [replica, with_batch_norm])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_graph_engine_without_a_card(method: str, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the recording itself: tensors that stay in place, a counter that finds each step's row."""
+
+    class Event:
+        def record(self) -> None: ...
+
+        def query(self) -> bool:
+            return True
+
+    monkeypatch.setattr(graph, "_Recorded", Recorded)
+    monkeypatch.setattr(graph, "SHORTEST", 2)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    arguments = (METHODS[method].scenarios()[-1],) if make is replica else ()
+    notes: list[str] = []
+    ours = trained([make(method, *arguments, seed) for seed in range(3)], "graph", notes)
+    assert notes == []
+    for seed in range(3):
+        assert_alike(ours[seed], trained([make(method, *arguments, seed)], "eager")[0])
+
+
 def test_few_steps_are_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_module, "WORTH", 3_000)
     monkeypatch.setattr(Together, "put_back", lambda *a: pytest.fail("stacked"))
@@ -411,13 +456,6 @@ def test_jobs_together_are_as_jobs_alone(make_job: Callable[..., Job], tmp_path:
     alone = [do(make_job(seed=seed, lr=0.02, engine="eager", store=other), lambda event: None) for seed in range(3)]
     assert [r["accuracy_matrix"] for r in together] == [r["accuracy_matrix"] for r in alone]
     assert [r["key"] for r in together] == [r["key"] for r in alone]
-
-
-def with_batch_norm(method: str, seed: int = 0, *, dropout: bool = False, **hyper: float) -> Replica:
-    case = Case(METHODS[method], METHODS[method].scenarios()[-1], hyper)
-    g = generator(seed, "initialisation")
-    psi = nn.Sequential(linear(8, 16, g), nn.BatchNorm1d(16), nn.ReLU(), linear(16, 8, g)).double()
-    return Replica(case.learner(seed, psi=psi.append(nn.Dropout()) if dropout else psi), case.stream())
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 quickstart: setup
-	$(BIN)/cclfp run finetune,er,ccl-fp,ccl-fp+,joint split-mnist --scenario class --seeds 5
+	$(BIN)/cclfp run finetune,er,ccl-fp,ccl-fp+,joint split-mnist --scenario class --seeds 5 --engine eager
 	$(BIN)/cclfp report --out build/report
 
 test: setup

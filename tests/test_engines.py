@@ -373,7 +373,7 @@ def test_the_graph_engine_without_a_card(method: str, make: Any, monkeypatch: py
     monkeypatch.setattr(graph, "SHORTEST", 2)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    arguments = (METHODS[method].scenarios()[-1],) if make is replica else ()
+    arguments = (METHODS[method].scenarios()[0],) if make is replica else ()  # class: masks change with the task
     notes: list[str] = []
     ours = trained([make(method, *arguments, seed) for seed in range(3)], "graph", notes)
     assert notes == []

@@ -186,10 +186,11 @@ def test_presets() -> None:
     assert mnist <= set(there) <= known
 
 
-@pytest.mark.parametrize("preset", [p for p in presets() if p.benchmark.endswith("mnist")], ids=str)
-def test_mnist_presets_were_chosen_on_held_out_data(preset: Any) -> None:
-    assert preset.chosen.startswith("on held-out training data, seeds 100 and 101: ")
-    assert preset.seeds == 5
+def test_presets_were_chosen_by_tune() -> None:
+    for preset in presets():
+        assert preset.chosen.startswith("by cclfp tune"), preset
+        if preset.benchmark.endswith("mnist"):
+            assert preset.chosen.startswith("by cclfp tune on held-out training data, seeds 100 and 101 ("), preset
 
 
 def test_without_a_preset_the_benchmark_says_what_suits_it() -> None:
@@ -199,11 +200,8 @@ def test_without_a_preset_the_benchmark_says_what_suits_it() -> None:
 
 
 @pytest.mark.parametrize("preset", presets(), ids=lambda p: f"{p.method}-{p.benchmark}-{p.scenario}")
-def test_presets_are_valid_and_measured(preset: Any) -> None:
+def test_presets_are_valid(preset: Any) -> None:
     get_method(preset.method).hyper(preset.scenario, **preset.hyperparameters)
-    assert 0 < preset.accuracy <= 100
-    assert (preset.std is None) == (preset.seeds == 1)
-    assert preset.std is None or preset.std >= 0
     if preset.method == "ccl-fp+":
         assert preset.hyperparameters["beta"] > 0
 

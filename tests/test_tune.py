@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from conftest import Cli
 
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
-from cclfp.presets import find_preset, presets, read_presets, with_preset, write_presets
+from cclfp.presets import Preset, presets, read_presets, with_preset, write_presets
 from cclfp.store import Store
 from cclfp.streams import BENCHMARKS
 from cclfp.study import tuning
 from cclfp.study.grids import CONVOLUTIONAL, GRIDS
-from cclfp.study.tuning import Settings, successive_halving, tune
+from cclfp.study.tuning import Settings, Trial, successive_halving, tune
 
 
 class Trainer:
@@ -110,7 +109,7 @@ def test_tune_trains_the_grid_on_held_out_data_and_chooses_the_best(small_mnist:
     assert [trial.settings["lr"] for trial in tuned.trials] == sorted(scores, key=lambda lr: -sum(scores[lr]))
     mean = sum(scores[best]) / 2
     assert tuned.preset.chosen == (
-        f"by cclfp tune on held-out training data, seeds 100 and 101 ({mean:.2f} %): lr from 0.03 0.1 0.3"
+        f"by cclfp tune on held-out training data, seeds 100 and 101 ({mean:.2f} %): lr from 0.01 0.03 0.1 0.3"
     )
     assert (tuned.preset.method, tuned.preset.benchmark, tuned.preset.scenario) == ("er", "split-mnist", "task")
 
@@ -129,27 +128,72 @@ class Fake:
         return [[score] * len(seeds) for score in scores], len(several) * len(seeds)
 
 
+def _known(scenario: str = "class", benchmark: str = "split-cifar10") -> list[Preset]:
+    """Presets to inherit from, none of them the package's."""
+    plus = dataclasses.asdict(METHODS["ccl-fp"].hyper(scenario, lr=0.2, w=0.4, alpha=0.7))
+    return [
+        Preset("er", benchmark, scenario, {"lr": 0.02}, False, "by hand"),
+        Preset("ccl-fp", benchmark, scenario, plus, True, "by hand"),
+    ]
+
+
 def test_on_a_convolutional_stream_settings_are_inherited_and_searched_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fake = Fake(monkeypatch)
-    er = find_preset("er", "split-cifar10", "class")
-    assert er is not None
-    known = with_preset(presets(), dataclasses.replace(er, hyperparameters={"lr": 0.02}, augment=False))
-    tuned = tune("ccl-fp+", "split-cifar10", "class", known=known)
-    assert [len(call) for call in fake.calls] == [3, 4, 4]
+    tuned = tune("ccl-fp", "split-cifar10", "class", known=_known())
+    assert [len(call) for call in fake.calls] == [3, 4]
     assert all(s["lr"] == 0.02 and s["augment"] is False for call in fake.calls for s in call)
-    assert {s["w"] for s in fake.calls[0]} == {0.1, 0.3, 0.5}
+    usual = dataclasses.asdict(METHODS["ccl-fp"].hyper("class"))
+    assert {(s["w"], s["alpha"]) for s in fake.calls[0]} == {(w, usual["alpha"]) for w in (0.1, 0.3, 0.5)}
     assert {s["w"] for s in fake.calls[1]} == {0.1}
-    assert {(s["w"], s["alpha"]) for s in fake.calls[2]} == {(0.1, 0.01)}
-    usual = dataclasses.asdict(METHODS["ccl-fp+"].hyper("class"))
-    assert tuned.preset.hyperparameters == usual | {"lr": 0.02, "w": 0.1, "alpha": 0.01, "beta": 1.0}
+    assert tuned.preset.hyperparameters == usual | {"lr": 0.02, "w": 0.1, "alpha": 0.01}
     assert not tuned.preset.augment
-    assert tuned.preset.seeds == 0  # not measured yet
-    assert tuned.preset.chosen.endswith(
-        "w from 0.1 0.3 0.5, alpha from 0.01 0.1 0.5 1, beta from 0.01 0.1 0.5 1, one after the other; "
-        "inherited from er: lr=0.02 augment=off"
+    assert tuned.trials[0].settings["w"] == 0.1
+    assert len(tuned.trials) == 6  # what both searches tried is shown once
+    assert tuned.preset.chosen == (
+        "by cclfp tune on held-out training data, seeds 100 and 101 (90.00 %): w from 0.1 0.3 0.5, "
+        "alpha from 0.01 0.1 0.5 1, one after the other; inherited from er: lr=0.02 augment=off"
     )
+
+
+def test_ccl_fp_plus_goes_on_from_ccl_fp_on_a_convolutional_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(monkeypatch)
+    tuned = tune("ccl-fp+", "split-cifar10", "class", known=_known())
+    (call,) = fake.calls
+    assert [s["beta"] for s in call] == [0.01, 0.1, 0.5, 1.0]
+    assert {(s["lr"], s["augment"], s["w"], s["alpha"]) for s in call} == {(0.02, False, 0.4, 0.7)}
+    assert tuned.preset.hyperparameters["beta"] == 1.0
+    assert tuned.preset.chosen.endswith(
+        "beta from 0.01 0.1 0.5 1; inherited from er: lr=0.02 augment=off; inherited from ccl-fp: w=0.4 alpha=0.7"
+    )
+    with pytest.raises(InputError, match="inherits w and alpha from ccl-fp .* tune ccl-fp there first"):
+        tune("ccl-fp+", "split-cifar10", "class", known=_known()[:1])
+
+
+def test_what_there_was_no_time_to_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    Fake(monkeypatch)
+    now = iter([0.0, 0.0, *[1000.0] * 100])
+    monkeypatch.setattr("cclfp.study.tuning.time.monotonic", lambda: next(now))
+    monkeypatch.setattr(tuning, "successive_halving", lambda c, seeds, train, seconds: [Trial(c[0], [50.0])])
+    tuned = tune("ccl-fp", "split-cifar10", "class", known=_known(), budget=1)
+    assert "w from 0.1 0.3 0.5; not searched for want of time: alpha; inherited from er" in tuned.preset.chosen
+    assert tuned.preset.hyperparameters == dataclasses.asdict(METHODS["ccl-fp"].hyper("class", lr=0.02, w=0.1))
+
+
+def test_the_best_mean_wins_and_what_is_not_searched_is_the_methods_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = {0.01: [90.0, 10.0], 0.03: [60.0, 61.0], 0.1: [0.0, 95.0], 0.3: [0.0, 0.0]}
+
+    def train(self: object, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[list[float]], int]:
+        return [scores[s["lr"]] for s in several], len(several)
+
+    monkeypatch.setattr(tuning._Search, "train", train)
+    old = Preset(
+        "ccl-fp", "split-mnist", "class", {"lr": 0.5, "w": 0.9, "alpha": 9.0, "eta": 9.0, "tau": 9.0}, True, ""
+    )
+    monkeypatch.setitem(GRIDS, "ccl-fp", {"lr": list(scores)})
+    tuned = tune("ccl-fp", "split-mnist", known=[old])
+    assert tuned.preset.hyperparameters == dataclasses.asdict(METHODS["ccl-fp"].hyper("class", lr=0.03))
 
 
 def test_er_searches_step_size_and_augmentation_on_a_convolutional_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,27 +206,19 @@ def test_er_searches_step_size_and_augmentation_on_a_convolutional_stream(monkey
     assert "augment from on off" in tuned.preset.chosen
 
 
-def test_a_method_with_nothing_of_its_own_inherits_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_with_nothing_of_its_own_inherits_all_and_is_not_trained(
+    monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
     fake = Fake(monkeypatch)
-    tuned = tune("finetune", "split-cifar10", "task")
-    er = find_preset("er", "split-cifar10", "task")
-    assert er is not None
-    assert [len(call) for call in fake.calls] == [1]
-    assert (tuned.preset.hyperparameters, tuned.preset.augment) == ({"lr": er.hyperparameters["lr"]}, er.augment)
-    assert "nothing searched; inherited from er: lr=0.01 augment=on" in tuned.preset.chosen
+    tuned = tune("finetune", "split-cifar10", "task", known=_known("task"))
+    assert (fake.calls, tuned.trials) == ([], [])
+    assert (tuned.preset.hyperparameters, tuned.preset.augment) == ({"lr": 0.02}, False)
+    assert tuned.preset.chosen == "by cclfp tune; inherited from er: lr=0.02 augment=off"
     with pytest.raises(InputError, match="tune er there first"):
         tune("finetune", "split-cifar10", "task", known=[])
-
-
-def test_a_preset_that_stays_keeps_what_it_was_measured_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    Fake(monkeypatch)
-    old = find_preset("gem", "split-mnist", "class")
-    assert old is not None
-    tuned = tune("gem", "split-mnist", known=[dataclasses.replace(old, hyperparameters={"lr": 0.003, "gamma": 0.5})])
-    assert tuned.preset.hyperparameters == {"lr": 0.003, "gamma": 0.5}  # all the same to the fake: the first
-    assert (tuned.preset.accuracy, tuned.preset.seeds) == (old.accuracy, old.seeds)
-    assert tuned.preset.chosen != old.chosen
-    assert tune("gem", "split-mnist").preset.seeds == 0
+    answer = cli("tune", "finetune", "split-cifar10")
+    assert (answer.code, answer.out.count("\n")) == (0, 2)
+    assert answer.out.startswith("chosen: lr=")
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
@@ -193,7 +229,7 @@ def test_every_method_can_be_tuned_on_every_benchmark(
     fake = Fake(monkeypatch)
     for scenario in BENCHMARKS[benchmark].scenarios:
         if scenario in METHODS[method].scenarios():
-            tuned = tune(method, benchmark, scenario)
+            tuned = tune(method, benchmark, scenario, known=_known(scenario, benchmark))
             search = tuning._Search(method, benchmark, scenario, lambda number, event: None, {})
             for settings in [s for call in fake.calls for s in call]:
                 assert search.configuration(settings).validation
@@ -204,7 +240,7 @@ def test_the_command_writes_the_preset(small_mnist: Path, cli: Cli, tmp_path: Pa
     file = tmp_path / "presets.json"
     answer = cli("tune", "er", "split-mnist", "--engine", "eager", "--seeds", "1", "--write", file)
     assert answer.code == 0, answer.err
-    assert "er on split-mnist, class-incremental, on held-out training images, %: 3 settings" in answer.out
+    assert "er on split-mnist, class-incremental, on held-out training images, %: 4 settings" in answer.out
     assert f"written to {file}" in answer.out
     (er,) = read_presets(file)
     assert er.chosen in answer.out
@@ -213,8 +249,8 @@ def test_the_command_writes_the_preset(small_mnist: Path, cli: Cli, tmp_path: Pa
     document = cli(*arguments).json
     assert read_presets(file)[0] == er
     assert json.loads(file.read_text())[1] == document["preset"]
-    assert "by successive halving in 5 min, 3 settings tried" in document["preset"]["chosen"]
-    assert [len(trial["scores"]) for trial in document["trials"]] == [2, 2, 1]
+    assert "by successive halving in 5 min, 4 settings tried" in document["preset"]["chosen"]
+    assert [len(trial["scores"]) for trial in document["trials"]] == [2, 2, 1, 1]
     assert cli(*arguments).json["preset"] == document["preset"]
     assert len(read_presets(file)) == 2
 
@@ -248,6 +284,6 @@ def test_a_file_that_has_no_presets_is_refused(cli: Cli, tmp_path: Path) -> None
 def test_presets_come_back_as_they_were(tmp_path: Path) -> None:
     write_presets(presets(), tmp_path / "presets.json")
     assert read_presets(tmp_path / "presets.json") == presets()
-    changed = dataclasses.replace(presets()[3], accuracy=math.pi)
+    changed = dataclasses.replace(presets()[3], chosen="by hand")
     assert with_preset(presets(), changed) == [*presets()[:3], changed, *presets()[4:]]
     assert with_preset(presets()[:3], changed) == [*presets()[:3], changed]

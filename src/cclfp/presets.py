@@ -1,4 +1,4 @@
-"""Default hyperparameters for each method, benchmark and scenario, each with the accuracy it was measured to give."""
+"""Default hyperparameters for each method, benchmark and scenario, as ``cclfp tune`` chose them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ from cclfp.files import write_atomic
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Hyperparameters, how they were ``chosen``, and what they gave: ``accuracy`` ± ``std`` over ``seeds`` seeds.
-
-    ``seconds`` is what a run took, training and testing, on the ``hardware``. A preset that was chosen and not measured
-    yet has no seeds.
-    """
+    """Hyperparameters, and how they were ``chosen``. What they give is in the records under ``results/``."""
 
     method: str
     benchmark: str
@@ -27,16 +23,6 @@ class Preset:
     hyperparameters: dict[str, float]
     augment: bool
     chosen: str
-    accuracy: float
-    std: float | None  # of one seed there is none
-    seeds: int
-    seconds: float
-    hardware: str
-
-    @property
-    def command(self) -> str:
-        """The command that measures it."""
-        return f"cclfp run {self.method} {self.benchmark} --scenario {self.scenario} --seeds {self.seeds} --fresh"
 
 
 @functools.cache
@@ -45,9 +31,11 @@ def presets() -> list[Preset]:
     return [Preset(**preset) for preset in json.loads(text)]
 
 
-def find_preset(method: str, benchmark: str, scenario: str) -> Preset | None:
+def find_preset(method: str, benchmark: str, scenario: str, among: Sequence[Preset] | None = None) -> Preset | None:
+    """The preset, of the package or ``among`` these; the first where there are several, None where there is none."""
     wanted = (method, benchmark, scenario)
-    return next((p for p in presets() if (p.method, p.benchmark, p.scenario) == wanted), None)
+    several = presets() if among is None else among
+    return next((p for p in several if (p.method, p.benchmark, p.scenario) == wanted), None)
 
 
 def read_presets(path: Path) -> list[Preset]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cclfp.cli.output import JsonOption, hyperparameters, number, plus_minus, print_json, print_table
+from cclfp.cli.output import JsonOption, hyperparameters, plus_minus, print_json, print_table
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError, unknown
 
@@ -133,8 +133,7 @@ def _preset(preset: Any) -> dict[str, Any]:
     from cclfp.study import published
 
     paper = published(preset.method, preset.benchmark, preset.scenario, 200)
-    shown = dataclasses.asdict(preset) | {"command": preset.command}
-    return shown | {"published": None if paper is None else paper._asdict()}
+    return dataclasses.asdict(preset) | {"published": None if paper is None else paper._asdict()}
 
 
 def _print_method(answer: dict[str, Any]) -> None:
@@ -154,14 +153,10 @@ def _print_presets(presets: list[dict[str, Any]], of: str) -> None:
             p[of],
             p["scenario"],
             hyperparameters(p["hyperparameters"] | {"augment": p["augment"]}),
-            plus_minus(p["accuracy"], p["std"]),
-            str(p["seeds"]),
             "–" if p["published"] is None else plus_minus(**p["published"]),
-            number(p["seconds"], 1),
         ]
         for p in presets
     ]
-    columns = [of, "scenario", "hyperparameters", ">measured", ">seeds", ">paper", ">seconds a run"]
-    print_table(columns, rows, "Presets, and the average accuracy (%) they were measured to give")
+    print_table([of, "scenario", "hyperparameters", ">paper"], rows, "Presets, and the paper's average accuracy (%)")
     for p in presets:
-        typer.echo(f"{p['command']}  # on {p['hardware']}; chosen {p['chosen']}")
+        typer.echo(f"{p['method']} {p['benchmark']} {p['scenario']}: chosen {p['chosen']}")

@@ -60,7 +60,8 @@ def tune(
 
     On the MNIST streams all combinations are trained.
 
-    On the others er searches lr and augment; the other methods inherit these and search their own one by one.
+    On the others er searches lr and augment; the other methods inherit these and search their own one by one, and
+    ccl-fp+ inherits w and alpha from ccl-fp.
 
     [bold]Examples[/bold]
 
@@ -101,6 +102,16 @@ def tune(
 
 
 def _print(tuned: Tuned, write: Path | None) -> None:
+    preset = tuned.preset
+    if tuned.trials:
+        _print_trials(tuned)
+    typer.echo(f"chosen: {hyperparameters(preset.hyperparameters | {'augment': preset.augment})}")
+    typer.echo(f"how: {preset.chosen}")
+    if write is not None:
+        typer.echo(f"written to {write}")
+
+
+def _print_trials(tuned: Tuned) -> None:
     from cclfp.configuration import show_value
 
     varied = [name for name in tuned.trials[0].settings if len({t.settings[name] for t in tuned.trials}) > 1]
@@ -116,7 +127,3 @@ def _print(tuned: Tuned, write: Path | None) -> None:
     title = f"{preset.method} on {preset.benchmark}, {preset.scenario}-incremental, on held-out training images, %: "
     title += f"the best {SHOWN} of {count} settings" if count > SHOWN else f"{count} setting{'' if count == 1 else 's'}"
     print_table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
-    typer.echo(f"chosen: {hyperparameters(preset.hyperparameters | {'augment': preset.augment})}")
-    typer.echo(f"how: {preset.chosen}")
-    if write is not None:
-        typer.echo(f"written to {write}")

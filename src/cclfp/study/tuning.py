@@ -17,10 +17,10 @@ from cclfp.engine.job import JobReport
 from cclfp.errors import InputError, unknown
 from cclfp.experiment import ABOUT_ALL, do_jobs, make_jobs
 from cclfp.methods import METHODS
-from cclfp.presets import Preset, presets
+from cclfp.presets import Preset, find_preset, presets
 from cclfp.store import Record
 from cclfp.streams import BENCHMARKS
-from cclfp.study.grids import CONVOLUTIONAL, GRIDS, Grid
+from cclfp.study.grids import CONVOLUTIONAL, GRIDS, Grid, inherits
 
 FIRST_SEED = 100  # no reported number uses these
 FIRST_PART = 4  # settings that tell, under a budget, how long a run takes
@@ -46,7 +46,7 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """The preset that was found, and all that was tried, the best first."""
+    """The preset that was found, and all that was tried, the best first: nothing where there is nothing to search."""
 
     preset: Preset
     trials: list[Trial]
@@ -69,7 +69,8 @@ def tune(
     """Search the method's grid on held-out training data with the seeds 100, 101, ...; the best mean accuracy wins.
 
     On the MLP's streams all combinations are trained at once. On the convolutional ones ER searches step size and
-    augmentation; the other methods inherit these from ER's preset and search their own, one after the other.
+    augmentation; the other methods inherit these from ER's preset and search their own, one after the other; CCL-FP+
+    inherits w and α from CCL-FP's too. A method with nothing of its own is not trained.
 
     With a ``budget`` in minutes the search is by successive halving: all settings get one seed, the better half of
     them another, and so on, as far as the time that a run was measured to take allows.
@@ -91,7 +92,8 @@ def tune(
     # Whatever is not searched is as the method has it, not as the preset that this search replaces.
     best: Settings = dataclasses.asdict(METHODS[method].hyper(scenario))
     inherited, grids = _plan(method, benchmark, scenario, known)
-    best |= inherited
+    for settings in inherited.values():
+        best |= settings
     search = _Search(
         method,
         benchmark,
@@ -111,13 +113,13 @@ def tune(
         found = successive_halving(candidates, numbers, search.train, seconds)
         trials |= {str(trial.settings): trial for trial in found}
         best = found[0].settings
-    winner = trials.pop(str(best))
-    others = sorted(trials.values(), key=lambda trial: (-len(trial.scores), -trial.mean))
-    configuration = search.configuration(best)
-    text = _provenance(searched, inherited, numbers[: len(winner.scores)], winner)
+    order = sorted(trials.values(), key=lambda t: (t.settings != best, -len(t.scores), -t.mean))
+    left = [name for grid in grids[len(searched) :] for name in grid]
+    text = _provenance(searched, left, inherited, numbers, order)
     if budget is not None:
-        text += f"; by successive halving in {budget:g} min, {1 + len(others)} settings tried"
-    return Tuned(_preset(configuration, text, known), [winner, *others])
+        text += f"; by successive halving in {budget:g} min, {len(order)} settings tried"
+    c = search.configuration(best)
+    return Tuned(Preset(method, benchmark, scenario, c.hyperparameters, c.augment, text), order)
 
 
 def successive_halving(
@@ -175,19 +177,25 @@ def _spread(candidates: Sequence[Settings]) -> list[Settings]:
     return [candidates[i] for i in order]
 
 
-def _plan(method: str, benchmark: str, scenario: str, known: Sequence[Preset]) -> tuple[Settings, list[Grid]]:
-    """What the method inherits, and the grids to search one after the other."""
+def _plan(
+    method: str, benchmark: str, scenario: str, known: Sequence[Preset]
+) -> tuple[dict[str, Settings], list[Grid]]:
+    """What the method inherits from which other, and the grids to search one after the other."""
     grid = GRIDS[method]
     if BENCHMARKS[benchmark].backbone == "mlp":
         return {}, [grid]
     if method == "er":
         return {}, [CONVOLUTIONAL]
-    er = _find(known, "er", benchmark, scenario)
-    if er is None:
-        raise InputError(f"{method} inherits lr and augment from er on {benchmark} ({scenario}): tune er there first")
-    inherited: Settings = {"lr": er.hyperparameters["lr"], "augment": er.augment}
-    own = [{name: values} for name, values in grid.items() if name not in inherited]
-    return inherited, own or [{}]  # with nothing of its own it is trained once, for its score
+    inherited = {}
+    for other, names in inherits(method).items():
+        preset = find_preset(other, benchmark, scenario, known)
+        if preset is None:
+            text = f"{method} inherits {' and '.join(names)} from {other} on {benchmark} ({scenario})"
+            raise InputError(f"{text}: tune {other} there first")
+        settings: Settings = preset.hyperparameters | {"augment": preset.augment}
+        inherited[other] = {name: settings[name] for name in names}
+    taken = {name for settings in inherited.values() for name in settings}
+    return inherited, [{name: values} for name, values in grid.items() if name not in taken]
 
 
 class _Search:
@@ -223,26 +231,22 @@ def _score(record: Record) -> float:
     return float(record["average_accuracy"] or 0.0)
 
 
-def _find(known: Sequence[Preset], method: str, benchmark: str, scenario: str) -> Preset | None:
-    wanted = (method, benchmark, scenario)
-    return next((p for p in known if (p.method, p.benchmark, p.scenario) == wanted), None)
-
-
-def _provenance(grids: Sequence[Grid], inherited: Settings, seeds: Sequence[int], winner: Trial) -> str:
-    """How a preset was chosen, in words."""
+def _provenance(
+    grids: Sequence[Grid],
+    left: Sequence[str],
+    inherited: dict[str, Settings],
+    seeds: Sequence[int],
+    trials: Sequence[Trial],
+) -> str:
+    """How a preset was chosen, in words; ``left`` are the settings that there was no time to search."""
     searched = [f"{name} from {' '.join(map(show_value, values))}" for grid in grids for name, values in grid.items()]
-    text = f"by cclfp tune on held-out training data, seed{'s' if len(seeds) > 1 else ''} "
-    text += f"{' and '.join(map(str, seeds))} ({winner.mean:.2f} %): {', '.join(searched) or 'nothing searched'}"
-    text += ", one after the other" if len(grids) > 1 else ""
-    if inherited:
-        text += f"; inherited from er: {' '.join(f'{name}={show_value(value)}' for name, value in inherited.items())}"
+    text = "by cclfp tune"
+    if trials:
+        used = list(map(str, seeds[: len(trials[0].scores)]))
+        text += f" on held-out training data, seed{'s' if len(used) > 1 else ''} {' and '.join(used)} "
+        text += f"({trials[0].mean:.2f} %): {', '.join(searched)}"
+        text += ", one after the other" if len(grids) > 1 else ""
+    text += f"; not searched for want of time: {' '.join(left)}" if left else ""
+    for other, settings in inherited.items():
+        text += f"; inherited from {other}: {' '.join(f'{name}={show_value(v)}' for name, v in settings.items())}"
     return text
-
-
-def _preset(configuration: Configuration, chosen: str, known: Sequence[Preset]) -> Preset:
-    """The preset of a configuration; what the old one was measured to give stays true where it is the same."""
-    c = configuration
-    old = _find(known, c.method, c.benchmark, c.scenario)
-    if old is not None and (old.hyperparameters, old.augment) == (c.hyperparameters, c.augment):
-        return dataclasses.replace(old, chosen=chosen)
-    return Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, chosen, 0.0, None, 0, 0.0, "")

@@ -215,6 +215,10 @@ CHANGES: dict[str, tuple[Callable[[Record], object], str]] = {
     ),
     "no class": (another_matrix(LAST, tasks=(0, 2, 2, 2, 4)), "tasks is [0, 2, 2, 2, 4]: expected how many classes"),
     "tasks as text": (another_matrix(LAST, tasks="22222"), 'tasks is "22222": expected how many classes'),
+    "a number of tasks": (
+        another_matrix(LAST, tasks=5),
+        "tasks is 5: expected how many classes each task has, 10 in all",
+    ),
     "domains": (
         another_matrix(LAST, benchmark="rotated-mnist", scenario="domain", tasks=(2, 2, 2, 2, 2)),
         "tasks is [2, 2, 2, 2, 2]: expected null: all tasks of rotated-mnist have all classes",

@@ -148,10 +148,11 @@ def outside(entries: Iterable[Entry]) -> str:
     return table(columns, rows) if rows else "None."
 
 
-def missing(content: Content) -> str:
+def missing(content: Content) -> list[str]:
     """What has too few runs, a line for each column of a table."""
-    rows = []
+    rows, counts = [], []
     for one in content.tables:
+        counts.append(f"{one.name} {content.counts(one.entries)['missing']} of {len(one.entries)}")
         for column in one.columns:
             entries = [e for e in one.entries if (e.cell.benchmark, e.cell.scenario) == column]
             lacking = [e for e in entries if not e.records]
@@ -160,7 +161,8 @@ def missing(content: Content) -> str:
             named += [f"{row_of(e)} ({len(e.records)} of {len(content.seeds)} seeds)" for e in some]
             if lacking or some:
                 rows.append([one.name, column_title(column), f"{len(lacking)} of {len(entries)}", "; ".join(named)])
-    return table(["table", "column", ">missing", "which"], rows) if rows else "Nothing."
+    listed = [table(["table", "column", ">missing", "which"], rows)] if rows else []
+    return [f"Numbers without runs: {', '.join(counts)}.", *listed]
 
 
 def how(results: Results) -> list[str]:
@@ -239,7 +241,7 @@ def document(files: Sequence[Path], said: dict[str, str]) -> str:
         parts += [f"#{markdown(one, content).strip()}", said[one.name]]
     parts += [
         "## Missing",
-        missing(content),
+        *missing(content),
         said["missing"],
         "## How the runs were made",
         *how(results),

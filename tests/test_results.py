@@ -166,6 +166,7 @@ def test_the_tables_are_those_of_the_report(text: str) -> None:
 
 
 def test_what_is_missing_is_named(text: str, mnist: Path, tmp_path: Path) -> None:
+    assert "\nNumbers without runs: accuracy 72 of 116, buffer 48 of 60, ablation 16 of 40.\n" in text
     found = lines(section(text, "Missing"))
     assert len(found) == 6 + 4 + 2
     assert ["accuracy", "Split CIFAR-100, class", "12 of 12", "all"] in found

@@ -4,12 +4,13 @@ READY := .venv/.ready
 
 PEERS := bench/peers/.venv/.ready
 
-.PHONY: help setup quickstart test bench
+.PHONY: help setup quickstart test bench results
 
 help:
 	@echo "make quickstart  install into .venv, get MNIST, train five methods on Split MNIST, print one table and write a report"
 	@echo "make test        install into .venv, then lint, type-check and run the whole test suite"
 	@echo "make bench       install into .venv, and Avalanche beside it, then measure speed: bench/RESULTS.md, 20 minutes"
+	@echo "make results     install into .venv, then write RESULTS.md from the run records in results/"
 	@echo "make setup       install into .venv only: the command is $(BIN)/cclfp"
 
 setup: $(READY)
@@ -29,6 +30,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy results  # by itself: bench has a render.py too
 	$(BIN)/pytest --hypothesis-profile=ci  # the same examples every time; plain pytest looks for new ones
 
 $(PEERS): bench/peers/requirements.txt constraints.txt
@@ -38,3 +40,6 @@ $(PEERS): bench/peers/requirements.txt constraints.txt
 bench: setup $(PEERS)
 	$(BIN)/python bench/measure.py
 	$(BIN)/python bench/render.py
+
+results: setup
+	$(BIN)/python results/render.py

@@ -156,6 +156,30 @@ def test_a_finished_run_whose_learner_was_not_kept(make_job: Callable[..., Job],
     assert 100 * sum(right) / 5 == pytest.approx(first["average_accuracy"], abs=1e-4)
 
 
+def test_who_replaces_a_record(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    store, old = Store(make_job().store), {**do(make_job(), quiet), "average_accuracy": -1.0}
+    store.add(old, replace=True)
+    assert do(make_job(), quiet) == old
+    for again in ({"fresh": True}, {"save": tmp_path / "learner.ckpt"}):
+        store.add(old, replace=True)
+        assert [do(make_job(**again), quiet)] == store.records()
+        assert store.records() != [old]
+
+
+def test_a_record_that_was_added_meanwhile_stays(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    other = {**do(make_job(store=tmp_path / "other.sqlite"), quiet), "average_accuracy": -1.0}
+    events: list[dict[str, Any]] = []
+
+    def report(event: dict[str, Any]) -> None:
+        events.append(event)
+        Store(make_job().store).add(other)
+
+    assert do(make_job(), report) == other
+    assert Store(make_job().store).records() == [other]
+    assert "that one stays" in events[-2]["text"]
+    assert events[-1] == {"event": "done", "record": other}
+
+
 def test_checkpoints_are_not_taken_more_often_than_asked(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:

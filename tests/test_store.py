@@ -45,11 +45,14 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     assert Store(store.path).find("k") == record()
 
 
-def test_a_newer_record_takes_the_place_of_an_older(tmp_path: Path) -> None:
+def test_an_older_record_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
-    store.add(record(accuracy=50.0))
-    store.add(record(accuracy=60.0))
-    assert [r["average_accuracy"] for r in store.records()] == [60.0]
+    assert store.add(record(accuracy=50.0)) == record(accuracy=50.0)
+    assert store.add(record(accuracy=60.0)) == record(accuracy=50.0)
+    assert store.records() == [record(accuracy=50.0)]
+    assert store.add(record(accuracy=60.0), replace=True) == record(accuracy=60.0)
+    assert store.records() == [record(accuracy=60.0)]
+    assert store.add(record("new"), replace=True) == record("new")
 
 
 def test_filters(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,35 +93,46 @@ class Store:
     def find(self, key: str) -> Record | None:
         """The record of a finished run."""
         with self._connect() as database:
-            row = database.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
-        return None if row is None else _to_record(row)
+            return _find(database, key)
 
-    def add(self, record: Record) -> None:
-        """Keep a finished run's record, in place of an older one of the same run."""
-        with self._connect() as database:
-            _write(database, record)
+    def add(self, record: Record, *, replace: bool = False) -> Record:
+        """Keep a finished run's record, and give the one that is kept: an older one of the same run stays.
 
-    def merge(self, records: Mapping[str, Record]) -> int:
-        """Add the records that are not here yet, all or none of them, and say how many that were.
-
-        They come under the place each was read from, to name it in the refusal of one that is here with another result.
+        With ``replace`` the new one takes its place.
         """
-        places: dict[str, str] = {}
         with self._connect() as database:
             database.execute("BEGIN IMMEDIATE")
-            for place, record in records.items():
-                row = database.execute("SELECT * FROM runs WHERE key = ?", (record["key"],)).fetchone()
-                if row is None:
+            old = None if replace else _find(database, record["key"])
+            if old is None:
+                _write(database, record)
+            database.execute("COMMIT")
+        return record if old is None else old
+
+    def merge(self, records: Sequence[tuple[str, Record]]) -> list[str]:
+        """Add records, each given with the place it is from, and say which places had duplicates.
+
+        A duplicate is word for word a record that is here already, or came before it. A record that differs from one
+        of the same run is a conflict, and then none are added.
+        """
+        places: dict[str, str] = {}
+        duplicates, conflicts = [], []
+        with self._connect() as database:
+            database.execute("BEGIN IMMEDIATE")
+            for place, record in records:
+                old = _find(database, record["key"])
+                if old is None:
                     _write(database, record)
                     places[record["key"]] = place
-                elif (old := _to_record(row))["accuracy_matrix"] != record["accuracy_matrix"]:
-                    run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
-                    raise InputError(
-                        f"{place}: {run}, gave {_result(record)}, but the same run gave {_result(old)} in "
-                        f"{places.get(record['key'], self.path)}"
-                    )
+                elif old == record:
+                    duplicates.append(place)
+                else:
+                    where = places.get(record["key"], str(self.path))
+                    conflicts.append(f"{place}: {_conflict(record, old, where)}")
+            if conflicts:
+                others = f" ({len(conflicts) - 1} more lines are in conflict)" if len(conflicts) > 1 else ""
+                raise InputError(f"{conflicts[0]}{others}: nothing was added; leave out one of the two")
             database.execute("COMMIT")
-        return len(places)
+        return duplicates
 
     def records(self, method: str | None = None, benchmark: str | None = None) -> list[Record]:
         """All finished runs, the oldest first."""
@@ -156,8 +167,27 @@ def _write(database: sqlite3.Connection, record: Record) -> None:
     database.execute(f"INSERT OR REPLACE INTO runs ({columns}) VALUES ({marks})", values)
 
 
-def _result(record: Record) -> str:
-    return f"{record['average_accuracy']} % (finished {record['finished_at']})"
+def _find(database: sqlite3.Connection, key: str) -> Record | None:
+    row = database.execute("SELECT * FROM runs WHERE key = ?", (key,)).fetchone()
+    return None if row is None else _to_record(row)
+
+
+def _conflict(record: Record, old: Record, where: str) -> str:
+    """In what a record differs from another of the same run."""
+    run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
+    new, old = _flat(record), _flat(old)
+    names = [name for name in {**new, **old} if name not in new or name not in old or new[name] != old[name]]
+    texts = {name: [json.dumps(values.get(name), ensure_ascii=False) for values in (new, old)] for name in names}
+    said = [f"{name} {a} and {b}" if len(a + b) < 80 else name for name, (a, b) in texts.items()]
+    return f"{run} (key {record['key']}) has another record in {where}, which differs in {', '.join(said)}"
+
+
+def _flat(record: Record) -> Record:
+    """With the values of objects beside the others: ``environment.engine``."""
+    flat: Record = {}
+    for name, value in record.items():
+        flat |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
 
 
 def _to_record(row: sqlite3.Row) -> Record:

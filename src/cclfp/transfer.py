@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ from cclfp.configuration import USUAL, Configuration
 from cclfp.errors import InputError
 from cclfp.files import write_atomic
 from cclfp.store import Record, Store
+from cclfp.streams.benchmarks import BENCHMARKS
 
 TEXT = ("key", "method", "benchmark", "scenario", "finished_at")
 TIMES = ("seconds", "train_seconds", "test_seconds")
@@ -35,22 +37,26 @@ NAMES = {
 
 def export(records: Sequence[Record], path: Path) -> None:
     """Write the records, one a line."""
-    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
+    lines = [_to_line(record) for record in records]
     try:
-        write_atomic(path, lambda file: file.writelines(line.encode() for line in lines))
+        write_atomic(path, lambda file: file.writelines(lines))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error}") from error
 
 
-def import_runs(paths: Sequence[Path], store: Store) -> tuple[int, int]:
-    """Add the records of the files to the store: how many were new, and how many it had already.
+def _to_line(record: Record) -> bytes:
+    return (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
-    All or none of them: a line that is no record, or one with another result than the same run has already, is
-    refused.
+
+def import_runs(paths: Sequence[Path], store: Store) -> tuple[int, list[str]]:
+    """Add the records of the files to the store: how many were added, and the places of those refused as duplicates.
+
+    A duplicate is word for word what the store has already, or another line before it. Nothing of the files is added
+    where a line is no record, or differs from the record that the store or another line has of the same run.
     """
-    records = {place: record for path in paths for place, record in read(path)}
-    added = store.merge(records)
-    return added, len(records) - added
+    records = [found for path in paths for found in read(path)]
+    duplicates = store.merge(records)
+    return len(records) - len(duplicates), duplicates
 
 
 def read(path: Path) -> Iterator[tuple[str, Record]]:
@@ -64,7 +70,9 @@ def read(path: Path) -> Iterator[tuple[str, Record]]:
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"
         try:
-            yield place, check(json.loads(line, parse_constant=_refuse))
+            record = check(json.loads(line, parse_constant=_refuse))
+            _to_line(record)  # what comes in can go out again
+            yield place, record
         except (ValueError, RecursionError) as error:  # InputError and JSON's own
             raise InputError(f"{place}: {error}") from error
 
@@ -85,6 +93,9 @@ def check(record: Any) -> Record:
     _expect(record, "buffer", record["buffer"] is None or _is_whole(record["buffer"]), "a whole number or null")
     for name in TIMES:
         _expect(record, name, _is_number(record[name]) and record[name] >= 0, "a number of seconds")
+    total = record["train_seconds"] + record["test_seconds"]
+    _expect(record, "seconds", _agree(record["seconds"], total), f"{total}, those of training and testing")
+    _expect(record, "finished_at", _is_moment(record["finished_at"]), "a time like 2026-01-31T23:59:59+00:00, in UTC")
     for name, known in NAMES.items():
         value = record["environment"].get(name)
         if value is not None and value not in known:
@@ -94,6 +105,7 @@ def check(record: Any) -> Record:
     for name in ("method", "benchmark", "scenario", "buffer"):
         wanted = getattr(configuration, name)
         _expect(record, name, record[name] == wanted, f"{wanted!r}, as its configuration says")
+    _check_tasks(record, configuration)
     if record["key"] != configuration.key(record["seed"]):
         raise InputError(
             f"the key {record['key']!r} is not that of its configuration and seed: it was changed, or written by a "
@@ -126,10 +138,30 @@ def _check_accuracies(record: Record) -> None:
     _expect(record, "accuracy_matrix", is_finished, "a last row without null: a finished run is tested on all tasks")
     for name, measure in MEASURES.items():
         given, wanted = record[name], measure(matrix)
-        same = given is wanted is None or (
-            _is_number(given) and wanted is not None and math.isclose(given, wanted, rel_tol=0, abs_tol=1e-6)
-        )
+        same = given is wanted is None or (_is_number(given) and wanted is not None and _agree(given, wanted))
         _expect(record, name, same, f"{json.dumps(wanted)}, as the accuracy matrix gives it")
+
+
+def _check_tasks(record: Record, configuration: Configuration) -> None:
+    """The matrix has the tasks of the configuration's stream.
+
+    A benchmark that the package has not is of images of a user's own, which need not be here: a run on such says how
+    many classes each of its tasks has, but not how many there are.
+    """
+    name, sizes = configuration.benchmark, configuration.tasks
+    benchmark = BENCHMARKS.get(name)
+    if sizes is not None:
+        fine = isinstance(sizes, tuple) and all(_is_whole(size) and size > 0 for size in sizes)
+        wanted = "how many classes each task has"
+        if benchmark is not None and benchmark.domains is None:
+            fine, wanted = fine and sum(sizes) == benchmark.num_classes, f"{wanted}, {benchmark.num_classes} in all"
+        elif benchmark is not None:
+            fine, wanted = False, f"null: all tasks of {name} have all classes"
+        _expect(record["configuration"], "tasks", fine, wanted)
+    tasks = len(sizes) if sizes is not None else None if benchmark is None else benchmark.num_tasks
+    if tasks is None:
+        raise InputError(f"its configuration says no tasks, and {name} is no benchmark of this cclfp")
+    _expect(record, "accuracy_matrix", len(record["accuracy_matrix"][0]) == tasks, f"{tasks} tasks, as its stream has")
 
 
 def _expect(record: Record, name: str, fine: bool, what: str) -> None:
@@ -143,7 +175,20 @@ def _is_whole(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300  # not so NaN
+
+
+def _agree(a: float, b: float) -> bool:
+    """The same but for rounding."""
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-6)
+
+
+def _is_moment(text: str) -> bool:
+    """A time as runs have it: one form, so that the order of the texts is that of the times."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds") == text
+    except (ValueError, OverflowError):
+        return False
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -30,7 +30,7 @@ def export(
     if json:
         print_json({"store": str(path), "file": str(file), "runs": len(records)})
     else:
-        typer.echo(f"{_runs(len(records))} of {path} written to {file}")
+        typer.echo(f"{_count(len(records), 'run')} of {path} written to {file}")
 
 
 def import_runs(
@@ -38,22 +38,28 @@ def import_runs(
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Add the run records in files to a store, all or none of them.
+    """Add the run records in files to a store.
 
-    A record that the store has already is left as it is.
+    Every record is checked: its key, its numbers and what they must agree with.
 
-    Refused are lines that are no run record, and a record with another result than the same run has already.
+    Duplicates are refused one by one and counted: records that the store, or a line before, has word for word. So a
+    file that was imported in part, or has grown since, can be imported again.
+
+    Nothing is added at all where a line is no run record, or differs from the record that the store or another line
+    has of the same run: the error names the line, the run's key and what differs.
     """
     from cclfp.store import Store, default_store
     from cclfp.transfer import import_runs
 
     path = store or default_store()
-    added, known = import_runs(files, Store(path))
+    added, duplicates = import_runs(files, Store(path))
     if json:
-        print_json({"store": str(path), "added": added, "known": known})
-    else:
-        typer.echo(f"{_runs(added)} added to {path}" + (f" ({known} there already)" if known else ""))
+        print_json({"store": str(path), "added": added, "duplicates": duplicates})
+        return
+    typer.echo(f"{_count(added, 'run')} added to {path}")
+    if duplicates:
+        typer.echo(f"{_count(len(duplicates), 'duplicate')} refused: already in the store, word for word")
 
 
-def _runs(count: int) -> str:
-    return f"{count} run{'' if count == 1 else 's'}"
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

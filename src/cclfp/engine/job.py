@@ -124,8 +124,11 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
                 used = _train(replicas, [jobs[n] for n in together], store, engine, [said[n] for n in together])
             for number, replica in zip(together, replicas, strict=True):
                 environment = {**engine, "engine": used, "together": len(together)}  # its seconds are a share of theirs
-                records[number] = _record(jobs[number], replica, environment)
-                store.add(records[number])
+                record, again = _record(jobs[number], replica, environment), jobs[number].fresh or jobs[number].save
+                records[number] = store.add(record, replace=bool(again))
+                if records[number] is not record:
+                    text = "a record of this run was added to the store while it was trained: that one stays"
+                    said[number]({"event": "note", "text": text})
                 if (path := jobs[number].save) is not None:
                     _save(replica, path)
                 _remove_checkpoint(checkpoint_path(jobs[number], store))

@@ -1,0 +1,272 @@
+"""Make RESULTS.md from the run records in results/*.jsonl.
+
+    .venv/bin/python results/render.py                              # results/*.jsonl -> RESULTS.md
+    .venv/bin/python results/render.py runs.jsonl --to build/RESULTS.md
+
+The records are imported into a store first, and so checked. What there is to say beside the numbers is in remarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cclfp.errors import InputError
+from cclfp.files import write_atomic
+from cclfp.report import Content, collect
+from cclfp.report.content import Entry, column_title, variant
+from cclfp.report.tables import markdown, plus_minus, signed
+from cclfp.store import Record, Store
+from cclfp.streams import BENCHMARKS
+from cclfp.transfer import import_runs, read
+
+RESULTS = Path(__file__).parent
+SEEDS = range(5)
+DATASETS = tuple(dict.fromkeys(benchmark.dataset for benchmark in BENCHMARKS.values()))  # a file of records for each
+BOUNDS = ("finetune", "joint")  # what lies between them is what methods are compared in
+VERDICTS = {"within": "within", "above": "above", "below": "below", "unjudged": "too few seeds", "missing": "missing"}
+REMARKS = ("head", "below", "above", "accuracy", "buffer", "ablation", "missing", "runs")
+# What a published record may say of where it was made: no name and no path of a machine.
+ENVIRONMENT = {"device", "device_name", "platform", "engine", "precision", "threads", "together"}
+ENVIRONMENT |= {"cclfp", "torch", "commit", "source"}
+A_PATH = re.compile(r"(^|[\s'\"=:(])(~?/|[A-Za-z]:\\|\\\\)")
+
+
+class Results:
+    """The records of files, imported, and the paper's tables with them."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.records: dict[str, list[Record]] = {}
+        for path in sorted(files):
+            self.records[path.name] = []
+            for place, record in read(path):
+                check_public(place, record)
+                self.records[path.name].append(record)
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store(Path(folder) / "runs.sqlite")
+            _, duplicates = import_runs(sorted(files), store)
+            self.content: Content = collect(store, SEEDS)
+        if duplicates:
+            raise InputError(f"a record twice: {', '.join(duplicates)}")
+
+    @property
+    def runs(self) -> list[Record]:
+        return [record for records in self.records.values() for record in records]
+
+    @property
+    def strangers(self) -> list[Record]:
+        """The records that no number of the tables is from: a preset was changed since, or they never belonged here."""
+        used = {record["key"] for entry in self.content.entries for record in entry.records}
+        return [record for record in self.runs if record["key"] not in used]
+
+
+def check_public(place: str, record: Record) -> None:
+    """Refuse a record with something of the machine it was made on that is nobody else's business."""
+    if strange := [name for name in record["environment"] if name not in ENVIRONMENT]:
+        raise InputError(f"{place}: its environment says {', '.join(strange)}, which is not to be published")
+    for text in _texts(record):
+        if A_PATH.search(text):
+            raise InputError(f"{place}: it has the path {text!r}, which is not to be published")
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+# Parts of the document ------------------------------------------------------------------------------------------------
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; columns whose title begins with > have numbers."""
+    marks = ["--:" if column.startswith(">") else ":--" for column in columns]
+    lines = [[column.removeprefix(">") for column in columns], marks, *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def in_short(results: Results) -> list[str]:
+    content = results.content
+    mnist = [entry for entry in content.entries if is_mnist(entry)]
+    parts: list[tuple[str, Callable[[Entry], bool]]] = [
+        ("All three tables", lambda e: True),
+        ("**MNIST**", is_mnist),
+        ("– accuracy", lambda e: is_mnist(e) and e.cell.table == "accuracy"),
+        ("– buffer, Rotated MNIST", lambda e: is_mnist(e) and e.cell.table == "buffer"),
+        ("– ablation", lambda e: is_mnist(e) and e.cell.table == "ablation"),
+    ]
+    shown = [name for name in VERDICTS if name != "unjudged" or content.counts()[name]]
+    rows = []
+    for title, belongs in parts:
+        entries = [entry for entry in content.entries if belongs(entry)]
+        counts = content.counts(entries)
+        rows.append([title, str(len(entries)), *(str(counts[name]) for name in shown)])
+    counts = content.counts(mnist)
+    return [
+        f"Of the {len(mnist)} MNIST numbers {counts['within'] + counts['above']} are within two standard deviations of "
+        f"the paper's, or above, {counts['below']} are below.",
+        table(["", ">numbers", *(f">{VERDICTS[name]}" for name in shown)], rows),
+        "The standard deviations are the paper's; in the ablation, where it gives none, ours.",
+    ]
+
+
+def is_mnist(entry: Entry) -> bool:
+    return BENCHMARKS[entry.cell.benchmark].dataset == "mnist"
+
+
+def row_of(entry: Entry) -> str:
+    cell = entry.cell
+    return {"buffer": f"{cell.row}, memory {cell.buffer}", "ablation": variant(cell.row)}.get(cell.table, cell.row)
+
+
+def outside(entries: Iterable[Entry]) -> str:
+    """Numbers that are not within, one a line."""
+    rows = []
+    for entry in entries:
+        cell, ours = entry.cell, entry.comparison
+        spread = ours.std if cell.published.std is None else cell.published.std
+        assert ours.mean is not None
+        assert ours.difference is not None
+        rows.append(
+            [
+                cell.table,
+                column_title((cell.benchmark, cell.scenario)),
+                row_of(entry),
+                plus_minus(ours.mean, ours.std),
+                plus_minus(*cell.published),
+                signed(ours.difference),
+                f"{abs(ours.difference) / spread:.1f}" if spread else "–",
+            ]
+        )
+    columns = ["table", "column", "row", ">ours", ">paper", ">difference", ">in std"]
+    return table(columns, rows) if rows else "None."
+
+
+def missing(content: Content) -> list[str]:
+    """What has too few runs, a line for each column of a table."""
+    rows, counts = [], []
+    for one in content.tables:
+        counts.append(f"{one.name} {content.counts(one.entries)['missing']} of {len(one.entries)}")
+        for column in one.columns:
+            entries = [e for e in one.entries if (e.cell.benchmark, e.cell.scenario) == column]
+            lacking = [e for e in entries if not e.records]
+            some = [e for e in entries if 0 < len(e.records) < len(content.seeds)]
+            named = [row_of(e) for e in lacking] if len(lacking) < len(entries) else ["all"]
+            named += [f"{row_of(e)} ({len(e.records)} of {len(content.seeds)} seeds)" for e in some]
+            if lacking or some:
+                rows.append([one.name, column_title(column), f"{len(lacking)} of {len(entries)}", "; ".join(named)])
+    listed = [table(["table", "column", ">missing", "which"], rows)] if rows else []
+    return [f"Numbers without runs: {', '.join(counts)}.", *listed]
+
+
+def how(results: Results) -> list[str]:
+    """Where the runs were made, a line for each kind of device, engine and precision in a file."""
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    for file, records in results.records.items():
+        for record in records:
+            used = [str(record["environment"].get(name) or "?") for name in ("device_name", "engine", "precision")]
+            groups.setdefault((f"`results/{file}`", *used), []).append(record)
+    rows = []
+    for group, records in sorted(groups.items()):
+        environments = [record["environment"] for record in records]
+        days = sorted({record["finished_at"][:10] for record in records})
+        versions = [f"cclfp {_all(e.get('cclfp') for e in environments)}"]
+        versions += [f"torch {_all(e.get('torch') for e in environments)}", f"code {_all(map(_code, environments))}"]
+        hours = f"{sum(record['seconds'] for record in records) / 3600:.2f}"
+        finished = " to ".join(dict.fromkeys([days[0], days[-1]]))
+        rows.append([*group, str(len(records)), hours, ", ".join(versions), finished])
+    said = [f"{len(results.runs):,} runs; the tables share some."]
+    if results.strangers:
+        said.append(
+            f"**{len(results.strangers)} of them belong to none of these numbers**: their settings are not, or no "
+            "longer, those of a cell."
+        )
+    columns = ["records", "device", "engine", "precision", ">runs", ">hours", "made with", "finished"]
+    return [" ".join(said), table(columns, rows)] if rows else ["No runs yet."]
+
+
+def _all(values: Iterable[Any]) -> str:
+    return ", ".join(sorted({str(value or "?") for value in values}))
+
+
+def _code(environment: dict[str, Any]) -> str:
+    """The commit, or where there was no checkout the first digits of the package's sum."""
+    commit = str(environment.get("commit") or "")
+    return commit[:10] + "+" * commit.endswith("+") if commit else f"sum {str(environment.get('source') or '?')[:8]}"
+
+
+def commands() -> str:
+    lines = []
+    for dataset in DATASETS:
+        names = ",".join(name for name, benchmark in BENCHMARKS.items() if benchmark.dataset == dataset)
+        lines.append(f"cclfp study all --benchmark {names} --store {dataset}.sqlite")
+        lines.append(f"cclfp export results/{dataset}.jsonl --store {dataset}.sqlite")
+    return "```\n" + "\n".join([*lines, "make results"]) + "\n```"
+
+
+def remarks(path: Path) -> dict[str, str]:
+    """The texts of remarks.md by heading."""
+    parts = re.split(r"^## (.+)\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    found = {heading.strip(): said.strip() for heading, said in zip(parts[::2], parts[1::2], strict=True)}
+    if strange := [heading for heading in found if heading not in REMARKS]:
+        raise InputError(f"{path}: {', '.join(strange)}: expected headings of {', '.join(REMARKS)}")
+    return {name: found.get(name, "") for name in REMARKS}
+
+
+def document(files: Sequence[Path], said: dict[str, str]) -> str:
+    results = Results(files)
+    content = results.content
+    below = [entry for entry in content.entries if entry.verdict == "below"]
+    above = [entry for entry in content.entries if entry.verdict == "above" and entry.cell.method in BOUNDS]
+    parts = [
+        "# Results",
+        "The paper's numbers and ours. Written by `make results` from the run records in `results/`; do not edit.",
+        said["head"],
+        "## In short",
+        *in_short(results),
+        f"### Below the paper's ({len(below)})",
+        outside(below),
+        said["below"],
+        f"### Finetune and Joint above the paper's ({len(above)})",
+        outside(above),
+        said["above"],
+    ]
+    for one in content.tables:
+        parts += [f"#{markdown(one, content).strip()}", said[one.name]]
+    parts += [
+        "## Missing",
+        *missing(content),
+        said["missing"],
+        "## How the runs were made",
+        *how(results),
+        said["runs"],
+        "Every record has its hyperparameters, accuracies, times and versions. These commands make them, each training "
+        "what its store has not:",
+        commands(),
+        "`cclfp import-runs results/*.jsonl` adds them to a store of your own, for `cclfp report` and `cclfp runs`.",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="default: all in results")
+    parser.add_argument("--to", type=Path, default=RESULTS.parent / "RESULTS.md", help="the file to write")
+    arguments = parser.parse_args()
+    files = arguments.files or sorted(RESULTS.glob("*.jsonl"))
+    try:
+        text = document(files, remarks(RESULTS / "remarks.md"))
+    except InputError as error:
+        parser.error(str(error))
+    write_atomic(arguments.to, lambda file: file.write(text.encode()))
+    print(f"{arguments.to}: from {len(files)} files")
+
+
+if __name__ == "__main__":
+    main()

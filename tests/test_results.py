@@ -1,0 +1,256 @@
+"""RESULTS.md is what results/render.py makes of the records in results/, and these are whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_transfer import made_up, matrix_of
+
+from cclfp.errors import InputError
+from cclfp.store import Record, Store
+from cclfp.streams import BENCHMARKS
+from cclfp.study import TABLES, Cell, cells
+from cclfp.transfer import export, import_runs
+
+REPOSITORY = Path(__file__).parents[1]
+FILES = sorted((REPOSITORY / "results").glob("*.jsonl"))
+ENVIRONMENT = {
+    "engine": "eager",
+    "precision": "float32",
+    "device": "cpu",
+    "device_name": "A Processor",
+    "cclfp": "0.1.0",
+    "torch": "2.0",
+    "source": "0123456789abcdef",
+    "commit": None,
+    "platform": "Linux-6.1-x86_64",
+}
+
+
+def load_renderer() -> Any:
+    """By its path: bench has a module of the same name."""
+    spec = importlib.util.spec_from_file_location("results_render", REPOSITORY / "results" / "render.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+render = load_renderer()
+NOTHING_SAID = dict.fromkeys(render.REMARKS, "")
+
+
+# The records that ship ------------------------------------------------------------------------------------------------
+
+
+def test_results_is_what_the_records_make() -> None:
+    said = render.remarks(REPOSITORY / "results" / "remarks.md")
+    made = render.document(FILES, said)
+    assert (REPOSITORY / "RESULTS.md").read_text(encoding="utf-8") == made, "make results writes it anew"
+
+
+def test_every_record_passes_and_belongs_to_a_number(tmp_path: Path) -> None:
+    if FILES:
+        _, duplicates = import_runs(FILES, Store(tmp_path / "runs.sqlite"))
+        assert duplicates == []
+    results = render.Results(FILES)
+    assert results.strangers == [], "a preset was changed since these were made"
+    for file, records in results.records.items():
+        assert {BENCHMARKS[record["benchmark"]].dataset for record in records} == {file.removesuffix(".jsonl")}
+
+
+def test_every_mnist_number_has_its_five_seeds_once_there_are_records() -> None:
+    seeds = [0, 1, 2, 3, 4] if REPOSITORY / "results" / "mnist.jsonl" in FILES else []
+    found = [entry for entry in render.Results(FILES).content.entries if render.is_mnist(entry)]
+    assert len(found) == 80
+    wrong = {entry.cell: [record["seed"] for record in entry.records] for entry in found}
+    assert {cell: numbers for cell, numbers in wrong.items() if numbers != seeds} == {}
+
+
+# How they are rendered ------------------------------------------------------------------------------------------------
+
+
+def record_of(cell: Cell, seed: int, accuracy: float) -> Record:
+    tasks = BENCHMARKS[cell.benchmark].num_tasks
+    assert tasks is not None
+    return made_up(cell.configuration(), seed, matrix_of([accuracy] * tasks, cell.scenario), **ENVIRONMENT)
+
+
+def find(table: str, row: str, benchmark: str, scenario: str, buffer: int | None = 200) -> Cell:
+    wanted = (row, benchmark, scenario, buffer)
+    (cell,) = [c for c in cells(table) if (c.row, c.benchmark, c.scenario, c.buffer) == wanted]
+    return cell
+
+
+def write(path: Path, records: Iterable[Record]) -> Path:
+    export(list({record["key"]: record for record in records}.values()), path)  # tables share some
+    return path
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All MNIST numbers as the paper has them, but for five: three below, Joint and ER above."""
+    changed = {
+        find("accuracy", "Joint", "split-mnist", "class", None): 99.0,
+        find("accuracy", "ER-Res.", "permuted-mnist", "domain"): 75.0,
+        find("accuracy", "SI", "rotated-mnist", "domain", None): 50.0,
+        find("buffer", "HAL", "rotated-mnist", "domain", 500): 60.0,
+        find("ablation", "α, β", "split-mnist", "task"): 90.0,
+    }
+    every = [c for table in TABLES for c in cells(table) if BENCHMARKS[c.benchmark].dataset == "mnist"]
+    # Mean as given, standard deviation 0.1: seeds differ by multiples of that.
+    spread = [-0.1265, -0.0632, 0.0, 0.0632, 0.1265]
+    found = [
+        record_of(cell, seed, changed.get(cell, cell.published.mean) + spread[seed])
+        for cell in every
+        for seed in range(5)
+    ]
+    # What tables share has the number of the first of them.
+    return write(tmp_path_factory.mktemp("records") / "mnist.jsonl", reversed(found))
+
+
+@pytest.fixture(scope="module")
+def text(mnist: Path) -> str:
+    return str(render.document([mnist], NOTHING_SAID))
+
+
+def section(text: str, heading: str) -> str:
+    """Below a heading, to the next."""
+    _, _, rest = text.partition(f"# {heading}")
+    assert rest, heading
+    return rest.partition("\n#")[0]
+
+
+def lines(text: str) -> list[list[str]]:
+    """The cells of a Markdown table's lines, without its head."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"][2:]
+
+
+def test_the_counts(text: str) -> None:
+    said = section(text, "In short")
+    assert (
+        "Of the 80 MNIST numbers 77 are within two standard deviations of the paper's, or above, 3 are below." in said
+    )
+    assert lines(said) == [
+        ["All three tables", "216", "75", "2", "3", "136"],
+        ["**MNIST**", "80", "75", "2", "3", "0"],
+        ["– accuracy", "44", "41", "2", "1", "0"],
+        ["– buffer, Rotated MNIST", "12", "11", "0", "1", "0"],
+        ["– ablation", "24", "23", "0", "1", "0"],
+    ]
+
+
+def test_what_lies_outside_is_listed(text: str) -> None:
+    below = lines(section(text, "Below the paper's (3)"))
+    assert [line[:3] for line in below] == [
+        ["accuracy", "Rotated MNIST, domain", "SI"],
+        ["buffer", "Rotated MNIST, domain", "HAL, memory 500"],
+        ["ablation", "Split MNIST, task", "α, β"],
+    ]
+    (joint,) = lines(section(text, "Finetune and Joint above the paper's (1)"))  # ER above needs no explanation
+    assert joint == ["accuracy", "Split MNIST, class", "Joint", "99.00 ± 0.10", "95.59 ± 0.31", "+3.41", "11.0"]
+
+
+def test_the_tables_are_those_of_the_report(text: str) -> None:
+    for title in TABLES.values():
+        assert f"\n## {title}\n" in text
+    assert "99.00 ± 0.10 (95.59 ± 0.31) ↑" in section(text, TABLES["accuracy"])
+
+
+def test_what_is_missing_is_named(text: str, mnist: Path, tmp_path: Path) -> None:
+    assert "\nNumbers without runs: accuracy 72 of 116, buffer 48 of 60, ablation 16 of 40.\n" in text
+    found = lines(section(text, "Missing"))
+    assert len(found) == 6 + 4 + 2
+    assert ["accuracy", "Split CIFAR-100, class", "12 of 12", "all"] in found
+    gem, si = (("gem", "split-mnist", "task"), ("si", "split-mnist", "task"))
+    records = [json.loads(line) for line in mnist.read_text().splitlines()]
+    what = {id(r): (r["method"], r["benchmark"], r["scenario"]) for r in records}
+    kept = [r for r in records if what[id(r)] != gem and (what[id(r)] != si or r["seed"] > 1)]
+    less = render.document([write(tmp_path / "mnist.jsonl", kept)], NOTHING_SAID)
+    found = lines(section(less, "Missing"))
+    assert ["accuracy", "Split MNIST, task", "1 of 12", "GEM; SI (3 of 5 seeds)"] in found
+    assert "| **MNIST** | 80 | 74 | 2 | 3 | 1 |" in less
+
+
+def test_how_the_runs_were_made(text: str, mnist: Path) -> None:
+    count = len(mnist.read_text().splitlines())
+    said = section(text, "How the runs were made")
+    assert f"\n{count} runs;" in said
+    made_with = "cclfp 0.1.0, torch 2.0, code sum 01234567"
+    hours = f"{count * 3 / 3600:.2f}"
+    assert lines(said) == [
+        ["`results/mnist.jsonl`", "A Processor", "eager", "float32", str(count), hours, made_with, "2026-01-01"]
+    ]
+    assert "--benchmark split-mnist,permuted-mnist,rotated-mnist --store mnist.sqlite\ncclfp export results/mni" in said
+    assert "belong to none of these numbers" not in said
+
+
+def test_runs_of_no_number_are_told(tmp_path: Path) -> None:
+    records = [record_of(find("accuracy", "ER-Res.", "split-mnist", "class"), seed, 80.0) for seed in range(6)]
+    said = render.document([write(tmp_path / "mnist.jsonl", records)], NOTHING_SAID)
+    assert "6 runs; the tables share some. **1 of them belong to none of these numbers**" in said
+
+
+PRIVATE: dict[str, dict[str, object]] = {
+    "/home/me/net.py": {"platform": "/home/me/net.py"},
+    "C:": {"platform": "on C:\\Users\\me"},
+    "its environment says host": {"host": "box-17"},
+}
+
+
+@pytest.mark.parametrize("what", PRIVATE)
+def test_what_is_of_a_machine_is_not_published(what: str, tmp_path: Path) -> None:
+    record = record_of(find("accuracy", "ER-Res.", "split-mnist", "class"), 0, 80.0)
+    record["environment"] |= PRIVATE[what]
+    with pytest.raises(InputError, match=f"mnist.jsonl, line 1: .*{what}.* is not to be published"):
+        render.Results([write(tmp_path / "mnist.jsonl", [record])])
+
+
+def test_a_record_in_two_files_is_refused(tmp_path: Path) -> None:
+    record = record_of(find("accuracy", "ER-Res.", "split-mnist", "class"), 0, 80.0)
+    files = [write(tmp_path / name, [record]) for name in ("a.jsonl", "b.jsonl")]
+    with pytest.raises(InputError, match="a record twice: .*b.jsonl, line 1"):
+        render.Results(files)
+
+
+def test_remarks_stand_where_they_belong(tmp_path: Path) -> None:
+    path = tmp_path / "remarks.md"
+    path.write_text("# For the reader of this file\n\n## head\n\nFirst.\n\n## buffer\n\nOf memories.\n")
+    said = render.remarks(path)
+    text = render.document([], said)
+    assert text.index("First.") < text.index("## In short")
+    assert section(text, TABLES["buffer"]).endswith("Of memories.\n")
+    assert "For the reader" not in text
+    assert "No runs yet." in text
+    path.write_text("## bufer\n\nOf memories.\n")
+    with pytest.raises(InputError, match="remarks.md: bufer: expected headings of head, "):
+        render.remarks(path)
+
+
+def test_the_command(mnist: Path, text: str, tmp_path: Path) -> None:
+    script, to = REPOSITORY / "results" / "render.py", tmp_path / "R.md"
+    subprocess.run([sys.executable, script, mnist, "--to", to], check=True)
+    head, rest = text.split("## In short")
+    written = to.read_text(encoding="utf-8")
+    assert written.startswith(head.strip())
+    assert written.endswith(rest)
+
+
+def test_the_command_with_a_file_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.jsonl").write_text("{}")
+    monkeypatch.setattr(sys, "argv", ["render.py", str(tmp_path / "bad.jsonl"), "--to", str(tmp_path / "R.md")])
+    with pytest.raises(SystemExit) as stop:
+        render.main()
+    assert stop.value.code == 2
+    assert "bad.jsonl, line 1: not a run record" in capsys.readouterr().err
+    assert not (tmp_path / "R.md").exists()

@@ -1,4 +1,4 @@
-"""The README tells the truth: its Python runs, its numbers are those the presets were measured to give."""
+"""The README tells the truth: its Python runs, its numbers are those of the records in results/."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from cclfp.presets import find_preset, presets
-from cclfp.streams import BENCHMARKS
-from cclfp.study import published
+from cclfp.store import Store
+from cclfp.study import cells, compare, gather
+from cclfp.transfer import import_runs
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
 
 
@@ -33,39 +34,27 @@ def test_python_runs(
         assert promised in printed
 
 
-def test_the_table_shows_what_was_measured() -> None:
+def test_the_table_shows_what_the_records_have(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    import_runs([ROOT / "results" / "mnist.jsonl"], store)
+    shown = [c for c in cells("accuracy") if (c.benchmark, c.scenario) == ("split-mnist", "class")]
+    found = {cell.method: (cell, records) for cell, records in gather(shown, store).items()}
     rows = re.findall(r"^│ (\S+) +│ +(\S+) ± (\S+) │ +(\S+) ± (\S+) │", README, flags=re.MULTILINE)
     assert [row[0] for row in rows] == ["finetune", "er", "ccl-fp", "ccl-fp+", "joint"]
-    for method, mean, std, paper_mean, paper_std in rows:
-        preset = find_preset(method, "split-mnist", "class")
-        assert preset is not None
-        assert (float(mean), float(std)) == (preset.accuracy, preset.std)
-        assert (float(paper_mean), float(paper_std)) == published(method, "split-mnist", "class", 200)
+    for method, *numbers in rows:
+        cell, records = found[method]
+        ours = compare(cell, records)
+        assert ours.n == 5
+        assert numbers == [f"{number:.2f}" for number in (ours.mean, ours.std, *cell.published)]
 
 
 def test_the_makefile_has_the_commands_named() -> None:
-    makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make (\w+)", README, flags=re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
-def test_the_results_are_the_presets() -> None:
-    names = {benchmark.title: benchmark.name for benchmark in BENCHMARKS.values()}
-    rows = re.findall(r"^\| ([^|`]+?) \| (class|task) \| (.+?) \| (.+?) \|$", README, flags=re.MULTILINE)
-    cells = {
-        (m, names[title], s): cell for title, s, *two in rows for m, cell in zip(("er", "ccl-fp+"), two, strict=True)
-    }
-    columns = [
-        ("split-mnist", "class"),
-        ("split-mnist", "task"),
-        ("permuted-mnist", "domain"),
-        ("rotated-mnist", "domain"),
-    ]
-    for method, *four in re.findall(r"^\| `(\S+)`" + 4 * r" \| ([^|]+?)" + r" \|$", README, flags=re.MULTILINE):
-        cells |= {(method, *column): cell for column, cell in zip(columns, four, strict=True) if cell != "–"}
-    shown = {}
-    for (method, benchmark, scenario), cell in cells.items():
-        ours, ours_std, paper, paper_std = map(float, re.findall(r"\d+\.\d+", cell))
-        shown[method, benchmark, scenario] = (ours, ours_std)
-        assert published(method, benchmark, scenario, 200) == (paper, paper_std)
-    assert shown == {(p.method, p.benchmark, p.scenario): (p.accuracy, p.std) for p in presets()}
+def test_the_sentence_about_results_is_that_of_the_records() -> None:
+    results = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"^Of the 80 MNIST numbers [^.]+\.", README, flags=re.MULTILINE)
+    assert " ".join(said.split()) in results

@@ -77,7 +77,7 @@ def worth(table: Table) -> list[str]:
         most = "what matters most is not known yet" if ours.most is None else f"{NAMES[ours.most]} matters most"
         assert papers.most is not None  # the paper has all numbers
         same = "as in the paper" if ours.most == papers.most else f"in the paper {NAMES[papers.most]}"
-        said.append(f"{column_title(column)}: {', '.join(without)}; {', '.join(alone)}; {most} ({same}).")
+        said.append(f"{column_title(column)}: {', '.join(without)}; {', '.join(alone)}; {most}, {same}.")
     return said
 
 

@@ -484,7 +484,9 @@ def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
 def test_what_a_component_is_worth() -> None:
     """In the paper, w matters most in class-incremental learning and β in domain-incremental."""
     by_column = {
-        column: effects({c.row: c.published.mean for c in cells("ablation") if (c.benchmark, c.scenario) == column})
+        column: effects(
+            {c.row: {0: c.published.mean} for c in cells("ablation") if (c.benchmark, c.scenario) == column}
+        )
         for column in columns("ablation")
     }
     mnist = by_column["split-mnist", "class"]
@@ -492,14 +494,17 @@ def test_what_a_component_is_worth() -> None:
     assert mnist.alone == pytest.approx({"w": 83.48 - 76.43, "α": 78.04 - 76.43, "β": 77.37 - 76.43})
     assert [by_column[column].most for column in columns("ablation")] == ["w", "α", "w", "α", "β"]
     known = {"none": 50.0, "w": 51.0, "α": 49.0, "β": 50.0, "α, β": 60.0, "w, β": 61.0, "w, α": 59.0, "w, α, β": 62.0}
-    made_up = effects(known)
+    made_up = effects({row: {0: accuracy - 1, 1: accuracy + 1} for row, accuracy in known.items()})
     assert made_up.without == {"w": -2.0, "α": -1.0, "β": -3.0}
     assert made_up.alone == {"w": 1.0, "α": -1.0, "β": 0.0}
     assert made_up.most == "β"
-    some = effects({**known, "w, α": None, "α": None})
+    some = effects({row: {0: accuracy} for row, accuracy in known.items() if row not in ("w, α", "α")})
     assert some.without == {"w": -2.0, "α": -1.0, "β": None}
     assert some.alone == {"w": 1.0, "α": None, "β": 0.0}
     assert some.most is None
+    # Over the seeds that both have: they differ among themselves by more than the rows do.
+    paired = effects({"none": {0: 50.0, 1: 60.0, 2: 70.0}, "w": {2: 71.0, 1: 63.0}, "α": {5: 10.0}})
+    assert paired.alone == {"w": 2.0, "α": None, "β": None}
     nothing = effects({})
     assert {*nothing.without.values(), *nothing.alone.values()} == {None}
 

@@ -66,12 +66,13 @@ def worth(table: Table) -> list[str]:
         return []
     said = [
         "How the average accuracy (%) changes when one component alone is taken out of CCL-FP+, and when it alone is "
-        "added to ER; the paper's numbers in brackets. The one that is missed most matters most."
+        "added to ER, over the seeds that both have; the paper's numbers in brackets. "
+        "The component that is missed most matters most."
     ]
     for i, column in enumerate(table.columns):
-        entries = {row.label: row.entries[i] for row in table.rows}
-        ours = effects({label: e.comparison.mean for label, e in entries.items() if e is not None})
-        papers = effects({label: e.cell.published.mean for label, e in entries.items() if e is not None})
+        entries = {row.label: entry for row in table.rows if (entry := row.entries[i]) is not None}
+        ours = effects({label: {r["seed"]: r["average_accuracy"] for r in e.records} for label, e in entries.items()})
+        papers = effects({label: {0: e.cell.published.mean} for label, e in entries.items()})
         without = [f"without {c} {_change(ours.without[c])} ({signed(papers.without[c])})" for c in COMPONENTS]
         alone = [f"{c} alone {_change(ours.alone[c])} ({signed(papers.alone[c])})" for c in COMPONENTS]
         most = "what matters most is not known yet" if ours.most is None else f"{NAMES[ours.most]} matters most"

@@ -70,11 +70,11 @@ class Effects:
         return min(known, key=lambda component: known[component]) if len(known) == len(COMPONENTS) else None
 
 
-def effects(means: Mapping[str, float | None]) -> Effects:
-    """From a column's average accuracies by row.
+def effects(accuracies: Mapping[str, Mapping[int, float]]) -> Effects:
+    """From a column's average accuracies, by row and seed; two rows are compared over the seeds that both have.
 
-    >>> means = {"none": 70.0, "w": 75.0, "α, β": 72.0, "w, β": 79.0, "w, α": 80.5, "w, α, β": 80.0}
-    >>> found = effects(means)
+    >>> column = {"none": 70.0, "w": 75.0, "α, β": 72.0, "w, β": 79.0, "w, α": 80.5, "w, α, β": 80.0}
+    >>> found = effects({row: {0: accuracy} for row, accuracy in column.items()})
     >>> found.without, found.most
     ({'w': -8.0, 'α': -1.0, 'β': 0.5}, 'w')
     >>> found.alone
@@ -82,8 +82,8 @@ def effects(means: Mapping[str, float | None]) -> Effects:
     """
 
     def change(before: str, after: str) -> float | None:
-        a, b = means.get(before), means.get(after)
-        return None if a is None or b is None else b - a
+        a, b = accuracies.get(before, {}), accuracies.get(after, {})
+        return metrics.mean_std([b[seed] - a[seed] for seed in a if seed in b])["mean"]
 
     others = {component: ", ".join(c for c in COMPONENTS if c != component) for component in COMPONENTS}
     return Effects(

@@ -387,11 +387,11 @@ def test_a_command_is_words_for_the_shell(tmp_path: Path) -> None:
     """What a record from elsewhere says goes into a command that people paste."""
     store = Store(tmp_path / "runs.sqlite")
     er = cell_of("accuracy", "ER-Res.", "rotated-mnist", "domain")
-    add_all(store, [made_up_record(er, 0, {**ENVIRONMENT, "engine": "eager; echo $HOME 'x'"})])
+    add_all(store, [made_up_record(er, 0, {**ENVIRONMENT, "engine": "eager; echo $HOME 'x'", "threads": 2})])
     entries = {entry.cell: entry for entry in collect(store, [0]).tables[0].entries}
     words = shlex.split(entries[er].command([0]), posix=True)
     assert words[words.index("--engine") + 1] == "eager; echo $HOME 'x'"
-    assert words[-1] == "--fresh"
+    assert words[-3:] == ["--threads", "2", "--fresh"]
     gem = entries[cell_of("accuracy", "GEM", "rotated-mnist", "domain")]
     assert not {"--fresh", "--threads", "--engine"} & set(shlex.split(gem.command([0])))  # there is no run of it yet
 

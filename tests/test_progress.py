@@ -117,6 +117,28 @@ def test_live_bars_of_a_long_name_stay_on_one_line() -> None:
     assert not any(line.strip() == "steps/s" for line in lines)
 
 
+def test_live_bars_make_way_for_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = LiveProgress()
+    screen = io.StringIO()
+    shown.bars.live.console = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    with shown:
+        shown.update(-1, JOBS)
+        shown.update(0, step(1000))
+        drawn = [shown.bars.live.is_started]
+        with shown.aside():
+            print("a table")
+            drawn.append(shown.bars.live.is_started)
+        drawn.append(shown.bars.live.is_started)
+        shown.update(0, DONE)
+    assert drawn == [True, False, True]
+    assert capsys.readouterr().out == "a table\n"
+    assert "a table" not in screen.getvalue()
+    assert "[1/3] er seed 0: 79.12 % in 8.0 s" in screen.getvalue()
+    with PlainProgress() as plain, plain.aside():
+        print("another")
+    assert capsys.readouterr().out == "another\n"
+
+
 def test_plain_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: Progress = module.progress()
     assert isinstance(shown, PlainProgress)

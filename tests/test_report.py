@@ -28,17 +28,19 @@ from cclfp import metrics
 from cclfp.configuration import configurations
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
+from cclfp.metrics import signed
 from cclfp.report import collect, write_report
-from cclfp.report.content import Content, exact, seen_so_far
+from cclfp.report.content import Content, Panel, Value, exact, seen_so_far
 from cclfp.report.page import page
 from cclfp.report.svg import STYLES, figure, ticks
-from cclfp.report.tables import comma_separated, escape_latex, latex, markdown, signed
+from cclfp.report.tables import comma_separated, escape_latex, latex, markdown, worth
 from cclfp.store import JSON_COLUMNS, Record, Store
 from cclfp.streams import get_benchmark
-from cclfp.study import TABLES, Cell, cells, compare
+from cclfp.study import TABLES, TIMING_SEED, Cell, cells, compare, run_time_cells
 
 ENVIRONMENT = {
     "engine": "eager",
+    "together": 1,
     "precision": "float32",
     "threads": 1,
     "device": "cpu",
@@ -98,9 +100,10 @@ def add_all(store: Store, records: Iterable[Record]) -> None:
 
 
 def full_store(path: Path, seeds: Sequence[int] = range(5)) -> Store:
-    """A store with made-up runs of every cell."""
+    """A store with made-up runs of every cell and every bar."""
     store = Store(path)
     records = [made_up_record(cell, seed) for table in TABLES for cell in cells(table) for seed in seeds]
+    records += [made_up_record(cell, TIMING_SEED) for cell in run_time_cells()]
     add_all(store, {record["key"]: record for record in reversed(records)}.values())  # what tables share, once
     return store
 
@@ -127,7 +130,8 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 def test_every_number_is_that_of_the_runs(full: Store, content: Content) -> None:
     records: dict[str, list[float]] = {}
-    for record in sorted(full.records(), key=lambda record: int(record["seed"])):
+    runs = [record for record in full.records() if record["seed"] != TIMING_SEED]
+    for record in sorted(runs, key=lambda record: int(record["seed"])):
         key = json.dumps([record["configuration"], record["buffer"]])
         records.setdefault(key, []).append(record["average_accuracy"])
     lines = [line for table in content.tables for line in rows_of(comma_separated(table, content))]
@@ -152,7 +156,7 @@ def test_every_number_is_that_of_the_runs(full: Store, content: Content) -> None
         assert each == pytest.approx(ours, abs=1e-4)
     assert sum(content.counts().values()) == 216
     assert content.counts()["missing"] == 0
-    assert content.runs == len(full.records())
+    assert content.runs == len(runs)
 
 
 def test_best_is_the_best_of_its_column_joint_aside(content: Content) -> None:
@@ -193,7 +197,7 @@ def empty(tmp_path: Path) -> Content:
 def test_what_is_missing_is_said_to_be_missing(empty: Content) -> None:
     assert empty.counts() == {"within": 0, "above": 0, "below": 0, "unjudged": 0, "missing": 216}
     for table in empty.tables:
-        assert markdown(table, empty).count("missing (") == len(table.entries)
+        assert markdown(table, empty).count("| missing (") == len(table.entries)
         assert latex(table, empty).count(r"\textit{missing}") == len(table.entries)
         assert [line["mean"] for line in rows_of(comma_separated(table, empty))] == [""] * len(table.entries)
         assert {line["verdict"] for line in rows_of(comma_separated(table, empty))} == {"missing"}
@@ -216,7 +220,9 @@ def test_fewer_seeds_than_asked_for_are_told(tmp_path: Path) -> None:
     assert markdown(accuracy, content).count("[1 of 5 seeds]") == 1
     assert latex(accuracy, content).count("_{n=3}") == 1
     (entry,) = [e for e in accuracy.entries if e.cell == er]
-    assert entry.command(content.seeds).endswith("--seeds 0,2,3 --engine eager --precision float32 --device cpu")
+    assert entry.command(content.seeds).endswith(
+        " --seeds 0,2,3 --engine eager --precision float32 --device cpu --threads 1 --fresh"
+    )
     # The ablation goes by our own standard deviation; ER is its first row.
     assert ablation.entries[0].verdict != "unjudged"
     assert collect(store, [0]).tables[2].entries[0].verdict == "unjudged"
@@ -247,7 +253,9 @@ def test_each_command_trains_the_runs_of_its_number(
         )
         seeds = range(asked["seeds"])
         assert [made.key(seed) for seed in seeds] == [record["key"] for record in entry.records]
-        assert (asked["engine"], asked["device"]) == ("eager", "cpu")
+        used = {name: asked[name] for name in ("engine", "precision", "device", "threads")}
+        assert used == {"engine": "eager", "precision": "float32", "device": "cpu", "threads": 1}
+        assert asked["fresh"]  # a store that has the run would give it back
         # Nothing is left to the presets, which may change.
         said = {*entry.cell.configuration().hyperparameters, *(["augment"] if "mnist" not in made.benchmark else [])}
         assert set(asked["settings"]) == said
@@ -326,21 +334,107 @@ def test_the_curves_end_where_the_table_stands(content: Content) -> None:
     assert seen_so_far([[None, None], [90.0, None], [70.0, None]], 2) is None
 
 
-def test_run_times_of_different_devices_are_not_set_side_by_side_in_silence(tmp_path: Path) -> None:
+def run_time_panel(store: Store) -> Panel:
+    """That of Rotated MNIST."""
+    chart = next(chart for chart in collect(store, [0]).charts if chart.name == "runtime")
+    return next(panel for panel in chart.panels if panel.title == "Rotated MNIST, domain")
+
+
+def test_run_times_are_those_of_methods_that_trained_alone(full: Store, tmp_path: Path) -> None:
+    panel, shown = run_time_panel(full), [c for c in run_time_cells() if c.benchmark == "rotated-mnist"]
+    assert panel.stops == [cell.row for cell in shown]
+    assert [(series.key, series.label) for series in panel.series] == [("train", "training"), ("test", "testing")]
+    for i, cell in enumerate(shown):
+        record = made_up_record(cell, TIMING_SEED)
+        assert record["train_seconds"] > 2 * record["test_seconds"]
+        assert [series.values[i] for series in panel.series] == [
+            Value(record["train_seconds"], None),
+            Value(record["test_seconds"], None),
+        ]
+    assert panel.note == "Each method alone on A made-up processor for tests, eager engine, float32, 1 thread"
+    # Runs of other seeds, and those that trained with others, are not drawn.
     store = Store(tmp_path / "runs.sqlite")
-    er, gem = (cell_of("accuracy", row, "rotated-mnist", "domain") for row in ("ER-Res.", "GEM"))
-    add_all(store, [made_up_record(er, 0)])
-    note = collect(store, [0]).charts[2].panels[2].note
-    assert note == "On A made-up processor for tests, eager engine, float32, 1 thread"
-    add_all(store, [made_up_record(gem, 0, {**ENVIRONMENT, "device_name": "Another", "threads": 2})])
-    note = collect(store, [0]).charts[2].panels[2].note
-    assert note.endswith(
-        "; Another, eager engine, float32, 2 threads. Made on different devices or engines: not to be compared"
+    er, gem, hal = (cell_of("accuracy", row, "rotated-mnist", "domain") for row in ("ER-Res.", "GEM", "HAL"))
+    together = {**ENVIRONMENT, "together": 5}
+    add_all(store, [made_up_record(er, 0), made_up_record(gem, TIMING_SEED, together)])
+    assert run_time_panel(store).is_empty
+    assert run_time_panel(store).note == ""
+    add_all(store, [made_up_record(hal, TIMING_SEED)])
+    panel = run_time_panel(store)
+    for series in panel.series:
+        assert [stop for stop, value in zip(panel.stops, series.values, strict=True) if value is not None] == ["HAL"]
+    chart = next(chart for chart in collect(store, [0]).charts if chart.name == "runtime")
+    assert figure(chart).count(">missing<") == 12 + 12 + 9
+    assert "alone, one run at a time" in chart.caption
+
+
+def test_run_times_of_different_devices_are_not_set_side_by_side(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    er, gem, hal = (cell_of("accuracy", row, "rotated-mnist", "domain") for row in ("ER-Res.", "GEM", "HAL"))
+    add_all(store, [made_up_record(er, TIMING_SEED)])
+    graph = {**ENVIRONMENT, "engine": "graph", "device_name": "Another", "threads": 2}
+    add_all(store, [made_up_record(cell, TIMING_SEED, graph) for cell in (gem, hal)])
+    panel = run_time_panel(store)
+    for series in panel.series:
+        drawn = [stop for stop, value in zip(panel.stops, series.values, strict=True) if value is not None]
+        assert drawn == ["GEM", "HAL"]
+    assert panel.note == (
+        "Each method alone on Another, graph engine, float32, 2 threads; measured otherwise, and left out: ER-Res."
     )
-    add_all(store, [made_up_record(gem, 0, {})])  # a record from elsewhere may say nothing
-    assert (
-        "unknown device, unknown engine, unknown precision, unknown threads"
-        in collect(store, [0]).charts[2].panels[2].note
+
+
+def test_a_command_is_words_for_the_shell(tmp_path: Path) -> None:
+    """What a record from elsewhere says goes into a command that people paste."""
+    store = Store(tmp_path / "runs.sqlite")
+    er = cell_of("accuracy", "ER-Res.", "rotated-mnist", "domain")
+    add_all(store, [made_up_record(er, 0, {**ENVIRONMENT, "engine": "eager; echo $HOME 'x'", "threads": 2})])
+    entries = {entry.cell: entry for entry in collect(store, [0]).tables[0].entries}
+    words = shlex.split(entries[er].command([0]), posix=True)
+    assert words[words.index("--engine") + 1] == "eager; echo $HOME 'x'"
+    assert words[-3:] == ["--threads", "2", "--fresh"]
+    gem = entries[cell_of("accuracy", "GEM", "rotated-mnist", "domain")]
+    assert not {"--fresh", "--threads", "--engine"} & set(shlex.split(gem.command([0])))  # there is no run of it yet
+
+
+def test_what_is_not_tuned_is_told(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "cclfp.study.tables.find_preset", lambda m, b, s: None if (m, s) == ("er", "task") else object()
+    )
+    content = collect(full, range(5))
+    lines = [line for table in content.tables for line in rows_of(comma_separated(table, content))]
+    for line in lines:
+        tuned = (line["method"], line["scenario"]) != ("er", "task")
+        assert line["hyperparameters"] == ("preset" if tuned else "defaults, not tuned")
+    assert {line["hyperparameters"] for line in lines} == {"preset", "defaults, not tuned"}
+
+
+def test_what_each_component_is_worth_is_said(content: Content, empty: Content, tmp_path: Path) -> None:
+    *others, ablation = content.tables
+    assert [worth(table) for table in others] == [[], []]
+    first, *sentences = worth(ablation)
+    assert "the paper's numbers in brackets" in first
+    assert len(sentences) == 5
+    text = markdown(ablation, content)
+    assert text.endswith("\n\n" + "\n".join(f"- {sentence}" for sentence in sentences) + "\n")
+    none = worth(empty.tables[2])[5]
+    assert none == (
+        "Rotated MNIST, domain: without w missing (−0.27), without α missing (−0.28), without β missing (−1.38); "
+        "w alone missing (−0.39), α alone missing (+0.12), β alone missing (+1.24); what matters most is not known "
+        "yet, in the paper the supervised contrastive loss (β)."
+    )
+    store = Store(tmp_path / "runs.sqlite")
+    made_up = {"none": 80.0, "w": 80.5, "β": 82.0, "w, α": 80.0, "w, β": 82.5, "α, β": 83.0, "w, α, β": 83.25}
+    for row, accuracy in made_up.items():
+        record = made_up_record(cell_of("ablation", row, "rotated-mnist", "domain"), 0)
+        store.add({**record, "average_accuracy": accuracy})
+    assert worth(collect(store, [0]).tables[2])[5] == (
+        "Rotated MNIST, domain: without w −0.25 (−0.27), without α −0.75 (−0.28), without β −3.25 (−1.38); "
+        "w alone +0.50 (−0.39), α alone missing (+0.12), β alone +2.00 (+1.24); the supervised contrastive loss (β) "
+        "matters most, as in the paper."
+    )
+    store.add({**made_up_record(cell_of("ablation", "α, β", "rotated-mnist", "domain"), 0), "average_accuracy": 70.0})
+    assert worth(collect(store, [0]).tables[2])[5].endswith(
+        "feature propagation (w) matters most, in the paper the supervised contrastive loss (β)."
     )
 
 
@@ -460,7 +554,7 @@ def test_the_report_is_the_same_for_the_same_runs_and_small(full: Store, cli: Cl
             assert (width, height) == (2 * float(drawn.attrib["width"]), 2 * float(drawn.attrib["height"]))
     again = cli("report", "--out", tmp_path / "b", "--store", full.path, "--json")
     assert again.json["counts"]["missing"] == 0
-    assert again.json["runs"] == len(full.records())
+    assert again.json["runs"] == len([record for record in full.records() if record["seed"] != TIMING_SEED])
     assert sorted(again.json["files"]) == sorted(str(tmp_path / "b" / name) for name in expected)
     for name, path in found.items():
         assert path.suffix == ".pdf" or path.read_bytes() == (tmp_path / "b" / name).read_bytes(), name

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from test_report import add_all, cell_of, full_store, made_up_record
+from test_report import ENVIRONMENT, add_all, cell_of, full_store, made_up_record
 
 from cclfp.report import write_report
 from cclfp.store import Store
@@ -33,13 +33,16 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A report with made-up runs of every number, and one with two numbers."""
+    """A report with made-up runs of every number, and one with two numbers: GEM's runs trained together, untuned."""
     folder = tmp_path_factory.mktemp("reports")
     write_report(full_store(folder / "full.sqlite"), folder / "full")
     few = Store(folder / "few.sqlite")
     er, gem = (cell_of("accuracy", row, "split-mnist", "class") for row in ("ER-Res.", "GEM"))
-    add_all(few, [made_up_record(cell, seed) for cell in (er, gem) for seed in range(5)])
-    write_report(few, folder / "few")
+    add_all(few, [made_up_record(er, seed) for seed in range(5)])
+    add_all(few, [made_up_record(gem, seed, {**ENVIRONMENT, "together": 5}) for seed in range(5)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cclfp.study.tables.find_preset", lambda method, *column: None if method == "gem" else object())
+        write_report(few, folder / "few")
     return {name: folder / name / "index.html" for name in ("full", "few")}
 
 
@@ -216,7 +219,14 @@ def test_how_a_number_was_made(open_page: Open) -> None:
     assert "cclfp run ccl-fp+ split-mnist" in dialog.locator("pre").inner_text()
     for said in ("A made-up processor for tests", "torch", "2.13.0", "eager", "commit", "alpha", "± "):
         assert said in text
-    assert dialog.locator("tbody tr").count() == 5
+    seeds = [made_up_record(cell_of("accuracy", "CCL-FP+", "split-mnist", "class"), seed) for seed in range(5)]
+    parts = ("average_accuracy", "forgetting", "train_seconds", "test_seconds")
+    assert dialog.locator("thead th").all_inner_texts() == ["seed", "accuracy", "forgetting", "train s", "test s"]
+    for seed, row in zip(seeds, dialog.locator("tbody tr").all(), strict=True):
+        shown = row.locator("th, td").all_inner_texts()
+        assert shown == [str(seed["seed"]), *(f"{seed[part]:.2f}".replace("-", "−") for part in parts)]
+    assert "Hyperparameters (preset)" in text
+    assert "shares of what all of them took" not in text
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     assert page.evaluate("document.activeElement.dataset.cell") == cell
@@ -226,9 +236,26 @@ def test_how_a_number_was_made(open_page: Open) -> None:
     expect(dialog).to_be_hidden()
     page.click("#tab-provenance")
     assert page.locator(".commands tbody tr").count() == 216
+    chosen = page.locator(".commands tbody td:nth-of-type(3)").all_inner_texts()
+    assert len(chosen) == 216
+    assert set(chosen) <= {"preset", "defaults, not tuned"}
     page = open_page("few")
     page.click("td[data-cell='accuracy/Joint//split-mnist/class']")
     assert "The command that would make it" in page.locator("dialog").inner_text()
+    page.keyboard.press("Escape")
+    page.click("td[data-cell='accuracy/GEM/200/split-mnist/class']")
+    text = page.locator("dialog").inner_text()
+    assert "Hyperparameters (defaults, not tuned)" in text
+    assert "shares of what all of them took" in text
+
+
+def test_what_each_component_is_worth_stands_below_the_ablation(open_page: Open) -> None:
+    page = open_page(tab="ablation")
+    listed = page.locator("#ablation .worth li")
+    assert listed.count() == 5
+    assert re.search(r"Rotated MNIST, domain: without w [−+]\d", listed.last.inner_text())
+    assert listed.first.is_visible()
+    assert page.locator(".worth").count() == 1
 
 
 def test_legends_switch_series_off_and_charts_can_be_read_by_keyboard(open_page: Open) -> None:

@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import io
+from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Cli
 
 from cclfp.configuration import configurations
-from cclfp.errors import InputError
+from cclfp.engine.environment import device_name
+from cclfp.engine.job import Job, JobReport
+from cclfp.errors import DataError, InputError, RunError
 from cclfp.experiment import make_jobs
 from cclfp.methods import METHODS
 from cclfp.store import Record, Store
 from cclfp.streams import BENCHMARKS
-from cclfp.study import TABLES, Cell, Published, cells, columns, compare, figures, gather, published, rows
-from cclfp.study.training import cost, longest_first, select, steps
+from cclfp.study import (
+    TABLES,
+    TIMING_SEED,
+    Cell,
+    Published,
+    cells,
+    columns,
+    comparable,
+    compare,
+    conditions,
+    effects,
+    figures,
+    gather,
+    gather_timings,
+    published,
+    rows,
+    run_time_cells,
+)
+from cclfp.study.tables import LABELS
+from cclfp.study.training import cost, do_one_by_one, longest_first, select, steps
 
 
 def find(table: str, row: str, benchmark: str, scenario: str, buffer: int | None = 200) -> Cell:
@@ -74,6 +100,26 @@ def test_every_cell_is_a_run_of_the_papers_protocol(table: str) -> None:
     assert len(keys) == len(cells(table))
 
 
+def test_the_published_numbers_are_those_of_the_paper() -> None:
+    """All 216 were compared with the paper's source; the file must stay what it was then, byte for byte."""
+    data = resources.files("cclfp.study").joinpath("published.csv").read_bytes()
+    digest = "3f8077255958984ca321c064d7703546d88353c19cf3432d31f3c1e30816abea"
+    assert hashlib.sha256(data).hexdigest() == digest
+    # Each line of it is one cell, of the same number.
+    lines = list(csv.DictReader(io.StringIO(data.decode())))
+    found = {
+        (c.table, c.row, c.benchmark, c.scenario, c.buffer or 200): c.published
+        for table in TABLES
+        for c in cells(table)
+    }
+    assert len(lines) == len(found) == 216
+    for line in lines:
+        there = [label for label, name in (("w", "w"), ("α", "alpha"), ("β", "beta")) if line[name] == "1"]
+        row = (", ".join(there) or "none") if line["table"] == "ablation" else LABELS[line["method"]]
+        number = Published(float(line["mean"]), float(line["std"]) if line["std"] else None)
+        assert found[line["table"], row, line["benchmark"], line["scenario"], int(line["buffer"])] == number
+
+
 def test_the_ablations_rows_that_are_methods_have_the_numbers_of_those() -> None:
     for variant, row in (("none", "ER-Res."), ("w, α", "CCL-FP"), ("w, α, β", "CCL-FP+")):
         for benchmark, scenario in columns("ablation"):
@@ -93,7 +139,7 @@ def test_an_ablation_switches_components_off_and_leaves_the_rest() -> None:
     assert all(whole[name] > 0 for name in ("w", "alpha", "beta"))
 
 
-def record(cell: Cell, seed: int, accuracy: float) -> Record:
+def record(cell: Cell, seed: int, accuracy: float, environment: dict[str, Any] | None = None) -> Record:
     configuration = cell.configuration()
     return {
         "key": configuration.key(seed),
@@ -108,7 +154,7 @@ def record(cell: Cell, seed: int, accuracy: float) -> Record:
         "seconds": 2.0,
         "train_seconds": 1.0,
         "test_seconds": 1.0,
-        "environment": {},
+        "environment": {} if environment is None else environment,
         "finished_at": "2026-01-01T00:00:00+00:00",
     }
 
@@ -118,13 +164,13 @@ def test_gather_finds_what_is_in_the_store(tmp_path: Path) -> None:
     er = find("accuracy", "ER-Res.", "rotated-mnist", "domain")
     for seed in (3, 0, 7):
         store.add(record(er, seed, 70.0 + seed))
-    accuracy = gather("accuracy", store)
+    accuracy = gather(cells("accuracy"), store)
     assert list(accuracy) == cells("accuracy")
     assert [r["seed"] for r in accuracy[er]] == [0, 3]
     assert sum(map(len, accuracy.values())) == 2
-    assert [r["seed"] for r in gather("accuracy", store, seeds=[7])[er]] == [7]
+    assert [r["seed"] for r in gather([er], store, seeds=[7])[er]] == [7]
     same = find("ablation", "none", "rotated-mnist", "domain")
-    assert [r["average_accuracy"] for r in gather("ablation", store)[same]] == [70.0, 73.0]
+    assert [r["average_accuracy"] for r in gather(cells("ablation"), store)[same]] == [70.0, 73.0]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +209,18 @@ def test_figures_have_the_papers_panels() -> None:
         "evolution": 6,
         "forgetting": 3,
         "runtime": 3,
+    }
+    assert {name: [(p.benchmark, p.scenario) for p in figure.panels] for name, figure in by_name.items()} == {
+        "evolution": [
+            ("split-cifar10", "class"),
+            ("split-cifar10", "task"),
+            ("split-cifar100", "class"),
+            ("split-cifar100", "task"),
+            ("permuted-mnist", "domain"),
+            ("rotated-mnist", "domain"),
+        ],
+        "forgetting": [("split-mnist", "class"), ("split-cifar10", "task"), ("rotated-mnist", "domain")],
+        "runtime": [("split-cifar10", "class"), ("split-tiny-imagenet", "class"), ("rotated-mnist", "domain")],
     }
     for figure in by_name.values():
         for benchmark, scenario, methods in figure.panels:
@@ -245,6 +303,212 @@ def test_study_trains_what_is_missing_and_prints_it_beside_the_paper(small_mnist
     assert "0 runs to train, 0 replica-steps" in cli(*QUICK, "--dry-run").out
 
 
+def test_what_is_there_is_printed_if_a_run_fails(
+    small_mnist: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(jobs: Sequence[Job], workers: int, report: JobReport) -> list[Record]:
+        raise RunError("a run failed")
+
+    monkeypatch.setattr("cclfp.experiment.do_all", fail)
+    assert cli(*QUICK) == (1, "", "error: a run failed\n")
+    store = Store(tmp_path / "home" / "runs.sqlite")
+    er = find("accuracy", "ER-Res.", "split-mnist", "class")
+    for seed in range(2):
+        store.add(record(er, seed, 80.0 + seed))
+    answer = cli(*QUICK)
+    assert answer.code == 1
+    assert "80.50 ± 0.71" in answer.out
+    assert "Split MNIST, class" in answer.out
+    assert "Split MNIST, task" not in answer.out  # has nothing yet
+    assert "4 cells: 1 within two standard deviations of the paper's number, 0 above, 0 below, 3 with" in answer.out
+    assert answer.err.splitlines()[-1] == "error: a run failed"
+    answer = cli(*QUICK, "--json")
+    assert answer.code == 1
+    assert [c["mean"] for c in answer.json["cells"] if c["runs"]] == [80.5]
+
+
+def test_a_column_is_printed_when_it_is_complete(
+    small_mnist: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_key = {cell.key(seed): (cell, seed) for cell in cells("accuracy") for seed in range(2)}
+    titles: list[str] = []
+    seen: list[list[str]] = []
+
+    def train(jobs: Sequence[Job], workers: int, report: JobReport) -> list[Record]:
+        done = []
+        for number, job in enumerate(sorted(jobs, key=lambda job: job.configuration.scenario)):
+            done.append(record(*by_key[job.key], 50.0 + number))
+            Store(job.store).add(done[-1])
+            report(jobs.index(job), {"event": "done", "record": done[-1]})
+            seen.append(list(titles))
+        return done
+
+    monkeypatch.setattr("cclfp.experiment.do_all", train)
+    monkeypatch.setattr("cclfp.cli.study.print_table", lambda columns, rows, title: titles.append(title))
+    answer = cli(*QUICK)
+    assert answer.code == 0, answer.err
+    first, second = titles  # each once
+    assert "Split MNIST, class" in first
+    assert "Split MNIST, task" in second
+    assert seen == [[], [], [], [first], [first], [first], [first], [first, second]]
+    titles.clear()
+    assert cli(*QUICK).code == 0  # all are in the store: at the end
+    assert titles == [first, second]
+
+
+def test_what_is_not_tuned_is_named(small_mnist: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    untuned = [{"method": "er", "benchmark": "split-mnist", "scenario": "task"}]
+    said = "no preset, trained with the defaults and not tuned: er on split-mnist (task)"
+    tuned = lambda method, benchmark, scenario: None if (method, scenario) == ("er", "task") else object()  # noqa: E731
+    monkeypatch.setattr("cclfp.study.tables.find_preset", tuned)
+    plan = cli(*QUICK, "--dry-run", "--json").json
+    assert plan["not_tuned"] == untuned
+    assert [(p["method"], p["scenario"]) for p in plan["plan"] if not p["preset"]] == [("er", "task")]
+    out = cli(*QUICK, "--dry-run").out
+    assert out.splitlines()[-1] == said
+    lines = [line for line in out.splitlines() if "│ er " in line]
+    assert sorted((" task " in line, " defaults " in line) for line in lines) == [(False, False), (True, True)]
+    assert cli(*QUICK).out.splitlines()[-1] == said
+    done = cli(*QUICK, "--json").json
+    assert done["not_tuned"] == untuned
+    assert [(c["method"], c["scenario"]) for c in done["cells"] if not c["preset"]] == [("er", "task")]
+    monkeypatch.setattr("cclfp.study.tables.find_preset", lambda *place: object())
+    assert "not tuned" not in cli(*QUICK).out
+
+
+def test_run_times_are_measured_one_at_a_time(
+    small_mnist: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cclfp.experiment.cores", lambda: 4)
+    monkeypatch.setattr("cclfp.engine.pool._Pool", None)  # no process beside this one
+    arguments = ("study", "runtime", "--benchmark", "rotated-mnist", "--method", "finetune,joint,er")
+    answer = cli(*arguments, "--json")
+    assert answer.code == 0, answer.err
+    records = Store(tmp_path / "home" / "runs.sqlite").records()
+    assert {(r["method"], r["seed"]) for r in records} == {(m, TIMING_SEED) for m in ("finetune", "joint", "er")}
+    assert {(r["environment"]["together"], r["environment"]["engine"]) for r in records} == {(1, "eager")}
+    (panel,) = answer.json["panels"]
+    assert (panel["benchmark"], panel["scenario"]) == ("rotated-mnist", "domain")
+    assert panel["made"] == f"{device_name('cpu')}, eager engine, float32, 1 thread"
+    for r in records:
+        assert panel["times"][r["method"]] == {n: r[n] for n in ("train_seconds", "test_seconds", "seconds")}
+    again = cli(*arguments)
+    assert again.err.startswith("3 of 3 runs are in the store")
+    (line,) = [line for line in again.out.splitlines() if "│ er " in line]
+    times = panel["times"]["er"]
+    shown = [f"{times[name]:.1f}" for name in ("train_seconds", "test_seconds", "seconds")]
+    assert [part.strip() for part in line.split("│")[2:-1]] == shown
+    assert "each method alone on" in again.out
+    # The tables have none of them.
+    plan = cli("study", "all", "--benchmark", "rotated-mnist", "--dry-run", "--json").json
+    assert all(part["seeds"] == [0, 1, 2, 3, 4] for part in plan["plan"])
+
+
+@pytest.mark.parametrize(("asked", "engine"), [("auto", "eager"), ("eager", "eager"), ("compiled", "compiled")])
+def test_run_times_are_of_one_engine(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, asked: str, engine: str, tmp_path: Path
+) -> None:
+    calls: list[Sequence[Job]] = []
+    monkeypatch.setattr("cclfp.study.training.do_jobs", lambda jobs, report: calls.append(jobs))
+    assert cli("study", "runtime", "--engine", asked, "--store", tmp_path / "runs.sqlite").code == 0
+    assert len(calls) == len(run_time_cells()) == 12 + 12 + 10
+    assert {len(jobs) for jobs in calls} == {1}
+    assert {(jobs[0].engine, jobs[0].seed) for jobs in calls} == {(engine, TIMING_SEED)}
+
+
+@pytest.mark.parametrize(
+    ("environment", "missing"),
+    [
+        ({}, 0),
+        ({"together": 5}, 1),
+        ({"together": None}, 1),  # a record of before that was kept
+        ({"engine": "compiled"}, 1),
+        ({"device_name": "another"}, 1),
+        ({"threads": 2}, 1),
+        ({"precision": "bf16"}, 1),
+    ],
+)
+def test_a_run_that_was_not_timed_so_is_timed_again(
+    cli: Cli, tmp_path: Path, environment: dict[str, Any], missing: int
+) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    er = find("accuracy", "ER-Res.", "rotated-mnist", "domain")
+    here = {"together": 1, "engine": "eager", "precision": "float32", "threads": 1, "device_name": device_name("cpu")}
+    store.add(record(er, TIMING_SEED, 80.0, {**here, **environment}))
+    arguments = ("--benchmark", "rotated-mnist", "--method", "er", "--device", "cpu", "--store", store.path)
+    assert cli("study", "runtime", *arguments, "--dry-run", "--json").json["missing"] == missing
+
+
+def test_a_method_that_fails_does_not_keep_the_others_from_being_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = make_jobs([cell.configuration() for cell in run_time_cells()[:3]], [TIMING_SEED], store=tmp_path / "s")
+    errors: list[Exception | None] = [None, RunError("the second"), None]
+    heard = []
+
+    def do(some: Sequence[Job], report: JobReport) -> None:
+        (job,) = some
+        report(0, {"event": "note", "text": job.key})
+        report(-1, {"event": "data"})
+        if (error := errors[jobs.index(job)]) is not None:
+            raise error
+
+    monkeypatch.setattr("cclfp.study.training.do_jobs", do)
+    with pytest.raises(RunError, match="the second"):
+        do_one_by_one(jobs, lambda number, event: heard.append((number, event.get("text"))))
+    assert heard == [pair for number, job in enumerate(jobs) for pair in ((number, job.key), (-1, None))]
+    errors[0], heard[:] = DataError("no dataset"), []
+    with pytest.raises(DataError):
+        do_one_by_one(jobs, lambda number, event: heard.append((number, event.get("text"))))
+    assert len(heard) == 2
+
+
+def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    er, gem, hal, fdr = (find("accuracy", row, "rotated-mnist", "domain") for row in ("ER-Res.", "GEM", "HAL", "FDR"))
+    here = {"together": 1, "engine": "eager", "precision": "float32", "threads": 1, "device_name": "A processor"}
+    store.add(record(er, TIMING_SEED, 80.0, {**here, "engine": "compiled"}))
+    store.add(record(gem, TIMING_SEED, 80.0, here))
+    store.add(record(hal, TIMING_SEED, 80.0, here))
+    store.add(record(fdr, TIMING_SEED, 80.0, {**here, "together": 2}))
+    store.add(record(er, 0, 80.0, here))
+    found = gather_timings(run_time_cells(), store)
+    assert list(found) == [er, gem, hal]
+    assert list(comparable(found)) == [gem, hal]
+    assert comparable({}) == {}
+    assert conditions(found[gem]) == "A processor, eager engine, float32, 1 thread"
+    nothing = "unknown device, unknown engine, unknown precision, unknown threads"
+    assert conditions({"environment": {}}) == nothing
+
+
+def test_what_a_component_is_worth() -> None:
+    """In the paper, w matters most in class-incremental learning and β in domain-incremental."""
+    by_column = {
+        column: effects(
+            {c.row: {0: c.published.mean} for c in cells("ablation") if (c.benchmark, c.scenario) == column}
+        )
+        for column in columns("ablation")
+    }
+    mnist = by_column["split-mnist", "class"]
+    assert mnist.without == pytest.approx({"w": 78.31 - 89.16, "α": 82.95 - 89.16, "β": 88.67 - 89.16})
+    assert mnist.alone == pytest.approx({"w": 83.48 - 76.43, "α": 78.04 - 76.43, "β": 77.37 - 76.43})
+    assert [by_column[column].most for column in columns("ablation")] == ["w", "α", "w", "α", "β"]
+    known = {"none": 50.0, "w": 51.0, "α": 49.0, "β": 50.0, "α, β": 60.0, "w, β": 61.0, "w, α": 59.0, "w, α, β": 62.0}
+    made_up = effects({row: {0: accuracy - 1, 1: accuracy + 1} for row, accuracy in known.items()})
+    assert made_up.without == {"w": -2.0, "α": -1.0, "β": -3.0}
+    assert made_up.alone == {"w": 1.0, "α": -1.0, "β": 0.0}
+    assert made_up.most == "β"
+    some = effects({row: {0: accuracy} for row, accuracy in known.items() if row not in ("w, α", "α")})
+    assert some.without == {"w": -2.0, "α": -1.0, "β": None}
+    assert some.alone == {"w": 1.0, "α": None, "β": 0.0}
+    assert some.most is None
+    # Over the seeds that both have: they differ among themselves by more than the rows do.
+    paired = effects({"none": {0: 50.0, 1: 60.0, 2: 70.0}, "w": {2: 71.0, 1: 63.0}, "α": {5: 10.0}})
+    assert paired.alone == {"w": 2.0, "α": None, "β": None}
+    nothing = effects({})
+    assert {*nothing.without.values(), *nothing.alone.values()} == {None}
+
+
 def test_a_plan_leaves_no_store_behind(cli: Cli, tmp_path: Path) -> None:
     out = cli("study", "all", "--dry-run", "--store", tmp_path / "runs.sqlite").out
     assert "runs to train" in out
@@ -278,6 +542,11 @@ def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
         (["study", "all", "--benchmark", ""], "--benchmark '': expected one name or several"),
         (["study", "all", "--seeds", "0"], "seeds=0"),
         (["study", "all", "--engine", "warp"], "unknown engine 'warp'"),
+        (["study", "runtime", "--seeds", "3"], "--seeds 3: run times are measured with one seed"),
+        (
+            ["study", "runtime", "--method", "lwf", "--benchmark", "rotated-mnist"],
+            "the paper has no number for lwf on rotated-mnist in its run-time figure",
+        ),
     ],
 )
 def test_refusals(arguments: list[str], message: str, cli: Cli) -> None:

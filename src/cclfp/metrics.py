@@ -13,6 +13,25 @@ from collections.abc import Sequence
 Matrix = Sequence[Sequence[float | None]]
 
 
+def number(value: float | None, digits: int = 2) -> str:
+    """As people read it; a dash for what is undefined.
+
+    >>> number(89.163), number(-1.5, digits=1), number(-0.001), number(None)
+    ('89.16', '−1.5', '0.00', '–')
+    """
+    return "–" if value is None else f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # no -0.00
+
+
+def plus_minus(mean: float | None, std: float | None) -> str:
+    """``89.16 ± 1.14``, or the mean alone."""
+    return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
+
+
+def signed(value: float | None) -> str:
+    """A difference: ``+0.50``, ``−1.20``, ``0.00``; a dash for what is undefined."""
+    return number(value) if value is None or not round(value, 2) else f"{value:+.2f}".replace("-", "−")
+
+
 def average_accuracy(matrix: Matrix) -> float | None:
     """Mean over all tasks of the accuracy at the end.
 

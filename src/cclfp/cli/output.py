@@ -9,6 +9,21 @@ from typing import Annotated, Any
 
 import typer
 
+from cclfp.metrics import number, plus_minus, signed
+
+__all__ = [
+    "EngineOption",
+    "JsonOption",
+    "PrecisionOption",
+    "StoreOption",
+    "hyperparameters",
+    "number",
+    "plus_minus",
+    "print_json",
+    "print_table",
+    "signed",
+]
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on stdout.")]
 StoreOption = Annotated[
     Path | None,
@@ -53,15 +68,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     for row in rows:
         table.add_row(*map(escape, row))  # a class may be called [red]
     console.print(table)
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
-
-
-def plus_minus(mean: float | None, std: float | None) -> str:
-    """``89.16 ± 1.14``; a dash for what is undefined."""
-    return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
 
 
 def hyperparameters(values: dict[str, float]) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -101,6 +103,11 @@ class Progress:
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """While something is printed on stdout."""
+        yield
 
     def begin(self) -> None: ...
 
@@ -200,6 +207,14 @@ class LiveProgress(Progress):
 
     def say(self, line: str) -> None:
         self.bars.console.print(line, highlight=False, markup=False)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        self.bars.stop()  # they are wiped off, and stdout is no longer theirs
+        try:
+            yield
+        finally:
+            self.bars.start()
 
     def begin(self) -> None:
         if self.all is not None:  # these are more runs of the same command

@@ -5,13 +5,28 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import shlex
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from cclfp.metrics import mean_std
 from cclfp.store import Record, Store
 from cclfp.streams import get_benchmark
-from cclfp.study import TABLES, Cell, Comparison, cells, columns, compare, figures, gather
+from cclfp.study import (
+    TABLES,
+    Cell,
+    Comparison,
+    cells,
+    columns,
+    comparable,
+    compare,
+    conditions,
+    figures,
+    gather,
+    gather_timings,
+    run_time_cells,
+)
 
 Column = tuple[str, str]  # a benchmark and a scenario
 BOUND = "joint"  # trains on all tasks at once: an upper bound, not a candidate for the best
@@ -57,7 +72,7 @@ class Entry:
     def command(self, seeds: Sequence[int]) -> str:
         """The command that makes the number, every hyperparameter said, so that a later preset does not change it."""
         c, benchmark = self.cell.configuration(), get_benchmark(self.cell.benchmark)
-        words = ["cclfp run", c.method, c.benchmark]
+        words = ["cclfp", "run", c.method, c.benchmark]
         words += [f"{name}={exact(value)}" for name, value in c.hyperparameters.items()]
         words += [] if benchmark.no_augmentation else [f"augment={'on' if c.augment else 'off'}"]
         words += ["--scenario", c.scenario]
@@ -65,10 +80,16 @@ class Entry:
         seeds = [record["seed"] for record in self.records] or seeds
         consecutive = list(seeds) == list(range(len(seeds)))
         words += ["--seeds", str(len(seeds)) if consecutive else ",".join(map(str, seeds)) + "," * (len(seeds) == 1)]
-        for option in ("engine", "precision", "device"):
+        for option in ("engine", "precision", "device", "threads"):
             used = {record["environment"].get(option) for record in self.records}
             words += [f"--{option}", str(used.pop())] if len(used) == 1 and None not in used else []
-        return " ".join(words)
+        words += ["--fresh"] if self.records else []  # a store that has the runs would give them back
+        return shlex.join(words)
+
+    @property
+    def chosen(self) -> str:
+        """Where its hyperparameters are from."""
+        return "preset" if self.cell.has_preset else "defaults, not tuned"
 
     @property
     def environments(self) -> list[dict[str, Any]]:
@@ -189,12 +210,12 @@ class Content:
 
 def collect(store: Store, seeds: Sequence[int]) -> Content:
     """Everything the report says, from the runs in a store."""
-    tables = [_table(name, gather(name, store, seeds)) for name in TABLES]
+    tables = [_table(name, gather(cells(name), store, seeds)) for name in TABLES]
     by_name = {table.name: table for table in tables}
     charts = [
         _evolution(by_name["accuracy"]),
         _forgetting(by_name["accuracy"]),
-        _run_time(by_name["accuracy"]),
+        _run_time(store),
         _buffer(by_name["buffer"]),
         _ablation(by_name["ablation"]),
     ]
@@ -214,11 +235,6 @@ def title_of(benchmark: str) -> str:
 
 def column_title(column: Column) -> str:
     return f"{title_of(column[0])}, {column[1]}"
-
-
-def row_title(row: Row) -> str:
-    """The row's label, with the memory where the table's rows differ in it and the method where its label hides it."""
-    return row.label if row.buffer is None else f"{row.label}, memory {row.buffer}"
 
 
 def exact(value: float) -> str:
@@ -327,23 +343,25 @@ def _forgetting(table: Table) -> Chart:
     return Chart("forgetting", figure.title, caption, "bars", "method", "forgetting (%)", panels)
 
 
-def _run_time(table: Table) -> Chart:
+def _run_time(store: Store) -> Chart:
     (figure,) = [figure for figure in figures() if figure.name == "runtime"]
     panels = []
-    for panel in figure.panels:
-        found = [_records(table, panel.benchmark, panel.scenario, method) for method in panel.methods]
+    for column, several in groupby(run_time_cells(), key=lambda cell: (cell.benchmark, cell.scenario)):
+        shown = list(several)
+        timings = gather_timings(shown, store)
+        alike = comparable(timings)
         series = [
-            Series(part, label, [_value([record[f"{part}_seconds"] for record in records]) for _, records in found])
+            Series(part, label, [Value(alike[c][f"{part}_seconds"], None) if c in alike else None for c in shown])
             for part, label in (("train", "training"), ("test", "testing"))
         ]
-        environments = _distinct([environment_of(record) for _, records in found for record in records])
-        parts = ("device_name", "engine", "precision", "threads")
-        used = list(dict.fromkeys(", ".join(f"{_named(e, part)}" for part in parts) for e in environments))
-        note = "On " + "; ".join(used) if used else ""
-        note += ". Made on different devices or engines: not to be compared" if len(used) > 1 else ""
-        title = column_title((panel.benchmark, panel.scenario))
-        panels.append(Panel(title, [label for label, _ in found], series, note=note))
-    caption = "Seconds of one run, training and testing after every task: the mean over seeds."
+        others = [cell.row for cell in timings if cell not in alike]
+        note = f"Each method alone on {conditions(next(iter(alike.values())))}" if alike else ""
+        note += f"; measured otherwise, and left out: {', '.join(others)}" if others else ""
+        panels.append(Panel(column_title(column), [cell.row for cell in shown], series, note=note))
+    caption = (
+        "Seconds of one run, training and testing after every task. Each method was trained alone, one run at a time, "
+        "with the same engine on the same device, as cclfp study runtime does it. The paper did not publish its times."
+    )
     return Chart("runtime", figure.title, caption, "bars", "method", "seconds a run", panels)
 
 
@@ -352,13 +370,6 @@ def _lacking(series: Series, stops: Sequence[str]) -> str:
     missing = [stop for stop, value in zip(stops, series.values, strict=True) if value is None]
     where = "" if len(missing) == len(stops) else f" ({', '.join(missing)})"
     return series.label + where if missing else ""
-
-
-def _named(environment: dict[str, Any], part: str) -> str:
-    value = environment[part]
-    if part == "threads" and value is not None:
-        return f"{value} thread{'s' * (value != 1)}"
-    return f"unknown {ENVIRONMENT[part]}" if value is None else f"{value} engine" if part == "engine" else str(value)
 
 
 def _buffer(table: Table) -> Chart:

@@ -201,8 +201,9 @@
       make("p", { class: "verdict v-" + cell.verdict }, `${data.symbols[cell.verdict]} ${difference}${data.verdicts[cell.verdict]}`),
       strip(cell),
       ...(made ? [make("div", { class: "scroll" }, table)] : []),
+      ...(made && !cell.alone ? [make("p", { class: "note" }, "The seconds of runs that trained together are shares of what all of them took.")] : []),
       make("h3", {}, made ? "The command that makes it" : "The command that would make it"), command, copy,
-      make("h3", {}, "Hyperparameters"), pairs(cell.hyperparameters),
+      make("h3", {}, `Hyperparameters (${cell.chosen})`), pairs(cell.hyperparameters),
       ...(made ? [make("h3", {}, "Made with"), ...cell.environments.map(pairs), pairs({ finished: cell.finished })] : []));
     dialog.showModal();
     dialog.scrollTop = 0;

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from cclfp._version import __version__
+from cclfp.metrics import number, plus_minus, signed
 from cclfp.report import svg
 from cclfp.report.content import (
     BOUND,
@@ -28,7 +29,7 @@ from cclfp.report.content import (
     exact,
     title_of,
 )
-from cclfp.report.tables import head_of, labels_of, number, plus_minus, signed, tally
+from cclfp.report.tables import explanation, head_of, labels_of, tally, worth
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○"}
 VARIABLES = {name: f"var(--{name})" for name in svg.PRINTED}
@@ -121,29 +122,29 @@ def _table(table: Table, content: Content, files: Files) -> str:
     )
     before = [None, *table.rows]
     rows = "".join(_row(table, row, before[i], i, len(content.seeds)) for i, row in enumerate(table.rows))
+    lead = explanation(
+        table, content, "below it the paper’s number and the difference", f"{SYMBOLS['above']} and {SYMBOLS['below']}"
+    )
+    counts = tally(content.counts(table.entries))
     orders = {"ours": "ours", "paper": "the paper’s", "difference": "difference"}
     options = "".join(f'<option value="{value}">{text}</option>' for value, text in orders.items())
     return (
-        f'<h2>{escape(table.title)}</h2><p class="lead">{escape(_lead(table, content))}</p>'
+        f'<h2>{escape(table.title)}</h2><p class="lead">{escape(f"{lead} {counts}.")}</p>'
         f'<div class="tools"><label>Columns sort by <select data-by="{table.name}">{options}</select></label>'
         f"{_saves(table.name, ('csv', 'md', 'tex'), files)}</div>"
         f'<div class="scroll"><table class="numbers" id="table-{table.name}" role="grid" '
         f'aria-label="{escape(table.title)}"><thead><tr><th scope="col" rowspan="2" class="stick" data-sort="label">'
         f'<button type="button">{head_of(table)[-1]}</button></th>{benchmarks}</tr><tr>{scenarios}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>"
+        f"<tbody>{rows}</tbody></table></div>{_worth(table)}"
     )
 
 
-def _lead(table: Table, content: Content) -> str:
-    own = all(entry.cell.published.std is None for entry in table.entries)
-    count = len(content.seeds)
-    best = {"accuracy": ", Joint aside: it trains on all tasks at once", "buffer": " for each size of the memory"}
-    return (
-        f"Ours, mean ± standard deviation (%) over {count} seed{'s' * (count != 1)}; below it the paper’s number and "
-        f"the difference. {tally(content.counts(table.entries))}. Within means within two standard deviations, "
-        f"{'our own, for the paper gives none here' if own else 'the paper’s'}. "
-        f"The best of a column is in bold{best.get(table.name, '')}."
-    )
+def _worth(table: Table) -> str:
+    if not (said := worth(table)):
+        return ""
+    first, *columns = map(escape, said)
+    listed = "".join(f"<li>{sentence}</li>" for sentence in columns)
+    return f'<h3>What each component is worth</h3><p class="lead">{first}</p><ul class="worth">{listed}</ul>'
 
 
 def _row(table: Table, row: Row, before: Row | None, order: int, seeds: int) -> str:
@@ -218,8 +219,10 @@ def _cells(content: Content) -> dict[str, Any]:
                 [r["seed"], *(r[name] for name in ("average_accuracy", "forgetting", "train_seconds", "test_seconds"))]
                 for r in entry.records
             ],
+            "alone": all(r["environment"].get("together") == 1 for r in entry.records),
             "command": entry.command(content.seeds),
             "hyperparameters": _settings(entry),
+            "chosen": entry.chosen,
             "environments": [
                 {ENVIRONMENT[name]: value for name, value in environment.items() if value is not None}
                 for environment in entry.environments
@@ -349,9 +352,12 @@ def _commands(table: Table, content: Content) -> str:
                 f'<tr class="v-{entry.verdict}"><th scope="row">{escape(row_name(table, row))} '
                 f"<small>{escape(title_of(entry.cell.benchmark))}, {entry.cell.scenario}</small></th>"
                 f"<td>{'missing' if c.mean is None else plus_minus(c.mean, c.std)}</td><td>{made or '–'}</td>"
+                f"<td>{entry.chosen}</td>"
                 f"<td><code>{_breakable(entry.command(content.seeds))}</code></td></tr>"
             )
-    heads = "".join(f'<th scope="col">{text}</th>' for text in ("number", "ours", "environment", "command"))
+    heads = "".join(
+        f'<th scope="col">{text}</th>' for text in ("number", "ours", "environment", "hyperparameters", "command")
+    )
     return (
         f'<details open><summary>{escape(table.title)}</summary><div class="scroll"><table class="plain commands">'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"

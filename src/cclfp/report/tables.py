@@ -8,9 +8,16 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
+from cclfp.metrics import plus_minus, signed
 from cclfp.report.content import Content, Entry, Row, Table, column_title, title_of, variant
+from cclfp.study import COMPONENTS, effects
 
 PER_LATEX_TABLE = 5  # columns side by side, as in the paper
+NAMES = {
+    "w": "feature propagation (w)",
+    "α": "contrastive rehearsal (α)",
+    "β": "the supervised contrastive loss (β)",
+}
 MARKS = {"above": "↑", "below": "↓"}
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -27,20 +34,6 @@ LATEX = {
 }
 
 
-def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}".replace("-", "−")
-
-
-def plus_minus(mean: float, std: float | None) -> str:
-    """``89.16 ± 1.14``, or the mean alone."""
-    return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
-
-
-def signed(value: float) -> str:
-    """A difference: ``+0.50``, ``−1.20``, ``0.00``."""
-    return f"{value:+.2f}".replace("-", "−") if round(value, 2) else "0.00"
-
-
 def head_of(table: Table) -> list[str]:
     """What the columns before the numbers are called."""
     return {"buffer": ["Memory", "Method"], "ablation": ["Components"]}.get(table.name, ["Method"])
@@ -52,16 +45,45 @@ def labels_of(table: Table, row: Row) -> list[str]:
     return [label] if row.buffer is None else [str(row.buffer), label]
 
 
-def explanation(table: Table, content: Content) -> str:
+def explanation(
+    table: Table, content: Content, papers: str = "the paper's number in brackets", marks: str = "↑ and ↓"
+) -> str:
     """What the numbers and marks mean, in a sentence or two."""
     own = all(entry.cell.published.std is None for entry in table.entries)
     whose = "of our own standard deviations (the paper gives none)" if own else "published standard deviations"
     count = len(content.seeds)
+    best = {"accuracy": ", Joint aside, which trains on all tasks at once", "buffer": " for each size of the memory"}
     return (
-        f"Mean ± standard deviation (%) over {count} seed{'s' * (count != 1)}, the paper's number in brackets. "
-        f"↑ and ↓: ours lies more than two {whose} above or below. Best of a column in bold"
-        + (", Joint aside, which trains on all tasks at once." if table.name == "accuracy" else ".")
+        f"Mean ± standard deviation (%) over {count} seed{'s' * (count != 1)}, {papers}. "
+        f"{marks}: ours lies more than two {whose} above or below. "
+        f"The best of a column is in bold{best.get(table.name, '')}."
     )
+
+
+def worth(table: Table) -> list[str]:
+    """What each component is worth, a sentence for each column: of the ablation alone, nothing for other tables."""
+    if table.name != "ablation":
+        return []
+    said = [
+        "How the average accuracy (%) changes when one component alone is taken out of CCL-FP+, and when it alone is "
+        "added to ER, over the seeds that both have; the paper's numbers in brackets. "
+        "The component that is missed most matters most."
+    ]
+    for i, column in enumerate(table.columns):
+        entries = {row.label: entry for row in table.rows if (entry := row.entries[i]) is not None}
+        ours = effects({label: {r["seed"]: r["average_accuracy"] for r in e.records} for label, e in entries.items()})
+        papers = effects({label: {0: e.cell.published.mean} for label, e in entries.items()})
+        without = [f"without {c} {_change(ours.without[c])} ({signed(papers.without[c])})" for c in COMPONENTS]
+        alone = [f"{c} alone {_change(ours.alone[c])} ({signed(papers.alone[c])})" for c in COMPONENTS]
+        most = "what matters most is not known yet" if ours.most is None else f"{NAMES[ours.most]} matters most"
+        assert papers.most is not None  # the paper has all numbers
+        same = "as in the paper" if ours.most == papers.most else f"in the paper {NAMES[papers.most]}"
+        said.append(f"{column_title(column)}: {', '.join(without)}; {', '.join(alone)}; {most}, {same}.")
+    return said
+
+
+def _change(value: float | None) -> str:
+    return "missing" if value is None else signed(value)
 
 
 def tally(counts: dict[str, int]) -> str:
@@ -76,6 +98,8 @@ def markdown(table: Table, content: Content) -> str:
     lines += [_line(head), _line([":--"] * len(head_of(table)) + ["--:"] * len(table.columns))]
     for row in table.rows:
         lines.append(_line([*labels_of(table, row), *(_markdown_cell(e, len(content.seeds)) for e in row.entries)]))
+    if said := worth(table):
+        lines += ["", said[0], "", *(f"- {sentence}" for sentence in said[1:])]
     return "\n".join(lines) + "\n"
 
 
@@ -100,7 +124,7 @@ def comma_separated(table: Table, content: Content) -> str:
     text = io.StringIO()
     head = "table,row,method,benchmark,scenario,buffer,mean,std,seeds,published_mean,published_std,difference,verdict"
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*head.split(","), "best", "accuracies", "command"])
+    writer.writerow([*head.split(","), "best", "accuracies", "hyperparameters", "command"])
     for entry in table.entries:
         cell, comparison = entry.cell, entry.comparison
         numbers = [comparison.mean, comparison.std, comparison.n, *cell.published, comparison.difference]
@@ -113,6 +137,7 @@ def comma_separated(table: Table, content: Content) -> str:
                 " ".join(
                     f"{r['seed']}:{r['average_accuracy']:.4f}" for r in entry.records if comparison.mean is not None
                 ),
+                entry.chosen,
                 entry.command(content.seeds),
             ]
         )
@@ -129,8 +154,8 @@ def latex(table: Table, content: Content) -> str:
         r"  \centering\footnotesize",
         "\n  \\par\\bigskip\n".join(parts),
     ]
-    caption = explanation(table, content).replace("the paper's number in brackets", "the paper's number below")
-    caption = escape_latex(f"{table.title}. {caption}")
+    explained = explanation(table, content, papers="the paper's number below")
+    caption = escape_latex(f"{table.title}. {explained}")
     return "\n".join([*lines, f"  \\caption{{{caption}}}", f"  \\label{{tab:{table.name}}}", r"\end{table*}"]) + "\n"
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cclfp import metrics
 from cclfp.store import Record, Store
-from cclfp.study.tables import Cell, cells
+from cclfp.study.tables import Cell
 
 WITHIN = 2  # standard deviations
 ROUNDING = 1e-9
+COMPONENTS = ("w", "α", "β")  # of CCL-FP+, as the ablation's rows name them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +42,51 @@ def compare(cell: Cell, records: Sequence[Record]) -> Comparison:
     return Comparison(cell, len(records), mean, std, difference, verdict)
 
 
-def gather(table: str, store: Store, seeds: Sequence[int] = range(5)) -> dict[Cell, list[Record]]:
-    """The records in the store of each cell of a table, in the order of the seeds: those that are there."""
+def gather(cells: Iterable[Cell], store: Store, seeds: Sequence[int] = range(5)) -> dict[Cell, list[Record]]:
+    """The records in the store of each cell, in the order of the seeds: those that are there."""
     found = {}
-    for cell in cells(table):
+    for cell in cells:
         configuration = cell.configuration()
         stored = (store.find(configuration.key(seed)) for seed in seeds)
         found[cell] = [record for record in stored if record is not None]
     return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Effects:
+    """What each component of CCL-FP+ is worth in a column of the ablation; None where a number is missing.
+
+    ``without`` is how the accuracy changes when it alone is taken out of the whole method, ``alone`` when it alone is
+    added to none.
+    """
+
+    without: dict[str, float | None]
+    alone: dict[str, float | None]
+
+    @property
+    def most(self) -> str | None:
+        """The component that is missed most where it alone is taken out; None until all three are known."""
+        known = {component: change for component, change in self.without.items() if change is not None}
+        return min(known, key=lambda component: known[component]) if len(known) == len(COMPONENTS) else None
+
+
+def effects(accuracies: Mapping[str, Mapping[int, float]]) -> Effects:
+    """From a column's average accuracies, by row and seed; two rows are compared over the seeds that both have.
+
+    >>> column = {"none": 70.0, "w": 75.0, "α, β": 72.0, "w, β": 79.0, "w, α": 80.5, "w, α, β": 80.0}
+    >>> found = effects({row: {0: accuracy} for row, accuracy in column.items()})
+    >>> found.without, found.most
+    ({'w': -8.0, 'α': -1.0, 'β': 0.5}, 'w')
+    >>> found.alone
+    {'w': 5.0, 'α': None, 'β': None}
+    """
+
+    def change(before: str, after: str) -> float | None:
+        a, b = accuracies.get(before, {}), accuracies.get(after, {})
+        return metrics.mean_std([b[seed] - a[seed] for seed in a if seed in b])["mean"]
+
+    others = {component: ", ".join(c for c in COMPONENTS if c != component) for component in COMPONENTS}
+    return Effects(
+        without={component: change(", ".join(COMPONENTS), rest) for component, rest in others.items()},
+        alone={component: change("none", component) for component in COMPONENTS},
+    )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from cclfp.configuration import Configuration, configurations
 from cclfp.errors import unknown
 from cclfp.methods import METHODS
+from cclfp.presets import find_preset
 
 TABLES = {
     "accuracy": "Average accuracy by the end of training",
@@ -112,6 +113,11 @@ class Cell:
     def key(self, seed: int) -> str:
         """Of the cell's run with this seed, in a store."""
         return self.configuration().key(seed)
+
+    @property
+    def has_preset(self) -> bool:
+        """Whether its hyperparameters were chosen for the benchmark and scenario; else they are the defaults."""
+        return find_preset(self.method, self.benchmark, self.scenario) is not None
 
 
 @functools.cache

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from cclfp.configuration import Configuration
 from cclfp.data import get_dataset
-from cclfp.engine.job import Job
-from cclfp.errors import InputError, unknown
+from cclfp.engine.environment import device_name, pick_device
+from cclfp.engine.job import Job, JobReport
+from cclfp.engine.precision import pick_precision
+from cclfp.errors import DataError, InputError, unknown
+from cclfp.experiment import do_jobs
 from cclfp.methods import METHODS
+from cclfp.store import Store
 from cclfp.streams import BENCHMARKS, get_benchmark
 from cclfp.streams.domains import DOMAIN_IMAGES
+from cclfp.study.figures import COMPARABLE, run_time_cells
 from cclfp.study.tables import Cell, cells
 
 # A step, in steps of ER, as bench/method_costs.py measures it on the MNIST streams. GEM's grows with the past tasks.
@@ -32,7 +40,10 @@ RESNET = 10.0  # a step of ResNet18, in steps of the MLP, on a graphics card; on
 
 
 def select(tables: Iterable[str], benchmarks: Sequence[str] = (), methods: Sequence[str] = ()) -> list[Cell]:
-    """The cells of the tables, of these benchmarks and methods only where any are given."""
+    """The cells of the tables, of these benchmarks and methods only where any are given.
+
+    "runtime" is the run-time figure, whose cells are some of the accuracy table's.
+    """
     for kind, names, known in (("benchmark", benchmarks, BENCHMARKS), ("method", methods, METHODS)):
         for name in names:
             if name not in known:
@@ -41,12 +52,13 @@ def select(tables: Iterable[str], benchmarks: Sequence[str] = (), methods: Seque
     found = [
         cell
         for table in tables
-        for cell in cells(table)
+        for cell in (run_time_cells() if table == "runtime" else cells(table))
         if (not benchmarks or cell.benchmark in benchmarks) and (not methods or cell.method in methods)
     ]
     if not found:
         wanted = " on ".join(", ".join(names) for names in (methods, benchmarks) if names)
-        raise InputError(f"the paper has no number for {wanted} in its table {' or '.join(tables)}")
+        where = "run-time figure" if tables == ["runtime"] else f"table {' or '.join(tables)}"
+        raise InputError(f"the paper has no number for {wanted} in its {where}")
     return found
 
 
@@ -72,3 +84,40 @@ def longest_first(jobs: Iterable[Job]) -> list[Job]:
     """The jobs, each once, those that take longest first."""
     different = {job.key: job for job in jobs}
     return sorted(different.values(), key=lambda job: -cost(job.configuration))
+
+
+def measured_here(job: Job) -> Job:
+    """The job, to be done again if its run in the store was not timed alone, with this engine and on this device."""
+    if not job.store.exists() or (record := Store(job.store).find(job.key)) is None:
+        return job
+    device = pick_device(job.device)
+    here: dict[str, Any] = {
+        "device_name": device_name(device),
+        "engine": job.engine,
+        "precision": pick_precision(job.precision, device),
+        "threads": job.threads,
+    }
+    made = record["environment"]
+    alike = made.get("together") == 1 and all(made.get(name) == here[name] for name in COMPARABLE)
+    return job if alike else dataclasses.replace(job, fresh=True)
+
+
+def do_one_by_one(jobs: Sequence[Job], report: JobReport) -> None:
+    """Do the jobs one at a time, in this process with no other beside it, so that their times can be compared.
+
+    If one fails the others are done before the error is raised; without its dataset none is tried.
+    """
+    failures: list[Exception] = []
+    for number, job in enumerate(jobs):
+        try:
+            do_jobs([job], functools.partial(_renumbered, report, number))
+        except DataError:
+            raise
+        except Exception as error:  # noqa: BLE001  raised at the end
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def _renumbered(report: JobReport, number: int, alone: int, event: dict[str, Any]) -> None:
+    report(number if alone >= 0 else alone, event)

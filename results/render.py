@@ -17,9 +17,10 @@ from typing import Any
 
 from cclfp.errors import InputError
 from cclfp.files import write_atomic
+from cclfp.metrics import plus_minus, signed
 from cclfp.report import Content, collect
 from cclfp.report.content import Entry, column_title, variant
-from cclfp.report.tables import markdown, plus_minus, signed
+from cclfp.report.tables import markdown
 from cclfp.store import Record, Store
 from cclfp.streams import BENCHMARKS
 from cclfp.transfer import import_runs, read

@@ -194,8 +194,8 @@ def test_presets_were_chosen_by_tune() -> None:
 
 
 def test_without_a_preset_the_benchmark_says_what_suits_it() -> None:
-    assert find_preset("finetune", "split-tiny-imagenet", "class") is None
-    (c,) = configurations(["finetune"], "split-tiny-imagenet")
+    assert find_preset("hal", "split-tiny-imagenet", "class") is None
+    (c,) = configurations(["hal"], "split-tiny-imagenet")
     assert (c.hyperparameters["lr"], c.augment) == (0.03, True)
 
 

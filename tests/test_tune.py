@@ -217,8 +217,11 @@ def test_a_method_with_nothing_of_its_own_inherits_all_and_is_not_trained(
     with pytest.raises(InputError, match="tune er there first"):
         tune("finetune", "split-cifar10", "task", known=[])
     answer = cli("tune", "finetune", "split-cifar10")
-    assert (answer.code, answer.out.count("\n")) == (0, 2)
-    assert answer.out.startswith("chosen: lr=")
+    assert answer.code == 0
+    chosen, how, use = answer.out.splitlines()
+    settings = chosen.removeprefix("chosen: ")
+    assert how.startswith("how: by cclfp tune; inherited from er: ")
+    assert use == f"to use it: cclfp run finetune split-cifar10 {settings} --scenario class"
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)
@@ -274,11 +277,27 @@ def test_refusals(arguments: list[str], message: str, cli: Cli) -> None:
     assert message in answer.err
 
 
-def test_a_file_that_has_no_presets_is_refused(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "presets.json").write_text('[{"method": "er"}]')
+LACKING = {"method": "er", "benchmark": "split-mnist", "scenario": "class", "augment": False, "chosen": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Expecting value"),
+        ("{}", "expected a list of presets, got dict"),
+        ('[{"method": "er"}]', "missing 5 required positional arguments"),
+        (json.dumps([LACKING | {"hyperparameters": {}}]), "er lacks lr"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": -1.0}}]), "lr=-1"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "method": "erx"}]), "unknown method 'erx'"),
+    ],
+)
+def test_a_file_that_has_no_presets_is_refused(text: str, message: str, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "presets.json").write_text(text)
     answer = cli("tune", "er", "split-mnist", "--write", tmp_path / "presets.json")
     assert answer.code == 2
     assert "cannot be read as a file of presets" in answer.err
+    assert message in answer.err
+    assert (tmp_path / "presets.json").read_text() == text
 
 
 def test_presets_come_back_as_they_were(tmp_path: Path) -> None:

@@ -40,10 +40,20 @@ def find_preset(method: str, benchmark: str, scenario: str, among: Sequence[Pres
 
 def read_presets(path: Path) -> list[Preset]:
     """The presets of a file that has the form of the package's."""
+    from cclfp.methods import get_method  # which knows what hyperparameters there are
+
     try:
-        return [Preset(**preset) for preset in json.loads(path.read_text(encoding="utf-8"))]
+        several = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(several, list):
+            raise InputError(f"expected a list of presets, got {type(several).__name__}")
+        found = [Preset(**preset) for preset in several]
+        for preset in found:
+            hyper = get_method(preset.method).hyper(preset.scenario, **preset.hyperparameters)
+            if missing := dataclasses.asdict(hyper).keys() - preset.hyperparameters.keys():
+                raise InputError(f"{preset.method} lacks {', '.join(sorted(missing))}")
     except (OSError, TypeError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a file of presets: {error}") from error
+    return found
 
 
 def write_presets(several: Sequence[Preset], path: Path) -> None:

@@ -105,8 +105,10 @@ def _print(tuned: Tuned, write: Path | None) -> None:
     preset = tuned.preset
     if tuned.trials:
         _print_trials(tuned)
-    typer.echo(f"chosen: {hyperparameters(preset.hyperparameters | {'augment': preset.augment})}")
+    settings = hyperparameters(preset.hyperparameters | {"augment": preset.augment})
+    typer.echo(f"chosen: {settings}")
     typer.echo(f"how: {preset.chosen}")
+    typer.echo(f"to use it: cclfp run {preset.method} {preset.benchmark} {settings} --scenario {preset.scenario}")
     if write is not None:
         typer.echo(f"written to {write}")
 

@@ -26,7 +26,7 @@ class HALHyper(Hyperparameters):
     gamma: float = setting(0.1, "how strongly an anchor is drawn to its class's mean embedding", low=0)
     beta: float = setting(0.5, "decay of the mean embeddings from batch to batch", low=0, high=1)
     steps: float = setting(100.0, "gradient-ascent steps that learn an anchor (k)", low=0)
-    anchor_lr: float = setting(0.1, "step size of the gradient ascent that learns an anchor", low=0)
+    anchor_lr: float = setting(1.0, "step size of the gradient ascent that learns an anchor", low=0)
 
 
 class HAL(Method):

@@ -89,7 +89,11 @@ class Entry:
     @property
     def chosen(self) -> str:
         """Where its hyperparameters are from."""
-        return "preset" if self.cell.has_preset else "defaults, not tuned"
+        if not self.cell.has_preset:
+            return "defaults, not tuned"
+        if self.cell.settings:
+            return "preset, but for what is left out"
+        return "preset" if self.cell.buffer in (None, 200) else "preset, tuned with memory 200"
 
     @property
     def environments(self) -> list[dict[str, Any]]:
@@ -267,18 +271,17 @@ def _table(name: str, found: dict[Cell, list[Record]]) -> Table:
 
 
 def _is_best(cell: Cell, means: dict[Cell, float | None]) -> bool:
-    """Whether no other of its column (and memory size) is better, by the digits shown; Joint does not compete."""
-    if cell.method == BOUND or means[cell] is None:
-        return False
-    rivals = [
-        round(mean, 2)
+    """Whether none of its column (and memory size) is better, by the digits shown, and all are there; but for Joint."""
+    all_means = [
+        mean
         for other, mean in means.items()
         if (other.benchmark, other.scenario) == (cell.benchmark, cell.scenario)
         and (cell.table != "buffer" or other.buffer == cell.buffer)
         and other.method != BOUND
-        and mean is not None
     ]
-    return len(rivals) > 1 and round(means[cell] or 0.0, 2) == max(rivals)
+    known = [round(mean, 2) for mean in all_means if mean is not None]
+    mean = means[cell]
+    return cell.method != BOUND and mean is not None and len(known) == len(all_means) and round(mean, 2) == max(known)
 
 
 def _value(numbers: Sequence[float | None]) -> Value | None:
@@ -408,7 +411,8 @@ def _ablation(table: Table) -> Chart:
         panels.append(Panel(column_title(column), [variant(row.label) for row in table.rows], series))
     caption = (
         "Which of the three components are there: feature propagation (w), contrastive rehearsal (α), the supervised "
-        "contrastive loss (β). With none of them the method is ER, with the first two CCL-FP."
+        "contrastive loss (β). With none of them the method is ER, with the first two CCL-FP; all have CCL-FP+'s other "
+        "hyperparameters."
     )
     return Chart("ablation", "What each component adds", caption, "dots", "components", "average accuracy (%)", panels)
 

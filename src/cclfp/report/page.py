@@ -355,9 +355,7 @@ def _commands(table: Table, content: Content) -> str:
                 f"<td>{entry.chosen}</td>"
                 f"<td><code>{_breakable(entry.command(content.seeds))}</code></td></tr>"
             )
-    heads = "".join(
-        f'<th scope="col">{text}</th>' for text in ("number", "ours", "environment", "hyperparameters", "command")
-    )
+    heads = "".join(f'<th scope="col">{text}</th>' for text in ("number", "ours", "environment", "settings", "command"))
     return (
         f'<details open><summary>{escape(table.title)}</summary><div class="scroll"><table class="plain commands">'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from cclfp.metrics import plus_minus, signed
 from cclfp.report.content import Content, Entry, Row, Table, column_title, title_of, variant
-from cclfp.study import COMPONENTS, effects
+from cclfp.study import COMPONENTS, Change, effects
 
 PER_LATEX_TABLE = 5  # columns side by side, as in the paper
 NAMES = {
@@ -52,11 +52,15 @@ def explanation(
     own = all(entry.cell.published.std is None for entry in table.entries)
     whose = "of our own standard deviations (the paper gives none)" if own else "published standard deviations"
     count = len(content.seeds)
+    tuned = {
+        "buffer": " Hyperparameters are those tuned with a memory of 200.",
+        "ablation": " All rows have CCL-FP+'s hyperparameters, and 0 for what is not there; none was tuned by itself.",
+    }
     best = {"accuracy": ", Joint aside, which trains on all tasks at once", "buffer": " for each size of the memory"}
     return (
         f"Mean ± standard deviation (%) over {count} seed{'s' * (count != 1)}, {papers}. "
         f"{marks}: ours lies more than two {whose} above or below. "
-        f"The best of a column is in bold{best.get(table.name, '')}."
+        f"The best of a column that is whole is in bold{best.get(table.name, '')}.{tuned.get(table.name, '')}"
     )
 
 
@@ -66,24 +70,28 @@ def worth(table: Table) -> list[str]:
         return []
     said = [
         "How the average accuracy (%) changes when one component alone is taken out of CCL-FP+, and when it alone is "
-        "added to ER, over the seeds that both have; the paper's numbers in brackets. "
-        "The component that is missed most matters most."
+        "added to none, all else as CCL-FP+ has it: mean ± standard deviation over the seeds that both have, the "
+        "paper's in brackets. The component that is missed most matters most."
     ]
     for i, column in enumerate(table.columns):
         entries = {row.label: entry for row in table.rows if (entry := row.entries[i]) is not None}
         ours = effects({label: {r["seed"]: r["average_accuracy"] for r in e.records} for label, e in entries.items()})
         papers = effects({label: {0: e.cell.published.mean} for label, e in entries.items()})
-        without = [f"without {c} {_change(ours.without[c])} ({signed(papers.without[c])})" for c in COMPONENTS]
-        alone = [f"{c} alone {_change(ours.alone[c])} ({signed(papers.alone[c])})" for c in COMPONENTS]
-        most = "what matters most is not known yet" if ours.most is None else f"{NAMES[ours.most]} matters most"
+        without = [f"without {c} {_change(ours.without[c])} ({_change(papers.without[c])})" for c in COMPONENTS]
+        alone = [f"{c} alone {_change(ours.alone[c])} ({_change(papers.alone[c])})" for c in COMPONENTS]
+        known = all(change is not None for change in ours.without.values())
+        unknown = "none is missed" if known else "what matters most is not known yet"
+        most = unknown if ours.most is None else f"{NAMES[ours.most]} matters most"
         assert papers.most is not None  # the paper has all numbers
         same = "as in the paper" if ours.most == papers.most else f"in the paper {NAMES[papers.most]}"
         said.append(f"{column_title(column)}: {', '.join(without)}; {', '.join(alone)}; {most}, {same}.")
     return said
 
 
-def _change(value: float | None) -> str:
-    return "missing" if value is None else signed(value)
+def _change(change: Change | None) -> str:
+    if change is None:
+        return "missing"
+    return signed(change.mean) + ("" if change.std is None else f" ± {change.std:.2f}")
 
 
 def tally(counts: dict[str, int]) -> str:
@@ -124,7 +132,7 @@ def comma_separated(table: Table, content: Content) -> str:
     text = io.StringIO()
     head = "table,row,method,benchmark,scenario,buffer,mean,std,seeds,published_mean,published_std,difference,verdict"
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*head.split(","), "best", "accuracies", "hyperparameters", "command"])
+    writer.writerow([*head.split(","), "best", "accuracies", "chosen", "command"])
     for entry in table.entries:
         cell, comparison = entry.cell, entry.comparison
         numbers = [comparison.mean, comparison.std, comparison.n, *cell.published, comparison.difference]

@@ -1,6 +1,6 @@
 """The paper's evaluation as data: its tables and figures, the numbers it published, and ours beside them."""
 
-from cclfp.study.comparison import COMPONENTS, Comparison, Effects, compare, effects, gather
+from cclfp.study.comparison import Change, Comparison, Effects, compare, effects, gather
 from cclfp.study.figures import (
     TIMING_SEED,
     Figure,
@@ -11,7 +11,7 @@ from cclfp.study.figures import (
     gather_timings,
     run_time_cells,
 )
-from cclfp.study.tables import TABLES, VARIANTS, Cell, Published, cells, columns, published, rows
+from cclfp.study.tables import COMPONENTS, TABLES, VARIANTS, Cell, Published, cells, columns, published, rows
 
 __all__ = [
     "COMPONENTS",
@@ -19,6 +19,7 @@ __all__ = [
     "TIMING_SEED",
     "VARIANTS",
     "Cell",
+    "Change",
     "Comparison",
     "Effects",
     "Figure",

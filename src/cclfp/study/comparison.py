@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from cclfp import metrics
 from cclfp.store import Record, Store
-from cclfp.study.tables import Cell
+from cclfp.study.tables import COMPONENTS, Cell
 
 WITHIN = 2  # standard deviations
 ROUNDING = 1e-9
-COMPONENTS = ("w", "α", "β")  # of CCL-FP+, as the ablation's rows name them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +52,13 @@ def gather(cells: Iterable[Cell], store: Store, seeds: Sequence[int] = range(5))
     return found
 
 
+class Change(NamedTuple):
+    """Of average accuracy, from one row to another: mean and standard deviation over the seeds that both have."""
+
+    mean: float
+    std: float | None
+
+
 @dataclasses.dataclass(frozen=True)
 class Effects:
     """What each component of CCL-FP+ is worth in a column of the ablation; None where a number is missing.
@@ -60,30 +67,33 @@ class Effects:
     added to none.
     """
 
-    without: dict[str, float | None]
-    alone: dict[str, float | None]
+    without: dict[str, Change | None]
+    alone: dict[str, Change | None]
 
     @property
     def most(self) -> str | None:
-        """The component that is missed most where it alone is taken out; None until all three are known."""
-        known = {component: change for component, change in self.without.items() if change is not None}
-        return min(known, key=lambda component: known[component]) if len(known) == len(COMPONENTS) else None
+        """The component that is missed most when it alone is taken out; None if one is not known, or none is missed."""
+        known = {component: change.mean for component, change in self.without.items() if change is not None}
+        if len(known) < len(COMPONENTS) or min(known.values()) >= 0:
+            return None
+        return min(known, key=lambda component: known[component])
 
 
 def effects(accuracies: Mapping[str, Mapping[int, float]]) -> Effects:
-    """From a column's average accuracies, by row and seed; two rows are compared over the seeds that both have.
+    """From a column's average accuracies, by row and seed.
 
     >>> column = {"none": 70.0, "w": 75.0, "α, β": 72.0, "w, β": 79.0, "w, α": 80.5, "w, α, β": 80.0}
-    >>> found = effects({row: {0: accuracy} for row, accuracy in column.items()})
-    >>> found.without, found.most
-    ({'w': -8.0, 'α': -1.0, 'β': 0.5}, 'w')
+    >>> found = effects({row: {0: accuracy, 1: accuracy + 1} for row, accuracy in column.items()})
+    >>> found.without["w"], found.most
+    (Change(mean=-8.0, std=0.0), 'w')
     >>> found.alone
-    {'w': 5.0, 'α': None, 'β': None}
+    {'w': Change(mean=5.0, std=0.0), 'α': None, 'β': None}
     """
 
-    def change(before: str, after: str) -> float | None:
+    def change(before: str, after: str) -> Change | None:
         a, b = accuracies.get(before, {}), accuracies.get(after, {})
-        return metrics.mean_std([b[seed] - a[seed] for seed in a if seed in b])["mean"]
+        found = metrics.mean_std([b[seed] - a[seed] for seed in a if seed in b])
+        return None if found["mean"] is None else Change(found["mean"], found["std"])
 
     others = {component: ", ".join(c for c in COMPONENTS if c != component) for component in COMPONENTS}
     return Effects(

@@ -13,11 +13,11 @@ GRIDS: dict[str, Grid] = {
     "si": {"lr": _LR, "c": [0.3, 1.0, 3.0], "xi": [0.01, 0.1]},
     "lwf": {"lr": _LR, "lambda_o": [0.3, 1.0, 3.0]},
     "er": {"lr": _LR},
-    "gem": {"lr": [0.003, 0.01, 0.03, 0.1], "gamma": [0.5, 1.0]},  # its best are smaller than the others'
+    "gem": {"lr": [0.003, 0.01, 0.03, 0.1], "gamma": [0.5, 1.0]},  # on Split MNIST, class, the smallest is best
     "a-gem": {"lr": _LR},
-    "icarl": {"lr": [0.03, 0.1, 0.3, 1.0]},  # and its best larger
+    "icarl": {"lr": [0.03, 0.1, 0.3, 1.0]},
     "fdr": {"lr": _LR, "alpha": [0.3, 1.0, 3.0]},
-    "hal": {"lr": [0.01, 0.03, 0.1], "lam": [0.03, 0.1, 0.3], "anchor_lr": [1.0]},  # lam lr^3 above 1e-4 diverges
+    "hal": {"lr": [0.01, 0.03, 0.1], "lam": [0.03, 0.1, 0.3]},  # lam lr^3 above 1e-4 diverges
     "ccl-fp": {"lr": [0.03, 0.1, 0.3], "w": _W, "alpha": _WEIGHTS},
     "ccl-fp+": {"lr": [0.03, 0.1, 0.3], "w": _W, "alpha": _WEIGHTS, "beta": _WEIGHTS},
 }

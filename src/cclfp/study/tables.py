@@ -33,19 +33,11 @@ LABELS = {
     "ccl-fp": "CCL-FP",
     "ccl-fp+": "CCL-FP+",
 }
-# The ablation's rows, named by the components that are there: propagation w, L_cl α, L_scl β. With none of them CCL-FP+
-# is ER, without β it is CCL-FP, and the paper prints the numbers it has for these; so those rows are the methods
-# themselves, with presets of their own. The others are CCL-FP+ with its preset and the missing components' weight at 0.
-VARIANTS: dict[str, tuple[str, dict[str, float]]] = {
-    "none": ("er", {}),
-    "w": ("ccl-fp+", {"alpha": 0.0, "beta": 0.0}),
-    "α": ("ccl-fp+", {"w": 0.0, "beta": 0.0}),
-    "β": ("ccl-fp+", {"w": 0.0, "alpha": 0.0}),
-    "w, α": ("ccl-fp", {}),
-    "w, β": ("ccl-fp+", {"alpha": 0.0}),
-    "α, β": ("ccl-fp+", {"w": 0.0}),
-    "w, α, β": ("ccl-fp+", {}),
-}
+# The ablation's components, as its rows name them: propagation w, L_cl α, L_scl β. All rows are CCL-FP+ with its preset
+# and the weights of the missing components at 0, so that nothing else differs. With none of them it is ER, without β it
+# is CCL-FP; for these the paper prints the numbers it has for the methods.
+COMPONENTS = {"w": "w", "α": "alpha", "β": "beta"}
+VARIANTS = ("none", "w", "α", "β", "w, α", "w, β", "α, β", "w, α, β")
 COLUMNS = {
     "accuracy": [
         ("split-mnist", "class"),
@@ -128,7 +120,7 @@ def _cells() -> dict[str, list[Cell]]:
     for cell in found:
         by_table[cell.table].append(cell)
     for table, several in by_table.items():
-        labels = list(VARIANTS) if table == "ablation" else list(LABELS.values())
+        labels = VARIANTS if table == "ablation" else tuple(LABELS.values())
         several.sort(
             key=lambda c: (
                 c.buffer or 0 if c.table == "buffer" else 0,
@@ -142,9 +134,8 @@ def _cells() -> dict[str, list[Cell]]:
 def _cell(row: dict[str, str]) -> Cell:
     method, label, settings = row["method"], LABELS[row["method"]], dict[str, float]()
     if row["table"] == "ablation":
-        there = [name for name, column in (("w", "w"), ("α", "alpha"), ("β", "beta")) if row[column] == "1"]
-        label = ", ".join(there) or "none"
-        method, settings = VARIANTS[label]
+        label = ", ".join(component for component, name in COMPONENTS.items() if row[name] == "1") or "none"
+        method, settings = "ccl-fp+", {name: 0.0 for name in COMPONENTS.values() if row[name] != "1"}
     return Cell(
         table=row["table"],
         row=label,

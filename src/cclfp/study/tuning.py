@@ -243,7 +243,8 @@ def _provenance(
     text = "by cclfp tune"
     if trials:
         used = list(map(str, seeds[: len(trials[0].scores)]))
-        text += f" on held-out training data, seed{'s' if len(used) > 1 else ''} {' and '.join(used)} "
+        several = f"{', '.join(used[:-1])} and {used[-1]}" if len(used) > 1 else used[0]
+        text += f" on held-out training data, seed{'s' if len(used) > 1 else ''} {several} "
         text += f"({trials[0].mean:.2f} %): {', '.join(searched)}"
         text += ", one after the other" if len(grids) > 1 else ""
     text += f"; not searched for want of time: {' '.join(left)}" if left else ""

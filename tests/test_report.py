@@ -467,7 +467,7 @@ def test_a_gap_in_a_curve_is_a_gap(tmp_path: Path) -> None:
     chart = collect(store, [0]).charts[3]
     panel = chart.panels[-1]
     assert [value is None for value in panel.series[2].values] == [False, True, False, False]
-    assert chart.notes(panel) == ["missing: ER-Res., HAL (500), CCL-FP+"]
+    assert chart.notes(panel) == ["missing: ER-Res.; HAL (500); CCL-FP+"]
     (curve,) = re.findall(
         r'<path class="curve k-hal" [^>]*data-series="HAL" d="([^"]*)"',
         "".join(part for part in figure(chart).split("<g ") if "Rotated MNIST" in part or "curve k-hal" in part),

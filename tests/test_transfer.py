@@ -246,6 +246,8 @@ CHANGES: dict[str, tuple[Callable[[Record], object], str]] = {
         lambda r: r["environment"].update(engine="eager; rm x"),
         'engine is "eager; rm x": expected one',
     ),
+    "a number as a name": (lambda r: r["environment"].update(device_name=5), "device_name is 5: expected text"),
+    "truth as a number": (lambda r: r["environment"].update(threads=True), "threads is true: expected a whole number"),
     "list": (lambda r: r["environment"].update(device=["cpu"]), 'device is ["cpu"]: expected one of cpu, cuda'),
     "half a letter": (lambda r: r["environment"].update(platform="\ud800"), "surrogates not allowed"),
     "missing": (lambda r: r.pop("seed"), "not a run record: it has no seed"),

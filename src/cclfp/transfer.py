@@ -100,6 +100,11 @@ def check(record: Any) -> Record:
         value = record["environment"].get(name)
         if value is not None and value not in known:
             raise InputError(f"its environment's {name} is {json.dumps(value)}: expected one of {', '.join(known)}")
+    for name, value in record["environment"].items():
+        kind = int if name in ("threads", "together") else str
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            expected = "a whole number" if kind is int else "text"
+            raise InputError(f"its environment's {name} is {json.dumps(value)}: expected {expected}")
     _check_accuracies(record)
     configuration = _configuration(record["configuration"])
     for name in ("method", "benchmark", "scenario", "buffer"):

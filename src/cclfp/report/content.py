@@ -182,7 +182,7 @@ class Chart:
             lacking = [stop for stop, value in zip(panel.stops, panel.ours[0].values, strict=True) if value is None]
         else:
             lacking = [name for series in panel.ours if (name := _lacking(series, panel.stops))]
-        return [*notes, f"missing: {', '.join(lacking)}"] if lacking else notes
+        return [*notes, f"missing: {'; '.join(lacking)}"] if lacking else notes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ WIDTH, PLOT = 320.0, 150.0  # of a panel; how high a plot of curves is
 TOP, RIGHT, BOTTOM, LEFT = 28.0, 12.0, 38.0, 50.0
 ROW = 20.0
 CHARACTER = 6.2  # about the width of one at 12 px
-NOTE, NOTE_WIDTH = 14.0, 56  # a line's height, and how many characters fit
+NOTE, NOTE_WIDTH = 14.0, 48  # a line's height, and how many characters fit
 GAP = 16.0
 FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
 

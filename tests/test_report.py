@@ -23,8 +23,8 @@ import pytest
 from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
+from records import made_up
 
-from cclfp import metrics
 from cclfp.configuration import configurations
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
@@ -70,25 +70,8 @@ def made_up_record(cell: Cell, seed: int, environment: dict[str, Any] | None = N
     matrix[-1] = [accuracy + end - sum(last) / tasks for accuracy in last]
     slow = {"hal": 5.0, "gem": 4.0, "ccl-fp+": 2.0, "ccl-fp": 1.7}.get(cell.method, 1.0)
     train, test = slow * (10 + rng.random()), 1 + rng.random()
-    return {
-        "key": configuration.key(seed),
-        "method": configuration.method,
-        "benchmark": configuration.benchmark,
-        "scenario": configuration.scenario,
-        "buffer": configuration.buffer,
-        "seed": seed,
-        "configuration": configuration.to_dict(),
-        "average_accuracy": metrics.average_accuracy(matrix),
-        "forgetting": metrics.forgetting(matrix),
-        "backward_transfer": None,
-        "forward_transfer": None,
-        "accuracy_matrix": matrix,
-        "seconds": train + test,
-        "train_seconds": train,
-        "test_seconds": test,
-        "environment": ENVIRONMENT if environment is None else environment,
-        "finished_at": "2026-01-02T03:04:05+00:00",
-    }
+    made = made_up(configuration, seed, matrix, train, test, **(ENVIRONMENT if environment is None else environment))
+    return made | {"finished_at": "2026-01-02T03:04:05+00:00"}
 
 
 def add_all(store: Store, records: Iterable[Record]) -> None:

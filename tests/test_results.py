@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_transfer import made_up, matrix_of
+from records import made_up
+from test_transfer import matrix_of
 
 from cclfp.errors import InputError
 from cclfp.store import Record, Store

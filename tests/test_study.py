@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Cli
+from records import made_up
 
 from cclfp.configuration import configurations
 from cclfp.engine.environment import device_name
@@ -141,23 +142,7 @@ def test_an_ablation_switches_components_off_and_leaves_the_rest() -> None:
 
 
 def record(cell: Cell, seed: int, accuracy: float, environment: dict[str, Any] | None = None) -> Record:
-    configuration = cell.configuration()
-    return {
-        "key": configuration.key(seed),
-        "method": configuration.method,
-        "benchmark": configuration.benchmark,
-        "scenario": configuration.scenario,
-        "buffer": configuration.buffer,
-        "seed": seed,
-        "configuration": configuration.to_dict(),
-        "average_accuracy": accuracy,
-        "accuracy_matrix": [[None], [accuracy]],
-        "seconds": 2.0,
-        "train_seconds": 1.0,
-        "test_seconds": 1.0,
-        "environment": {} if environment is None else environment,
-        "finished_at": "2026-01-01T00:00:00+00:00",
-    }
+    return made_up(cell.configuration(), seed, [[None], [accuracy]], 1.0, **(environment or {}))
 
 
 def test_gather_finds_what_is_in_the_store(tmp_path: Path) -> None:

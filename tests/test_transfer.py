@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Cli
+from records import made_up
 
 import cclfp
 from cclfp import metrics
@@ -36,29 +37,6 @@ def matrix_of(last: Sequence[float], scenario: str) -> Matrix:
             matrix[t][t] = 45.0
     matrix[-1] = list(last)
     return matrix
-
-
-def made_up(configuration: Configuration, seed: int, matrix: Matrix, **environment: object) -> Record:
-    """A record that agrees with itself."""
-    return {
-        "key": configuration.key(seed),
-        "method": configuration.method,
-        "benchmark": configuration.benchmark,
-        "scenario": configuration.scenario,
-        "buffer": configuration.buffer,
-        "seed": seed,
-        "configuration": configuration.to_dict(),
-        "average_accuracy": metrics.average_accuracy(matrix),
-        "forgetting": metrics.forgetting(matrix),
-        "backward_transfer": metrics.backward_transfer(matrix),
-        "forward_transfer": metrics.forward_transfer(matrix),
-        "accuracy_matrix": matrix,
-        "seconds": 3.0,
-        "train_seconds": 2.0,
-        "test_seconds": 1.0,
-        "environment": environment,
-        "finished_at": "2026-01-01T00:00:00+00:00",
-    }
 
 
 LAST = [70.0, 75.0, 80.0, 85.0, 90.0]

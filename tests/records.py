@@ -1,0 +1,41 @@
+"""Records of runs that never were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cclfp import metrics
+from cclfp.configuration import Configuration
+from cclfp.metrics import Matrix
+from cclfp.store import Record
+
+
+def made_up(
+    configuration: Configuration,
+    seed: int,
+    matrix: Matrix,
+    train: float = 2.0,
+    test: float = 1.0,
+    /,
+    **environment: Any,
+) -> Record:
+    """A record that agrees with itself."""
+    return {
+        "key": configuration.key(seed),
+        "method": configuration.method,
+        "benchmark": configuration.benchmark,
+        "scenario": configuration.scenario,
+        "buffer": configuration.buffer,
+        "seed": seed,
+        "configuration": configuration.to_dict(),
+        "average_accuracy": metrics.average_accuracy(matrix),
+        "forgetting": metrics.forgetting(matrix),
+        "backward_transfer": metrics.backward_transfer(matrix),
+        "forward_transfer": metrics.forward_transfer(matrix),
+        "accuracy_matrix": matrix,
+        "seconds": train + test,
+        "train_seconds": train,
+        "test_seconds": test,
+        "environment": environment,
+        "finished_at": "2026-01-01T00:00:00+00:00",
+    }

@@ -11,7 +11,7 @@ from cclfp.store import Record
 
 
 def made_up(
-    configuration: Configuration,
+    configuration: Configuration, seed: int, matrix: Matrix, train: float = 2, test: float = 1, /, **environment: Any
     seed: int,
     matrix: Matrix,
     train: float = 2.0,

@@ -12,12 +12,6 @@ from cclfp.store import Record
 
 def made_up(
     configuration: Configuration, seed: int, matrix: Matrix, train: float = 2, test: float = 1, /, **environment: Any
-    seed: int,
-    matrix: Matrix,
-    train: float = 2.0,
-    test: float = 1.0,
-    /,
-    **environment: Any,
 ) -> Record:
     """A record that agrees with itself."""
     return {

@@ -16,6 +16,7 @@ from cclfp.methods.er import ER
 from cclfp.presets import find_preset, presets
 from cclfp.streams import BENCHMARKS
 from cclfp.study import published
+from cclfp.study.tuning import outdated
 
 
 def test_defaults_come_from_the_preset_and_settings_override_them() -> None:
@@ -191,6 +192,7 @@ def test_presets_were_chosen_by_tune() -> None:
         assert preset.chosen.startswith("by cclfp tune"), preset
         if preset.benchmark.endswith("mnist"):
             assert "on held-out training data, seeds 100 and 101 (" in preset.chosen, preset
+    assert outdated(presets()) == []
 
 
 def test_without_a_preset_the_benchmark_says_what_suits_it() -> None:

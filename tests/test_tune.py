@@ -17,7 +17,7 @@ from cclfp.store import Store
 from cclfp.streams import BENCHMARKS
 from cclfp.study import tuning
 from cclfp.study.grids import CONVOLUTIONAL, GRIDS
-from cclfp.study.tuning import Settings, Trial, successive_halving, tune
+from cclfp.study.tuning import Settings, Trial, outdated, successive_halving, tune
 
 
 class Trainer:
@@ -289,6 +289,8 @@ LACKING = {"method": "er", "benchmark": "split-mnist", "scenario": "class", "aug
         (json.dumps([LACKING | {"hyperparameters": {}}]), "er lacks lr"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": -1.0}}]), "lr=-1"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "method": "erx"}]), "unknown method 'erx'"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "benchmark": "mnis"}]), "unknown benchmark 'mnis'"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "scenario": "domain"}]), "it has: class, task"),
     ],
 )
 def test_a_file_that_has_no_presets_is_refused(text: str, message: str, cli: Cli, tmp_path: Path) -> None:
@@ -298,6 +300,26 @@ def test_a_file_that_has_no_presets_is_refused(text: str, message: str, cli: Cli
     assert "cannot be read as a file of presets" in answer.err
     assert message in answer.err
     assert (tmp_path / "presets.json").read_text() == text
+
+
+def test_presets_that_inherited_what_has_changed_since_are_named(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without this a file of presets quietly keeps a step size that its source no longer has."""
+    Fake(monkeypatch)
+    file = tmp_path / "presets.json"
+    write_presets(_known(), file)
+    for method in ("ccl-fp", "ccl-fp+", "a-gem"):
+        answer = cli("tune", method, "split-cifar10", "--write", file)
+    assert (outdated(read_presets(file)), answer.err) == ([], "")
+    answer = cli("tune", "er", "split-cifar10", "--write", file, "--json")
+    assert read_presets(file)[0].hyperparameters["lr"] != 0.02
+    assert json.loads(answer.out)["preset"]["method"] == "er"
+    assert [line.split(": ")[2] for line in answer.err.splitlines() if line.startswith("warning")] == [
+        f"cclfp tune {method} split-cifar10 --scenario class" for method in ("ccl-fp", "ccl-fp+", "a-gem")
+    ]
+    other = dataclasses.replace(read_presets(file)[0], benchmark="split-mnist")
+    assert outdated([other, dataclasses.replace(other, method="a-gem", hyperparameters={"lr": 1.0})]) == []
 
 
 def test_presets_come_back_as_they_were(tmp_path: Path) -> None:

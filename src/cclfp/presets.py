@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from cclfp.errors import InputError
+from cclfp.errors import InputError, unknown
 from cclfp.files import write_atomic
 
 
@@ -41,6 +41,7 @@ def find_preset(method: str, benchmark: str, scenario: str, among: Sequence[Pres
 def read_presets(path: Path) -> list[Preset]:
     """The presets of a file that has the form of the package's."""
     from cclfp.methods import get_method  # which knows what hyperparameters there are
+    from cclfp.streams import BENCHMARKS
 
     try:
         several = json.loads(path.read_text(encoding="utf-8"))
@@ -48,6 +49,9 @@ def read_presets(path: Path) -> list[Preset]:
             raise InputError(f"expected a list of presets, got {type(several).__name__}")
         found = [Preset(**preset) for preset in several]
         for preset in found:
+            if preset.benchmark not in BENCHMARKS:
+                raise unknown("benchmark", preset.benchmark, BENCHMARKS)
+            BENCHMARKS[preset.benchmark].check(preset.scenario)
             hyper = get_method(preset.method).hyper(preset.scenario, **preset.hyperparameters)
             if missing := dataclasses.asdict(hyper).keys() - preset.hyperparameters.keys():
                 raise InputError(f"{preset.method} lacks {', '.join(sorted(missing))}")

@@ -71,7 +71,7 @@ def tune(
     """
     from cclfp.cli.progress import progress
     from cclfp.presets import presets, read_presets, with_preset, write_presets
-    from cclfp.study.tuning import tune
+    from cclfp.study.tuning import outdated, tune
 
     known = read_presets(write) if write is not None and write.exists() else None
     try:
@@ -93,7 +93,11 @@ def tune(
         typer.echo("stopped: what is finished is stored, and the same command goes on", err=True)
         raise typer.Exit(130) from stop
     if write is not None:
-        write_presets(with_preset(known or [], tuned.preset), write)
+        changed = with_preset(known or [], tuned.preset)
+        write_presets(changed, write)
+        for preset in outdated(changed):
+            again = f"cclfp tune {preset.method} {preset.benchmark} --scenario {preset.scenario}"
+            typer.echo(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
     if json:
         trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]
         print_json({"preset": dataclasses.asdict(tuned.preset), "trials": trials})

@@ -122,6 +122,26 @@ def tune(
     return Tuned(Preset(method, benchmark, scenario, c.hyperparameters, c.augment, text), order)
 
 
+def outdated(known: Sequence[Preset]) -> list[Preset]:
+    """Those on the convolutional streams that inherited other settings than the presets they come from have now.
+
+    >>> from cclfp.presets import presets
+    >>> outdated(presets())
+    []
+    """
+
+    def is_outdated(preset: Preset) -> bool:
+        if BENCHMARKS[preset.benchmark].backbone == "mlp":
+            return False
+        for other, names in inherits(preset.method).items():
+            source = find_preset(other, preset.benchmark, preset.scenario, known)
+            if source is not None and _settings(source, names) != _settings(preset, names):
+                return True
+        return False
+
+    return [preset for preset in known if is_outdated(preset)]
+
+
 def successive_halving(
     candidates: Sequence[Settings],
     seeds: Sequence[int],
@@ -192,10 +212,14 @@ def _plan(
         if preset is None:
             text = f"{method} inherits {' and '.join(names)} from {other} on {benchmark} ({scenario})"
             raise InputError(f"{text}: tune {other} there first")
-        settings: Settings = preset.hyperparameters | {"augment": preset.augment}
-        inherited[other] = {name: settings[name] for name in names}
+        inherited[other] = _settings(preset, names)
     taken = {name for settings in inherited.values() for name in settings}
     return inherited, [{name: values} for name, values in grid.items() if name not in taken]
+
+
+def _settings(preset: Preset, names: Sequence[str]) -> Settings:
+    settings: Settings = preset.hyperparameters | {"augment": preset.augment}
+    return {name: settings[name] for name in names}
 
 
 class _Search:

@@ -29,10 +29,11 @@ from cclfp.study.tables import LABELS
 from cclfp.transfer import import_runs, read
 
 RESULTS = Path(__file__).parent
+EARLIER = RESULTS / "earlier"  # runs with settings that are no longer a preset's
 SEEDS = range(5)
 DATASETS = tuple(dict.fromkeys(benchmark.dataset for benchmark in BENCHMARKS.values()))  # a file of records for each
 VERDICTS = {"within": "within", "above": "above", "below": "below", "unjudged": "too few seeds", "missing": "missing"}
-REMARKS = ("head", "below", "above", "accuracy", "buffer", "ablation", "missing", "runs")
+REMARKS = ("head", "below", "above", "accuracy", "buffer", "ablation", "missing", "settings", "runs")
 # What a published record may say of where it was made: no name and no path of a machine.
 ENVIRONMENT = {"device", "device_name", "platform", "engine", "precision", "threads", "together"}
 ENVIRONMENT |= {"cclfp", "torch", "commit", "source"}
@@ -187,6 +188,23 @@ def missing(content: Content) -> list[str]:
     return [f"Numbers without runs: {', '.join(counts)}.", *listed]
 
 
+def earlier(files: Sequence[Path], accuracy: Table) -> list[str]:
+    """What runs with settings that are no longer a preset's gave, beside the table's numbers."""
+    before: dict[tuple[str, str, str], list[float]] = {}
+    for path in sorted(files):
+        for _, record in read(path):
+            place = (record["benchmark"], record["scenario"], LABELS[record["method"]])
+            before.setdefault(place, []).append(record["average_accuracy"])
+    rows = []
+    for entry in accuracy.entries:
+        if (found := before.get((entry.cell.benchmark, entry.cell.scenario, entry.cell.row))) is not None:
+            old, now = mean_std(found), entry.comparison
+            title = column_title((entry.cell.benchmark, entry.cell.scenario))
+            numbers = [plus_minus(old["mean"], old["std"]), plus_minus(now.mean, now.std)]
+            rows.append([title, entry.cell.row, *numbers, plus_minus(*entry.cell.published)])
+    return [table(["column", "row", ">earlier settings", ">now", ">paper"], rows)] if rows else []
+
+
 def how(results: Results) -> list[str]:
     """Where the runs were made, a line for each kind of device, engine and precision in a file."""
     groups: dict[tuple[str, ...], list[Record]] = {}
@@ -247,7 +265,7 @@ def remarks(path: Path) -> dict[str, str]:
     return {name: found.get(name, "") for name in REMARKS}
 
 
-def document(files: Sequence[Path], said: dict[str, str]) -> str:
+def document(files: Sequence[Path], said: dict[str, str], old: Sequence[Path] = ()) -> str:
     results = Results(files)
     content = results.content
     below = [entry for entry in content.entries if entry.verdict == "below"]
@@ -271,11 +289,14 @@ def document(files: Sequence[Path], said: dict[str, str]) -> str:
         "## Missing",
         *missing(content),
         said["missing"],
+        "## How the settings were chosen",
+        said["settings"],
+        *earlier(old, next(one for one in content.tables if one.name == "accuracy")),
         "## How the runs were made",
         *how(results),
         said["runs"],
-        "Every record has its hyperparameters, accuracies, times and versions. These commands make them, each training "
-        "what its store has not:",
+        "Every record has its hyperparameters, accuracies, times and versions. These commands make them, and train "
+        "what is missing of their benchmarks too (where there is no preset, with the method's defaults):",
         commands(results),
         "`cclfp import-runs results/*.jsonl --store reference.sqlite` makes a store of them, for `cclfp report` and "
         "`cclfp runs`. In a store with runs of your own it is refused where the same run was made twice.",
@@ -289,8 +310,9 @@ def main() -> None:
     parser.add_argument("--to", type=Path, default=RESULTS.parent / "RESULTS.md", help="the file to write")
     arguments = parser.parse_args()
     files = arguments.files or sorted(RESULTS.glob("*.jsonl"))
+    old = [] if arguments.files else sorted(EARLIER.glob("*.jsonl"))
     try:
-        text = document(files, remarks(RESULTS / "remarks.md"))
+        text = document(files, remarks(RESULTS / "remarks.md"), old)
     except InputError as error:
         parser.error(str(error))
     write_atomic(arguments.to, lambda file: file.write(text.encode()))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ import pytest
 from records import made_up
 from test_transfer import matrix_of
 
+from cclfp.engine.job import Job, JobReport
 from cclfp.errors import InputError
+from cclfp.presets import presets
 from cclfp.store import Record, Store
 from cclfp.streams import BENCHMARKS
-from cclfp.study import TABLES, Cell, cells
+from cclfp.study import TABLES, Cell, cells, tuning
+from cclfp.study.tuning import tune
 from cclfp.transfer import export, import_runs
 
 REPOSITORY = Path(__file__).parents[1]
@@ -54,7 +58,7 @@ NOTHING_SAID = dict.fromkeys(render.REMARKS, "")
 
 def test_results_is_what_the_records_make() -> None:
     said = render.remarks(REPOSITORY / "results" / "remarks.md")
-    made = render.document(FILES, said)
+    made = render.document(FILES, said, sorted(render.EARLIER.glob("*.jsonl")))
     assert (REPOSITORY / "RESULTS.md").read_text(encoding="utf-8") == made, "make results writes it anew"
 
 
@@ -68,12 +72,54 @@ def test_every_record_passes_and_belongs_to_a_number(tmp_path: Path) -> None:
         assert {BENCHMARKS[record["benchmark"]].dataset for record in records} == {file.removesuffix(".jsonl")}
 
 
+def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = sorted((REPOSITORY / "results" / "tuning").glob("*.jsonl"))
+    store = Store(tmp_path / "runs.sqlite")
+    import_runs(files, store)
+    for file in [*files, *render.EARLIER.glob("*.jsonl")]:
+        for place, record in render.read(file):
+            render.check_public(place, record)
+            assert record["configuration"]["validation"] == (file in files)
+
+    def stored(jobs: Sequence[Job], report: JobReport) -> list[Record]:
+        found = [record for job in jobs if (record := store.find(job.key)) is not None]
+        if len(found) < len(jobs):
+            raise LookupError
+        return found
+
+    monkeypatch.setattr(tuning, "do_jobs", stored)
+    without = []
+    for preset in presets():
+        halving = re.search(r"successive halving in (\S+) min", preset.chosen)
+        budget = float(halving.group(1)) if halving else None
+        try:
+            tuned = tune(preset.method, preset.benchmark, preset.scenario, budget=budget, store=store.path)
+        except LookupError:
+            without.append((preset.method, preset.benchmark, preset.scenario))
+        else:
+            assert tuned.preset == preset
+    assert without == [("ccl-fp+", "split-cifar100", "class")]  # they were lost with the machine that made them
+
+
 def test_every_mnist_number_has_its_five_seeds_once_there_are_records() -> None:
     seeds = [0, 1, 2, 3, 4] if REPOSITORY / "results" / "mnist.jsonl" in FILES else []
     found = [entry for entry in render.Results(FILES).content.entries if render.is_mnist(entry)]
     assert len(found) == 80
     wrong = {entry.cell: [record["seed"] for record in entry.records] for entry in found}
     assert {cell: numbers for cell, numbers in wrong.items() if numbers != seeds} == {}
+
+
+def test_as_the_readme_says_ccl_fp_plus_is_above_er_wherever_classes_are_added() -> None:
+    entries = [e for e in render.Results(FILES).content.tables[0].entries if e.cell.scenario == "class"]
+    er, ours = (
+        {e.cell.benchmark: e.comparison.mean for e in entries if e.cell.row == r} for r in ("ER-Res.", "CCL-FP+")
+    )
+    assert {benchmark for benchmark in er if ours[benchmark] > er[benchmark]} == {
+        "split-mnist",
+        "split-cifar10",
+        "split-cifar100",
+        "split-tiny-imagenet",
+    }
 
 
 # How they are rendered ------------------------------------------------------------------------------------------------

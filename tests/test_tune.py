@@ -287,6 +287,8 @@ LACKING = {"method": "er", "benchmark": "split-mnist", "scenario": "class", "aug
         ("{}", "expected a list of presets, got dict"),
         ('[{"method": "er"}]', "missing 5 required positional arguments"),
         (json.dumps([LACKING | {"hyperparameters": {}}]), "er lacks lr"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "augment": "yes"}]), 'augment is "yes": expected true'),
+        (json.dumps([LACKING | {"hyperparameters": [0.1]}]), "hyperparameters is [0.1]: expected an object"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": -1.0}}]), "lr=-1"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "method": "erx"}]), "unknown method 'erx'"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "benchmark": "mnis"}]), "unknown benchmark 'mnis'"),
@@ -316,8 +318,12 @@ def test_presets_that_inherited_what_has_changed_since_are_named(
     assert read_presets(file)[0].hyperparameters["lr"] != 0.02
     assert json.loads(answer.out)["preset"]["method"] == "er"
     assert [line.split(": ")[2] for line in answer.err.splitlines() if line.startswith("warning")] == [
-        f"cclfp tune {method} split-cifar10 --scenario class" for method in ("ccl-fp", "ccl-fp+", "a-gem")
+        f"cclfp tune {method} split-cifar10 --scenario class --write {file}"
+        for method in ("a-gem", "ccl-fp", "ccl-fp+")
     ]
+    for line in answer.err.splitlines():  # and these commands mend it
+        assert cli(*line.split(": cclfp ")[1].split()).code == 0
+    assert outdated(read_presets(file)) == []
     other = dataclasses.replace(read_presets(file)[0], benchmark="split-mnist")
     assert outdated([other, dataclasses.replace(other, method="a-gem", hyperparameters={"lr": 1.0})]) == []
 

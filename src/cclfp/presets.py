@@ -12,6 +12,8 @@ from pathlib import Path
 from cclfp.errors import InputError, unknown
 from cclfp.files import write_atomic
 
+KINDS: dict[str, tuple[type, str]] = {"hyperparameters": (dict, "an object"), "augment": (bool, "true or false")}
+
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
@@ -49,6 +51,10 @@ def read_presets(path: Path) -> list[Preset]:
             raise InputError(f"expected a list of presets, got {type(several).__name__}")
         found = [Preset(**preset) for preset in several]
         for preset in found:
+            for name, value in dataclasses.asdict(preset).items():
+                kind, expected = KINDS.get(name, (str, "a text"))
+                if not isinstance(value, kind):
+                    raise InputError(f"{name} is {json.dumps(value)}: expected {expected}")
             if preset.benchmark not in BENCHMARKS:
                 raise unknown("benchmark", preset.benchmark, BENCHMARKS)
             BENCHMARKS[preset.benchmark].check(preset.scenario)

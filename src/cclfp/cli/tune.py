@@ -96,7 +96,7 @@ def tune(
         changed = with_preset(known or [], tuned.preset)
         write_presets(changed, write)
         for preset in outdated(changed):
-            again = f"cclfp tune {preset.method} {preset.benchmark} --scenario {preset.scenario}"
+            again = f"cclfp tune {preset.method} {preset.benchmark} --scenario {preset.scenario} --write {write}"
             typer.echo(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
     if json:
         trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]

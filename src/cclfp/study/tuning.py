@@ -125,13 +125,15 @@ def tune(
 def outdated(known: Sequence[Preset]) -> list[Preset]:
     """Those on the convolutional streams that inherited other settings than the presets they come from have now.
 
+    In the order in which to tune them again.
+
     >>> from cclfp.presets import presets
     >>> outdated(presets())
     []
     """
 
     def is_outdated(preset: Preset) -> bool:
-        if BENCHMARKS[preset.benchmark].backbone == "mlp":
+        if preset.method not in GRIDS or BENCHMARKS[preset.benchmark].backbone == "mlp":
             return False
         for other, names in inherits(preset.method).items():
             source = find_preset(other, preset.benchmark, preset.scenario, known)
@@ -139,7 +141,8 @@ def outdated(known: Sequence[Preset]) -> list[Preset]:
                 return True
         return False
 
-    return [preset for preset in known if is_outdated(preset)]
+    order = {method: place for place, method in enumerate(GRIDS)}
+    return sorted(filter(is_outdated, known), key=lambda preset: order[preset.method])
 
 
 def successive_halving(

@@ -257,7 +257,7 @@ def test_markdown(content: Content) -> None:
                     continue
                 c = entry.comparison
                 ours, paper, mark = re.fullmatch(r"(.+?) \((.+?)\) ?([↑↓]?)", text).groups()  # type: ignore[union-attr]
-                assert ours.strip("*") == f"{c.mean:.2f} ± {c.std:.2f}"
+                assert ours.replace("*", "") == f"{c.mean:.2f} ± {c.std:.2f}" + "†" * entry.untuned
                 assert ours.startswith("**") == entry.best
                 assert paper.strip("*").startswith(f"{entry.cell.published.mean:.2f}")
                 assert mark == {"above": "↑", "below": "↓"}.get(entry.verdict, "")
@@ -274,7 +274,9 @@ def test_latex(content: Content) -> None:
         assert len(body) == len(table.columns) // 5
         lines = [line for part in body for line in part.splitlines() if line.endswith(r"\\")]
         assert {line.count("&") for line in lines} == {4 + head}
-        numbers = re.findall(r"\$(?:\\mathbf\{)?(\d+\.\d\d) \\pm (\d+\.\d\d)\}?(?:\\,\{\\(up|down)arrow\})?\$", text)
+        numbers = re.findall(
+            r"\$(?:\\mathbf\{)?(\d+\.\d\d) \\pm (\d+\.\d\d)\}?(?:\^\{\\dagger\})?(?:\\,\{\\(up|down)arrow\})?\$", text
+        )
         halves = [row.entries[start : start + 5] for start in range(0, len(table.columns), 5) for row in table.rows]
         entries = [entry for half in halves for entry in half if entry is not None]
         marks = {"above": "up", "below": "down"}
@@ -393,6 +395,13 @@ def test_what_is_not_tuned_is_told(full: Store, monkeypatch: pytest.MonkeyPatch)
         else:
             assert line["chosen"] == ("preset" if line["buffer"] in ("", "200") else "preset, tuned with memory 200")
     assert len({line["chosen"] for line in lines}) == 4
+    for table in content.tables:
+        marked = sum(entry.cell.method == "er" and entry.cell.scenario == "task" for entry in table.entries)
+        assert marked == {"accuracy": 4, "buffer": 8, "ablation": 0}[table.name]
+        text = markdown(table, content)
+        assert (text.count("†"), text.count("†: with the method's")) == (marked + bool(marked), bool(marked))
+        text = latex(table, content)
+        assert (text.count(r"^{\dagger}"), text.count(r"$\dagger$: with the method's")) == (marked, bool(marked))
 
 
 def test_what_each_component_is_worth_is_said(content: Content, empty: Content, tmp_path: Path) -> None:

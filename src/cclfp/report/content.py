@@ -87,6 +87,11 @@ class Entry:
         return shlex.join(words)
 
     @property
+    def untuned(self) -> bool:
+        """A number of ours that is marked in every table: its hyperparameters are the method's defaults."""
+        return self.comparison.mean is not None and not self.cell.has_preset
+
+    @property
     def chosen(self) -> str:
         """Where its hyperparameters are from."""
         if not self.cell.has_preset:

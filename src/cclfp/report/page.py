@@ -29,7 +29,7 @@ from cclfp.report.content import (
     exact,
     title_of,
 )
-from cclfp.report.tables import explanation, head_of, labels_of, tally, worth
+from cclfp.report.tables import UNTUNED, explanation, head_of, labels_of, tally, worth
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○"}
 VARIABLES = {name: f"var(--{name})" for name in svg.PRINTED}
@@ -185,7 +185,8 @@ def _cell(entry: Entry | None, seeds: int) -> str:
         ours, difference, sortable = "missing", "", ""
     else:
         ours = f"{number(c.mean)}<small> ± {number(c.std)}</small>" if c.std is not None else number(c.mean)
-        ours = _bold(ours, entry.best) + (f'<small class="n">{c.n} of {seeds} seeds</small>' if c.n < seeds else "")
+        ours = _bold(ours, entry.best) + UNTUNED * entry.untuned
+        ours += f'<small class="n">{c.n} of {seeds} seeds</small>' if c.n < seeds else ""
         difference = (
             f'<span class="difference"><span aria-hidden="true">{SYMBOLS[verdict]}</span> {signed(c.difference)}'
             f'<span class="unseen"> {verdict}</span></span>'

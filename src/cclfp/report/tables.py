@@ -19,6 +19,7 @@ NAMES = {
     "β": "the supervised contrastive loss (β)",
 }
 MARKS = {"above": "↑", "below": "↓"}
+UNTUNED = "†"
 LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -31,6 +32,7 @@ LATEX = {
     "−": "$-$",
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
+    "†": r"$\dagger$",
 }
 
 
@@ -56,11 +58,12 @@ def explanation(
         "buffer": " Hyperparameters are those tuned with a memory of 200.",
         "ablation": " All rows have CCL-FP+'s hyperparameters, and 0 for what is not there; none was tuned by itself.",
     }
+    untuned = f" {UNTUNED}: with the method's defaults, not tuned." if any(e.untuned for e in table.entries) else ""
     best = {"accuracy": ", Joint aside, which trains on all tasks at once", "buffer": " for each size of the memory"}
     return (
         f"Mean ± standard deviation (%) over {count} seed{'s' * (count != 1)}, {papers}. "
         f"{marks}: ours lies more than two {whose} above or below. "
-        f"The best of a column that is whole is in bold{best.get(table.name, '')}.{tuned.get(table.name, '')}"
+        f"The best of a column that is whole is in bold{best.get(table.name, '')}.{tuned.get(table.name, '')}{untuned}"
     )
 
 
@@ -121,7 +124,7 @@ def _markdown_cell(entry: Entry | None, seeds: int) -> str:
     ours, paper = "missing", plus_minus(*entry.cell.published)
     if entry.comparison.mean is not None:
         ours = plus_minus(entry.comparison.mean, entry.comparison.std)
-        ours = f"**{ours}**" if entry.best else ours
+        ours = (f"**{ours}**" if entry.best else ours) + UNTUNED * entry.untuned
         ours += f" [{entry.comparison.n} of {seeds} seeds]" if entry.comparison.n < seeds else ""
     paper = f"**{paper}**" if entry.best_published else paper
     return f"{ours} ({paper}) {MARKS.get(entry.verdict, '')}".rstrip()
@@ -201,7 +204,8 @@ def _latex_ours(entry: Entry | None, seeds: int) -> str:
         return r"\textit{missing}"
     count = rf"_{{n={c.n}}}" if c.n < seeds else ""
     mark = {"above": r"\,{\uparrow}", "below": r"\,{\downarrow}"}.get(entry.verdict, "")
-    return f"${_latex_number(c.mean, c.std, entry.best)}{count}{mark}$"
+    dagger = r"^{\dagger}" * entry.untuned
+    return f"${_latex_number(c.mean, c.std, entry.best)}{dagger}{count}{mark}$"
 
 
 def _latex_papers(entry: Entry | None) -> str:

@@ -19,7 +19,7 @@ from cclfp.errors import InputError
 from cclfp.files import write_atomic
 from cclfp.metrics import mean_std, number, plus_minus, signed
 from cclfp.report import Content, collect
-from cclfp.report.content import Entry, Table, column_title, variant
+from cclfp.report.content import Entry, Table, column_title
 from cclfp.report.tables import markdown
 from cclfp.store import Record, Store
 from cclfp.streams import BENCHMARKS
@@ -125,11 +125,6 @@ def is_mnist(entry: Entry) -> bool:
     return BENCHMARKS[entry.cell.benchmark].dataset == "mnist"
 
 
-def row_of(entry: Entry) -> str:
-    cell = entry.cell
-    return {"buffer": f"{cell.row}, memory {cell.buffer}", "ablation": variant(cell.row)}.get(cell.table, cell.row)
-
-
 def ahead(accuracy: Table) -> list[str]:
     """By how much CCL-FP+ is above ER in each class-incremental column."""
     rows = []
@@ -160,7 +155,7 @@ def outside(entries: Iterable[Entry]) -> str:
             [
                 cell.table,
                 column_title((cell.benchmark, cell.scenario)),
-                row_of(entry),
+                entry.name,
                 plus_minus(ours.mean, ours.std),
                 plus_minus(*cell.published),
                 signed(ours.difference),
@@ -180,8 +175,8 @@ def missing(content: Content) -> list[str]:
             entries = [e for e in one.entries if (e.cell.benchmark, e.cell.scenario) == column]
             lacking = [e for e in entries if not e.records]
             some = [e for e in entries if 0 < len(e.records) < len(content.seeds)]
-            named = [row_of(e) for e in lacking] if len(lacking) < len(entries) else ["all"]
-            named += [f"{row_of(e)} ({len(e.records)} of {len(content.seeds)} seeds)" for e in some]
+            named = [e.name for e in lacking] if len(lacking) < len(entries) else ["all"]
+            named += [f"{e.name} ({len(e.records)} of {len(content.seeds)} seeds)" for e in some]
             if lacking or some:
                 rows.append([one.name, column_title(column), f"{len(lacking)} of {len(entries)}", "; ".join(named)])
     listed = [table(["table", "column", ">missing", "which"], rows)] if rows else []

@@ -190,6 +190,7 @@ def test_what_is_missing_is_said_to_be_missing(empty: Content) -> None:
         drawn = figure(chart)
         assert drawn.count("no runs yet") + (drawn.count(">missing<") > 0) >= 1
     assert empty.environments == []
+    assert not any("†" in markdown(table, empty) for table in empty.tables)  # nothing is there to be marked
 
 
 def test_fewer_seeds_than_asked_for_are_told(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from test_report import ENVIRONMENT, add_all, cell_of, full_store, made_up_record
 
+from cclfp import study
 from cclfp.report import write_report
 from cclfp.store import Store
 
@@ -121,8 +122,10 @@ def test_every_cell_is_shown(open_page: Open) -> None:
         assert cells.count() == count
         shown = cells.evaluate_all("cells => cells.filter(c => c.checkVisibility() && c.offsetWidth > 40).length")
         assert shown == count
-        for text in cells.all_inner_texts():
+        texts = cells.all_inner_texts()
+        for text in texts:
             assert re.match(r"[\d.]+ ± [\d.]+†?\n", text), text
+        assert sum("†" in text for text in texts) == sum(not cell.has_preset for cell in study.cells(table))
     page = open_page("few")
     missing = page.locator("td.v-missing .ours")
     assert missing.count() == 214

@@ -324,7 +324,9 @@ def test_presets_that_inherited_what_has_changed_since_are_named(
     for line in answer.err.splitlines():  # and these commands mend it
         assert cli(*line.split(": cclfp ")[1].split()).code == 0
     assert outdated(read_presets(file)) == []
-    other = dataclasses.replace(read_presets(file)[0], benchmark="split-mnist")
+    er = read_presets(file)[0]
+    assert outdated([er, dataclasses.replace(er, method="half.py:Half", hyperparameters={"lr": 1.0})]) == []
+    other = dataclasses.replace(er, benchmark="split-mnist")
     assert outdated([other, dataclasses.replace(other, method="a-gem", hyperparameters={"lr": 1.0})]) == []
 
 

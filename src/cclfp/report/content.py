@@ -63,6 +63,12 @@ class Entry:
     best_published: bool = False
 
     @property
+    def name(self) -> str:
+        """Its row, in words: ``ER-Res., memory 200``."""
+        row, memory = self.cell.row, self.cell.buffer
+        return {"buffer": f"{row}, memory {memory}", "ablation": variant(row)}.get(self.cell.table, row)
+
+    @property
     def verdict(self) -> str:
         """A key of ``VERDICTS``."""
         if self.comparison.mean is None:

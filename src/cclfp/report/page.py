@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from itertools import groupby
@@ -166,11 +166,6 @@ def _group(row: Row) -> str | None:
     )
 
 
-def row_name(table: Table, row: Row) -> str:
-    """``ER-Res., memory 200``."""
-    return ", memory ".join(reversed(labels_of(table, row)))
-
-
 def cell_id(entry: Entry) -> str:
     c = entry.cell
     return "/".join([c.table, c.row, str(c.buffer or ""), c.benchmark, c.scenario])
@@ -206,10 +201,10 @@ def _bold(text: str, best: bool) -> str:
 def _cells(content: Content) -> dict[str, Any]:
     """What the page shows of a cell when asked."""
     found = {}
-    for table, row, entry in _numbered(content):
+    for entry in content.entries:
         c, comparison = entry.cell, entry.comparison
         found[cell_id(entry)] = {
-            "row": row_name(table, row),
+            "row": entry.name,
             "column": f"{title_of(c.benchmark)}, {c.scenario}-incremental",
             "verdict": entry.verdict,
             "mean": comparison.mean,
@@ -231,15 +226,6 @@ def _cells(content: Content) -> dict[str, Any]:
             "finished": max((r["finished_at"] for r in entry.records), default=None),
         }
     return found
-
-
-def _numbered(content: Content) -> Iterator[tuple[Table, Row, Entry]]:
-    """Every number with where it stands."""
-    for table in content.tables:
-        for row in table.rows:
-            for entry in row.entries:
-                if entry is not None:
-                    yield table, row, entry
 
 
 def _settings(entry: Entry) -> dict[str, str]:
@@ -345,17 +331,16 @@ def _provenance(content: Content) -> str:
 
 def _commands(table: Table, content: Content) -> str:
     lines = []
-    for of, row, entry in _numbered(content):
-        if of is table:
-            made = ", ".join(str(content.environments.index(e) + 1) for e in entry.environments)
-            c = entry.comparison
-            lines.append(
-                f'<tr class="v-{entry.verdict}"><th scope="row">{escape(row_name(table, row))} '
-                f"<small>{escape(title_of(entry.cell.benchmark))}, {entry.cell.scenario}</small></th>"
-                f"<td>{'missing' if c.mean is None else plus_minus(c.mean, c.std)}</td><td>{made or '–'}</td>"
-                f"<td>{entry.chosen}</td>"
-                f"<td><code>{_breakable(entry.command(content.seeds))}</code></td></tr>"
-            )
+    for entry in table.entries:
+        made = ", ".join(str(content.environments.index(e) + 1) for e in entry.environments)
+        c = entry.comparison
+        lines.append(
+            f'<tr class="v-{entry.verdict}"><th scope="row">{escape(entry.name)} '
+            f"<small>{escape(title_of(entry.cell.benchmark))}, {entry.cell.scenario}</small></th>"
+            f"<td>{'missing' if c.mean is None else plus_minus(c.mean, c.std)}</td><td>{made or '–'}</td>"
+            f"<td>{entry.chosen}</td>"
+            f"<td><code>{_breakable(entry.command(content.seeds))}</code></td></tr>"
+        )
     heads = "".join(f'<th scope="col">{text}</th>' for text in ("number", "ours", "environment", "settings", "command"))
     return (
         f'<details open><summary>{escape(table.title)}</summary><div class="scroll"><table class="plain commands">'

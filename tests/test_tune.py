@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -309,7 +310,7 @@ def test_presets_that_inherited_what_has_changed_since_are_named(
 ) -> None:
     """Without this a file of presets quietly keeps a step size that its source no longer has."""
     Fake(monkeypatch)
-    file = tmp_path / "presets.json"
+    file = tmp_path / "my presets.json"
     write_presets(_known(), file)
     for method in ("ccl-fp", "ccl-fp+", "a-gem"):
         answer = cli("tune", method, "split-cifar10", "--write", file)
@@ -317,12 +318,13 @@ def test_presets_that_inherited_what_has_changed_since_are_named(
     answer = cli("tune", "er", "split-cifar10", "--write", file, "--json")
     assert read_presets(file)[0].hyperparameters["lr"] != 0.02
     assert json.loads(answer.out)["preset"]["method"] == "er"
-    assert [line.split(": ")[2] for line in answer.err.splitlines() if line.startswith("warning")] == [
-        f"cclfp tune {method} split-cifar10 --scenario class --write {file}"
+    words = [shlex.split(line.split(": ")[2]) for line in answer.err.splitlines() if line.startswith("warning")]
+    assert words == [
+        ["cclfp", "tune", method, "split-cifar10", "--scenario", "class", "--write", str(file)]
         for method in ("a-gem", "ccl-fp", "ccl-fp+")
     ]
-    for line in answer.err.splitlines():  # and these commands mend it
-        assert cli(*line.split(": cclfp ")[1].split()).code == 0
+    for command in words:  # and these mend it
+        assert cli(*command[1:]).code == 0
     assert outdated(read_presets(file)) == []
     er = read_presets(file)[0]
     assert outdated([er, dataclasses.replace(er, method="half.py:Half", hyperparameters={"lr": 1.0})]) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,7 +97,8 @@ def tune(
         changed = with_preset(known or [], tuned.preset)
         write_presets(changed, write)
         for preset in outdated(changed):
-            again = f"cclfp tune {preset.method} {preset.benchmark} --scenario {preset.scenario} --write {write}"
+            words = ["tune", preset.method, preset.benchmark, "--scenario", preset.scenario, "--write", str(write)]
+            again = shlex.join(["cclfp", *words])
             typer.echo(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
     if json:
         trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]

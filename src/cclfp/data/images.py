@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from cclfp.checks import check_whole
-from cclfp.data.cache import is_cached, store
+from cclfp.data.cache import is_cached, store, verify
 from cclfp.data.decode import MOST_PIXELS, Image, TooLarge, decode
 from cclfp.data.npy import Header, Npz, open_npz
-from cclfp.data.own import ABOUT, OwnImages, own_datasets
-from cclfp.data.source import ARRAYS, Arrays, Listener, sha256_of, some, with_progress
+from cclfp.data.own import OwnImages, own_dataset, own_datasets
+from cclfp.data.source import ARRAYS, Arrays, Listener, first_line, sha256_of, some, with_progress
+from cclfp.data.stored import ABOUT
 from cclfp.errors import DataError, InputError
 from cclfp.randomness import generator
 
@@ -87,7 +88,8 @@ def import_images(
         raise InputError(f"--images {given}: expected a folder of class folders, or an .npz file")
     slug = re.sub(r"[^a-z0-9]+", "-", (path.name if path.is_dir() else path.stem).casefold()).strip("-") or "images"
     name = f"{slug}-{found.digest[:8]}"
-    if name in own_datasets() and is_cached(name):
+    is_stored = name in own_datasets() and is_cached(name)
+    if is_stored and _is_intact(name, found.digest, listener):
         listener.say(f"{name}: {path.name} is as it was when it was imported")
         return name
     arrays, classes = found.read()
@@ -105,9 +107,22 @@ def import_images(
         "digest": found.digest,
         **found.facts,
     }
-    store(OwnImages(about), arrays, {ABOUT: about}, replace=False)
+    store(OwnImages(about), arrays, {ABOUT: about}, replace=is_stored)
     listener.say(f"{name}: {found.story(arrays)}")
     return name
+
+
+def _is_intact(name: str, digest: str, listener: Listener) -> bool:
+    """Whether the stored dataset is what was imported from the files with this digest."""
+    try:
+        verify(name)
+        stored = own_dataset(name).about["digest"]
+    except (DataError, KeyError) as error:
+        listener.say(f"{name}: what is stored is damaged, so it is imported again ({first_line(error)})")
+        return False
+    if stored != digest:
+        raise InputError(f"{name} is the name of other images: rename the folder or file, so that its name differs")
+    return True
 
 
 class _Folder:

@@ -256,7 +256,7 @@ class _Npz:
         with open_npz(self.path, ARRAYS) as file:
             self._check(file)
             loaded = {name: file.read(name) for name in ARRAYS}
-            values = {part: loaded[f"{part}_labels"].tolist() for part in PARTS}  # ValueError for what is no character
+        values = {part: loaded[f"{part}_labels"].tolist() for part in PARTS}
         classes = sorted(set(values["train"]) | set(values["test"]))
         _check_count(self.path, len(classes))
         number = {value: c for c, value in enumerate(classes)}

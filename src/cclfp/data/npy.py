@@ -10,6 +10,7 @@ import contextlib
 import math
 import re
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -149,8 +150,13 @@ class Npz:
             file.read(header.offset)
             for start in range(0, len(values), PIECE):
                 wanted = values[start : start + PIECE]
-                wanted[:] = np.frombuffer(file.read(len(wanted)), np.uint8)
+                piece = file.read(len(wanted))
+                if len(piece) < len(wanted):  # the directory of the zip file can promise more than there is
+                    raise EOFError(f"{name} is cut off")
+                wanted[:] = np.frombuffer(piece, np.uint8)
             file.read(1)
+        if header.dtype.kind == "U" and values.view(header.dtype.byteorder + "u4").max(initial=0) > sys.maxunicode:
+            raise InputError(f"{self.path}: {name} has text with numbers that are not characters")
         return header.arrange(values)
 
 

@@ -65,7 +65,7 @@ def _check_tensor(name: str, value: Any, like: Like | Tensor, lengths: dict[str,
         raise DamagedError(f"{name} has values from {value.min()} to {value.max()}, expected {low} to {high}")
 
 
-def check_value(name: str, value: Any, kind: type, low: float | None = None, high: float | None = None) -> None:
+def check_value(name: str, value: Any, kind: type[Any], low: float | None = None, high: float | None = None) -> None:
     """Refuse (DamagedError) a value of another type, bool for int included, or out of range."""
     if type(value) is not kind:
         raise DamagedError(f"{name} is {describe_value(value)}, expected {kind.__name__}")

@@ -184,7 +184,7 @@ def test_checkpoints_are_not_taken_more_often_than_asked(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Path] = []
-    monkeypatch.setattr(job_module, "write_atomic", lambda path, write: written.append(path))
+    monkeypatch.setattr(job_module, "write_tensors", lambda path, state: written.append(path))
     do(make_job(checkpoint_every=3600.0), quiet)
     assert written == []
     do(make_job(fresh=True), quiet)
@@ -266,7 +266,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(
     def full(path: Path, write: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(job_module, "write_atomic", full)
+    monkeypatch.setattr(job_module, "write_tensors", full)
     notes: list[str] = []
     assert do(make_job(), lambda event: notes.append(event.get("text", "")))["average_accuracy"] > 0
     assert "no checkpoint could be written, going on without: no space left" in notes

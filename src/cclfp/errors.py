@@ -14,6 +14,10 @@ class DataError(InputError):
     """A dataset that cannot be had, or is not what was published."""
 
 
+class DamagedError(InputError):
+    """A file that is not as it was written."""
+
+
 class RunError(RuntimeError):
     """A run that failed in its own process, through no mistake of the user's. The command line exits with code 1."""
 

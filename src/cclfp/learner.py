@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,28 @@ from torch.utils._pytree import tree_map
 
 from cclfp._version import __version__
 from cclfp.checks import as_tensor, check_device, check_psi, check_tasks, check_whole, device_of
-from cclfp.errors import InputError
-from cclfp.files import write_atomic
+from cclfp.errors import DamagedError, InputError
+from cclfp.layouts import check_layout, check_value
 from cclfp.memory import Examples, Memory, Replayed
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import Hyperparameters, State
 from cclfp.nets import describe_backbone, linear
-from cclfp.network import Network, Tensors, chunks, copy_all, load_psi_tensors, psi_mode, psi_tensors, twin
+from cclfp.network import (
+    Network,
+    Tensors,
+    check_mode,
+    check_psi_tensors,
+    chunks,
+    copy_all,
+    load_psi_tensors,
+    psi_mode,
+    psi_tensors,
+    twin,
+)
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
+from cclfp.schedules import Schedule
+from cclfp.tensorfiles import write_tensors
 from cclfp.transforms import Augmentation, Transform, describe
 
 Task = int | Sequence[int] | Tensor
@@ -204,8 +217,7 @@ class Learner:
         psi's weights are in it, its code is not: :func:`cclfp.load` takes the module again (backbones of this package
         are rebuilt by themselves), and likewise the transform.
         """
-        state = {"format": FORMAT, "cclfp": __version__, **self.state_dict()}
-        write_atomic(Path(path), lambda file: torch.save(state, file))
+        write_tensors(Path(path), {"format": FORMAT, "cclfp": __version__, **self.state_dict()})
 
     def state_dict(self, *, copies: bool = True) -> dict[str, Any]:
         """What :meth:`save` writes; with ``copies=False`` the memory as rows of its stream, where it has one."""
@@ -236,20 +248,101 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
-        """Take over what :meth:`state_dict` gave; ``pool`` is the stream's examples where the memory is rows of it."""
+        """Take over what :meth:`state_dict` gave; ``pool`` is the stream's examples where the memory is rows of it.
+
+        All is checked, so that what is taken over can be trained. Where it is refused (DamagedError; InputError where
+        psi is another) psi is as it was, and the learner is of no use.
+        """
+        check_psi_tensors(self.psi, state["psi"])
+        self._mode = check_mode(self.psi, state["psi_mode"])
+        self._load_progress(state)
+        self._load_memory(state, pool)
+        self._load_method(state, pool)
         load_psi_tensors(self.psi, state["psi"])
-        self._mode = state["psi_mode"]
-        if state["f"] is not None:
-            weight = state["f"]["weight"]
-            f = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], dtype=weight.dtype)
-            f.load_state_dict(state["f"])
-            self._bind(f.to(self.device))
-        self._state = tree_map(lambda t: t.to(self.device), state["state"])
-        if self.memory is not None:
-            self.memory.load_state_dict(state["memory"], pool)
-        self._classes.load_state_dict(state["classes"])
-        self._like = None if state["like"] is None else (torch.Size(state["like"][0]), state["like"][1])
+
+    def _load_progress(self, state: dict[str, Any]) -> None:
+        """Take over what was seen so far."""
+        for name, kind in (("steps", int), ("tasks_done", int), ("in_task", bool)):
+            check_value(name, state[name], kind, 0, 2**53)
         self.steps, self.tasks_done, self._in_task = state["steps"], state["tasks_done"], state["in_task"]
+        if self.tasks_done + self._in_task > self.steps:
+            raise DamagedError(f"{self.steps} steps are too few for {self.tasks_done} tasks")
+        self._classes.load_state_dict(state["classes"])
+        if self._classes.declared and len(self._classes.classes_of) != self.num_tasks:
+            raise DamagedError(f"{len(self._classes.classes_of)} tasks are declared, expected {self.num_tasks}")
+        self._like = None
+        if state["like"] is not None:
+            shape, dtype = state["like"]
+            check_value("the dtype of like", dtype, torch.dtype)
+            for length in shape:
+                check_value("the shape of like", length, int, 0)
+            self._like = torch.Size(shape), dtype
+        if (state["f"] is None) != (self._like is None) or (self.steps and self._like is None):
+            raise DamagedError(f"f or like is missing after {self.steps} steps")
+
+    def _load_memory(self, state: dict[str, Any], pool: Examples | None) -> None:
+        """Take over the memory, whose examples must be of classes that were seen."""
+        if (self.memory is None) != (state["memory"] is None):
+            raise DamagedError(f"memory is there or missing, unlike that of {self.method_name}")
+        if self.memory is None:
+            return
+        self.memory.load_state_dict(state["memory"], pool)
+        schedule, current = self.memory.schedule, self.memory.current()
+        is_own = type(schedule).place is not Schedule.place  # and may count otherwise
+        if not is_own and self._in_task != (schedule.settled < schedule.seen):
+            raise DamagedError(f"{schedule.seen - schedule.settled} examples passed, but in_task is {self._in_task}")
+        if self.memory.keeps_task and self._in_task != bool(len(current.y)):
+            raise DamagedError(f"memory.current has {len(current.y)} examples, but in_task is {self._in_task}")
+        classes_of = self._classes.classes_of
+        for held in (self.memory.examples(), current):
+            if not len(held.y):
+                continue
+            if (held.x.shape[1:], held.x.dtype) != self._like:
+                raise DamagedError(
+                    f"memory has examples of {held.x.dtype} {tuple(held.x.shape[1:])}, unlike {self._like}"
+                )
+            if int(held.y.max()) >= self.num_classes or int(held.task.max()) >= len(classes_of):
+                raise DamagedError("memory has labels or tasks out of range")
+            if not classes_of[held.task, held.y].all():
+                raise DamagedError("memory has labels that are not of their tasks")
+
+    def _load_method(self, state: dict[str, Any], pool: Examples | None) -> None:
+        """Take over f and the method's state, which must fit psi's features and what the method does."""
+        check_value("state", state["state"], dict)
+        self._state = tree_map(lambda t: t.detach().to(self.device), state["state"])
+        if self._like is None:
+            if self._state:
+                raise DamagedError("state is not empty before the first step")
+            self.f = None
+            return
+        x = self._examples_like(pool)
+        table = self.draw_augmentation(0, len(x))
+        self._features(x, lambda: self.prepare_training(x, table))
+        z = self._features(x, lambda: self.prepare_testing(x))
+        f = nn.utils.skip_init(nn.Linear, z.shape[1], self.num_classes, dtype=z.dtype)
+        check_layout("f", state["f"], dict(f.named_parameters()))
+        f.load_state_dict(state["f"])
+        self._bind(f.to(self.device))
+        with torch.no_grad(), seeded(self.seed, "probe", 0, self.device):
+            layout = self._method.layout(*self._model, self._context(), self._in_task)
+        if layout is not None:
+            check_layout("state", self._state, layout)
+
+    def _examples_like(self, pool: Examples | None) -> Tensor:
+        """A few examples like those observed: real ones where there are any, else made up."""
+        assert self._like is not None
+        shape, dtype = self._like
+        if pool is not None:
+            x = pool.x[:PROBE]
+        elif self.memory is not None and len(self.memory):
+            x = self.memory.examples().x[:PROBE]
+        else:
+            g = generator(self.seed, "probe")
+            made_up = torch.rand(2, *shape, generator=g) if dtype.is_floating_point else torch.ones(2, *shape)
+            x = made_up.to(self.device, dtype)
+        if (x.shape[1:], x.dtype) != self._like:
+            raise DamagedError(f"like is {dtype} {tuple(shape)}, expected {x.dtype} {tuple(x.shape[1:])}")
+        return x
 
     # -- what the engines share with observe ----------------------------------------------------------------------
 
@@ -377,10 +470,15 @@ class Learner:
 
     def _make_f(self, x: Tensor) -> None:
         """Run psi once before anything changes: it tells how many features f takes, and whether x fits."""
-        if self.f is not None:
-            return
+        if self.f is None:
+            z = self._features(x, lambda: self.prepare_testing(x))
+            f = linear(z.shape[1], self.num_classes, generator(self.seed, "classifier"), z.dtype)
+            self._bind(f.to(self.device))
+
+    def _features(self, x: Tensor, prepare: Callable[[], Tensor]) -> Tensor:
+        """psi of raw examples, once they are prepared; InputError where psi does not take them or gives no features."""
         with torch.no_grad(), seeded(self.seed, "probe", 0, self.device):
-            prepared = self._prepare(x, self.predict_transform)
+            prepared = prepare()
         try:
             with torch.no_grad():
                 z = twin(self.psi).eval()(prepared)
@@ -392,8 +490,7 @@ class Learner:
             raise InputError(
                 f"psi must map {len(x)} examples to float32 or float64 of shape ({len(x)}, features), not {got}"
             )
-        f = linear(z.shape[1], self.num_classes, generator(self.seed, "classifier"), z.dtype)
-        self._bind(f.to(self.device))
+        return z
 
     def _bind(self, f: nn.Linear) -> None:
         self.f = f

@@ -26,14 +26,17 @@ from cclfp.engine.environment import code, commit, device_name, pick_device
 from cclfp.engine.precision import autocast_of, computing_in, pick_precision
 from cclfp.engine.replica import Replica
 from cclfp.engine.stack import is_normalised
-from cclfp.errors import InputError
-from cclfp.files import write_atomic
+from cclfp.errors import DamagedError, InputError
+from cclfp.layouts import check_value
 from cclfp.learner import make
-from cclfp.loading import DAMAGED, read_tensors
+from cclfp.loading import DAMAGED
 from cclfp.store import Record, Store
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
+from cclfp.tensorfiles import read_tensors, write_tensors
 
 FORMAT = "cclfp checkpoint 1"
+DAMAGED_SUFFIX = ".damaged"  # of the last damaged checkpoint of a run, beside the others
+MOST_THREADS = 4096  # that a checkpoint can ask for
 PROBED = 10  # steps that tell how long the eager engine would take
 GRAPH_SECONDS = 3.0  # that it would have to take for a CUDA graph to pay
 COMPILER_SECONDS = {"cold": 10.0, "warm": 5.0}  # that the compiler takes, where it has not or has compiled the same
@@ -113,7 +116,7 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
         for number, job in enumerate(jobs):
             if (record := finished(job, store)) is not None:
                 records[number] = record
-                _remove_checkpoint(checkpoint_path(job, store))
+                _remove_checkpoint(checkpoint_path(job, store), said[number])
                 said[number]({"event": "done", "record": record})
             else:
                 started[number] = _start(job, checkpoint_path(job, store), streams, said[number])
@@ -131,7 +134,7 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
                     said[number]({"event": "note", "text": text})
                 if (path := jobs[number].save) is not None:
                     _save(replica, path)
-                _remove_checkpoint(checkpoint_path(jobs[number], store))
+                _remove_checkpoint(checkpoint_path(jobs[number], store), said[number])
                 said[number]({"event": "done", "record": records[number]})
     return [records[number] for number in range(len(jobs))]
 
@@ -200,10 +203,16 @@ def clean_up(job: Job, store: Store) -> None:
             _remove_checkpoint(checkpoint)
 
 
-def _remove_checkpoint(checkpoint: Path) -> None:
-    """Remove a checkpoint, half-written ones and the lock file: who waits on it looks into the store next."""
+def _remove_checkpoint(checkpoint: Path, report: Report | None = None) -> None:
+    """Remove a checkpoint, half-written ones and the lock file: who waits on it looks into the store next.
+
+    A damaged one stays, and the report says where.
+    """
     for path in [*checkpoint.parent.glob(f".{checkpoint.name}.*"), checkpoint, checkpoint.with_suffix(".lock")]:
         path.unlink(missing_ok=True)
+    if report is not None and (kept := checkpoint.with_suffix(DAMAGED_SUFFIX)).exists():
+        text = f"a damaged checkpoint of this run is kept for inspection as {kept}: delete it when it is not needed"
+        report({"event": "note", "text": text})
 
 
 def _save(replica: Replica, path: Path) -> None:
@@ -218,7 +227,11 @@ def _start(job: Job, checkpoint: Path, streams: Streams, report: Report) -> tupl
     if checkpoint.exists():
         try:
             return _resume(job, checkpoint, streams, report)
-        except (InputError, *DAMAGED) as error:
+        except DamagedError as error:
+            kept = checkpoint.replace(checkpoint.with_suffix(DAMAGED_SUFFIX))
+            text = f"starting afresh, the checkpoint is damaged and kept for inspection as {kept}: {error}"
+            report({"event": "note", "text": text})
+        except InputError as error:
             report({"event": "note", "text": f"starting afresh, the checkpoint cannot be used: {error}"})
             checkpoint.unlink()
     device = pick_device(job.device)
@@ -279,22 +292,40 @@ def _now(replica: Replica) -> float:
 
 
 def _resume(job: Job, checkpoint: Path, streams: Streams, report: Report) -> tuple[Replica, Engine]:
-    """The replica and engine of a checkpoint; InputError where they cannot be had now."""
+    """The replica and engine of a checkpoint; InputError where they cannot be had now, DamagedError where never."""
     saved = read_tensors(checkpoint, FORMAT)
+    try:
+        engine = _saved_engine(job, saved)
+    except DAMAGED as error:
+        raise error if isinstance(error, InputError) else DamagedError(f"it is not whole: {error!r}") from error
+    replica = _replica(job, engine, streams)
+    try:
+        replica.load_state_dict(saved["replica"])
+    except torch.OutOfMemoryError:
+        raise
+    except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
+        raise DamagedError(str(error) if isinstance(error, InputError) else f"it is not whole: {error!r}") from error
+    text = f"going on from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
+    report({"event": "note", "text": text})
+    return replica, engine
+
+
+def _saved_engine(job: Job, saved: dict[str, Any]) -> Engine:
+    """The engine of a checkpoint, once it is clear that this job can go on from it."""
     if job.fresh and not saved["fresh"]:
         raise InputError("it is of a run that was not started with --fresh")
     if saved["code"] != code():
         raise InputError(f"it was made with {saved['code']}, this is {code()}")
     engine: Engine = saved["engine"]
     for name, asked in (("device", job.device), ("engine", job.engine), ("precision", job.precision)):
+        check_value(name, engine[name], str)
         if asked not in ("auto", engine[name]):
             raise InputError(f"it was made with {name} {engine[name]}, not with the {asked} asked for")
-    pick_device(engine["device"])
-    replica = _replica(job, engine, streams)
-    replica.load_state_dict(saved["replica"])
-    text = f"going on from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
-    report({"event": "note", "text": text})
-    return replica, engine
+    check_value("threads", engine["threads"], int, 1, MOST_THREADS)
+    if engine["engine"] not in ("eager", "compiled", "graph") or "auto" in (engine["precision"], engine["device"]):
+        raise DamagedError(f"it was made with {engine}, which no run is trained with")
+    pick_precision(engine["precision"], pick_device(engine["device"]))
+    return {name: engine[name] for name in ("engine", "precision", "threads", "device")}
 
 
 def _stream(job: Job, device: str) -> Stream:
@@ -389,7 +420,7 @@ def _write_checkpoint(replica: Replica, job: Job, checkpoint: Path, engine: Engi
         "replica": replica.state_dict(),
     }
     try:
-        write_atomic(checkpoint, functools.partial(torch.save, state))
+        write_tensors(checkpoint, state)
     except OSError as error:  # a full disk is no reason to lose the run
         report({"event": "note", "text": f"no checkpoint could be written, going on without: {error}"})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 import time
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 
 from cclfp.engine import eager
 from cclfp.engine.plan import Plan, plan_task
+from cclfp.errors import DamagedError
+from cclfp.layouts import check_value
 from cclfp.learner import Learner
 from cclfp.memory import Memory
 from cclfp.randomness import generator
@@ -114,10 +117,13 @@ class Replica:
     @property
     def tests(self) -> tuple[int, range]:
         """Which row of the matrix comes now, and the tasks to test for it."""
+        return self._tests_at(self.position)
+
+    def _tests_at(self, position: int) -> tuple[int, range]:
         tasks, is_class = self.stream.num_tasks, self.stream.scenario == "class"
-        if self.position == 0:  # the untrained network; in the class scenario no class has been seen yet
+        if position == 0:  # the untrained network; in the class scenario no class has been seen yet
             return 0, range(0 if is_class else tasks)
-        trained = self.stream.task_ids(self.position - 1)[-1] + 1
+        trained = self.stream.task_ids(position - 1)[-1] + 1
         # The next task is tested too, for forward transfer; in the class scenario it has no class to be found yet.
         return trained, range(min(trained + (0 if is_class else 1), tasks))
 
@@ -154,6 +160,25 @@ class Replica:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.position, self.matrix = state["position"], state["matrix"]
+        """Take over what :meth:`state_dict` gave; DamagedError where a replica of this stream cannot come to that."""
+        position, learner = state["position"], self.learner
+        check_value("position", position, int, 0, len(self.stream.train_rows))
+        for name in ("train_seconds", "test_seconds"):
+            check_value(name, state[name], float, 0, sys.float_info.max)
+        learner.load_state_dict(state["learner"], self.stream.train)
+        steps = sum(map(self.steps, range(position)))
+        if (learner.steps, learner.tasks_done, state["learner"]["in_task"]) != (steps, position, False):
+            raise DamagedError(f"the learner is at step {learner.steps}, expected {steps} after {position} tasks")
+        self._check_matrix(state["matrix"], position)
+        self.position, self.matrix = position, [list(row) for row in state["matrix"]]
         self.train_seconds, self.test_seconds = state["train_seconds"], state["test_seconds"]
-        self.learner.load_state_dict(state["learner"], self.stream.train)
+
+    def _check_matrix(self, matrix: Any, position: int) -> None:
+        """Refuse accuracies other than those of the tests up to a position."""
+        tested = [[False] * self.stream.num_tasks for _ in self.matrix]
+        for row, tasks in map(self._tests_at, range(position + 1) if position else ()):
+            tested[row] = [task in tasks for task in range(self.stream.num_tasks)]
+        if [[value is not None for value in row] for row in matrix] != tested:
+            raise DamagedError(f"matrix does not have the accuracies of {position} tasks")
+        for value in (value for row in matrix for value in row if value is not None):
+            check_value("an accuracy in matrix", value, float, 0, 100)

@@ -9,6 +9,7 @@ import typer
 
 from cclfp.cli.output import JsonOption, StoreOption, print_json
 from cclfp.cli.run import parse_seeds
+from cclfp.cli.runs import warn_of_bad
 from cclfp.errors import InputError
 
 
@@ -34,12 +35,14 @@ def report(
     from cclfp.experiment import check_seeds
     from cclfp.report import write_report
     from cclfp.report.tables import tally
-    from cclfp.store import Store, default_store
+    from cclfp.store import Row, Store, default_store, exists
 
-    path = store or default_store()
-    if not path.exists():
+    path, bad = store or default_store(), list[Row]()
+    if not exists(path):
         raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
-    content, written = write_report(Store(path), out, check_seeds(chosen_seeds))
+    opened = Store(path, read_only=True, on_bad=bad.append)
+    content, written = write_report(opened, out, check_seeds(chosen_seeds))
+    warn_of_bad(opened, bad)
     if json:
         counts = content.counts()
         print_json(

@@ -179,11 +179,11 @@ def _verdict(comparison: Comparison) -> str:
 
 def _print_plan(cells: Sequence[Cell], jobs: Sequence[Job], json: bool) -> None:
     from cclfp.engine.job import finished
-    from cclfp.store import Store
+    from cclfp.store import Store, exists
     from cclfp.study.training import steps
 
     path = jobs[0].store
-    store = Store(path) if path.exists() else None  # a plan leaves no file behind
+    store = Store(path, read_only=True) if exists(path) else None  # a plan leaves no file behind
     missing = [job for job in jobs if store is None or finished(job, store) is None]
     tuned = {cell.key(0) for cell in cells if cell.has_preset}
     by_configuration: dict[str, list[Job]] = {}

@@ -43,12 +43,16 @@ def own_method(reference: Reference) -> type[Method]:
     shown = show_reference(reference)
     if not isinstance(found, type) or not issubclass(found, Method):
         raise InputError(f"{shown} is not a method: expected a subclass of cclfp.Method")
-    name = getattr(found, "name", None)
+    check_own_name(shown, getattr(found, "name", None))
+    return found
+
+
+def check_own_name(shown: str, name: object) -> None:
+    """Refuse a name that a method of a user's own may not have."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
         raise InputError(f"{shown} has the name {name!r}: expected a text of letters, digits and . _ + -, such as mine")
     if name in METHODS:
         raise InputError(f"{shown} has the name {name!r} of a method that ships with cclfp: give it another")
-    return found
 
 
 __all__ = [
@@ -57,6 +61,7 @@ __all__ = [
     "Hyperparameters",
     "Method",
     "TaskContext",
+    "check_own_name",
     "get_method",
     "gradient",
     "own_method",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -181,7 +182,9 @@ class Method:
                 raise InputError(
                     f"hyperparameter {name} of {cls.name} must be declared with cclfp.methods.setting(...)"
                 )
-            is_number = _is_real(value) and math.isfinite(value)
+            is_number = (
+                _is_real(value) and abs(value) <= sys.float_info.max
+            )  # not so NaN, nor a whole number of 400 digits
             if not is_number or not m["low"] <= value <= m["high"] or (m["low_open"] and value == m["low"]):
                 raise InputError(f"{name}={value!r}: expected a number in {interval(fields[name])} ({m['doc']})")
         return cls.Hyper(**{name: float(value) for name, value in {**cls.defaults(scenario), **given}.items()})

@@ -1,11 +1,12 @@
 """A worker of :mod:`cclfp.data.decode`: image files come in on stdin in chunks, pixels go out on stdout.
 
-It runs as a script and imports nothing of this package, so that it starts at once and needs little memory.
+It runs as a script and imports next to nothing of this package, so that it starts at once and needs little memory.
 Arguments: the parent's ``sys.path`` as JSON, and the size (0: as the image is).
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import struct
@@ -22,13 +23,22 @@ COLOUR, GREY, ERROR = range(3)
 def main() -> None:
     sys.path[:] = json.loads(sys.argv[1])
     size = int(sys.argv[2])
+    from cclfp.orphans import end_now, end_with_parent
+
+    end_with_parent()
+    with contextlib.suppress(BrokenPipeError, EOFError):  # the parent is gone
+        _serve(sys.stdin.buffer, sys.stdout.buffer, size)
+    end_now()
+
+
+def _serve(files: BinaryIO, replies: BinaryIO, size: int) -> None:
     from PIL import Image, UnidentifiedImageError
 
     warnings.simplefilter("ignore")
     warnings.simplefilter("error", Image.DecompressionBombWarning)
-    files, replies = sys.stdin.buffer, sys.stdout.buffer
-    while header := files.read(COUNT.size):
-        chunk = [_read(files) for _ in range(COUNT.unpack(header)[0])]  # all of it, so that neither side waits
+    while True:
+        (count,) = COUNT.unpack(_exactly(files, COUNT.size))
+        chunk = [_read(files) for _ in range(count)]  # all of it, so that neither side waits
         for content in chunk:
             try:
                 grey, height, width, pixels = _decode(content, size)
@@ -41,7 +51,14 @@ def main() -> None:
 
 
 def _read(files: BinaryIO) -> bytes:
-    return files.read(LENGTH.unpack(files.read(LENGTH.size))[0])
+    return _exactly(files, LENGTH.unpack(_exactly(files, LENGTH.size))[0])
+
+
+def _exactly(files: BinaryIO, count: int) -> bytes:
+    content = files.read(count)
+    if len(content) < count:
+        raise EOFError
+    return content
 
 
 def _fail(replies: BinaryIO, error: str) -> None:

@@ -224,7 +224,10 @@ def do_jobs(jobs: Sequence[Job], report: JobReport) -> list[Record]:
         for dataset in dict.fromkeys(get_benchmark(jobs[n].configuration.benchmark).dataset for n in missing):
             fetch(dataset, EventListener(functools.partial(report, ABOUT_ALL)))
         workers = _workers(jobs[0])
-        done = do_all([jobs[n] for n in missing], workers, lambda i, event: report(missing[i], event))
+        try:
+            done = do_all([jobs[n] for n in missing], workers, lambda i, event: report(missing[i], event))
+        finally:
+            remove_left_overs(store)  # of workers that were killed
         records |= dict(zip(missing, done, strict=True))
     return [records[number] for number in range(len(jobs))]
 

@@ -47,6 +47,12 @@ def _check_home(chosen: str) -> Path:
     return path
 
 
+def chosen_by(path: Path) -> str:
+    """For an error about a path under ``CCLFP_HOME``: what chose it. Empty for any other path."""
+    chosen = os.environ.get("CCLFP_HOME")
+    return f" (CCLFP_HOME={chosen!r})" if chosen is not None and path.is_relative_to(home()) else ""
+
+
 def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write under a temporary name, fsync and rename: a reader sees the old file or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.errors import InputError
-from cclfp.files import home
+from cclfp.files import chosen_by, home
 
 VERSION = 1
 APPLICATION = 0x0CC1_F900  # marks the file as ours
@@ -60,7 +60,7 @@ class Store:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{path} cannot be used as a store of runs: {error}") from error
+            raise InputError(f"{path} cannot be used as a store of runs: {error}{chosen_by(path)}") from error
         with self._connect() as database:
             self._create(database)
 
@@ -151,7 +151,7 @@ class Store:
                 database.row_factory = sqlite3.Row
                 yield database
         except sqlite3.Error as error:
-            raise InputError(f"{self.path} cannot be used as a store of runs: {error}") from error
+            raise InputError(f"{self.path} cannot be used as a store of runs: {error}{chosen_by(self.path)}") from error
 
 
 def _marks(database: sqlite3.Connection) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from cclfp.errors import Stopped
@@ -19,8 +20,6 @@ def answer_signals() -> None:
 
     More signals while the process cleans up are dropped: ``timeout`` and closed terminals send each of them twice.
     """
-    if threading.current_thread() is not threading.main_thread():  # Python allows it there alone
-        return
     since: float | None = None
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -31,14 +30,21 @@ def answer_signals() -> None:
         if time.monotonic() - since > PATIENCE:
             os._exit(128 + number)
 
-    for number in ANSWERED:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, stop)
+    _set(stop)
 
 
 def leave_signals() -> None:
     """End the process at once, without a word, at a signal from now on: there is nothing left to do but exit."""
-    if threading.current_thread() is threading.main_thread():
+    _set(signal.SIG_DFL)
+
+
+def ignore_signals() -> None:
+    """Drop signals from now on, so that the process ends with its own exit code."""
+    _set(signal.SIG_IGN)
+
+
+def _set(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    if threading.current_thread() is threading.main_thread():  # Python allows it there alone
         for number in ANSWERED:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, handler)

@@ -44,7 +44,6 @@ def open_streams() -> None:
     The first write to stdout that fails raises :class:`OutputError`, later ones are dropped. stderr has messages only:
     a run does not end because nobody reads them. Streams that something else put in place are left as they are.
     """
-    codecs.register_error(ERRORS, _replace)
     if os.name != "posix":  # consoles of Windows take any text
         return
     for number in range(3):
@@ -113,3 +112,6 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
     else:
         text = character.encode("ascii", "backslashreplace").decode()
     return text, error.start + 1
+
+
+codecs.register_error(ERRORS, _replace)

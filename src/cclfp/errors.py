@@ -22,6 +22,14 @@ class RunError(RuntimeError):
     """A run that failed in its own process, through no mistake of the user's. The command line exits with code 1."""
 
 
+class Stopped(BaseException):
+    """A signal asked this process to stop. No Exception, so that nothing on the way takes it for a failed run."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that does not exist, with the nearest one that does.
 

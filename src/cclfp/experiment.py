@@ -17,7 +17,7 @@ from cclfp.checks import check_whole
 from cclfp.configuration import Configuration, configurations
 from cclfp.data import EventListener, fetch, import_images
 from cclfp.engine.environment import pick_device
-from cclfp.engine.job import Job, JobReport, clean_up, finished
+from cclfp.engine.job import Job, JobReport, clean_up, finished, remove_left_overs
 from cclfp.engine.pool import do_all
 from cclfp.engine.precision import pick_precision
 from cclfp.errors import InputError, unknown
@@ -220,10 +220,14 @@ def do_jobs(jobs: Sequence[Job], report: JobReport) -> list[Record]:
             report(number, {"event": "note", "text": "its learner was not saved: training again to save it"})
     missing = [number for number in range(len(jobs)) if number not in records]
     if missing:
+        remove_left_overs(store)
         for dataset in dict.fromkeys(get_benchmark(jobs[n].configuration.benchmark).dataset for n in missing):
             fetch(dataset, EventListener(functools.partial(report, ABOUT_ALL)))
         workers = _workers(jobs[0])
-        done = do_all([jobs[n] for n in missing], workers, lambda i, event: report(missing[i], event))
+        try:
+            done = do_all([jobs[n] for n in missing], workers, lambda i, event: report(missing[i], event))
+        finally:
+            remove_left_overs(store)  # of workers that were killed
         records |= dict(zip(missing, done, strict=True))
     return [records[number] for number in range(len(jobs))]
 

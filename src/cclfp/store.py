@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cclfp.errors import InputError
-from cclfp.files import home
+from cclfp.files import chosen_by, home
 from cclfp.record import Record, check_record, parse_json
 
 __all__ = ["JSON_COLUMNS", "Record", "Row", "Store", "default_store", "difference", "exists", "refuse_conflicts"]
@@ -115,7 +115,7 @@ class Store:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise InputError(f"{path} cannot be used as a store of runs: {error}") from error
+                raise InputError(f"{path} cannot be used as a store of runs: {error}{chosen_by(path)}") from error
         if not (read_only or damaged):
             with self._connect() as database:
                 self._create(database)
@@ -332,7 +332,7 @@ class Store:
                 database.text_factory = _decode
                 yield database
         except sqlite3.Error as error:
-            text = f"{self.path} cannot be used as a store of runs: {error}"
+            text = f"{self.path} cannot be used as a store of runs: {error}{chosen_by(self.path)}"
             if how == "mode=ro" and error.sqlite_errorname == "SQLITE_CANTOPEN":
                 text += f" (its newest runs are in {self.path.name}-wal: copy both to a folder that can be written)"
             raise InputError(text) from error

@@ -144,36 +144,31 @@ def run(
     from cclfp.cli.progress import progress
     from cclfp.experiment import run
 
-    try:
-        with progress() as shown:
-            results = run(
-                names,
-                benchmark,
-                scenario=scenario,
-                seeds=chosen_seeds,
-                buffer=buffer,
-                class_order=class_order,
-                tasks=tasks,
-                images=images,
-                image_size=image_size,
-                split_seed=split_seed,
-                backbone=backbone,
-                validation=validation,
-                device=device,
-                threads=threads,
-                engine=engine,
-                precision=precision,
-                store=store,
-                save=save,
-                fresh=fresh,
-                checkpoint_every=checkpoint_every,
-                report=shown.update,
-                settings=values,
-            )
-    except KeyboardInterrupt as stop:
-        text = "stopped: what is finished is stored, and the same command goes on from the last checkpoint"
-        typer.echo(text, err=True)
-        raise typer.Exit(130) from stop
+    with progress() as shown:
+        results = run(
+            names,
+            benchmark,
+            scenario=scenario,
+            seeds=chosen_seeds,
+            buffer=buffer,
+            class_order=class_order,
+            tasks=tasks,
+            images=images,
+            image_size=image_size,
+            split_seed=split_seed,
+            backbone=backbone,
+            validation=validation,
+            device=device,
+            threads=threads,
+            engine=engine,
+            precision=precision,
+            store=store,
+            save=save,
+            fresh=fresh,
+            checkpoint_every=checkpoint_every,
+            report=shown.update,
+            settings=values,
+        )
     if json:
         print_json({"configurations": [result.to_dict() for result in results]})
     else:

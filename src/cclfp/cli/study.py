@@ -95,21 +95,16 @@ def study(
         return
     printed: set[Column] = set()
     try:
-        try:
-            if timing:
-                _train([], jobs, numbers, do_one_by_one, None)
-            else:
-                _train(cells, jobs, numbers, do_jobs, None if json else printed)
-        finally:
-            records = Store(jobs[0].store)
-            if timing:
-                _print_times(cells, records, json)
-            else:
-                _print_rest(cells, numbers, records, printed, json)
-    except KeyboardInterrupt as stop:
-        text = "stopped: what is finished is stored, and the same command goes on from the last checkpoint"
-        typer.echo(text, err=True)
-        raise typer.Exit(130) from stop
+        if timing:
+            _train([], jobs, numbers, do_one_by_one, None)
+        else:
+            _train(cells, jobs, numbers, do_jobs, None if json else printed)
+    finally:
+        records = Store(jobs[0].store)
+        if timing:
+            _print_times(cells, records, json)
+        else:
+            _print_rest(cells, numbers, records, printed, json)
 
 
 def _names(option: str, given: str | None) -> list[str]:

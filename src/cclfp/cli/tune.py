@@ -75,24 +75,20 @@ def tune(
     from cclfp.study.tuning import outdated, tune
 
     known = read_presets(write) if write is not None and write.exists() else None
-    try:
-        with progress() as shown:
-            tuned = tune(
-                method,
-                benchmark,
-                scenario,
-                seeds=seeds,
-                budget=budget,
-                known=[*known, *presets()] if known is not None else None,
-                engine=engine,
-                precision=precision,
-                device=device,
-                store=store,
-                report=shown.update,
-            )
-    except KeyboardInterrupt as stop:
-        typer.echo("stopped: what is finished is stored, and the same command goes on", err=True)
-        raise typer.Exit(130) from stop
+    with progress() as shown:
+        tuned = tune(
+            method,
+            benchmark,
+            scenario,
+            seeds=seeds,
+            budget=budget,
+            known=[*known, *presets()] if known is not None else None,
+            engine=engine,
+            precision=precision,
+            device=device,
+            store=store,
+            report=shown.update,
+        )
     if write is not None:
         changed = with_preset(known or [], tuned.preset)
         write_presets(changed, write)

@@ -23,6 +23,7 @@ from cclfp.data.decoder import COUNT, ERROR, GREY, LENGTH, REPLY, TOO_LARGE
 from cclfp.data.source import Listener
 from cclfp.errors import DataError, RunError
 from cclfp.machine import cores
+from cclfp.orphans import kill
 
 SCRIPT = Path(__file__).with_name("decoder.py")
 CHUNK_FILES, CHUNK_BYTES = 250, 1 << 22  # what a worker is given at a time, at most
@@ -148,6 +149,7 @@ class _Workers:
             self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=None if sys.stderr else subprocess.DEVNULL,  # it may have been closed
             start_new_session=True,  # Ctrl-C is for the parent, which ends them
         )
         self.processes.append(process)
@@ -157,7 +159,7 @@ class _Workers:
 
     def __exit__(self, *error: object) -> None:
         for process in self.processes:
-            process.kill()
+            kill(process)
         for _ in self.threads:
             self.chunks.put(None)
         for thread in self.threads:

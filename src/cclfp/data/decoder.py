@@ -1,12 +1,13 @@
 """A worker of :mod:`cclfp.data.decode`: image files come in on stdin in chunks, pixels go out on stdout.
 
-It runs as a script and imports nothing of this package, so that it starts at once and needs little memory.
+It runs as a script and imports next to nothing of this package, so that it starts at once and needs little memory.
 One argument, as JSON: the parent's ``sys.path``, the formats to accept, the most pixels per image, and the size (0: as
 the image is).
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import struct
@@ -22,7 +23,16 @@ COLOUR, GREY, ERROR, TOO_LARGE = range(4)
 
 
 def main() -> None:
-    sys.path[:], formats, most_pixels, size = json.loads(sys.argv[1])
+    sys.path[:], *limits = json.loads(sys.argv[1])
+    from cclfp.orphans import end_now, end_with_parent
+
+    end_with_parent()
+    with contextlib.suppress(BrokenPipeError, EOFError):  # the parent is gone
+        _serve(sys.stdin.buffer, sys.stdout.buffer, *limits)
+    end_now()
+
+
+def _serve(files: BinaryIO, replies: BinaryIO, formats: list[str], most_pixels: int, size: int) -> None:
     from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
 
     warnings.simplefilter("ignore")
@@ -32,9 +42,9 @@ def main() -> None:
     too_large = (Image.DecompressionBombWarning, Image.DecompressionBombError)
     ImageFile.LOAD_TRUNCATED_IMAGES = False
     PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT, 8 * MOST_TEXT
-    files, replies = sys.stdin.buffer, sys.stdout.buffer
-    while header := files.read(COUNT.size):
-        chunk = [_read(files) for _ in range(COUNT.unpack(header)[0])]  # all of it, so that neither side waits
+    while True:
+        (count,) = COUNT.unpack(_exactly(files, COUNT.size))
+        chunk = [_read(files) for _ in range(count)]  # all of it, so that neither side waits
         for content in chunk:
             try:
                 grey, height, width, pixels = _decode(content, formats, size)
@@ -49,7 +59,14 @@ def main() -> None:
 
 
 def _read(files: BinaryIO) -> bytes:
-    return files.read(LENGTH.unpack(files.read(LENGTH.size))[0])
+    return _exactly(files, LENGTH.unpack(_exactly(files, LENGTH.size))[0])
+
+
+def _exactly(files: BinaryIO, count: int) -> bytes:
+    content = files.read(count)
+    if len(content) < count:
+        raise EOFError
+    return content
 
 
 def _fail(replies: BinaryIO, error: str, kind: int = ERROR) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from cclfp import metrics
 from cclfp.backbones import make_psi, parse_backbone
@@ -27,6 +27,7 @@ from cclfp.engine.precision import autocast_of, computing_in, pick_precision
 from cclfp.engine.replica import Replica
 from cclfp.engine.stack import is_normalised
 from cclfp.errors import DamagedError, InputError
+from cclfp.files import remove_stale
 from cclfp.layouts import check_value
 from cclfp.learner import make
 from cclfp.loading import DAMAGED
@@ -154,7 +155,8 @@ def do_cohort(jobs: Sequence[Job], report: JobReport) -> dict[int, Exception]:
     try:
         do_together(jobs, heard)
         return {}
-    except Exception as error:  # noqa: BLE001  the caller tells the user
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  the caller tells the user
+        error = _failure(jobs[0], raised)
         if len(jobs) == 1:
             return {0: error}
         text = f"training together failed ({first_line(error)}): going on one by one"
@@ -168,6 +170,17 @@ def do_cohort(jobs: Sequence[Job], report: JobReport) -> dict[int, Exception]:
     return failures
 
 
+def _failure(job: Job, error: Exception | SystemExit) -> Exception:
+    """Why a job failed. A method or backbone of a user's own must not end the process by ``sys.exit``."""
+    if isinstance(error, Exception):
+        return error
+    own = [part for part in (job.configuration.method_file, job.configuration.backbone) if part and "file" in part]
+    if not own:
+        raise error
+    files = " or ".join(part["file"] for part in own)
+    return InputError(f"{job.label()}: the code in {files} called sys.exit ({error!r}), which a run must not do")
+
+
 def _alike(started: dict[int, tuple[Replica, Engine]]) -> list[list[int]]:
     """The runs that can go on together: at the same place, with the same engine; one by one where that is eager."""
     groups: dict[str, list[int]] = {}
@@ -179,15 +192,28 @@ def _alike(started: dict[int, tuple[Replica, Engine]]) -> list[list[int]]:
 
 @contextlib.contextmanager
 def _locked(checkpoint: Path, report: Report) -> Iterator[None]:
+    """Hold the lock of a run. Its file is removed in the end, while it is held: see :func:`_release`."""
     lock = FileLock(checkpoint.with_suffix(".lock"))
     try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        report({"event": "note", "text": "another process is training this run: waiting for it"})
-        lock.acquire()
-    try:
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            report({"event": "note", "text": "another process is training this run: waiting for it"})
+            lock.acquire()
         yield
     finally:
+        _release(lock)
+
+
+def _release(lock: BaseFileLock) -> None:
+    """Remove a lock's file and release it, if it is held.
+
+    A process that opened the file before and locks it after finds that it has no name any more, and starts over with a
+    new one: filelock does so since 3.21. So two processes never hold locks of the same name at the same time.
+    """
+    if lock.is_locked:
+        with contextlib.suppress(OSError):  # Windows keeps files that are open; a folder may be read-only by now
+            Path(lock.lock_file).unlink(missing_ok=True)
         lock.release(force=True)
 
 
@@ -199,16 +225,35 @@ def clean_up(job: Job, store: Store) -> None:
     """Remove the checkpoint that a finished run left, because it was killed just then; not while another trains."""
     checkpoint = checkpoint_path(job, store)
     if checkpoint.exists():
-        with contextlib.suppress(Timeout), FileLock(checkpoint.with_suffix(".lock"), blocking=False):
+        with contextlib.suppress(Timeout), _try_lock(checkpoint.with_suffix(".lock")):
             _remove_checkpoint(checkpoint)
 
 
+def remove_left_overs(store: Store) -> None:
+    """Remove lock files and half-written checkpoints of processes that were killed. Checkpoints stay."""
+    remove_stale(store.checkpoints)
+    for path in store.checkpoints.glob("*.lock"):
+        with contextlib.suppress(Timeout, OSError), _try_lock(path):
+            pass
+
+
+@contextlib.contextmanager
+def _try_lock(path: Path) -> Iterator[None]:
+    """Hold a lock, or raise Timeout where another process holds it."""
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+        yield
+    finally:
+        _release(lock)
+
+
 def _remove_checkpoint(checkpoint: Path, report: Report | None = None) -> None:
-    """Remove a checkpoint, half-written ones and the lock file: who waits on it looks into the store next.
+    """Remove a checkpoint and half-written ones. The caller holds its lock.
 
     A damaged one stays, and the report says where.
     """
-    for path in [*checkpoint.parent.glob(f".{checkpoint.name}.*"), checkpoint, checkpoint.with_suffix(".lock")]:
+    for path in [*checkpoint.parent.glob(f".{checkpoint.name}.*"), checkpoint]:
         path.unlink(missing_ok=True)
     if report is not None and (kept := checkpoint.with_suffix(DAMAGED_SUFFIX)).exists():
         text = f"a damaged checkpoint of this run is kept for inspection as {kept}: delete it when it is not needed"

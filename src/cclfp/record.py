@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -98,7 +99,7 @@ def _check_accuracies(record: Record) -> None:
     matrix = record["accuracy_matrix"]
     is_matrix = isinstance(matrix, list) and len(matrix) > 1 and all(isinstance(row, list) for row in matrix)
     is_matrix = is_matrix and all(len(row) == len(matrix) - 1 for row in matrix)
-    is_matrix = is_matrix and all(a is None or (is_number(a) and 0 <= a <= 100) for row in matrix for a in row)
+    is_matrix = is_matrix and all(map(_is_percentage, itertools.chain.from_iterable(matrix)))
     _expect(record, "accuracy_matrix", is_matrix, "a row more than columns, of percentages and null")
     is_finished = all(accuracy is not None for accuracy in matrix[-1])
     _expect(record, "accuracy_matrix", is_finished, "a last row without null: a finished run is tested on all tasks")
@@ -122,6 +123,10 @@ def _check_tasks(record: Record, configuration: Configuration) -> None:
 def _expect(record: Record, name: str, fine: bool, what: str) -> None:
     if not fine:
         raise wrong_value(name, record[name], what)
+
+
+def _is_percentage(value: Any) -> bool:
+    return value is None or (type(value) in (float, int) and 0 <= value <= 100)
 
 
 def _agree(a: float, b: float) -> bool:

@@ -116,10 +116,7 @@ class Store:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"{path} cannot be used as a store of runs: {error}{chosen_by(path)}") from error
-        if not (read_only or damaged):
-            with self._connect() as database:
-                self._create(database)
-        self.version, self.damage = self._read(self._inspect)
+        self.version, self.damage = self._read(self._inspect if read_only or damaged else self._create)
         if self.damage and not damaged:
             raise InputError(f"{path} is damaged ({self.damage[0]}): {self.command('check')} says more")
         if self.version < VERSION and not (read_only or damaged):
@@ -131,8 +128,8 @@ class Store:
         """A subcommand of ``cclfp runs`` about this store, for the shell."""
         return shlex.join(["cclfp", "runs", *words, "--store", str(self.path)])
 
-    def _create(self, database: sqlite3.Connection) -> None:
-        """Make the table where there is none; refuse a file that is something else."""
+    def _create(self, database: sqlite3.Connection) -> tuple[int, list[str]]:
+        """Make the table where there is none; refuse a file that is something else. Gives what ``_inspect`` does."""
         database.execute("BEGIN")  # the three marks of one moment: another process may be writing them now
         marks = _marks(database)
         database.execute("COMMIT")
@@ -153,6 +150,7 @@ class Store:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
+        return self._inspect(database)
 
     def _check_marks(self, application: int, version: int, tables: int) -> None:
         if application != APPLICATION:

@@ -37,7 +37,8 @@ def report(
     from cclfp.report.tables import tally
     from cclfp.store import Row, Store, default_store, exists
 
-    path, bad = store or default_store(), list[Row]()
+    path = store or default_store()
+    bad: list[Row] = []
     if not exists(path):
         raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
     opened = Store(path, read_only=True, on_bad=bad.append)

@@ -209,8 +209,9 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     from cclfp.store import Store, default_store, exists
     from cclfp.streams.benchmarks import benchmark_names
 
-    path, bad = store or default_store(), list[Row]()
-    records = []
+    path = store or default_store()
+    records: list[Record] = []
+    bad: list[Row] = []
     if exists(path):
         opened = Store(path, read_only=True, on_bad=bad.append)
         records = opened.records(method, benchmark)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import io
+import itertools
 import json
 import os
 import pickle
@@ -22,7 +24,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
-from cclfp.data import cache, import_images, load_dataset, own_datasets, verify
+from cclfp.data import cache, import_dataset, import_images, load_dataset, mnist, own_datasets, verify
 from cclfp.data import decode as decoding
 from cclfp.data.images import FORMATS, _Npz
 from cclfp.data.npy import read_header
@@ -274,6 +276,7 @@ def write(path: Path, change: dict[str, bytes] | None = None, compression: int =
         (b"", "it is not an array in the .npy format"),
         (pickle.dumps(ORIGINAL), "it is not an array in the .npy format"),
     ],
+    ids=itertools.count(),
 )
 def test_headers_of_an_npz_that_are_refused(content: bytes, message: str, tmp_path: Path) -> None:
     refused(write(tmp_path / "mine.npz", {"train_images": content}), f"mine.npz: train_images.*{message}")
@@ -407,6 +410,47 @@ def test_any_npz_is_refused_or_read_right(tmp_path: Path, edits: Any, compressio
         assert arrays[f"{part}_labels"].tolist() == [0, 1] * (len(ORIGINAL[f"{part}_labels"]) // 2)
 
 
+# Archives of the published datasets
+
+
+def test_an_archive_with_odd_names_is_diagnosed(tmp_path: Path) -> None:
+    path = tmp_path / "cifar-10-python.tar.gz"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("x", b"")
+        file.writestr("yy", b"")
+    content = path.read_bytes()
+    for odd in (content.replace(b"yy", b"\xff\xff").replace(b"\x14\0\0\0", b"\x14\0\0\x08"), unnamed(content)):
+        path.write_bytes(odd)
+        with pytest.raises(DataError, match="is not the published cifar-10-python.tar.gz: md5 .*Nothing was kept"):
+            import_dataset("cifar10", path)
+
+
+def unnamed(content: bytes) -> bytes:
+    """The first name in the directory of a zip file removed."""
+    place = content.index(b"PK\1\2")
+    entry = content[place : place + 28] + b"\0" + content[place + 29 : place + 46]
+    end = content.index(b"PK\5\6")
+    size = struct.unpack_from("<I", content, end + 12)[0]
+    return (
+        content[:place]
+        + entry
+        + content[place + 47 : end]
+        + content[end : end + 12]
+        + struct.pack("<I", size - 1)
+        + content[end + 16 :]
+    )
+
+
+def test_a_gzip_file_that_unpacks_to_much_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mnist, "MOST_BYTES", 1000)
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    for file, *_ in mnist.FILES.values():
+        (folder / f"{file}.gz").write_bytes(gzip.compress(bytes(5000)))
+    with pytest.raises(DataError, match="it has 1,000 bytes, not 47,040,016"):
+        import_dataset("mnist", folder)
+
+
 # What is stored of images of a user's own
 
 
@@ -482,7 +526,7 @@ WRONG: list[Callable[[dict[str, Any]], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("change", WRONG)
+@pytest.mark.parametrize("change", WRONG, ids=itertools.count())
 @pytest.mark.parametrize("has_checksum", [True, False])
 def test_descriptions_that_are_refused(change: Callable[..., Any], has_checksum: bool, stored: Path) -> None:
     """Whether or not a checksum of the description is there: earlier versions stored none."""
@@ -532,6 +576,7 @@ def test_json_that_is_refused(content: bytes, file: str, stored: Path) -> None:
         (pickle.dumps({}), "it is not an array in the .npy format"),
         (b"hello", "it is not an array in the .npy format"),
     ],
+    ids=itertools.count(),
 )
 def test_arrays_that_are_refused(content: bytes, message: str, stored: Path) -> None:
     (stored / "train_images.npy").write_bytes(content)

@@ -12,13 +12,13 @@ import re
 import struct
 import sys
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
 import numpy as np
 
+from cclfp.data.archive import BROKEN
 from cclfp.data.source import first_line
 from cclfp.errors import InputError
 
@@ -26,17 +26,6 @@ MAGIC = b"\x93NUMPY"
 LENGTH = {(1, 0): "<H", (2, 0): "<I", (3, 0): "<I"}  # version -> how the length of the header is written
 MOST_HEADER = 4096  # bytes; numpy writes 118 for an array of images
 PIECE = 1 << 20  # bytes read at a time
-# What a zip file that is damaged or made to do harm can raise in zipfile and zlib.
-BROKEN = (
-    OSError,
-    ValueError,
-    EOFError,
-    RuntimeError,  # encrypted, or NotImplementedError
-    OverflowError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 _NUMBER = r"\d{1,18}L?"  # Python 2 wrote an L
 _ENTRY = (
@@ -46,9 +35,9 @@ _ENTRY = (
     rf"shape'\s*:\s*\((?P<shape>\s*|\s*(?:{_NUMBER}\s*,\s*)+(?:{_NUMBER}\s*)?)\)"
     r")\s*"
 )
-_FIRST = re.compile(rf"\s*\{{\s*{_ENTRY}")
-_NEXT = re.compile(rf",\s*{_ENTRY}")
-_END = re.compile(r",?\s*\}\s*")
+_FIRST = re.compile(rf"\s*\{{\s*{_ENTRY}", re.ASCII)
+_NEXT = re.compile(rf",\s*{_ENTRY}", re.ASCII)
+_END = re.compile(r",?\s*\}\s*", re.ASCII)
 
 
 class Header(NamedTuple):

@@ -34,7 +34,8 @@ CREATE TABLE runs (
     train_seconds REAL NOT NULL,
     test_seconds REAL NOT NULL,
     environment TEXT NOT NULL,       -- JSON: engine, precision, threads, device, versions, commit
-    finished_at TEXT NOT NULL        -- UTC
+    finished_at TEXT NOT NULL,       -- UTC
+    diverged INTEGER                 -- after how many tasks the weights were first found not finite; null: never
 )
 """
 JSON_COLUMNS = ("configuration", "accuracy_matrix", "environment")
@@ -191,4 +192,7 @@ def _flat(record: Record) -> Record:
 
 
 def _to_record(row: sqlite3.Row) -> Record:
-    return {name: json.loads(row[name]) if name in JSON_COLUMNS else row[name] for name in row.keys()}  # noqa: SIM118
+    record = {name: json.loads(row[name]) if name in JSON_COLUMNS else row[name] for name in row.keys()}  # noqa: SIM118
+    if record.get("diverged") is None:
+        record.pop("diverged", None)
+    return record

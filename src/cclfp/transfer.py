@@ -26,6 +26,7 @@ MEASURES = {
     "forward_transfer": metrics.forward_transfer,
 }
 FIELDS = (*TEXT, "buffer", "seed", "configuration", *MEASURES, "accuracy_matrix", *TIMES, "environment")
+OPTIONAL = ("diverged",)
 
 # What a report's commands say of an environment.
 NAMES = {
@@ -83,7 +84,7 @@ def check(record: Any) -> Record:
         raise InputError("not a run record: expected a JSON object")
     if missing := [name for name in FIELDS if name not in record]:
         raise InputError(f"not a run record: it has no {', '.join(missing)}")
-    if strange := [name for name in record if name not in FIELDS]:
+    if strange := [name for name in record if name not in (*FIELDS, *OPTIONAL)]:
         raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which records have not")
     for name in TEXT:
         _expect(record, name, isinstance(record[name], str), "a text")
@@ -91,6 +92,9 @@ def check(record: Any) -> Record:
         _expect(record, name, isinstance(record[name], dict), "an object")
     _expect(record, "seed", _is_whole(record["seed"]), "a whole number, 0 or more")
     _expect(record, "buffer", record["buffer"] is None or _is_whole(record["buffer"]), "a whole number or null")
+    if "diverged" in record:
+        whole = _is_whole(record["diverged"]) and record["diverged"] >= 1
+        _expect(record, "diverged", whole, "a whole number of tasks, 1 or more")
     for name in TIMES:
         _expect(record, name, _is_number(record[name]) and record[name] >= 0, "a number of seconds")
     total = record["train_seconds"] + record["test_seconds"]

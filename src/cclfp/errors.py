@@ -14,6 +14,10 @@ class DataError(InputError):
     """A dataset that cannot be had, or is not what was published."""
 
 
+class DivergenceError(InputError):
+    """A step, or a task's end, that made weights or a state with NaN or infinite numbers. The learner is as it was."""
+
+
 class RunError(RuntimeError):
     """A run that failed in its own process, through no mistake of the user's. The command line exits with code 1."""
 

@@ -380,14 +380,11 @@ class Learner:
         before, after = _named(*self.model), _named(params, buffers, state)
         names = list(after)
         for name in (names[i] for i in not_finite(list(after.values()))):
-            old = before.get(name)
-            is_weight = name in params
-            if is_weight or old is None or old.shape != after[name].shape or _became(old, after[name]):
-                if is_weight and old is not None and not_finite([old]):
-                    raise DivergenceError(f"the weights of this learner were not finite before ({name}): it has diverged")
-                kind = "weights that are" if is_weight else "a state that is"
-                lr = f"lr={self.hyper.lr:g}"
-                text = f"{what} made {kind} not finite ({lr}), in {name}: the learner is as it was"
+            if name in params and not_finite([before[name]]):
+                raise DivergenceError(f"the weights of this learner were not finite before ({name}): it has diverged")
+            if name in params or not _is_on_purpose(after[name], before.get(name), self._network.buffers):
+                kind = "weights that are" if name in params else "a state that is"
+                text = f"{what} made {kind} not finite (lr={self.hyper.lr:g}), in {name}: the learner is as it was"
                 raise DivergenceError(f"{text}; use a smaller lr or check the inputs")
 
     def _context(self) -> TaskContext:
@@ -523,9 +520,11 @@ def _named(params: Tensors, buffers: Tensors, state: State) -> Tensors:
     return params | of_psi | {f"state{keystr(path)}": t for path, t in tree_flatten_with_path(state)[0]}
 
 
-def _became(old: Tensor, new: Tensor) -> bool:
-    """Whether a number that was finite is no longer."""
-    return bool((old.isfinite() & ~new.isfinite()).any())
+def _is_on_purpose(new: Tensor, old: Tensor | None, buffers: Tensors) -> bool:
+    """Whether a tensor is not finite only where it was so before, or is a copy of a buffer of psi."""
+    if old is None:
+        return any(torch.equal(new, buffer) for buffer in buffers.values())
+    return old.shape == new.shape and not (old.isfinite() & ~new.isfinite()).any()
 
 
 def make(

@@ -136,7 +136,9 @@ class Together:
             learner, own = self.learners[replica], self.own(before, replica)
             batch = _batch([t[replica] for t in batches], current)
             alone = _flat_step(learner, [t.clone() for t in own], self._spec, batch, learner.hyper_tensors)
-            if not not_finite(list(tree_unflatten(alone, self._spec)[0].values())):  # else it diverges: nothing to compare
+            if not not_finite(
+                list(tree_unflatten(alone, self._spec)[0].values())
+            ):  # else it diverges: nothing to compare
                 _compare(own, self.own(new, replica), alone, tolerance)
 
     def put_back(self, changing: list[Tensor], steps: int) -> None:
@@ -258,7 +260,11 @@ def _compare(before: list[Tensor], ours: list[Tensor], theirs: list[Tensor], tol
     whole = max((size for size, is_float in zip(sizes, floats, strict=True) if is_float), default=0.0)
     for start, a, b, where, size, is_float in zip(before, ours, theirs, known, sizes, floats, strict=True):
         off = _norm(a, b, where)
-        slack = 1e-6 * float(start.double().nan_to_num(0.0, 0.0, 0.0).norm()) + 1e-3 * tolerance * whole if is_float else 0.0
+        slack = (
+            1e-6 * float(start.double().nan_to_num(0.0, 0.0, 0.0).norm()) + 1e-3 * tolerance * whole
+            if is_float
+            else 0.0
+        )
         if not off <= tolerance * size * is_float + slack:
             text = f"off by {off:.1e} where it is {size:.1e}"
             raise ValueError(f"a step reads something that differs between them and is not in its arguments: {text}")

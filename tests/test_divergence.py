@@ -220,7 +220,10 @@ def test_a_stopped_run_that_diverged_is_still_known(
 
 
 @pytest.mark.usefixtures("small_mnist")
-def test_the_command_says_it_beside_the_mean_of_the_others(cli: Cli, tmp_path: Path) -> None:
+def test_the_command_says_it_beside_the_mean_of_the_others(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cclfp.experiment.cores", lambda: 1)  # no other process is started
     command = ("run", "er", "split-mnist", "lr=0.1,1e20", "--seeds", "2", "--store", tmp_path / "runs.sqlite")
     answer = cli(*command, "--engine", "eager")
     assert answer.code == 0
@@ -282,6 +285,11 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
+@pytest.fixture(scope="module")
+def content(diverged: Store) -> Content:
+    return collect(diverged, range(5))
+
+
 def table_of(content: Content, name: str = "accuracy") -> Table:
     return next(table for table in content.tables if table.name == name)
 
@@ -292,8 +300,7 @@ def test_a_comparison_leaves_out_what_diverged(diverged: Store) -> None:
     assert (found.n, found.mean, found.seeds.diverged) == (2, made_up_record(cell, 0)["average_accuracy"], [1])
 
 
-def test_every_table_says_how_many_seeds_diverged(diverged: Store) -> None:
-    content = collect(diverged, range(5))
+def test_every_table_says_how_many_seeds_diverged(content: Content) -> None:
     table = table_of(content)
     assert content.counts()["diverged"] == 1
     text = markdown(table, content)
@@ -313,12 +320,12 @@ def test_every_table_says_how_many_seeds_diverged(diverged: Store) -> None:
     assert r"\textit{5 of 5 seeds diverged}" in tex
 
 
-def test_they_can_be_included(diverged: Store) -> None:
-    without, with_all = (collect(diverged, range(5), include) for include in (False, True))
+def test_they_can_be_included(diverged: Store, content: Content) -> None:
+    with_all = collect(diverged, range(5), include_diverged=True)
     found = {}
-    for content in (without, with_all):
-        entries = {e.cell.row: e for e in table_of(content).entries if e.records and e.cell.scenario == "class"}
-        found[content.include_diverged] = entries["ER-Res."], entries["FDR"]
+    for some in (content, with_all):
+        entries = {e.cell.row: e for e in table_of(some).entries if e.records and e.cell.scenario == "class"}
+        found[some.include_diverged] = entries["ER-Res."], entries["FDR"]
     er, fdr = found[True]
     assert fdr.comparison.mean == pytest.approx(9.8)
     mean = found[False][0].comparison.mean
@@ -329,8 +336,7 @@ def test_they_can_be_included(diverged: Store) -> None:
     assert "--include-diverged" not in found[False][0].command([])
 
 
-def test_differences_are_of_the_seeds_that_diverged_in_neither(diverged: Store) -> None:
-    content = collect(diverged, range(5))
+def test_differences_are_of_the_seeds_that_diverged_in_neither(content: Content) -> None:
     entries = {e.cell.row: e for e in table_of(content, "ablation").entries if e.records and e.cell.scenario == "class"}
     whole, without = (entries[row].comparison.seeds.accuracies for row in ("w, α, β", "w, α"))
     assert list(without) == [1, 2, 3, 4]
@@ -338,8 +344,7 @@ def test_differences_are_of_the_seeds_that_diverged_in_neither(diverged: Store) 
     assert f"without β {change:+.2f}".replace("-", "−") in " ".join(worth(table_of(content, "ablation")))
 
 
-def test_charts_leave_them_out_and_say_so(diverged: Store) -> None:
-    content = collect(diverged, range(5))
+def test_charts_leave_them_out_and_say_so(content: Content) -> None:
     chart = next(chart for chart in content.charts if chart.name == "forgetting")
     panel = chart.panels[0]
     values = dict(zip(panel.stops, panel.series[0].values, strict=True))
@@ -353,7 +358,7 @@ def test_charts_leave_them_out_and_say_so(diverged: Store) -> None:
     assert ablation.notes(ablation.panels[0]) == ["w: 1 of 5 seeds diverged; w, α (CCL-FP): 1 of 5 seeds diverged"]
 
 
-def test_the_report_and_its_page(diverged: Store, cli: Cli, tmp_path: Path) -> None:
+def test_the_report_and_its_page(diverged: Store, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = cli("report", "--out", tmp_path / "report", "--store", diverged.path)
     assert ", 1 diverged" in answer.out
     page = (tmp_path / "report/index.html").read_text()
@@ -361,6 +366,7 @@ def test_the_report_and_its_page(diverged: Store, cli: Cli, tmp_path: Path) -> N
     assert re.search(r'<td class="v-diverged"[^>]*><span class="ours">5 of 5 seeds diverged</span>', page)
     assert '"counted":[0,2,4],"diverged":{"1":2,"3":2},"remark":"2 of 5 seeds diverged"' in page
     assert ">diverged</text>" in page
+    monkeypatch.setattr("cclfp.report._figures", lambda content: {f"{c.name}.svg": b"" for c in content.charts})  # slow
     counts = cli("report", "--out", tmp_path / "all", "--store", diverged.path, "--include-diverged", "--json").json
     assert counts["counts"]["diverged"] == 0
     assert "2 of 5 seeds diverged, included" in (tmp_path / "all/index.html").read_text()

@@ -224,8 +224,8 @@ def test_settings_with_a_run_that_diverged_come_last_and_get_no_more_seeds() -> 
 
 @pytest.mark.usefixtures("small_mnist")
 def test_a_setting_that_diverges_is_never_chosen(monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path) -> None:
-    store = tmp_path / "runs.sqlite"
-    command = ("tune", "er", "split-mnist", "--store", store, "--engine", "eager")
+    monkeypatch.setattr("cclfp.experiment.cores", lambda: 1)  # no other process is started
+    command = ("tune", "er", "split-mnist", "--store", tmp_path / "runs.sqlite", "--engine", "eager")
     monkeypatch.setitem(GRIDS, "er", {"lr": [1e20, 0.1, 1e8]})
     answer = cli(*command)
     assert answer.code == 0

@@ -199,7 +199,7 @@
     dialog.replaceChildren(
       make("header", {}, make("div", {}, make("h2", { id: "details-title" }, cell.row), make("p", {}, cell.column)), close),
       make("p", { class: "verdict v-" + cell.verdict }, `${data.symbols[cell.verdict]} ${difference}${data.verdicts[cell.verdict]}`),
-      ...(cell.remark ? [make("p", { class: "note" }, `${cell.remark}: weights that are no longer finite.`)] : []),
+      ...(cell.remark ? [make("p", { class: "note" }, `${cell.remark}: their weights are not finite.`)] : []),
       strip(cell),
       ...(made ? [make("div", { class: "scroll" }, table)] : []),
       ...(made && !cell.alone ? [make("p", { class: "note" }, "The seconds of runs that trained together are shares of what all of them took.")] : []),

@@ -61,8 +61,8 @@ def explanation(
     untuned = f" {UNTUNED}: with the method's defaults, not tuned." if any(e.untuned for e in table.entries) else ""
     diverged = ""
     if any(e.comparison.seeds.diverged for e in table.entries):
-        counted = "are in its mean" if content.include_diverged else "are not in its mean"
-        diverged = f" Runs that diverged, their weights no longer finite, {counted}: a cell says how many."
+        means = "Means include" if content.include_diverged else "Means leave out"
+        diverged = f" {means} runs that diverged (weights that are not finite); a cell says how many."
     best = {"accuracy": ", Joint aside, which trains on all tasks at once", "buffer": " for each size of the memory"}
     return (
         f"Mean ± standard deviation (%) over {count} seed{'s' * (count != 1)}, {papers}. "

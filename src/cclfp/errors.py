@@ -18,6 +18,10 @@ class DamagedError(InputError):
     """A file that is not as it was written."""
 
 
+class DivergenceError(InputError):
+    """A step, or a task's end, that made weights or a state with NaN or infinite numbers. The learner is as it was."""
+
+
 class RunError(RuntimeError):
     """A run that failed in its own process, through no mistake of the user's. The command line exits with code 1."""
 

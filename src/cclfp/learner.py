@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 from cclfp._version import __version__
 from cclfp.checks import as_tensor, check_device, check_psi, check_tasks, check_whole, device_of
-from cclfp.errors import DamagedError, InputError
+from cclfp.errors import DamagedError, DivergenceError, InputError
+from cclfp.finite import not_finite
 from cclfp.layouts import check_layout, check_value
 from cclfp.memory import Examples, Memory, Replayed
 from cclfp.methods import Batch, Method, TaskContext, get_method
@@ -131,11 +133,12 @@ class Learner:
         """Learn from one batch of any size: inputs ``x``, labels ``y``, and the task (one id, or one an example).
 
         Without ``task`` the id is the number of tasks ended so far; the task scenario needs it said. A batch that is
-        refused (``ValueError``) leaves the learner as it was.
+        refused (``ValueError``) leaves the learner as it was. So does a step whose new weights are not finite
+        (``DivergenceError``, a ``ValueError``).
         """
         new = self._check_batch(x, y, task)
         before = (self.f, self._like, self._state, self._in_task, self._classes)
-        drawn = self.memory.schedule.position() if self.memory is not None else None
+        held = self.memory.position() if self.memory is not None else None
         try:
             self.prepare_for(new)
             mask = self._see(new.y, new.task)
@@ -158,19 +161,34 @@ class Learner:
             self.train_step(batch, mask.train(batch.task), len(new.y), replayed, table, check=True)
         except BaseException:
             self.f, self._like, self._state, self._in_task, self._classes = before
-            if self.memory is not None and drawn is not None:
-                self.memory.schedule.rewind(drawn)
+            if self.memory is not None and held is not None:
+                self.memory.rewind(held)
             raise
         if self.memory is not None:
             self.memory.write(new, self.memory.schedule.place(tasks))
             self.memory.hold(new)
 
-    def end_task(self) -> None:
-        """Say that a task is over: what a method does then (CCL-FP copies psi to psi_old) it does here."""
+    def end_task(self, *, check: bool = True) -> None:
+        """Say that a task is over: what a method does then (CCL-FP copies psi to psi_old) it does here.
+
+        A method's state that becomes NaN or infinite here is refused (``DivergenceError``), and the learner is as it
+        was. With ``check=False`` it is not checked.
+        """
         if not self._in_task:
             raise InputError("end_task() without an observe() since the last task ended: there is no task to end")
-        with torch.no_grad(), seeded(self.seed, "end of task", self.tasks_done, self.device):
-            self._state = self._method.end_task(*self._model, self._state, self._hyper, self._context())
+        held = self.memory.position() if self.memory is not None else None
+        try:
+            if self.memory is not None and check:
+                self.memory.schedule = copy.deepcopy(self.memory.schedule)  # which the method may change
+            with torch.no_grad(), seeded(self.seed, "end of task", self.tasks_done, self.device):
+                state = self._method.end_task(*self._model, self._state, self._hyper, self._context())
+            if check:
+                self._refuse_not_finite("the end of the task", {}, {}, state)
+        except BaseException:
+            if self.memory is not None and held is not None:
+                self.memory.rewind(held)
+            raise
+        self._state = state
         if self.memory is not None:
             self.memory.end_task()
         self._in_task = False
@@ -385,7 +403,7 @@ class Learner:
         Nothing changes if it raises.
 
         ``table`` says how they are augmented, as :meth:`draw_augmentation` gave it for this step. ``check`` looks
-        whether the transformed examples are finite, which costs a wait for the device.
+        whether the transformed examples, and what the step makes, are finite, which costs waits for the device.
         """
         with seeded(self.seed, "step", self.steps, self.device):
             x = self.prepare_training(raw.x, table)
@@ -393,6 +411,8 @@ class Learner:
                 raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
             batch = Batch(x, raw.y, raw.task, mask, n_current, *replayed)
             stepped = self._method.step(*self.model, batch, self._hyper)
+        if check:
+            self._refuse_not_finite("the step", *stepped)
         self.take(*stepped, steps=1)
 
     def prepare_training(self, x: Tensor, table: Tensor | None) -> Tensor:
@@ -438,6 +458,27 @@ class Learner:
     def _see(self, y: Tensor, task: Tensor) -> ClassMask:
         self._classes = self._classes.after(y, task)
         return self._classes
+
+    def _refuse_not_finite(self, what: str, params: Tensors, buffers: Tensors, state: State) -> None:
+        """Raise DivergenceError where parameters are NaN or infinite, or buffers or state have become so.
+
+        Buffers of a user's psi and the state of a user's method may hold such numbers on purpose: a mask of -inf.
+        """
+        new = [*params.values(), *buffers.values()]
+        if state is not self._state:
+            known = set(map(id, tree_leaves(self._state)))
+            new += [t for t in tree_leaves(state) if id(t) not in known]
+        if not not_finite(new):
+            return
+        before, after = _named(*self.model), _named(params, buffers, state)
+        names = list(after)
+        for name in (names[i] for i in not_finite(list(after.values()))):
+            if name in params and not_finite([before[name]]):
+                raise DivergenceError(f"the weights of this learner were not finite before ({name}): it has diverged")
+            if name in params or not _is_on_purpose(after[name], before.get(name), self._network.buffers):
+                kind = "weights that are" if name in params else "a state that is"
+                text = f"{what} made {kind} not finite (lr={self.hyper.lr:g}), in {name}: the learner is as it was"
+                raise DivergenceError(f"{text}; use a smaller lr or check the inputs")
 
     def _context(self) -> TaskContext:
         return TaskContext(self.tasks_done, self.memory, self._classes, self.prepare_testing, self.seed)
@@ -568,6 +609,19 @@ class Learner:
         if x.dtype != dtype and not (x.is_floating_point() and dtype.is_floating_point):
             raise InputError(f"examples must be {dtype} like the first batch, not {x.dtype}")
         return x.to(dtype)
+
+
+def _named(params: Tensors, buffers: Tensors, state: State) -> Tensors:
+    """All that a step changes, by names for messages."""
+    of_psi = {f"buffer {name}": b for name, b in buffers.items()}
+    return params | of_psi | {f"state{keystr(path)}": t for path, t in tree_flatten_with_path(state)[0]}
+
+
+def _is_on_purpose(new: Tensor, old: Tensor | None, buffers: Tensors) -> bool:
+    """Whether a tensor is not finite only where it was so before, or is a copy of a buffer of psi."""
+    if old is None:
+        return any(torch.equal(new, buffer) for buffer in buffers.values())
+    return old.shape == new.shape and not (old.isfinite() & ~new.isfinite()).any()
 
 
 def make(

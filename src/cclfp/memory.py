@@ -70,6 +70,15 @@ class Memory:
         index = torch.tensor(slots, dtype=torch.int64, device=self.device)
         return self._pool.rows(index if self._rows is None else self._rows[index])
 
+    def position(self) -> tuple[dict[str, Any], Tensor]:
+        """What it holds and where in its draws its schedule is; ``rewind`` goes back there."""
+        return dict(vars(self)), self.schedule.position()
+
+    def rewind(self, position: tuple[dict[str, Any], Tensor]) -> None:
+        held, drawn = position
+        vars(self).update(held)
+        self.schedule.rewind(drawn)
+
     def make_room(self, new: Examples) -> None:
         """Have room for ``new`` (and what is held) in storage of the memory's own, which grows with what comes."""
         if self.keeps_task:  # nothing enters the memory during a task

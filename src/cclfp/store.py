@@ -43,7 +43,7 @@ CREATE TABLE runs (
     test_seconds REAL NOT NULL,
     environment TEXT NOT NULL,       -- JSON: engine, precision, threads, device, versions, commit
     finished_at TEXT NOT NULL,       -- UTC
-    diverged INTEGER,                -- after how many tasks weights or outputs were not finite; null: they were
+    diverged INTEGER,                -- after how many tasks weights were first found not finite; null: never
     checksum TEXT                    -- of the other columns; null: written by a cclfp that knew of none
 )
 """

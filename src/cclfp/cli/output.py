@@ -16,6 +16,7 @@ from cclfp.metrics import number, plus_minus, signed
 
 __all__ = [
     "EngineOption",
+    "IncludeDivergedOption",
     "JsonOption",
     "PrecisionOption",
     "StoreOption",
@@ -38,6 +39,13 @@ EngineOption = Annotated[
         metavar="auto|eager|compiled|graph",
         help="How to train: run by run in plain PyTorch; many runs as one compiled program (CPU); many runs in one "
         "CUDA graph. The numbers differ in rounding. auto picks what finishes first, and says it.",
+    ),
+]
+IncludeDivergedOption = Annotated[
+    bool,
+    typer.Option(
+        "--include-diverged",
+        help="Include runs that diverged in the means. By default a mean is of the others, and says how many diverged.",
     ),
 ]
 PrecisionOption = Annotated[

@@ -447,6 +447,9 @@ def _train(
     while not cohort.is_done:
         cohort.advance(progress)
         say(sum(steps[: first.position]))
+        for replica, report in zip(replicas, reports, strict=True):
+            if replica.diverged == replica.trained:  # found now
+                report({"event": "note", "text": _divergence(replica)})
         if not cohort.is_done and time.monotonic() - last_checkpoint >= jobs[0].checkpoint_every:
             for replica, job, report in zip(replicas, jobs, reports, strict=True):
                 _write_checkpoint(replica, job, checkpoint_path(job, store), engine, report)
@@ -454,6 +457,11 @@ def _train(
     if cohort.has_compiled:
         remember(_kind(jobs[0], len(jobs)))
     return cohort.engine
+
+
+def _divergence(replica: Replica) -> str:
+    when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
+    return f"weights are not finite {when}: the run has diverged; try a smaller lr"
 
 
 def _write_checkpoint(replica: Replica, job: Job, checkpoint: Path, engine: Engine, report: Report) -> None:
@@ -479,6 +487,7 @@ def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:
         "device_name": device_name(engine["device"]),
         "platform": platform.platform(),
     }
+    diverged = {} if replica.diverged is None else {"diverged": replica.diverged}
     return {
         "key": job.key,
         "method": configuration.method,
@@ -497,6 +506,7 @@ def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:
         "test_seconds": replica.test_seconds,
         "environment": environment,
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **diverged,
     }
 
 

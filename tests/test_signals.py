@@ -133,8 +133,10 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def start(processes: list[subprocess.Popen[bytes]], *arguments: str) -> tuple[Any, Any, subprocess.Popen[bytes]]:
     """A worker as the package starts it, with the pipes to it and from it."""
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen([sys.executable, "-P", *arguments], start_new_session=True, **pipes)  # type: ignore[call-overload]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-P", *arguments]
+    process: subprocess.Popen[bytes] = subprocess.Popen(command, start_new_session=True, env=buffered, **pipes)
     processes.append(process)
     return process.stdin, process.stdout, process
 

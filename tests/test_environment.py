@@ -139,7 +139,7 @@ def test_a_home_that_cannot_be_written(cli: Cli, tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("CCLFP_HOME", "/proc/x")  # not even root may make this
     answer = cli("run", "er", "split-mnist")
     assert answer.code == 2
-    assert "(CCLFP_HOME='/proc/x')" in answer.err
+    assert "CCLFP_HOME='/proc/x'" in answer.err
     monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "x" / "y"))
     monkeypatch.setattr(os, "access", lambda *_: False)  # as for who is not root
     assert f"it does not exist and cannot be made, since {tmp_path} may not be" in cli("runs").err

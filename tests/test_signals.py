@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import signal
 import subprocess
@@ -132,8 +133,10 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def start(processes: list[subprocess.Popen[bytes]], *arguments: str) -> tuple[Any, Any, subprocess.Popen[bytes]]:
     """A worker as the package starts it, with the pipes to it and from it."""
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    process = subprocess.Popen([sys.executable, "-P", *arguments], start_new_session=True, **pipes)  # type: ignore[call-overload]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-P", *arguments]
+    process: subprocess.Popen[bytes] = subprocess.Popen(command, start_new_session=True, env=buffered, **pipes)
     processes.append(process)
     return process.stdin, process.stdout, process
 
@@ -144,13 +147,22 @@ def ends_silently(process: subprocess.Popen[bytes]) -> None:
     assert process.stderr.read() == b""
 
 
-@pytest.mark.parametrize("message", [b"", b"[{"], ids=["idle", "in the middle of a message"])
+def worker(cohort: str) -> str:
+    """The code of a worker to which a cohort means this expression, and which does not import torch."""
+    return (
+        "import sys, time, types\n"
+        f"do_cohort = lambda cohort, report: {cohort}\n"
+        "sys.modules['cclfp.engine.job'] = types.SimpleNamespace(Job=None, do_cohort=do_cohort)\n"
+        "from cclfp.engine.worker import main; main()"
+    )
+
+
+@pytest.mark.parametrize("message", [b"[]\n", b"[{"], ids=["in a long step", "in the middle of a message"])
 def test_a_worker_whose_parent_is_gone(message: bytes, started: list[subprocess.Popen[bytes]]) -> None:
-    """While it imports torch, which takes longer than this may take."""
-    code = "from cclfp.engine.worker import main; main()"
-    stdin, stdout, process = start(started, "-c", code)
-    time.sleep(0.3)
+    stdin, stdout, process = start(started, "-c", worker("time.sleep(60)"))
     stdin.write(message)
+    stdin.flush()
+    time.sleep(0.5)
     stdin.close()
     stdout.close()
     ends_silently(process)
@@ -158,13 +170,7 @@ def test_a_worker_whose_parent_is_gone(message: bytes, started: list[subprocess.
 
 def test_a_worker_that_reports_to_nobody(started: list[subprocess.Popen[bytes]]) -> None:
     """The pipe it writes to breaks before it sees that its parent is gone."""
-    code = (
-        "import sys, types\n"
-        "do_cohort = lambda cohort, report: report(0, {'event': 'note'})\n"
-        "sys.modules['cclfp.engine.job'] = types.SimpleNamespace(Job=None, do_cohort=do_cohort)\n"
-        "from cclfp.engine.worker import main; main()"
-    )
-    stdin, stdout, process = start(started, "-c", code)
+    stdin, stdout, process = start(started, "-c", worker("report(0, {'event': 'note'})"))
     stdout.close()
     stdin.write(b"[]\n")
     stdin.flush()
@@ -172,18 +178,15 @@ def test_a_worker_that_reports_to_nobody(started: list[subprocess.Popen[bytes]])
 
 
 def test_a_decoder_whose_parent_is_gone(started: list[subprocess.Popen[bytes]]) -> None:
-    """In the middle of a chunk that takes it a minute."""
+    """In the middle of a chunk that takes it long."""
     image = io.BytesIO()
-    Image.new("RGB", (3000, 3000)).save(image, "png")
+    Image.new("RGB", (4000, 4000)).save(image, "png")
     content = image.getvalue()
-    path = '["' + '", "'.join(entry for entry in sys.path if entry) + '"]'
-    stdin, stdout, process = start(started, decoder.__file__, path, "0")
+    stdin, stdout, process = start(started, decoder.__file__, json.dumps([path for path in sys.path if path]), "1")
     stdin.write(decoder.COUNT.pack(1000))
     for _ in range(1000):
         stdin.write(decoder.LENGTH.pack(len(content)) + content)
-    stdin.flush()
-    stdout.read(1)  # it is decoding now
-    stdin.close()
+    stdin.close()  # it has read almost all
     stdout.close()
     ends_silently(process)
 
@@ -199,7 +202,7 @@ def test_a_worker_whose_pipe_is_held_by_another_process() -> None:
     )
     read, write = os.pipe()  # this process has the other end
     try:
-        done = subprocess.run([sys.executable, "-c", parent], stdin=read, capture_output=True, check=True)
+        done = subprocess.run([sys.executable, "-c", parent], stdin=read, stdout=subprocess.PIPE, check=True)
         assert wait_until(lambda: has_ended(int(done.stdout)), 10)
     finally:
         os.close(read)

@@ -124,7 +124,7 @@ def test_messages_that_cannot_be_written_do_not_stop_a_command() -> None:
 # -- CCLFP_HOME ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", ["~nouser/x", "", "folder", "{tmp}/file", "{tmp}/file/x", "{tmp}/nowhere"])
+@pytest.mark.parametrize("value", ["~nouser/x", "", " ", "{tmp}/file", "{tmp}/file/x", "{tmp}/nowhere"])
 def test_a_home_that_cannot_be(value: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
@@ -149,6 +149,12 @@ def test_a_home_of_this_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("CCLFP_HOME", "~/cclfp")
     assert files.home() == tmp_path / "cclfp"
+
+
+def test_a_home_relative_to_the_current_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CCLFP_HOME", "build/home")
+    assert files.home() == tmp_path / "build" / "home"
 
 
 # -- code of a user's own -----------------------------------------------------------------------------------------

@@ -33,12 +33,12 @@ def home() -> Path:
 def _check_home(chosen: str) -> Path:
     """The folder that ``CCLFP_HOME`` names: it is there, or can be made. Writers find out whether it can be written."""
     given = f"CCLFP_HOME={chosen!r}"
+    if not chosen.strip() or "\0" in chosen:
+        raise InputError(f"{given}: expected the path of a folder; unset CCLFP_HOME to use the default")
     try:
-        path = Path(chosen).expanduser()
+        path = Path(chosen).expanduser().absolute()
     except RuntimeError as error:  # ~name of a user that does not exist
         raise InputError(f"{given}: {error}") from error
-    if not path.is_absolute() or "\0" in chosen:
-        raise InputError(f"{given}: expected the absolute path of a folder; unset CCLFP_HOME to use the default")
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not there.is_dir():
         raise InputError(f"{given}: expected a folder, but {there} is not one")

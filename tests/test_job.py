@@ -226,7 +226,10 @@ def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
         torch.save(state, path)
     notes: list[dict[str, Any]] = []
     again = do(make_job(), notes.append)
-    assert any("starting afresh, the checkpoint cannot be used" in note.get("text", "") for note in notes)
+    is_damaged = damage in ("rubbish", "incomplete")
+    what = "is damaged and kept for inspection as" if is_damaged else "cannot be used"
+    assert any(f"starting afresh, the checkpoint {what}" in note.get("text", "") for note in notes)
+    assert path.with_suffix(".damaged").exists() == is_damaged
     assert result(again) == result(whole)
 
 

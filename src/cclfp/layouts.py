@@ -14,7 +14,7 @@ ANY = "*"  # as the only name of a dictionary: one name or more, whatever they a
 
 class Like(NamedTuple):
     """A dense tensor of this shape and dtype. A name in the shape stands for a length of 1 or more, the same wherever
-    the name is used in one dictionary; ``low`` and ``high`` bound whole numbers.
+    the name is used in one dictionary; no value is below ``low`` or above ``high``.
     """
 
     shape: tuple[int | str, ...]

@@ -18,7 +18,7 @@ from cclfp.errors import DamagedError, DivergenceError, InputError
 from cclfp.finite import not_finite
 from cclfp.layouts import check_layout, check_value
 from cclfp.memory import Examples, Memory, Replayed
-from cclfp.methods import Batch, Method, TaskContext, get_method
+from cclfp.methods import METHODS, Batch, Method, TaskContext, get_method
 from cclfp.methods.base import Hyperparameters, State
 from cclfp.nets import describe_backbone, linear
 from cclfp.network import (
@@ -271,6 +271,8 @@ class Learner:
         All is checked, so that what is taken over can be trained. Where it is refused (DamagedError; InputError where
         psi is another) psi is as it was, and the learner is of no use.
         """
+        for name in ("psi", "psi_mode", "state", "classes"):
+            check_value(name, state[name], dict)
         check_psi_tensors(self.psi, state["psi"])
         self._mode = check_mode(self.psi, state["psi_mode"])
         self._load_progress(state)
@@ -304,6 +306,7 @@ class Learner:
             raise DamagedError(f"memory is there or missing, unlike that of {self.method_name}")
         if self.memory is None:
             return
+        check_value("memory", state["memory"], dict)
         self.memory.load_state_dict(state["memory"], pool)
         schedule, current = self.memory.schedule, self.memory.current()
         is_own = type(schedule).place is not Schedule.place  # and may count otherwise
@@ -326,7 +329,6 @@ class Learner:
 
     def _load_method(self, state: dict[str, Any], pool: Examples | None) -> None:
         """Take over f and the method's state, which must fit psi's features and what the method does."""
-        check_value("state", state["state"], dict)
         self._state = tree_map(lambda t: t.detach().to(self.device), state["state"])
         if self._like is None:
             if self._state:
@@ -345,6 +347,27 @@ class Learner:
             layout = self._method.layout(*self._model, self._context(), self._in_task)
         if layout is not None:
             check_layout("state", self._state, layout)
+
+    def check_finite(self) -> None:
+        """Refuse a learner whose weights, features, memory or state (of a method that ships) are not finite."""
+        if self._like is None:
+            return
+        (params, buffers), x = self._model, self._examples_like(None)
+        state = dict(self._state) if self._kind in METHODS.values() else {}  # what others keep is not known
+        # A psi may well have buffers that are not finite, such as masks: it is its features that count.
+        networks = [buffers, state.pop("buffers_old", buffers)]
+        parts: dict[str, Any] = {"weights": params, "values in its state": state}
+        with torch.no_grad(), seeded(self.seed, "probe", 0, self.device):
+            prepared = self.prepare_testing(x)
+            if prepared.isfinite().all():
+                parts["features"] = [self._network.frozen_features(params, own, prepared) for own in networks]
+        if self.memory is not None:
+            parts["examples in memory"] = [self.memory.examples().x, self.memory.current().x]
+        for name, part in parts.items():
+            if not all(bool(tensor.isfinite().all()) for tensor in tree_leaves(part)):
+                raise InputError(
+                    f"this learner has {name} that are not finite: its training diverged, or it was changed"
+                )
 
     def _examples_like(self, pool: Examples | None) -> Tensor:
         """A few examples like those observed: real ones where there are any, else made up."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from cclfp.errors import DamagedError, InputError
@@ -91,7 +91,7 @@ def load(
             augment=_transform("augment", augment, state["augment"]),
         )
         learner.load_state_dict(state)
-        _check_finite(learner)
+        learner.check_finite()
     return learner
 
 
@@ -126,7 +126,9 @@ def _backbone(state: dict[str, Any]) -> nn.Module:
     backbone = state["backbone"]
     if backbone is None:
         raise InputError("it was saved with a psi of your own: give the module again, load(path, psi=...)")
+    check_value("psi", state["psi"], dict)
     lengths = {length for tensor in state["psi"].values() for length in tensor.shape}
+    check_value("backbone", backbone, dict)
     numbers = [value for name, value in backbone.items() if name != "name"]
     if unknown := set(tree_leaves(numbers)) - lengths:  # before a network of any size is built
         raise DamagedError(f"backbone has {unknown}, which no tensor of psi has as a length")
@@ -138,20 +140,5 @@ def _transform(name: str, given: Any, saved: Any) -> Any:
         return given
     if saved == "custom":
         raise InputError(f"it was saved with a {name} of your own: give it again, load(path, {name}=...)")
+    check_value(name, saved, dict)
     return build_transform(saved)
-
-
-def _check_finite(learner: Learner) -> None:
-    """Refuse weights, remembered examples and a state, of a method that ships with cclfp, that are not finite."""
-    if learner.f is None:
-        return
-    params, _, state = learner.model
-    parts: dict[str, Any] = {"weights": params}
-    if type(learner.method) in METHODS.values():  # what others keep is not known
-        parts["values in the method's state"] = state
-    if learner.memory is not None:
-        parts["examples in the memory"] = [learner.memory.examples().x, learner.memory.current().x]
-    for name, part in parts.items():
-        tensors: list[Tensor] = tree_leaves(part)
-        if not all(bool(tensor.isfinite().all()) for tensor in tensors):
-            raise InputError(f"it has {name} that are not finite: the training diverged, or the file was changed")

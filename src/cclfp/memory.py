@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cclfp.errors import DamagedError, InputError
-from cclfp.layouts import Like, check_layout
+from cclfp.layouts import Like, check_layout, check_value
 from cclfp.schedules import Exemplars, Schedule
 
 
@@ -172,6 +172,7 @@ class Memory:
 
     def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
         """Take over what :meth:`state_dict` gave; ``pool`` is the stream's examples where these are rows of it."""
+        check_value("memory.schedule", state["schedule"], dict)
         self.schedule.load_state_dict(state["schedule"])
         held = len(self)
         self._current, self._current_rows = [], None
@@ -192,6 +193,7 @@ class Memory:
 
 def _loaded(name: str, state: dict[str, Tensor]) -> Examples:
     """A copy of examples from a file, once their types and lengths are checked."""
+    check_value(name, state, dict)
     examples = Examples(**state)
     n = len(examples.y)
     shape = tuple(examples.x.shape[1:])

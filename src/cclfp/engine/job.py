@@ -362,6 +362,7 @@ def _saved_engine(job: Job, saved: dict[str, Any]) -> Engine:
     if saved["code"] != code():
         raise InputError(f"it was made with {saved['code']}, this is {code()}")
     engine: Engine = saved["engine"]
+    check_value("engine", engine, dict)
     for name, asked in (("device", job.device), ("engine", job.engine), ("precision", job.precision)):
         check_value(name, engine[name], str)
         if asked not in ("auto", engine[name]):

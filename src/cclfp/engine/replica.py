@@ -187,6 +187,8 @@ class Replica:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave; DamagedError where a replica of this stream cannot come to that."""
+        check_value("replica", state, dict)
+        check_value("learner", state["learner"], dict)
         position, learner = state["position"], self.learner
         check_value("position", position, int, 0, len(self.stream.train_rows))
         for name in ("train_seconds", "test_seconds"):

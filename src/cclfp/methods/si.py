@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cclfp.layouts import Layout
+from cclfp.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting
 from cclfp.network import Tensors
@@ -82,6 +82,7 @@ class SI(Method):
         return {"importance": importance}
 
     def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
+        importance = {"importance": {name: Like(tuple(p.shape), p.dtype, low=0) for name, p in params.items()}}
         if in_task:
-            return {"path": params, "start": params, "importance": params}
-        return {"importance": params} if context.position else {}
+            return {"path": params, "start": params, **importance}
+        return importance if context.position else {}

@@ -319,6 +319,19 @@ def test_a_flipped_bit_gives_the_right_answer_or_an_error(version: int, tmp_path
     assert refused > 0
 
 
+@pytest.mark.parametrize("broken", [b"r\xeens", b"r\xffns", b"rums", b"\x00uns"])
+def test_a_damaged_schema_is_refused(broken: bytes, tmp_path: Path) -> None:
+    """SQLite shows the name in its message, which is no text then."""
+    path = tmp_path / "runs.sqlite"
+    Store(path).add(record())
+    content = path.read_bytes()
+    assert content.count(b"tablerunsruns") == 1
+    path.write_bytes(content.replace(b"tablerunsruns", b"table" + broken + b"runs"))
+    for read_only in (True, False):
+        with pytest.raises(InputError, match=r"runs.sqlite (cannot be used as a store of runs|is damaged)"):
+            Store(path, read_only=read_only).records()
+
+
 def test_a_damaged_index_is_refused_and_repaired(tmp_path: Path) -> None:
     """A run that is not found by its key would be trained again."""
     path = tmp_path / "runs.sqlite"

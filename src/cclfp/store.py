@@ -329,9 +329,9 @@ class Store:
                 database.row_factory = sqlite3.Row
                 database.text_factory = _decode
                 yield database
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where SQLite's message shows what is damaged
             text = f"{self.path} cannot be used as a store of runs: {error}{chosen_by(self.path)}"
-            if how == "mode=ro" and error.sqlite_errorname == "SQLITE_CANTOPEN":
+            if how == "mode=ro" and getattr(error, "sqlite_errorname", None) == "SQLITE_CANTOPEN":
                 text += f" (its newest runs are in {self.path.name}-wal: copy both to a folder that can be written)"
             raise InputError(text) from error
 

@@ -35,9 +35,8 @@ def main() -> int:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
     from torture import report
-    from torture.kinds import KINDS, warm_up
-
     from torture.campaign import FINE, Campaign, adopt_orphans
+    from torture.kinds import KINDS, warm_up
 
     kinds = [kind for kind in KINDS if kind.id.startswith(arguments.only)]
     cases = []

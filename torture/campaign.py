@@ -109,7 +109,9 @@ class Campaign:
     The same seed gives the same cases. Those that kill after a random time depend on the machine too.
     """
 
-    def __init__(self, kinds: Sequence[Kind], seed: int, folder: Path, *, workers: int = 2, quick: bool = False) -> None:
+    def __init__(
+        self, kinds: Sequence[Kind], seed: int, folder: Path, *, workers: int = 2, quick: bool = False
+    ) -> None:
         self.kinds, self.seed, self.folder, self.workers, self.quick = kinds, seed, folder, workers, quick
         self.running: dict[int, _Running] = {}
         self.next = dict.fromkeys((kind.id for kind in kinds), 0)

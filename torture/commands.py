@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torture.campaign import Fault, Verdict, descendants, kill_all
-
 import cclfp.cli
 from cclfp.loading import load
 from cclfp.store import Store
+from torture.campaign import Fault, Verdict, descendants, kill_all
 
 TRACEBACK = "Traceback (most recent call last)"
 RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "accuracy_matrix")
@@ -208,6 +207,8 @@ def contents(place: Path) -> dict[str, Any]:
             found[name] = results(path)
         elif name.startswith("learners/") and name.endswith(".ckpt"):
             found[name] = digest(load(path).state_dict())
+        elif name.endswith(".pdf"):  # its parts come in any order
+            found[name] = path.read_bytes()[:5] == b"%PDF-" and b"%%EOF" in path.read_bytes()[-10:]
         else:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cclfp.engine.compiled
 from torture.campaign import Case, Fault, Kind, Verdict, descendants, kill_all
 from torture.commands import (
     TRACEBACK,
@@ -25,8 +25,6 @@ from torture.commands import (
     wait_for_orphans,
 )
 from torture.material import copy, put_images, put_mnist, put_records, put_store
-
-import cclfp.engine.compiled
 
 
 @dataclasses.dataclass(frozen=True)

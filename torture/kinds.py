@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from torture import kills
+from torture import files, kills
 from torture.campaign import Kind
 
-KINDS: list[Kind] = [*kills.KINDS]
+KINDS: list[Kind] = [*kills.KINDS, *files.KINDS]
 
 
 def warm_up(kinds: Sequence[Kind]) -> None:

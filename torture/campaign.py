@@ -55,6 +55,7 @@ class Fault(Exception):
 class Case:
     """What a case works with."""
 
+    number: int
     random: Random
     folder: Path  # an empty one of its own
     material: Path  # what the kind has prepared
@@ -70,6 +71,7 @@ class Kind:
     name: str
     run: Callable[[Case], Verdict]
     prepare: Callable[[Path], None] | None = None  # makes the material, once per campaign
+    material: str = ""  # its name, where kinds share it
     share: float = 1.0  # of the time, beside the others
     minimum: int = 1  # cases that every campaign runs, whatever time they take
     quick: int = 1  # cases in the test suite
@@ -119,8 +121,9 @@ class Campaign:
 
     def prepare(self) -> None:
         """Make the material of all kinds; RuntimeError where that fails."""
-        wanted = [(kind, [-1]) for kind in self.kinds if kind.prepare is not None]
-        failed = [outcome for outcome in self._all(iter(wanted)) if outcome.verdict not in FINE]
+        kinds = {kind.material or kind.id: kind for kind in self.kinds if kind.prepare is not None}
+        wanted = ((kind, [-1]) for kind in kinds.values())
+        failed = [outcome for outcome in self._all(wanted) if outcome.verdict not in FINE]
         if failed:
             raise RuntimeError(f"{failed[0].kind} cannot be prepared: {failed[0].detail}")
 
@@ -224,10 +227,10 @@ def _work(campaign: Campaign, kind: Kind, numbers: Sequence[int], answers: Path)
 
 
 def _try(campaign: Campaign, kind: Kind, number: int) -> Outcome:
-    material = campaign.folder / "material" / kind.id
+    material = campaign.folder / "material" / (kind.material or kind.id)
     folder = campaign.folder / f"case-{os.getpid()}-{number}"
     folder.mkdir()
-    case = Case(Random(f"{campaign.seed} {kind.id} {number}"), folder, material, campaign.quick)
+    case = Case(number, Random(f"{campaign.seed} {kind.id} {number}"), folder, material, campaign.quick)
     verdict, detail = Verdict.SURVIVED, ""
     try:
         if number < 0 and kind.prepare is not None:
@@ -238,7 +241,7 @@ def _try(campaign: Campaign, kind: Kind, number: int) -> Outcome:
     except Fault as fault:
         verdict, detail = fault.verdict, fault.detail
     except Exception:  # noqa: BLE001  of the product or of the campaign: both are to be seen
-        verdict, detail = Verdict.TRACEBACK, traceback.format_exc()
+        verdict, detail = Verdict.TRACEBACK, "".join(traceback.format_exc().splitlines(keepends=True)[-8:])
     if orphans := descendants(os.getpid()):
         kill_all(orphans)
         if verdict in FINE:

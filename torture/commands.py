@@ -29,7 +29,7 @@ TRACEBACK = "Traceback (most recent call last)"
 RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "accuracy_matrix")
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "sqlite3.connect")  # on files, as Python has it
 SECONDS = 100.0  # that a command may take
-UNWATCHED = ("home/compiler", "output-")  # the compiler's cache, and what commands print
+UNWATCHED = "home/compiler"  # the cache of torch's compiler
 JOURNALS = (".sqlite-wal", ".sqlite-shm")  # which SQLite removes itself
 
 
@@ -56,7 +56,7 @@ class Command:
         self, arguments: str, place: Path, *, cores: int = 1, before: Callable[[], object] | None = None
     ) -> None:
         self.arguments, self.place = arguments, place
-        self.output = place / f"output-{time.monotonic_ns()}"
+        self.output = place.with_name(f"{place.name}-output-{time.monotonic_ns()}")
         self.ended: Ended | None = None
         sys.stdout.flush()
         sys.stderr.flush()
@@ -103,6 +103,9 @@ class Command:
                 self.ended = Ended(os.waitstatus_to_exitcode(status), text)
         return self.ended is not None
 
+    def kill(self) -> None:
+        kill_all([self.pid])
+
     def wait(self, seconds: float = SECONDS) -> Ended:
         """How it ended, which must be in some proper way."""
         deadline = time.monotonic() + seconds
@@ -139,6 +142,13 @@ def run_real(
             kill_all([*descendants(process.pid), process.pid])
             raise Fault(Verdict.HANG, f"cclfp {arguments} ran for {seconds:.0f} s") from None
     return check(Ended(process.returncode, ((out or b"") + (err or b"")).decode(errors="replace")))
+
+
+def no_temporaries(place: Path) -> None:
+    """A command that was not killed removes what it has half written."""
+    names = [path.relative_to(place).as_posix() for path in place.rglob(".*") if path.name != ".lock"]
+    if names:
+        raise Fault(Verdict.LEFT_BEHIND, f"{names}, though the command was not killed")
 
 
 def wait_for_orphans(seconds: float = 20.0) -> None:
@@ -269,10 +279,8 @@ def compare_runs(name: str, wanted: Mapping[str, Any], found: Mapping[str, Any],
     for key, run in found.items():
         if key not in wanted:
             raise Fault(Verdict.WRONG, f"{name} has the run {key}, which was not asked for")
-        same = {k: v for k, v in run.items() if k != "together"} == {
-            k: v for k, v in wanted[key].items() if k != "together"
-        }
-        if same or (is_close and run["together"] != wanted[key]["together"] and _are_close(run, wanted[key])):
+        is_same = all(run[field] == wanted[key][field] for field in RESULT)
+        if is_same or (is_close and run["together"] != wanted[key]["together"] and _are_close(run, wanted[key])):
             continue
         raise Fault(Verdict.WRONG, f"{name}: {json.dumps(run)}, not {json.dumps(wanted[key])}")
 

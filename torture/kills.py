@@ -47,7 +47,7 @@ def _compile_sooner() -> None:
 
 
 RUN = "run er,ccl-fp+ split-mnist --seeds 2 --checkpoint-every 0 --store runs.sqlite --save learners"
-WORKS = (
+_ALL = (
     Work("eager training", f"{RUN} --engine eager", put_mnist, share=3, minimum=30, quick=3),
     Work(
         "compiled training",
@@ -80,6 +80,8 @@ WORKS = (
     ),
 )
 
+WORKS = {work.name: work for work in _ALL}
+
 
 def prepare(work: Work, material: Path) -> None:
     """The place as it is before, and what the command makes of it, undisturbed."""
@@ -106,8 +108,7 @@ def prepare(work: Work, material: Path) -> None:
 
 def run(work: Work, case: Case) -> Verdict:
     """Kill the command a few times, then let it finish."""
-    expected = json.loads((case.material / "expected.json").read_text())
-    place = copy(case.material / "before", case.folder / "place")
+    place, expected = start(case)
     finished: dict[str, Any] = {}
     for _ in range(case.random.randint(1, 2 if case.quick else 5)):
         command = _kill_once(work, case, place, expected)
@@ -121,11 +122,22 @@ def run(work: Work, case: Case) -> Verdict:
         finished = now
         if command.ended.code != -signal.SIGKILL:
             break  # it was faster
+    finish(work, place, expected)
+    return Verdict.SURVIVED
+
+
+def finish(work: Work, place: Path, expected: dict[str, Any]) -> None:
+    """Run the command again, undisturbed: there must be then what there always is."""
     ended = Command(work.arguments, place, cores=work.cores, before=work.before).wait()
     if ended.code:
         raise Fault(Verdict.LOST, f"run again, the command fails with {ended.last}")
     compare(expected["contents"], contents(place), is_close=work.is_close)
-    return Verdict.SURVIVED
+
+
+def start(case: Case) -> tuple[Path, dict[str, Any]]:
+    """A place for the command, and what it makes of it."""
+    expected: dict[str, Any] = json.loads((case.material / "expected.json").read_text())
+    return copy(case.material / "before", case.folder / "place"), expected
 
 
 def _kill_once(work: Work, case: Case, place: Path, expected: dict[str, Any]) -> Command:
@@ -160,17 +172,12 @@ def _kill_once(work: Work, case: Case, place: Path, expected: dict[str, Any]) ->
     return command
 
 
-def _kind(work: Work) -> Kind:
-    return Kind(
-        "kills",
-        work.name,
-        functools.partial(run, work),
-        functools.partial(prepare, work),
-        share=work.share,
-        minimum=work.minimum,
-        quick=work.quick,
-        limit=300,
-    )
+def kind_of(group: str, work: Work, run: Callable[[Work, Case], Verdict], **more: Any) -> Kind:
+    """A kind of fault that a command suffers."""
+    steps = {"run": functools.partial(run, work), "prepare": functools.partial(prepare, work), "material": work.name}
+    return Kind(group, work.name, **{"limit": 300.0, **steps, **more})
 
 
-KINDS = [_kind(work) for work in WORKS]
+KINDS = [
+    kind_of("kills", work, run, share=work.share, minimum=work.minimum, quick=work.quick) for work in WORKS.values()
+]

@@ -144,12 +144,12 @@ class Campaign:
             first = self.next[kind.id]
             self.next[kind.id] = min(first + kind.batch, self._wanted(kind, over))
             self.used[kind.id] += 0.01  # so that kinds that have no time yet take turns
-            yield kind, list(range(first, int(self.next[kind.id])))
+            yield kind, list(range(first, self.next[kind.id]))
 
-    def _wanted(self, kind: Kind, over: bool) -> float:
+    def _wanted(self, kind: Kind, over: bool) -> int:
         if self.quick:
             return kind.quick
-        most = float("inf") if kind.most is None else kind.most
+        most = sys.maxsize if kind.most is None else kind.most
         return min(kind.minimum, most) if over else most
 
     def _all(self, wanted: Iterator[tuple[Kind, list[int]]]) -> Iterator[Outcome]:

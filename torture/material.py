@@ -48,8 +48,8 @@ def put_arrays(place: Path) -> None:
     labels = np.arange(30) % 3
     images = ((80 * labels)[:, None, None] + rng.integers(0, 80, (30, 6, 6))).astype(np.uint8)
     place.mkdir(parents=True, exist_ok=True)
-    parts = {"train_images": images, "train_labels": labels, "test_images": images[:9], "test_labels": labels[:9]}
-    np.savez(place / "pets.npz", **parts)
+    test = {"test_images": images[:9], "test_labels": labels[:9]}
+    np.savez(place / "pets.npz", train_images=images, train_labels=labels, **test)
 
 
 @functools.cache

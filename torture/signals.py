@@ -75,7 +75,7 @@ def run_output(case: Case) -> Verdict:
         return Verdict.REFUSED
     reader, writer = os.pipe()
     os.close(reader)
-    ended = run_real(arguments, place, {}, stdout=writer, **options)
+    ended = run_real(arguments, place, {}, (1,), stdout=writer, **options)  # who stops reading needs no message
     os.close(writer)
     return Verdict.REFUSED if ended.code else Verdict.SURVIVED
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 from pathlib import Path
 
 from torture.campaign import Case, Fault, Kind, Verdict
@@ -23,7 +26,7 @@ PRINTING = (
 )
 NOWHERE = "http://127.0.0.1:9"  # where no dataset can be downloaded from
 HOMES: dict[str, str | bytes | None] = {
-    "~nouser/x": "~nouser/x",
+    "of no user": "~nouser/x",
     "a file": "records.jsonl",
     "/proc/x": "/proc/x",
     "a relative path": "home",
@@ -61,7 +64,9 @@ def run(case: Case) -> Verdict:
     place = copy(case.material / "before", case.folder / "place")
     environment = LOCALES.get(name, {"http_proxy": NOWHERE, "https_proxy": NOWHERE})
     if what == "CCLFP_HOME":
-        environment = {**environment, "CCLFP_HOME": HOMES[name]}
+        environment = {**environment, "HOME": str(place), "XDG_DATA_HOME": str(place), "CCLFP_HOME": HOMES[name]}
+        with contextlib.suppress(OSError):  # where there cannot be a home
+            shutil.copytree(place / "home", place / os.fsdecode(HOMES[name] or "cclfp"))
     if what == "own file":
         (place / "own.py").write_text(OWN[name])
     ended = run_real(arguments, place, environment)
@@ -72,6 +77,4 @@ def run(case: Case) -> Verdict:
     return Verdict.REFUSED if ended.code else Verdict.SURVIVED
 
 
-KINDS = [
-    Kind("surroundings", "locale, home, own files", run, prepare, share=1, minimum=len(ALL), quick=4, most=len(ALL))
-]
+KINDS = [Kind("surroundings", "as users start it", run, prepare, share=1, minimum=len(ALL), quick=4, most=len(ALL))]

@@ -45,11 +45,11 @@ def put_images(place: Path) -> None:
 def put_arrays(place: Path) -> None:
     """An ``.npz`` of images."""
     rng = np.random.default_rng(0)
-    labels = np.arange(30) % 3
-    images = ((80 * labels)[:, None, None] + rng.integers(0, 80, (30, 6, 6))).astype(np.uint8)
+    labels: np.ndarray = np.arange(30) % 3
+    images: np.ndarray = ((80 * labels)[:, None, None] + rng.integers(0, 80, (30, 6, 6))).astype(np.uint8)
     place.mkdir(parents=True, exist_ok=True)
-    test = {"test_images": images[:9], "test_labels": labels[:9]}
-    np.savez(place / "pets.npz", train_images=images, train_labels=labels, **test)
+    arrays = {"train_images": images, "train_labels": labels, "test_images": images[:9], "test_labels": labels[:9]}
+    np.savez(place / "pets.npz", allow_pickle=False, **arrays)
 
 
 @functools.cache

@@ -70,6 +70,6 @@ def _mount(disk: Path, options: str) -> bool:
 
 
 KINDS = [
-    kind_of("disks", WORKS[name], run, share=0.7, minimum=5)
+    kind_of("disks", WORKS[name], run, share=0.7, minimum=5, quick=int(name == "eager training"))
     for name in ("eager training", "export", "import-runs", "report", "import of images")
 ]

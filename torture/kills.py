@@ -48,7 +48,7 @@ def _compile_sooner() -> None:
 
 RUN = "run er,ccl-fp+ split-mnist --seeds 2 --checkpoint-every 0 --store runs.sqlite --save learners"
 _ALL = (
-    Work("eager training", f"{RUN} --engine eager", put_mnist, share=3, minimum=30, quick=3),
+    Work("eager training", f"{RUN} --engine eager", put_mnist, share=3, minimum=30, quick=2),
     Work(
         "compiled training",
         "run er split-mnist --seeds 3 --checkpoint-every 0 --store runs.sqlite --save learners --engine compiled",
@@ -72,11 +72,13 @@ _ALL = (
         "tune",
         "tune er split-mnist --seeds 1 --engine eager --write presets.json --store runs.sqlite",
         put_mnist,
+        quick=0,
     ),
     Work(
         "study",
         "study accuracy --benchmark split-mnist --method er,finetune --seeds 1 --engine eager --store runs.sqlite",
         put_mnist,
+        quick=0,
     ),
 )
 

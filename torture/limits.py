@@ -38,6 +38,6 @@ def _address_space() -> int:
 
 
 KINDS = [
-    kind_of("limits", WORKS[name], run, share=0.5, minimum=5)
+    kind_of("limits", WORKS[name], run, share=0.5, minimum=5, quick=int(name in ("eager training", "import-runs")))
     for name in ("eager training", "export", "import-runs", "report", "import of images")
 ]

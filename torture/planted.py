@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 import cclfp
-from cclfp.configuration import Configuration
+from cclfp.configuration import USUAL, Configuration
 from cclfp.data import load_dataset
 from cclfp.data.images import import_images
 from cclfp.engine import job as jobs
@@ -129,22 +130,18 @@ def preset(case: Case, form: str) -> None:
 
 def record(case: Case, field: str) -> None:
     """A record that names a Python file, with its right checksum, as its method's or its backbone's."""
-    import hashlib
-
     module = _module(case)
-    reference = {
-        "file": str(module),
-        "object": "Evil",
-        "sha256": hashlib.sha256(module.read_bytes()).hexdigest(),
-    }
+    checksum = hashlib.sha256(module.read_bytes()).hexdigest()
+    reference = {"file": str(module), "object": "Evil", "sha256": checksum}
     _import(case, lambda values: values["configuration"].update({field: reference}))
     call("runs", "--store", case.folder / "runs.sqlite")
     call("report", "--out", case.folder / "report", "--store", case.folder / "runs.sqlite")
 
 
-def page(case: Case, field: str) -> None:
+def page(case: Case, form: str) -> None:
     """HTML in the texts of a record, which the report must show as text."""
-    _import(case, lambda values: values["environment"].update({field: f"{SCRIPT}'\"{SCRIPT}"}))
+    texts = ("device_name", "platform", "commit", "cclfp", "torch", "source")
+    _import(case, lambda values: values["environment"].update(dict.fromkeys(texts, f"{SCRIPT}'\"{SCRIPT}")))
     call("report", "--out", case.folder / "report", "--store", case.folder / "runs.sqlite")
     for path in (case.folder / "report").rglob("*.[hs][tv][mg]*"):
         if SCRIPT in path.read_text(encoding="utf-8"):
@@ -154,16 +151,10 @@ def page(case: Case, field: str) -> None:
 def _import(case: Case, change: Callable[[dict[str, Any]], object]) -> None:
     values = json.loads(record_lines()[0])
     change(values)
-    values["key"] = Configuration.from_dict({**_whole(values["configuration"])}).key(values["seed"])
+    values["key"] = Configuration.from_dict({**USUAL, **values["configuration"]}).key(values["seed"])
     path = case.folder / "records.jsonl"
     path.write_text(json.dumps(values) + "\n")
     import_runs([path], Store(case.folder / "runs.sqlite"))
-
-
-def _whole(values: dict[str, Any]) -> dict[str, Any]:
-    from cclfp.configuration import USUAL
-
-    return {**USUAL, **values}
 
 
 def postscript(case: Case, suffix: str) -> None:
@@ -192,7 +183,7 @@ PLANTS: list[tuple[str, Callable[[Case, str], None], str]] = [
     ("pickle in a stored array", stored_array, ""),
     ("Python file named by presets", preset, ""),
     *(("Python file named by a record", record, field) for field in ("method_file", "backbone")),
-    *(("HTML in a record", page, field) for field in ("device_name", "platform", "commit", "cclfp", "torch")),
+    ("HTML in a record", page, ""),
     *(("PostScript as an image", postscript, suffix) for suffix in ("png", "jpg", "gif", "bmp", "tif")),
 ]
 

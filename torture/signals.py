@@ -55,6 +55,7 @@ PRINTING = (
     "run finetune split-mnist --seeds 1 --engine eager --store other.sqlite",
 )
 OUTPUTS = [(arguments, output) for output in ("a full device", "a closed pipe") for arguments in PRINTING]
+COUNT = len(OUTPUTS)
 
 
 def prepare_outputs(material: Path) -> None:
@@ -80,19 +81,10 @@ def run_output(case: Case) -> Verdict:
     return Verdict.REFUSED if ended.code else Verdict.SURVIVED
 
 
+_SHORT = ("eager training", "import of images")
+_LONG = ("training by workers", "report", "tune")
 KINDS = [
-    *(
-        kind_of("signals", WORKS[name], run, share=0.7, minimum=8)
-        for name in ("eager training", "training by workers", "report", "import of images", "tune")
-    ),
-    Kind(
-        "signals",
-        "outputs",
-        run_output,
-        prepare_outputs,
-        share=0.5,
-        minimum=len(OUTPUTS),
-        quick=3,
-        most=len(OUTPUTS),
-    ),
+    *(kind_of("signals", WORKS[name], run, share=0.7, minimum=8) for name in _SHORT),
+    *(kind_of("signals", WORKS[name], run, share=0.7, minimum=8, quick=0) for name in _LONG),
+    Kind("signals", "outputs", run_output, prepare_outputs, share=0.5, minimum=COUNT, quick=2, most=COUNT),
 ]

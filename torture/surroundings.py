@@ -77,4 +77,4 @@ def run(case: Case) -> Verdict:
     return Verdict.REFUSED if ended.code else Verdict.SURVIVED
 
 
-KINDS = [Kind("surroundings", "as users start it", run, prepare, share=1, minimum=len(ALL), quick=4, most=len(ALL))]
+KINDS = [Kind("surroundings", "as users start it", run, prepare, share=1, minimum=len(ALL), quick=2, most=len(ALL))]

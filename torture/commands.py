@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +118,9 @@ class Command:
         return check(self.ended)
 
 
-def check(ended: Ended, silent: Sequence[int] = ()) -> Ended:
-    """No traceback, and an exit code that says something; those in ``silent`` need no message."""
-    is_proper = ended.code in (0, 2, *silent) or ended.code < 0 or ended.code > 128
+def check(ended: Ended) -> Ended:
+    """No traceback, and an exit code that says something."""
+    is_proper = ended.code in (0, 2) or ended.code < 0 or ended.code > 128
     if TRACEBACK in ended.text or not (is_proper or (ended.code == 1 and "error:" in ended.text)):
         raise Fault(Verdict.TRACEBACK, ended.last)
     return ended
@@ -130,7 +130,6 @@ def run_real(
     arguments: str,
     place: Path,
     environment: Mapping[str, str | bytes | None],
-    silent: Sequence[int] = (),
     **more: Any,
 ) -> Ended:
     """``cclfp`` as a user starts it: for what happens when the interpreter starts and ends."""
@@ -145,7 +144,7 @@ def run_real(
         except subprocess.TimeoutExpired:
             kill_all([*descendants(process.pid), process.pid])
             raise Fault(Verdict.HANG, f"cclfp {arguments} ran for {SECONDS:.0f} s") from None
-    return check(Ended(process.returncode, ((out or b"") + (err or b"")).decode(errors="replace")), silent)
+    return check(Ended(process.returncode, ((out or b"") + (err or b"")).decode(errors="replace")))
 
 
 def no_temporaries(place: Path) -> None:

@@ -36,7 +36,7 @@ def run(work: Work, case: Case) -> Verdict:
         silent = ended.code == -number and moment > READY and not twice
         if silent or ended.code not in (0, 128 + number, -number):
             raise Fault(Verdict.TRACEBACK, f"{number.name} after {moment:.2f} s ends it with {ended.last}")
-    wait_for_orphans(5)
+    wait_for_orphans()
     if not twice and moment > READY:
         no_temporaries(place)
     finish(work, place, expected)
@@ -76,7 +76,7 @@ def run_output(case: Case) -> Verdict:
         return Verdict.REFUSED
     reader, writer = os.pipe()
     os.close(reader)
-    ended = run_real(arguments, place, {}, (1,), stdout=writer, **options)  # who stops reading needs no message
+    ended = run_real(arguments, place, {}, stdout=writer, **options)
     os.close(writer)
     return Verdict.REFUSED if ended.code else Verdict.SURVIVED
 

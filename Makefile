@@ -32,7 +32,7 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy results  # by itself: bench has a render.py too
-	$(BIN)/pytest --hypothesis-profile=ci  # the same examples every time; plain pytest looks for new ones
+	$(BIN)/pytest -n auto --hypothesis-profile=ci  # the same examples every time; plain pytest looks for new ones
 
 $(PEERS): bench/peers/requirements.txt constraints.txt
 	PYTHON=$(PYTHON) bench/peers/install.sh

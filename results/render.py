@@ -19,8 +19,9 @@ from cclfp.errors import InputError
 from cclfp.files import write_atomic
 from cclfp.metrics import mean_std, number, plus_minus, signed
 from cclfp.report import Content, collect
-from cclfp.report.content import Entry, Table, column_title
+from cclfp.report.content import UNCOMMON, Entry, Table, column_title
 from cclfp.report.tables import markdown
+from cclfp.seeds import Seeds
 from cclfp.store import Record, Store
 from cclfp.streams import BENCHMARKS
 from cclfp.study import TIMING_SEED
@@ -33,6 +34,7 @@ EARLIER = RESULTS / "earlier"  # runs with settings that are no longer a preset'
 SEEDS = range(5)
 DATASETS = tuple(dict.fromkeys(benchmark.dataset for benchmark in BENCHMARKS.values()))  # a file of records for each
 VERDICTS = {"within": "within", "above": "above", "below": "below", "unjudged": "too few seeds", "missing": "missing"}
+VERDICTS |= {"diverged": "all seeds diverged"}
 REMARKS = ("head", "below", "above", "accuracy", "buffer", "ablation", "missing", "settings", "runs")
 # What a published record may say of where it was made: no name and no path of a machine.
 ENVIRONMENT = {"device", "device_name", "platform", "engine", "precision", "threads", "together"}
@@ -43,7 +45,7 @@ A_PATH = re.compile(r"(^|[\s'\"=:(])(~?/|[A-Za-z]:\\|\\\\)")
 class Results:
     """The records of files, imported, and the paper's tables with them."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    def __init__(self, files: Sequence[Path], include_diverged: bool = False) -> None:
         self.records: dict[str, list[Record]] = {}
         for path in sorted(files):
             self.records[path.name] = []
@@ -53,7 +55,7 @@ class Results:
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder) / "runs.sqlite")
             _, duplicates = import_runs(sorted(files), store)
-            self.content: Content = collect(store, SEEDS)
+            self.content: Content = collect(store, SEEDS, include_diverged)
         if duplicates:
             raise InputError(f"a record twice: {', '.join(duplicates)}")
 
@@ -106,7 +108,7 @@ def in_short(results: Results) -> list[str]:
         ("– buffer, Rotated MNIST", lambda e: is_mnist(e) and e.cell.table == "buffer"),
         ("– ablation", lambda e: is_mnist(e) and e.cell.table == "ablation"),
     ]
-    shown = [name for name in VERDICTS if name != "unjudged" or content.counts()[name]]
+    shown = [name for name in VERDICTS if name not in UNCOMMON or content.counts()[name]]
     rows = []
     for title, belongs in parts:
         entries = [entry for entry in content.entries if belongs(entry)]
@@ -132,8 +134,8 @@ def ahead(accuracy: Table) -> list[str]:
         er, ours = (next(r.entries[i] for r in accuracy.rows if r.label == LABELS[m]) for m in ("er", "ccl-fp+"))
         if scenario != "class" or er is None or ours is None:
             continue
-        before = {record["seed"]: record["average_accuracy"] for record in er.records}
-        found = mean_std([r["average_accuracy"] - before[r["seed"]] for r in ours.records if r["seed"] in before])
+        before, after = er.comparison.seeds.accuracies, ours.comparison.seeds.accuracies
+        found = mean_std([accuracy - before[seed] for seed, accuracy in after.items() if seed in before])
         gain = "missing" if found["mean"] is None else f"{signed(found['mean'])} ± {number(found['std'])}"
         papers = signed(ours.cell.published.mean - er.cell.published.mean)
         rows.append([column_title((benchmark, scenario)), gain, papers])
@@ -156,7 +158,7 @@ def outside(entries: Iterable[Entry]) -> str:
                 cell.table,
                 column_title((cell.benchmark, cell.scenario)),
                 entry.name,
-                plus_minus(ours.mean, ours.std),
+                entry.text,
                 plus_minus(*cell.published),
                 signed(ours.difference),
                 f"{abs(ours.difference) / spread:.1f}" if spread else "–",
@@ -183,19 +185,18 @@ def missing(content: Content) -> list[str]:
     return [f"Numbers without runs: {', '.join(counts)}.", *listed]
 
 
-def earlier(files: Sequence[Path], accuracy: Table) -> list[str]:
+def earlier(files: Sequence[Path], accuracy: Table, include_diverged: bool) -> list[str]:
     """What runs with settings that are no longer a preset's gave, beside the table's numbers."""
-    before: dict[tuple[str, str, str], list[float]] = {}
+    before: dict[tuple[str, str, str], list[Record]] = {}
     for path in sorted(files):
         for _, record in read(path):
             place = (record["benchmark"], record["scenario"], LABELS[record["method"]])
-            before.setdefault(place, []).append(record["average_accuracy"])
+            before.setdefault(place, []).append(record)
     rows = []
     for entry in accuracy.entries:
         if (found := before.get((entry.cell.benchmark, entry.cell.scenario, entry.cell.row))) is not None:
-            old, now = mean_std(found), entry.comparison
             title = column_title((entry.cell.benchmark, entry.cell.scenario))
-            numbers = [plus_minus(old["mean"], old["std"]), plus_minus(now.mean, now.std)]
+            numbers = [Seeds(found, include_diverged).text("average_accuracy"), entry.comparison.text()]
             rows.append([title, entry.cell.row, *numbers, plus_minus(*entry.cell.published)])
     return [table(["column", "row", ">earlier settings", ">now", ">paper"], rows)] if rows else []
 
@@ -260,8 +261,10 @@ def remarks(path: Path) -> dict[str, str]:
     return {name: found.get(name, "") for name in REMARKS}
 
 
-def document(files: Sequence[Path], said: dict[str, str], old: Sequence[Path] = ()) -> str:
-    results = Results(files)
+def document(
+    files: Sequence[Path], said: dict[str, str], old: Sequence[Path] = (), include_diverged: bool = False
+) -> str:
+    results = Results(files, include_diverged)
     content = results.content
     below = [entry for entry in content.entries if entry.verdict == "below"]
     above = [entry for entry in content.entries if entry.verdict == "above"]
@@ -286,7 +289,7 @@ def document(files: Sequence[Path], said: dict[str, str], old: Sequence[Path] = 
         said["missing"],
         "## How the settings were chosen",
         said["settings"],
-        *earlier(old, next(one for one in content.tables if one.name == "accuracy")),
+        *earlier(old, next(one for one in content.tables if one.name == "accuracy"), include_diverged),
         "## How the runs were made",
         *how(results),
         said["runs"],
@@ -303,11 +306,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="default: all in results")
     parser.add_argument("--to", type=Path, default=RESULTS.parent / "RESULTS.md", help="the file to write")
+    parser.add_argument("--include-diverged", action="store_true", help="count runs that diverged too")
     arguments = parser.parse_args()
     files = arguments.files or sorted(RESULTS.glob("*.jsonl"))
     old = [] if arguments.files else sorted(EARLIER.glob("*.jsonl"))
     try:
-        text = document(files, remarks(RESULTS / "remarks.md"), old)
+        text = document(files, remarks(RESULTS / "remarks.md"), old, arguments.include_diverged)
     except InputError as error:
         parser.error(str(error))
     write_atomic(arguments.to, lambda file: file.write(text.encode()))

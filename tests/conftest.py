@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -59,10 +60,14 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
     def call(*arguments: str | Path) -> Answer:
         from cclfp.cli import main
+        from cclfp.cli.signals import ANSWERED
 
         monkeypatch.setattr(sys, "argv", ["cclfp", *map(str, arguments)])
+        handlers = {number: signal.getsignal(number) for number in ANSWERED}
         with pytest.raises(SystemExit) as stop:
             main()
+        for number, handler in handlers.items():  # a command leaves them as a process does that ends
+            signal.signal(number, handler)
         out, err = capsys.readouterr()
         return Answer(int(stop.value.code or 0), out, err)
 

@@ -7,7 +7,13 @@ from typing import Any
 from cclfp import metrics
 from cclfp.configuration import Configuration
 from cclfp.metrics import Matrix
-from cclfp.store import Record
+from cclfp.record import MEASURES, Record
+
+
+def with_accuracy(record: Record, accuracy: float) -> Record:
+    """The record with another result, which agrees with itself: this accuracy on every task at the end."""
+    matrix = [*record["accuracy_matrix"][:-1], [accuracy] * len(record["accuracy_matrix"][-1])]
+    return {**record, "accuracy_matrix": matrix, **{name: measure(matrix) for name, measure in MEASURES.items()}}
 
 
 def made_up(

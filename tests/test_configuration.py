@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cclfp.configuration import Configuration, configurations
+from cclfp.configuration import Configuration, check_configuration, configurations
 from cclfp.errors import InputError
 from cclfp.experiment import check_seeds
 from cclfp.methods import METHODS, get_method
 from cclfp.methods.er import ER
-from cclfp.presets import find_preset, presets
+from cclfp.presets import find_preset, presets, read_presets
 from cclfp.streams import BENCHMARKS
 from cclfp.study import published
 from cclfp.study.tuning import outdated
@@ -214,3 +218,65 @@ def test_published_numbers() -> None:
     assert published("er", "rotated-mnist", "domain", 5000) == (85.87, 1.15)
     assert published("er", "rotated-mnist", "domain", 300) is None
     assert published("lwf", "rotated-mnist", "domain", 200) is None
+
+
+GOOD = [dataclasses.asdict(preset) for preset in presets()[:3]]
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(), max_size=2),
+    st.sampled_from([10**400, 1e400, {"lr": 10**400}, {"scenario": 1}, "mine.py:Mine", "task", "domain", "\ud800"]),
+)
+
+
+@given(data=st.data())
+def test_a_mutated_file_of_presets_is_refused_or_the_same(data: st.DataObject) -> None:
+    several = json.loads(json.dumps(GOOD))
+    inside = data.draw(st.sampled_from([several, *several, *(preset["hyperparameters"] for preset in several)]))
+    names = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
+    name = data.draw(st.sampled_from(names) if isinstance(inside, list) else st.sampled_from([*names, "more"]))
+    inside[name] = data.draw(JUNK)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "presets.json")
+        path.write_text(json.dumps(several))
+        try:
+            found = read_presets(path)
+        except InputError:
+            return
+    assert [dataclasses.asdict(preset) for preset in found] == several
+    for preset in found:
+        METHODS[preset.method].hyper(preset.scenario, **preset.hyperparameters)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" + "9" * 5000 + "]", "", "[null]", "[[]]", "7"])
+def test_a_hostile_file_of_presets_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "presets.json").write_text(text)
+    with pytest.raises(InputError, match="cannot be read as a file of presets"):
+        read_presets(tmp_path / "presets.json")
+
+
+def test_a_file_that_a_preset_names_is_not_run(tmp_path: Path) -> None:
+    file, ran = tmp_path / "mine.py", tmp_path / "ran"
+    file.write_text(f"open({str(ran)!r}, 'w')")
+    (tmp_path / "presets.json").write_text(json.dumps([{**GOOD[0], "method": f"{file}:Mine"}]))
+    with pytest.raises(InputError, match="unknown method"):
+        read_presets(tmp_path / "presets.json")
+    assert not ran.exists()
+
+
+def test_a_number_that_no_float_holds_is_refused() -> None:
+    for value in (10**400, -(10**400), float("inf"), float("nan")):
+        with pytest.raises(InputError, match="expected a number in"):
+            get_method("er").hyper("class", lr=value)
+    with pytest.raises(InputError, match="batch=.*expected a whole number, 1 or more"):
+        configurations(["er"], "split-mnist", settings={"batch": [1e300]})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_made_can_be_read(method: str) -> None:
+    for scenario in METHODS[method].scenarios():
+        (c,) = configurations([method], "rotated-mnist" if scenario == "domain" else "split-cifar10", scenario)
+        assert check_configuration(json.loads(json.dumps(c.to_dict()))) == c

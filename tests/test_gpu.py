@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from cclfp.engine.cohort import Cohort
 from cclfp.engine.job import Job, do, do_together
 from cclfp.engine.precision import autocast_of
 from cclfp.engine.replica import Replica
+from cclfp.errors import DivergenceError
+from cclfp.finite import not_finite
 from cclfp.memory import Examples
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
@@ -338,3 +341,55 @@ def test_a_cohort_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sum("going on from the checkpoint" in note for note in notes) == 2
     assert {record["environment"]["engine"] for record in records} == {"graph"}
     assert {record["environment"]["precision"] for record in records} == {"tf32"}
+
+
+@pytest.mark.parametrize("norm", [False, True], ids=["stacked", "forked"])
+@pytest.mark.parametrize("engine", ["eager", "graph"])
+def test_divergence_is_found_beside_replicas_that_are_well(engine: str, norm: bool) -> None:
+    stream = toy_stream("class").to(torch.device("cuda"))
+    torch.manual_seed(0)
+    start = toy_psi(random=False) if norm else nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+    replicas, notes = [], list[str]()
+    for seed, lr in ((0, 0.02), (1, 1e30), (2, 0.02)):
+        learner = cclfp.make(
+            "ccl-fp+",
+            psi=copy.deepcopy(start),
+            num_classes=6,
+            memory=20,
+            seed=seed,
+            tasks=stream.classes,
+            device="cuda",
+            lr=lr,
+        )
+        replicas.append(Replica(learner, stream))
+    cohort = Cohort(replicas, engine, notes.append)
+    while not cohort.is_done:
+        cohort.advance()
+    assert [replica.diverged for replica in replicas] == [None, 1, None]
+    assert cohort.engine == engine
+    assert not notes
+
+
+def test_not_finite_is_exact_there() -> None:
+    huge = torch.full((1000,), 3e38, device="cuda")
+    tensors = [huge, huge * torch.nan, -huge * 10, huge.double(), torch.arange(3, device="cuda"), huge[:0]]
+    assert not_finite(tensors) == [1, 2]
+    assert not_finite([huge.bfloat16(), huge, torch.tensor([1.0, torch.nan], device="cuda").half()]) == [2]
+
+
+def test_a_step_that_diverges_leaves_the_learner_as_it_was_there() -> None:
+    def start() -> cclfp.Learner:
+        learner = cclfp.make("ccl-fp+", psi=toy_psi(), num_classes=6, memory=12, device="cuda")
+        learner.observe(x, y, task=0)
+        learner.end_task()
+        return learner
+
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(8, 8, generator=g), torch.randint(0, 6, (8,), generator=g)
+    ours, theirs = start(), start()
+    with pytest.raises(DivergenceError, match="the learner is as it was"):
+        ours.observe(1e38 * x, y, task=1)
+    assert same(ours, theirs)
+    for learner in (ours, theirs):
+        learner.observe(x, y, task=1)
+    assert same(ours, theirs)

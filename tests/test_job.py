@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from records import with_accuracy
 
 import cclfp
 from cclfp.configuration import configurations
@@ -157,7 +158,7 @@ def test_a_finished_run_whose_learner_was_not_kept(make_job: Callable[..., Job],
 
 
 def test_who_replaces_a_record(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    store, old = Store(make_job().store), {**do(make_job(), quiet), "average_accuracy": -1.0}
+    store, old = Store(make_job().store), with_accuracy(do(make_job(), quiet), 1.0)
     store.add(old, replace=True)
     assert do(make_job(), quiet) == old
     for again in ({"fresh": True}, {"save": tmp_path / "learner.ckpt"}):
@@ -167,7 +168,7 @@ def test_who_replaces_a_record(make_job: Callable[..., Job], tmp_path: Path) -> 
 
 
 def test_a_record_that_was_added_meanwhile_stays(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    other = {**do(make_job(store=tmp_path / "other.sqlite"), quiet), "average_accuracy": -1.0}
+    other = with_accuracy(do(make_job(store=tmp_path / "other.sqlite"), quiet), 1.0)
     events: list[dict[str, Any]] = []
 
     def report(event: dict[str, Any]) -> None:
@@ -184,7 +185,7 @@ def test_checkpoints_are_not_taken_more_often_than_asked(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Path] = []
-    monkeypatch.setattr(job_module, "write_atomic", lambda path, write: written.append(path))
+    monkeypatch.setattr(job_module, "write_tensors", lambda path, state: written.append(path))
     do(make_job(checkpoint_every=3600.0), quiet)
     assert written == []
     do(make_job(fresh=True), quiet)
@@ -266,7 +267,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(
     def full(path: Path, write: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(job_module, "write_atomic", full)
+    monkeypatch.setattr(job_module, "write_tensors", full)
     notes: list[str] = []
     assert do(make_job(), lambda event: notes.append(event.get("text", "")))["average_accuracy"] > 0
     assert "no checkpoint could be written, going on without: no space left" in notes

@@ -23,7 +23,7 @@ import pytest
 from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
-from records import made_up
+from records import made_up, with_accuracy
 
 from cclfp.configuration import configurations
 from cclfp.errors import InputError
@@ -67,7 +67,7 @@ def made_up_record(cell: Cell, seed: int, environment: dict[str, Any] | None = N
     if cell.method == "joint":
         matrix[1:-1] = [[None] * tasks for _ in range(tasks - 1)]
     last = [accuracy or 0.0 for accuracy in matrix[-1]]
-    matrix[-1] = [accuracy + end - sum(last) / tasks for accuracy in last]
+    matrix[-1] = [max(0.0, min(100.0, accuracy + end - sum(last) / tasks)) for accuracy in last]
     slow = {"hal": 5.0, "gem": 4.0, "ccl-fp+": 2.0, "ccl-fp": 1.7}.get(cell.method, 1.0)
     train, test = slow * (10 + rng.random()), 1 + rng.random()
     made = made_up(configuration, seed, matrix, train, test, **(ENVIRONMENT if environment is None else environment))
@@ -164,7 +164,7 @@ def test_ties_are_both_best_and_joint_never_is(content: Content, tmp_path: Path)
     for cell in here:
         best = [entry.cell.row for entry in collect(store, [0]).tables[0].entries if entry.best]
         assert best == []  # until the column is whole
-        store.add({**made_up_record(cell, 0), "average_accuracy": accuracies.get(cell.method, 50.0)})
+        store.add(with_accuracy(made_up_record(cell, 0), accuracies.get(cell.method, 50.0)))
     best = [entry.cell.row for entry in collect(store, [0]).tables[0].entries if entry.best]
     assert best == ["ER-Res.", "GEM"]
     # The paper has one tie.
@@ -369,8 +369,9 @@ def test_run_times_of_different_devices_are_not_set_side_by_side(tmp_path: Path)
     )
 
 
-def test_a_command_is_words_for_the_shell(tmp_path: Path) -> None:
+def test_a_command_is_words_for_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a record from elsewhere says goes into a command that people paste."""
+    monkeypatch.setattr("cclfp.record.NAMES", {})  # or the record below would be refused
     store = Store(tmp_path / "runs.sqlite")
     er = cell_of("accuracy", "ER-Res.", "rotated-mnist", "domain")
     add_all(store, [made_up_record(er, 0, {**ENVIRONMENT, "engine": "eager; echo $HOME 'x'", "threads": 2})])
@@ -423,19 +424,19 @@ def test_what_each_component_is_worth_is_said(content: Content, empty: Content, 
     made_up = {"none": 80.0, "w": 80.5, "β": 82.0, "w, α": 80.0, "w, β": 82.5, "α, β": 83.0, "w, α, β": 83.25}
     for row, accuracy in made_up.items():
         record = made_up_record(cell_of("ablation", row, "rotated-mnist", "domain"), 0)
-        store.add({**record, "average_accuracy": accuracy})
+        store.add(with_accuracy(record, accuracy))
     assert worth(collect(store, [0]).tables[2])[5] == (
         "Rotated MNIST, domain: without w −0.25 (−0.27), without α −0.75 (−0.28), without β −3.25 (−1.38); "
         "w alone +0.50 (−0.39), α alone missing (+0.12), β alone +2.00 (+1.24); the supervised contrastive loss (β) "
         "matters most, as in the paper."
     )
     other = made_up_record(cell_of("ablation", "α, β", "rotated-mnist", "domain"), 0)
-    store.add({**other, "average_accuracy": 70.0}, replace=True)
+    store.add(with_accuracy(other, 70.0), replace=True)
     assert worth(collect(store, [0]).tables[2])[5].endswith(
         "feature propagation (w) matters most, in the paper the supervised contrastive loss (β)."
     )
     whole = made_up_record(cell_of("ablation", "w, α, β", "rotated-mnist", "domain"), 0)
-    store.add({**whole, "average_accuracy": 60.0}, replace=True)
+    store.add(with_accuracy(whole, 60.0), replace=True)
     assert "; none is missed, in the paper" in worth(collect(store, [0]).tables[2])[5]
 
 

@@ -142,7 +142,9 @@ def test_an_ablation_switches_components_off_and_leaves_the_rest() -> None:
 
 
 def record(cell: Cell, seed: int, accuracy: float, environment: dict[str, Any] | None = None) -> Record:
-    return made_up(cell.configuration(), seed, [[None], [accuracy]], 1.0, **(environment or {}))
+    tasks = BENCHMARKS[cell.benchmark].num_tasks or 0
+    matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks)]
+    return made_up(cell.configuration(), seed, [*matrix, [accuracy] * tasks], 1.0, **(environment or {}))
 
 
 def test_gather_finds_what_is_in_the_store(tmp_path: Path) -> None:
@@ -514,7 +516,7 @@ def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
     for table in ("ablation", "buffer"):
         for number, cell in enumerate(cells(table)):
             if cell.benchmark == "rotated-mnist":
-                store.add(record(cell, 0, 50.0 + number))
+                store.add(record(cell, 0, 50.0 + number / 2))
     arguments = ("--benchmark", "rotated-mnist", "--seeds", "1", "--store", store.path)
     rows_of = lambda out: [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")][1:]  # noqa: E731
     ablation = rows_of(cli("study", "ablation", *arguments).out)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import json
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Cli
+from hypothesis import given
+from hypothesis import strategies as st
 from records import made_up
 
 import cclfp
 from cclfp import metrics
-from cclfp.configuration import Configuration, configurations
+from cclfp.cli.runs import _print_records
+from cclfp.configuration import Configuration, check_configuration, configurations
 from cclfp.errors import InputError
-from cclfp.store import Record, Store
-from cclfp.transfer import export, import_runs
+from cclfp.record import MEASURES, Record, check_record
+from cclfp.store import Store
+from cclfp.transfer import _to_line, export, import_runs, read
 
 Matrix = list[list[float | None]]
 
@@ -146,6 +154,14 @@ def another_matrix(last: Sequence[float], **changed: object) -> Callable[[Record
     return how
 
 
+def another(**changed: object) -> Callable[[Record], None]:
+    """A configuration that its key agrees with."""
+    return another_matrix(LAST, **changed)
+
+
+OWN = {"file": "/home/me/mine.py", "object": "Mine", "sha256": "0" * 64}
+
+
 def moment(text: object) -> tuple[Callable[[Record], object], str]:
     return lambda r: r.update(finished_at=text), f"finished_at is {json.dumps(text)}: expected a "
 
@@ -157,6 +173,58 @@ CHANGES: dict[str, tuple[Callable[[Record], object], str]] = {
     "broken seed": (lambda r: r.update(seed=1.0), "seed is 1.0: expected a whole number"),
     "large seed": (lambda r: r.update(seed=2**63), "seed is 9223372036854775808: expected a whole number"),
     "lr": (lambda r: r["configuration"]["hyperparameters"].update(lr=5.0), "is not that of its configuration and seed"),
+    "text lr": (another(hyperparameters={"lr": "x"}), 'hyperparameter lr is "x": expected a finite number'),
+    "endless lr": (another(hyperparameters={"lr": 10**400}), "hyperparameter lr is 1000"),
+    "negative lr": (another(hyperparameters={"lr": -1.0}), "lr=-1.0: expected a number in (0, inf)"),
+    "true lr": (another(hyperparameters={"lr": True}), "hyperparameter lr is true: expected a finite number"),
+    "no lr": (another(hyperparameters={}), "hyperparameters lack lr, which er has"),
+    "w of er": (another(hyperparameters={"lr": 0.1, "w": 0.5}), "unknown hyperparameter of er 'w'"),
+    "lr alone": (another(hyperparameters=0.1), "hyperparameters is 0.1: expected an object"),
+    "epochs": (another(epochs=-1), "epochs=-1: expected a whole number, 1 or more"),
+    "no epochs": (another(epochs=None), "epochs=None: expected a whole number"),
+    "HTML": (another(batch="<b>10</b>"), "batch='<b>10</b>': expected a whole number"),
+    "true batch": (another(batch=True), "batch=True: expected a whole number"),
+    "endless replay": (another(replay=10**400), "expected a whole number, 1 or more (and below 2**63)"),
+    "no replay": (another(replay=None), "replay=None: expected a whole number"),
+    "null memory": (another(buffer=None), "buffer=None: expected a whole number"),
+    "empty memory": (another(buffer=0), "buffer=0: expected a whole number, 1 or more"),
+    "memory of none": (another(method="joint"), "buffer is 200: expected null: joint has none"),
+    "replay of none": (another(method="joint", buffer=None), "replay is 10: expected null: joint has none"),
+    "augment": (another(augment=1), "augment is 1: expected true or false"),
+    "augmented digits": (another(augment=True), "augment=on: split-mnist cannot be augmented"),
+    "validation": (another(validation="no"), 'validation is "no": expected true or false'),
+    "unknown method": (another(method="erx"), "unknown method 'erx'. Did you mean 'er'"),
+    "no method": (another(method=7), "method is 7: expected a text"),
+    "strange scenario": (another(scenario="domain"), "split-mnist has no domain scenario"),
+    "no scenario": (another(scenario=None), "scenario is null: expected a text"),
+    "strange benchmark": (another(benchmark="<b>"), 'benchmark is "<b>": expected a name'),
+    "backbone": (
+        lambda r: r["configuration"].update(backbone="mlp"),
+        'backbone is "mlp": expected null, a name and a width',
+    ),
+    "wide": (another(backbone={"name": "mlp", "width": 5000}), "with N from 1 to 4096"),
+    "true width": (another(backbone={"name": "mlp", "width": True}), "expected null, a name and a width"),
+    "unknown backbone": (another(backbone={"name": "x.py:f", "width": 1}), "expected null, a name and a width"),
+    "backbone file": (another(backbone={**OWN, "sha256": 5}), "expected the path of a .py file"),
+    "method file": (
+        lambda r: r["configuration"].update(method="mine", method_file="mine.py"),
+        'method_file is "mine.py": expected the path',
+    ),
+    "method file, no text": (another(method="mine", method_file={**OWN, "file": None}), "expected the path of a .py"),
+    "method file, escape": (another(method="mine", method_file={**OWN, "file": "\x1b[2J.py"}), "expected the path"),
+    "own method, built-in name": (another(method_file=OWN), "has the name 'er' of a method that ships with cclfp"),
+    "own method, HTML": (another(method="<b>", method_file=OWN), "mine.py:Mine has the name '<b>'"),
+    "order": (
+        another(class_order=[0, 1]),
+        'class_order is [0, 1]: expected null, "random" or each of the numbers 0 to 9',
+    ),
+    "order twice": (another(class_order=[0] * 10), "each of the numbers 0 to 9 once"),
+    "order of texts": (another(class_order=[str(c) for c in range(10)]), "each of the numbers 0 to 9 once"),
+    "order as text": (another(class_order="label"), 'class_order is "label": expected null, "random"'),
+    "diverged": (lambda r: r.update(diverged=0), "diverged is 0: expected after how many of the 5 tasks"),
+    "diverged late": (lambda r: r.update(diverged=6), "diverged is 6: expected after how many of the 5 tasks"),
+    "not diverged": (lambda r: r.update(diverged=None), "diverged is null: expected after how many"),
+    "true divergence": (lambda r: r.update(diverged=True), "diverged is true: expected after how many"),
     "key": (lambda r: r.update(key="0"), "the key '0' is not that of its configuration and seed"),
     "method": (lambda r: r.update(method="gem"), "method is \"gem\": expected 'er', as its configuration says"),
     "benchmark": (
@@ -256,6 +324,112 @@ def test_what_is_undefined_is_null(exported: Path, tmp_path: Path) -> None:
 def test_a_run_on_images_that_are_not_here_is_taken(exported: Path, tmp_path: Path) -> None:
     change(exported, 2, another_matrix(LAST, benchmark="birds", tasks=(3, 3, 3, 3, 2)))
     assert import_runs([exported], Store(tmp_path / "here.sqlite")) == (4, [])
+
+
+def test_a_run_of_a_method_that_is_not_here_is_taken_and_its_file_not_run(exported: Path, tmp_path: Path) -> None:
+    file, ran = tmp_path / "mine.py", tmp_path / "ran"
+    file.write_text(f"open({str(ran)!r}, 'w')")
+    here = {**OWN, "file": str(file)}
+    change(exported, 1, another(method="mine", method_file=OWN, hyperparameters={"own": 3.0}, buffer=None, replay=None))
+    change(exported, 2, another(method="mine", method_file=here, hyperparameters={}, backbone=here))
+    store = Store(tmp_path / "here.sqlite")
+    assert import_runs([exported], store) == (4, [])
+    assert sorted(r["method"] for r in store.records()) == ["er", "er", "mine", "mine"]
+    assert not ran.exists()
+
+
+def test_a_diverged_run_comes_back_and_a_healthy_line_stays_as_it_was(exported: Path, tmp_path: Path) -> None:
+    change(exported, 2, lambda r: r.update(diverged=3))
+    store, again = Store(tmp_path / "here.sqlite"), tmp_path / "again.jsonl"
+    assert import_runs([exported], store) == (4, [])
+    assert [r.get("diverged") for r in store.records()] == [None, 3, None, None]
+    export(store.records(), again)
+    assert [json.loads(line) for line in lines_of(again)] == [json.loads(line) for line in lines_of(exported)]
+    assert [lines_of(again)[n] for n in (0, 2, 3)] == [lines_of(exported)[n] for n in (0, 2, 3)]
+
+
+@functools.cache
+def good_lines() -> list[str]:
+    configurations_ = [configurations(["ccl-fp+"], "split-mnist", **extra)[0] for extra in RUNS]
+    made = [
+        made_up(c, seed, matrix_of(LAST[: extra.get("tasks")], c.scenario), engine="eager", threads=2)
+        for seed, (c, extra) in enumerate(zip(configurations_, RUNS, strict=True))
+    ]
+    made[0]["diverged"] = 2
+    made[1]["configuration"]["backbone"] = OWN
+    made[1]["key"] = Configuration.from_dict(made[1]["configuration"]).key(1)
+    return [json.dumps(record) for record in made]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where something is in a JSON value, the value itself aside."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, part in inner for place in [(*path, key), *places(part, (*path, key))]]
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from(
+        [0, 1, -1, 2**63, 10**400, 1.0, 1e308, "", "x", "er", "random", "<b>", "\ud800", "\x00", "er.py:x"]
+    ),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=5),
+    st.lists(st.integers(0, 9), max_size=3),
+    st.dictionaries(
+        st.sampled_from(["file", "object", "sha256", "name", "width", "lr"]), st.text(max_size=3), max_size=3
+    ),
+)
+
+
+@given(data=st.data())
+def test_a_mutated_record_is_refused_or_the_same(data: st.DataObject) -> None:
+    line = data.draw(st.sampled_from(good_lines()))
+    record, original = json.loads(line), json.loads(line)
+    *way, last = data.draw(st.sampled_from(places(record)))
+    inside = record
+    for step in way:
+        inside = inside[step]
+    how = data.draw(st.sampled_from(["replace", "delete", "add"]))
+    if how == "replace":
+        inside[last] = data.draw(JUNK)
+    elif how == "delete":
+        del inside[last]
+    elif isinstance(inside, list):
+        inside.insert(last, data.draw(JUNK))
+    else:
+        inside[data.draw(st.text(max_size=5))] = data.draw(JUNK)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "runs.jsonl")
+        file.write_text(json.dumps(record))
+        try:
+            ((_, found),) = read(file)
+        except InputError:
+            return
+    # What nothing depends on may be another; the rest agrees with the key and with itself.
+    free = ("environment", "finished_at", "diverged", "train_seconds", "test_seconds", "seconds", "accuracy_matrix")
+    for name in original:
+        assert name in (*free, *MEASURES, "configuration") or found[name] == original[name]
+    assert check_configuration(found["configuration"]) == check_configuration(original["configuration"])
+    for name, measure in MEASURES.items():
+        assert found[name] == pytest.approx(measure(found["accuracy_matrix"]))
+    _to_line(found)
+
+
+@given(data=st.data())
+def test_a_mutated_configuration_is_refused_or_can_be_shown(data: st.DataObject) -> None:
+    """Its key agrees with it, as if somebody had meant it."""
+    record = json.loads(data.draw(st.sampled_from(good_lines())))
+    configuration = record["configuration"]
+    inside = data.draw(st.sampled_from([configuration, configuration["hyperparameters"]]))
+    name = data.draw(st.sampled_from([*inside, "more"]))
+    inside[name] = data.draw(JUNK)
+    with contextlib.suppress(TypeError, AttributeError):  # of what has no key
+        record["key"] = Configuration.from_dict(configuration).key(record["seed"])
+    record |= {name: configuration[name] for name in ("method", "benchmark", "scenario", "buffer")}
+    with contextlib.suppress(InputError), contextlib.redirect_stdout(io.StringIO()):
+        _print_records([check_record(record)], "")
 
 
 @pytest.mark.parametrize("line", ["", "{", "[1, 2]", "null", '"text"', "[" * 100_000])
@@ -362,8 +536,31 @@ def test_the_commands(exported: Path, cli: Cli, tmp_path: Path) -> None:
         (["import-runs", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
     ],
 )
-def test_refusals(arguments: list[str], message: str, cli: Cli) -> None:
+def test_refusals(arguments: list[str], message: str, cli: Cli, tmp_path: Path) -> None:
     answer = cli(*arguments)
     assert answer.code == 2
+    assert not (tmp_path / "home").exists()  # no empty store is left behind
     assert message in answer.err
     assert not Path("a.jsonl").exists()
+
+
+def test_a_refused_import_leaves_no_store(exported: Path, cli: Cli, tmp_path: Path) -> None:
+    here, twice = tmp_path / "new" / "here.sqlite", tmp_path / "twice.jsonl"
+    twice.write_text(exported.read_text())
+    change(twice, 1, another_result)
+    answer = cli("import-runs", exported, twice, "--store", here)  # two records of one run
+    assert (answer.code, here.parent.exists()) == (2, False)
+    change(exported, 3, another(epochs=-1))
+    answer = cli("import-runs", exported, "--store", here)
+    assert (answer.code, here.parent.exists()) == (2, False)
+    assert "line 3: epochs=-1: expected a whole number" in answer.err
+
+
+def test_the_records_that_ship_are_taken_as_they_are(tmp_path: Path) -> None:
+    files = sorted(Path(__file__).parents[1].joinpath("results").glob("**/*.jsonl"))
+    files = [file for file in files if file.parent.name != "earlier"]
+    store, again = Store(tmp_path / "here.sqlite"), tmp_path / "again.jsonl"
+    lines = [line for file in files for line in lines_of(file)]
+    assert import_runs(files, store) == (len(lines), [])
+    export(store.records(), again)
+    assert sorted(lines_of(again)) == sorted(lines)

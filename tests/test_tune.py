@@ -28,13 +28,13 @@ class Trainer:
         self.a_run, self.stored, self.now = a_run, stored, 0.0
         self.calls: list[tuple[list[float], list[int]]] = []
 
-    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[list[float]], int]:
+    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
         self.calls.append(([settings["x"] for settings in several], list(seeds)))
         runs = len(several) * len(seeds)
         free = min(self.stored, runs)
         self.stored -= free
         self.now += (runs - free) * self.a_run
-        return [[settings["x"] + seed / 1000 for seed in seeds] for settings in several], runs - free
+        return [Trial(s, [s["x"] + seed / 1000 for seed in seeds]) for s in several], runs - free
 
     def search(self, candidates: int, seeds: int, seconds: float | None) -> list[tuple[float, int]]:
         settings = [{"x": float(x)} for x in range(candidates)]
@@ -122,11 +122,12 @@ class Fake:
         self.calls: list[list[Settings]] = []
         monkeypatch.setattr(tuning._Search, "train", self.train)
 
-    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[list[float]], int]:
+    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
         self.calls.append(list(several))
         wanted = {"w": 0.1, "alpha": 0.01, "beta": 1.0}
         scores = [90 - sum(abs(s[name] - value) for name, value in wanted.items() if name in s) for s in several]
-        return [[score] * len(seeds) for score in scores], len(several) * len(seeds)
+        trials = [Trial(s, [score] * len(seeds)) for s, score in zip(several, scores, strict=True)]
+        return trials, len(several) * len(seeds)
 
 
 def _known(scenario: str = "class", benchmark: str = "split-cifar10") -> list[Preset]:
@@ -185,8 +186,8 @@ def test_what_there_was_no_time_to_search_is_named(monkeypatch: pytest.MonkeyPat
 def test_the_best_mean_wins_and_what_is_not_searched_is_the_methods_own(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = {0.01: [90.0, 10.0], 0.03: [60.0, 61.0], 0.1: [0.0, 95.0], 0.3: [0.0, 0.0]}
 
-    def train(self: object, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[list[float]], int]:
-        return [scores[s["lr"]] for s in several], len(several)
+    def train(self: object, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
+        return [Trial(s, scores[s["lr"]]) for s in several], len(several)
 
     monkeypatch.setattr(tuning._Search, "train", train)
     old = Preset(
@@ -195,6 +196,51 @@ def test_the_best_mean_wins_and_what_is_not_searched_is_the_methods_own(monkeypa
     monkeypatch.setitem(GRIDS, "ccl-fp", {"lr": list(scores)})
     tuned = tune("ccl-fp", "split-mnist", known=[old])
     assert tuned.preset.hyperparameters == dataclasses.asdict(METHODS["ccl-fp"].hyper("class", lr=0.03))
+
+
+def test_settings_with_a_run_that_diverged_come_last_and_get_no_more_seeds() -> None:
+    calls: list[list[float]] = []
+
+    def train(several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
+        calls.append([s["x"] for s in several])
+        found = []
+        for s in several:
+            scores = [10 * s["x"] + seed for seed in seeds]
+            found.append(Trial(s, scores[:-1], scores[-1:]) if s["x"] >= 6 else Trial(s, scores))
+        return found, 0
+
+    candidates = [{"x": float(x)} for x in range(8)]
+    assert [t.settings["x"] for t in successive_halving(candidates, [0, 1], train, None)] == [5, 4, 3, 2, 1, 0, 7, 6]
+    calls.clear()
+    found = successive_halving(candidates, [0, 1], train, 1000.0)
+    assert [(t.settings["x"], t.seeds) for t in found] == [
+        *((5, 2), (4, 2), (3, 2), (2, 2)),
+        *((1, 1), (0, 1)),
+        *((7, 1), (6, 1)),
+    ]
+    assert calls[2:] == [[5, 4, 3, 2]]
+    assert (found[-1].mean, found[-1].diverged) == (None, [60.0])
+
+
+@pytest.mark.usefixtures("small_mnist")
+def test_a_setting_that_diverges_is_never_chosen(monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path) -> None:
+    monkeypatch.setattr("cclfp.experiment.cores", lambda: 1)  # no other process is started
+    command = ("tune", "er", "split-mnist", "--store", tmp_path / "runs.sqlite", "--engine", "eager")
+    monkeypatch.setitem(GRIDS, "er", {"lr": [1e20, 0.1, 1e8]})
+    answer = cli(*command)
+    assert answer.code == 0
+    assert "chosen: lr=0.1" in answer.out
+    assert answer.out.count("2 of 2 seeds diverged") == 2
+    assert "2 of 3 settings had a run that diverged: they are ranked last and never chosen" in answer.out
+    trials = cli(*command, "--json").json["trials"]
+    assert [(len(t["scores"]), len(t["diverged"])) for t in trials] == [(2, 0), (0, 2), (0, 2)]
+    assert [t["mean"] is None for t in trials] == [False, True, True]
+    monkeypatch.setitem(GRIDS, "er", {"lr": [1e20, 1e8]})
+    preset = tmp_path / "presets.json"
+    answer = cli(*command, "--write", preset)
+    assert answer.code == 2
+    assert "er on split-mnist (class): all 2 settings that were tried diverged, so none is chosen" in answer.err
+    assert not preset.exists()
 
 
 def test_er_searches_step_size_and_augmentation_on_a_convolutional_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from cclfp.errors import InputError, unknown
 from cclfp.nets import BACKBONES
 from cclfp.randomness import seeded
-from cclfp.userfiles import is_reference, refer, resolve, show_reference
+from cclfp.userfiles import describe, is_interrupt, is_reference, refer, resolve, show_reference
 
 Backbone = dict[str, Any]  # {"name": "resnet18", "width": 64}, or a reference to a function in a file
 
@@ -58,8 +58,10 @@ def make_psi(backbone: Backbone, shape: Sequence[int], seed: int) -> nn.Module:
     try:
         with seeded(seed, "initialisation", 0, torch.device("cpu")):
             psi = factory(*given)
-    except Exception as error:
-        raise InputError(f"{shown}({', '.join(map(str, given))}) failed: {error!r}") from error
+    except BaseException as error:  # sys.exit too must not end the command
+        if is_interrupt(error):
+            raise
+        raise InputError(f"{shown}({', '.join(map(str, given))}) failed: {describe(error)}") from error
     if not isinstance(psi, nn.Module):
         raise InputError(f"{shown} must make a torch.nn.Module, not {type(psi).__name__}")
     return psi

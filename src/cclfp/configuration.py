@@ -6,17 +6,20 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cclfp.backbones import Backbone, parse_backbone
 from cclfp.checks import check_whole
 from cclfp.errors import InputError, unknown
-from cclfp.methods import Method, get_method, own_method
+from cclfp.methods import METHODS, Method, check_own_name, get_method, own_method
+from cclfp.nets import BACKBONES
 from cclfp.presets import find_preset
-from cclfp.scenarios import check_scenario
-from cclfp.streams.benchmarks import ClassOrder, get_benchmark
-from cclfp.userfiles import Reference, is_reference, refer
+from cclfp.scenarios import SCENARIOS, check_scenario
+from cclfp.streams.benchmarks import BENCHMARKS, Benchmark, ClassOrder, get_benchmark
+from cclfp.userfiles import Reference, is_reference, refer, show_reference
 
 # How the stream is trained: the paper's protocol by default.
 PROTOCOL = {"batch": 10, "replay": 10, "epochs": 1}
@@ -121,11 +124,8 @@ def configurations(
             raise unknown(f"setting of {', '.join(methods)}", name, everything)
         if not values:
             raise InputError(f"{name} has no value: expected {name}=VALUE")
-        for value in values:
-            if name in PROTOCOL and (not float(value).is_integer() or value < 1):
-                raise InputError(f"{name}={value:g}: expected a whole number, 1 or more")
-            if name == "augment" and value not in (0, 1):
-                raise InputError(f"augment={value:g}: expected on or off")
+        if name == "augment" and (wrong := [value for value in values if value not in (0, 1)]):
+            raise InputError(f"augment={wrong[0]:g}: expected on or off")
     found = []
     for method, kind in kinds.items():
         kind.check_scenario(scenario)
@@ -138,27 +138,193 @@ def configurations(
                 usual |= {**preset.hyperparameters, "augment": preset.augment}
             given = {**PROTOCOL, **{name: value for name, value in usual.items() if name in known[method]}, **given}
             augment = bool(given.pop("augment"))
-            chosen.check_augment(augment)
-            protocol = {name: int(given.pop(name)) for name in PROTOCOL}
+            protocol = {name: _as_whole(given.pop(name)) for name in PROTOCOL}
             found.append(
-                Configuration(
-                    method=kind.name,
-                    method_file=files[method],
-                    benchmark=benchmark,
-                    scenario=scenario,
-                    buffer=buffer if kind.schedule is not None else None,
-                    hyperparameters=dataclasses.asdict(kind.hyper(scenario, **given)),
-                    batch=protocol["batch"],
-                    replay=protocol["replay"] if _replays(kind) else None,
-                    epochs=protocol["epochs"],
-                    augment=augment,
-                    class_order=order,
-                    tasks=sizes,
-                    backbone=psi,
-                    validation=validation,
+                check_configuration(
+                    {
+                        "method": kind.name,
+                        "method_file": files[method],
+                        "benchmark": benchmark,
+                        "scenario": scenario,
+                        "buffer": buffer if kind.schedule is not None else None,
+                        "hyperparameters": dataclasses.asdict(kind.hyper(scenario, **given)),
+                        "batch": protocol["batch"],
+                        "replay": protocol["replay"] if _replays(kind) else None,
+                        "epochs": protocol["epochs"],
+                        "augment": augment,
+                        "class_order": order,
+                        "tasks": sizes,
+                        "backbone": psi,
+                        "validation": validation,
+                    }
                 )
             )
     return found
+
+
+def check_configuration(values: Mapping[str, Any]) -> Configuration:
+    """The configuration with these values, which may come from a file; InputError says which of them is wrong.
+
+    Files and images of a user's own need not be here. A file is neither read nor run, so of a method in a file only
+    the form of its values is checked.
+    """
+    values = {**USUAL, **values}  # a record may be older than a setting
+    names = {field.name for field in dataclasses.fields(Configuration)}
+    if values.keys() != names:
+        raise InputError(
+            f"its configuration has {', '.join(sorted(values.keys() ^ names))} too much or too little: it was written "
+            "by another cclfp"
+        )
+    method, scenario = values["method"], values["scenario"]
+    kind = _check_method(method, values["method_file"])
+    chosen = _check_benchmark(values["benchmark"])
+    if not isinstance(scenario, str):
+        raise wrong_value("scenario", scenario, f"one of {', '.join(SCENARIOS)}")
+    check_scenario(scenario)
+    if chosen is not None:
+        chosen.check(scenario)
+    elif scenario == "domain":
+        raise wrong_value("scenario", scenario, "class or task, on images of a user's own")
+    if kind is not None:
+        kind.check_scenario(scenario)
+    _check_hyperparameters(values["hyperparameters"], kind, scenario)
+    for name in ("batch", "epochs"):
+        check_whole(name, values[name], at_least=1)
+    _check_memory(values, kind)
+    for name in ("augment", "validation"):
+        if not isinstance(values[name], bool):
+            raise wrong_value(name, values[name], "true or false")
+    if chosen is not None:
+        chosen.check_augment(values["augment"])
+    classes = _check_tasks(values["tasks"], values["benchmark"], chosen)
+    _check_class_order(values["class_order"], classes)
+    if values["backbone"] is not None:
+        _check_backbone(values["backbone"])
+    return Configuration.from_dict(values)
+
+
+def wrong_value(name: str, value: Any, expected: str) -> InputError:
+    """The error for a value of a file that is not what was expected."""
+    return InputError(f"{name} is {shown(value)}: expected {expected}")
+
+
+def shown(value: Any, length: int = 60) -> str:
+    """A value as JSON has it, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) < length else text[:length] + "..."
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number, 0 or more, small enough for every file it is written to."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number that a float can hold."""
+    is_one = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_one and abs(value) <= sys.float_info.max  # not so NaN
+
+
+def _check_method(method: Any, file: Any) -> type[Method] | None:
+    """The method, or None for one in a user's file."""
+    if not isinstance(method, str):
+        raise wrong_value("method", method, "a text")
+    if file is not None:
+        _check_reference("method_file", file)
+        check_own_name(show_reference(file), method)
+        return None
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    return METHODS[method]
+
+
+def _check_benchmark(benchmark: Any) -> Benchmark | None:
+    """The benchmark, or None for one that the package does not have: it is of images of a user's own."""
+    if not isinstance(benchmark, str) or not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", benchmark):
+        raise wrong_value("benchmark", benchmark, "a name of small letters, digits and hyphens")
+    return BENCHMARKS.get(benchmark)
+
+
+def _check_hyperparameters(values: Any, kind: type[Method] | None, scenario: str) -> None:
+    is_mapping = isinstance(values, dict) and all(isinstance(name, str) and name.isidentifier() for name in values)
+    if not is_mapping:
+        raise wrong_value("hyperparameters", values, "an object with a number for each name")
+    for name, value in values.items():
+        if not is_number(value):
+            raise wrong_value(f"hyperparameter {name}", value, "a finite number")
+    if kind is None:
+        return
+    known = [field.name for field in dataclasses.fields(kind.Hyper)]
+    for name in values:
+        if name not in known:
+            raise unknown(f"hyperparameter of {kind.name}", name, known)
+    if missing := [name for name in known if name not in values]:
+        raise InputError(f"hyperparameters lack {', '.join(missing)}, which {kind.name} has")
+    kind.hyper(scenario, **values)
+
+
+def _check_memory(values: Mapping[str, Any], kind: type[Method] | None) -> None:
+    """``buffer`` and ``replay`` are numbers exactly where the method has a memory and replays from it."""
+    has_memory = values["buffer"] is not None if kind is None else kind.schedule is not None
+    replays = (has_memory and values["replay"] is not None) if kind is None else _replays(kind)
+    for name, wanted in (("buffer", has_memory), ("replay", replays)):
+        if wanted:
+            check_whole(name, values[name], at_least=1)
+        elif values[name] is not None:
+            raise wrong_value(name, values[name], f"null: {values['method']} has none")
+
+
+def _check_tasks(sizes: Any, name: str, benchmark: Benchmark | None) -> int | None:
+    """How many classes there are; None where all tasks have all of them."""
+    if benchmark is not None and benchmark.domains is not None:
+        if sizes is not None:
+            raise wrong_value("tasks", sizes, f"null: all tasks of {name} have all classes")
+        return None
+    if sizes is None and benchmark is None:
+        raise InputError(f"its configuration says no tasks, and {name} is no benchmark of this cclfp")
+    if sizes is None and benchmark is not None:
+        return benchmark.num_classes
+    fine = isinstance(sizes, list | tuple) and all(is_whole(size) and size > 0 for size in sizes) and len(sizes) > 0
+    if benchmark is not None and not (fine and sum(sizes) == benchmark.num_classes):
+        raise wrong_value("tasks", sizes, f"how many classes each task has, {benchmark.num_classes} in all")
+    if not fine:
+        raise wrong_value("tasks", sizes, "how many classes each task has")
+    return int(sum(sizes))
+
+
+def _check_class_order(order: Any, classes: int | None) -> None:
+    if order is None or (order == "random" and classes is not None):
+        return
+    if classes is None:
+        raise wrong_value("class_order", order, "null: all tasks have all classes")
+    fine = isinstance(order, list | tuple) and len(order) == classes and all(map(is_whole, order))
+    if not fine or len(set(order)) < classes or max(order) >= classes:
+        raise wrong_value("class_order", order, f'null, "random" or each of the numbers 0 to {classes - 1} once')
+
+
+def _check_backbone(backbone: Any) -> None:
+    """As :func:`parse_backbone` makes it, without a look at the file where it is one."""
+    if isinstance(backbone, dict) and "file" in backbone:
+        _check_reference("backbone", backbone)
+        return
+    fine = isinstance(backbone, dict) and backbone.keys() == {"name", "width"} and is_whole(backbone["width"])
+    fine = fine and isinstance(backbone["name"], str) and backbone["name"] in BACKBONES
+    if not fine or parse_backbone(f"{backbone['name']}:width={backbone['width']}") != backbone:
+        raise wrong_value("backbone", backbone, "null, a name and a width, or a file, an object in it and a sha256")
+
+
+def _check_reference(name: str, reference: Any) -> None:
+    """As :func:`refer` makes it."""
+    fine = isinstance(reference, dict) and reference.keys() == {"file", "object", "sha256"}
+    fine = fine and all(isinstance(text, str) for text in reference.values()) and reference["object"].isidentifier()
+    fine = fine and reference["file"].endswith(".py") and not re.search(r"[\x00-\x1f\x7f-\x9f]", reference["file"])
+    if not fine or not re.fullmatch("[0-9a-f]{64}", reference["sha256"]):
+        raise wrong_value(name, reference, "the path of a .py file, an object in it and the file's sha256")
+
+
+def _as_whole(value: float) -> float:
+    """1.0 as 1: settings are given as floats."""
+    return int(value) if float(value).is_integer() else value
 
 
 def _settings_of(kind: type[Method]) -> list[str]:

@@ -14,8 +14,24 @@ class DataError(InputError):
     """A dataset that cannot be had, or is not what was published."""
 
 
+class DamagedError(InputError):
+    """A file that is not as it was written."""
+
+
+class DivergenceError(InputError):
+    """A step, or a task's end, that made weights or a state with NaN or infinite numbers. The learner is as it was."""
+
+
 class RunError(RuntimeError):
     """A run that failed in its own process, through no mistake of the user's. The command line exits with code 1."""
+
+
+class Stopped(BaseException):
+    """A signal asked this process to stop. No Exception, so that nothing on the way takes it for a failed run."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from cclfp import metrics
 from cclfp.checks import check_whole
 from cclfp.configuration import Configuration, configurations
 from cclfp.data import EventListener, fetch, import_images
 from cclfp.engine.environment import pick_device
-from cclfp.engine.job import Job, JobReport, clean_up, finished
+from cclfp.engine.job import Job, JobReport, clean_up, finished, remove_left_overs
 from cclfp.engine.pool import do_all
 from cclfp.engine.precision import pick_precision
 from cclfp.errors import InputError, unknown
 from cclfp.machine import cores
 from cclfp.methods import get_method
+from cclfp.seeds import Seeds
 from cclfp.store import Record, Store, default_store
 from cclfp.streams import get_benchmark
 from cclfp.study import Published, published
@@ -42,9 +42,21 @@ class Result:
     configuration: Configuration
     runs: list[Record]
 
-    def mean_std(self, measure: str) -> dict[str, float | None]:
-        """Mean and standard deviation over seeds of ``"average_accuracy"``, ``"forgetting"``, ``"seconds"``, ..."""
-        return metrics.mean_std([run[measure] for run in self.runs])
+    def seeds(self, include_diverged: bool = False) -> Seeds:
+        """Its runs as numbers."""
+        return Seeds(self.runs, include_diverged)
+
+    def mean_std(self, measure: str, *, include_diverged: bool = False) -> dict[str, float | None]:
+        """Mean and standard deviation over seeds of ``"average_accuracy"``, ``"forgetting"``, ``"seconds"``, ...
+
+        Runs that diverged are left out unless ``include_diverged``.
+        """
+        return self.seeds(include_diverged).mean_std(measure)
+
+    @property
+    def diverged(self) -> list[int]:
+        """The seeds whose runs diverged: their weights were not finite after a task."""
+        return self.seeds().diverged
 
     @property
     def published(self) -> Published | None:
@@ -52,14 +64,16 @@ class Result:
         c = self.configuration
         return published(c.method, c.benchmark, c.scenario, c.buffer) if c.is_papers_protocol else None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, *, include_diverged: bool = False) -> dict[str, Any]:
         """As ``cclfp run --json`` prints it."""
-        per_run = ("seed", *MEASURES, "accuracy_matrix")
+        per_run = ("seed", *MEASURES, "accuracy_matrix", "diverged")
+        seeds = self.seeds(include_diverged)
         return {
             **self.configuration.to_dict(),
-            **{measure: self.mean_std(measure) for measure in MEASURES},
+            **{measure: seeds.mean_std(measure) for measure in MEASURES},
             "published": None if self.published is None else self.published._asdict(),
-            "runs": [{name: run[name] for name in per_run} for run in self.runs],
+            "diverged": seeds.diverged,
+            "runs": [{name: run[name] for name in per_run if name in run} for run in self.runs],
         }
 
 
@@ -220,10 +234,14 @@ def do_jobs(jobs: Sequence[Job], report: JobReport) -> list[Record]:
             report(number, {"event": "note", "text": "its learner was not saved: training again to save it"})
     missing = [number for number in range(len(jobs)) if number not in records]
     if missing:
+        remove_left_overs(store)
         for dataset in dict.fromkeys(get_benchmark(jobs[n].configuration.benchmark).dataset for n in missing):
             fetch(dataset, EventListener(functools.partial(report, ABOUT_ALL)))
         workers = _workers(jobs[0])
-        done = do_all([jobs[n] for n in missing], workers, lambda i, event: report(missing[i], event))
+        try:
+            done = do_all([jobs[n] for n in missing], workers, lambda i, event: report(missing[i], event))
+        finally:
+            remove_left_overs(store)  # of workers that were killed
         records |= dict(zip(missing, done, strict=True))
     return [records[number] for number in range(len(jobs))]
 

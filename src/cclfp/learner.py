@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 from cclfp._version import __version__
 from cclfp.checks import as_tensor, check_device, check_psi, check_tasks, check_whole, device_of
-from cclfp.errors import InputError
-from cclfp.files import write_atomic
+from cclfp.errors import DamagedError, DivergenceError, InputError
+from cclfp.finite import not_finite
+from cclfp.layouts import check_layout, check_value
 from cclfp.memory import Examples, Memory, Replayed
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import Hyperparameters, State
 from cclfp.nets import describe_backbone, linear
-from cclfp.network import Network, Tensors, chunks, copy_all, load_psi_tensors, psi_mode, psi_tensors, twin
+from cclfp.network import (
+    Network,
+    Tensors,
+    check_mode,
+    check_psi_tensors,
+    chunks,
+    copy_all,
+    load_psi_tensors,
+    psi_mode,
+    psi_tensors,
+    twin,
+)
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
+from cclfp.schedules import Schedule
+from cclfp.tensorfiles import write_tensors
 from cclfp.transforms import Augmentation, Transform, describe
 
 Task = int | Sequence[int] | Tensor
@@ -118,11 +133,12 @@ class Learner:
         """Learn from one batch of any size: inputs ``x``, labels ``y``, and the task (one id, or one an example).
 
         Without ``task`` the id is the number of tasks ended so far; the task scenario needs it said. A batch that is
-        refused (``ValueError``) leaves the learner as it was.
+        refused (``ValueError``) leaves the learner as it was. So does a step whose new weights are not finite
+        (``DivergenceError``, a ``ValueError``).
         """
         new = self._check_batch(x, y, task)
         before = (self.f, self._like, self._state, self._in_task, self._classes)
-        drawn = self.memory.schedule.position() if self.memory is not None else None
+        held = self.memory.position() if self.memory is not None else None
         try:
             self.prepare_for(new)
             mask = self._see(new.y, new.task)
@@ -145,19 +161,34 @@ class Learner:
             self.train_step(batch, mask.train(batch.task), len(new.y), replayed, table, check=True)
         except BaseException:
             self.f, self._like, self._state, self._in_task, self._classes = before
-            if self.memory is not None and drawn is not None:
-                self.memory.schedule.rewind(drawn)
+            if self.memory is not None and held is not None:
+                self.memory.rewind(held)
             raise
         if self.memory is not None:
             self.memory.write(new, self.memory.schedule.place(tasks))
             self.memory.hold(new)
 
-    def end_task(self) -> None:
-        """Say that a task is over: what a method does then (CCL-FP copies psi to psi_old) it does here."""
+    def end_task(self, *, check: bool = True) -> None:
+        """Say that a task is over: what a method does then (CCL-FP copies psi to psi_old) it does here.
+
+        A method's state that becomes NaN or infinite here is refused (``DivergenceError``), and the learner is as it
+        was. With ``check=False`` it is not checked.
+        """
         if not self._in_task:
             raise InputError("end_task() without an observe() since the last task ended: there is no task to end")
-        with torch.no_grad(), seeded(self.seed, "end of task", self.tasks_done, self.device):
-            self._state = self._method.end_task(*self._model, self._state, self._hyper, self._context())
+        held = self.memory.position() if self.memory is not None else None
+        try:
+            if self.memory is not None and check:
+                self.memory.schedule = copy.deepcopy(self.memory.schedule)  # which the method may change
+            with torch.no_grad(), seeded(self.seed, "end of task", self.tasks_done, self.device):
+                state = self._method.end_task(*self._model, self._state, self._hyper, self._context())
+            if check:
+                self._refuse_not_finite("the end of the task", {}, {}, state)
+        except BaseException:
+            if self.memory is not None and held is not None:
+                self.memory.rewind(held)
+            raise
+        self._state = state
         if self.memory is not None:
             self.memory.end_task()
         self._in_task = False
@@ -204,8 +235,7 @@ class Learner:
         psi's weights are in it, its code is not: :func:`cclfp.load` takes the module again (backbones of this package
         are rebuilt by themselves), and likewise the transform.
         """
-        state = {"format": FORMAT, "cclfp": __version__, **self.state_dict()}
-        write_atomic(Path(path), lambda file: torch.save(state, file))
+        write_tensors(Path(path), {"format": FORMAT, "cclfp": __version__, **self.state_dict()})
 
     def state_dict(self, *, copies: bool = True) -> dict[str, Any]:
         """What :meth:`save` writes; with ``copies=False`` the memory as rows of its stream, where it has one."""
@@ -236,20 +266,101 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
-        """Take over what :meth:`state_dict` gave; ``pool`` is the stream's examples where the memory is rows of it."""
+        """Take over what :meth:`state_dict` gave; ``pool`` is the stream's examples where the memory is rows of it.
+
+        All is checked, so that what is taken over can be trained. Where it is refused (DamagedError; InputError where
+        psi is another) psi is as it was, and the learner is of no use.
+        """
+        check_psi_tensors(self.psi, state["psi"])
+        self._mode = check_mode(self.psi, state["psi_mode"])
+        self._load_progress(state)
+        self._load_memory(state, pool)
+        self._load_method(state, pool)
         load_psi_tensors(self.psi, state["psi"])
-        self._mode = state["psi_mode"]
-        if state["f"] is not None:
-            weight = state["f"]["weight"]
-            f = nn.utils.skip_init(nn.Linear, weight.shape[1], weight.shape[0], dtype=weight.dtype)
-            f.load_state_dict(state["f"])
-            self._bind(f.to(self.device))
-        self._state = tree_map(lambda t: t.to(self.device), state["state"])
-        if self.memory is not None:
-            self.memory.load_state_dict(state["memory"], pool)
-        self._classes.load_state_dict(state["classes"])
-        self._like = None if state["like"] is None else (torch.Size(state["like"][0]), state["like"][1])
+
+    def _load_progress(self, state: dict[str, Any]) -> None:
+        """Take over what was seen so far."""
+        for name, kind in (("steps", int), ("tasks_done", int), ("in_task", bool)):
+            check_value(name, state[name], kind, 0, 2**53)
         self.steps, self.tasks_done, self._in_task = state["steps"], state["tasks_done"], state["in_task"]
+        if self.tasks_done + self._in_task > self.steps:
+            raise DamagedError(f"{self.steps} steps are too few for {self.tasks_done} tasks")
+        self._classes.load_state_dict(state["classes"])
+        if self._classes.declared and len(self._classes.classes_of) != self.num_tasks:
+            raise DamagedError(f"{len(self._classes.classes_of)} tasks are declared, expected {self.num_tasks}")
+        self._like = None
+        if state["like"] is not None:
+            shape, dtype = state["like"]
+            check_value("the dtype of like", dtype, torch.dtype)
+            for length in shape:
+                check_value("the shape of like", length, int, 0)
+            self._like = torch.Size(shape), dtype
+        if (state["f"] is None) != (self._like is None) or (self.steps and self._like is None):
+            raise DamagedError(f"f or like is missing after {self.steps} steps")
+
+    def _load_memory(self, state: dict[str, Any], pool: Examples | None) -> None:
+        """Take over the memory, whose examples must be of classes that were seen."""
+        if (self.memory is None) != (state["memory"] is None):
+            raise DamagedError(f"memory is there or missing, unlike that of {self.method_name}")
+        if self.memory is None:
+            return
+        self.memory.load_state_dict(state["memory"], pool)
+        schedule, current = self.memory.schedule, self.memory.current()
+        is_own = type(schedule).place is not Schedule.place  # and may count otherwise
+        if not is_own and self._in_task != (schedule.settled < schedule.seen):
+            raise DamagedError(f"{schedule.seen - schedule.settled} examples passed, but in_task is {self._in_task}")
+        if self.memory.keeps_task and self._in_task != bool(len(current.y)):
+            raise DamagedError(f"memory.current has {len(current.y)} examples, but in_task is {self._in_task}")
+        classes_of = self._classes.classes_of
+        for held in (self.memory.examples(), current):
+            if not len(held.y):
+                continue
+            if (held.x.shape[1:], held.x.dtype) != self._like:
+                raise DamagedError(
+                    f"memory has examples of {held.x.dtype} {tuple(held.x.shape[1:])}, unlike {self._like}"
+                )
+            if int(held.y.max()) >= self.num_classes or int(held.task.max()) >= len(classes_of):
+                raise DamagedError("memory has labels or tasks out of range")
+            if not classes_of[held.task, held.y].all():
+                raise DamagedError("memory has labels that are not of their tasks")
+
+    def _load_method(self, state: dict[str, Any], pool: Examples | None) -> None:
+        """Take over f and the method's state, which must fit psi's features and what the method does."""
+        check_value("state", state["state"], dict)
+        self._state = tree_map(lambda t: t.detach().to(self.device), state["state"])
+        if self._like is None:
+            if self._state:
+                raise DamagedError("state is not empty before the first step")
+            self.f = None
+            return
+        x = self._examples_like(pool)
+        table = self.draw_augmentation(0, len(x))
+        self._features(x, lambda: self.prepare_training(x, table))
+        z = self._features(x, lambda: self.prepare_testing(x))
+        f = nn.utils.skip_init(nn.Linear, z.shape[1], self.num_classes, dtype=z.dtype)
+        check_layout("f", state["f"], dict(f.named_parameters()))
+        f.load_state_dict(state["f"])
+        self._bind(f.to(self.device))
+        with torch.no_grad(), seeded(self.seed, "probe", 0, self.device):
+            layout = self._method.layout(*self._model, self._context(), self._in_task)
+        if layout is not None:
+            check_layout("state", self._state, layout)
+
+    def _examples_like(self, pool: Examples | None) -> Tensor:
+        """A few examples like those observed: real ones where there are any, else made up."""
+        assert self._like is not None
+        shape, dtype = self._like
+        if pool is not None:
+            x = pool.x[:PROBE]
+        elif self.memory is not None and len(self.memory):
+            x = self.memory.examples().x[:PROBE]
+        else:
+            g = generator(self.seed, "probe")
+            made_up = torch.rand(2, *shape, generator=g) if dtype.is_floating_point else torch.ones(2, *shape)
+            x = made_up.to(self.device, dtype)
+        if (x.shape[1:], x.dtype) != self._like:
+            raise DamagedError(f"like is {dtype} {tuple(shape)}, expected {x.dtype} {tuple(x.shape[1:])}")
+        return x
 
     # -- what the engines share with observe ----------------------------------------------------------------------
 
@@ -292,7 +403,7 @@ class Learner:
         Nothing changes if it raises.
 
         ``table`` says how they are augmented, as :meth:`draw_augmentation` gave it for this step. ``check`` looks
-        whether the transformed examples are finite, which costs a wait for the device.
+        whether the transformed examples, and what the step makes, are finite, which costs waits for the device.
         """
         with seeded(self.seed, "step", self.steps, self.device):
             x = self.prepare_training(raw.x, table)
@@ -300,6 +411,8 @@ class Learner:
                 raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
             batch = Batch(x, raw.y, raw.task, mask, n_current, *replayed)
             stepped = self._method.step(*self.model, batch, self._hyper)
+        if check:
+            self._refuse_not_finite("the step", *stepped)
         self.take(*stepped, steps=1)
 
     def prepare_training(self, x: Tensor, table: Tensor | None) -> Tensor:
@@ -346,6 +459,27 @@ class Learner:
         self._classes = self._classes.after(y, task)
         return self._classes
 
+    def _refuse_not_finite(self, what: str, params: Tensors, buffers: Tensors, state: State) -> None:
+        """Raise DivergenceError where parameters are NaN or infinite, or buffers or state have become so.
+
+        Buffers of a user's psi and the state of a user's method may hold such numbers on purpose: a mask of -inf.
+        """
+        new = [*params.values(), *buffers.values()]
+        if state is not self._state:
+            known = set(map(id, tree_leaves(self._state)))
+            new += [t for t in tree_leaves(state) if id(t) not in known]
+        if not not_finite(new):
+            return
+        before, after = _named(*self.model), _named(params, buffers, state)
+        names = list(after)
+        for name in (names[i] for i in not_finite(list(after.values()))):
+            if name in params and not_finite([before[name]]):
+                raise DivergenceError(f"the weights of this learner were not finite before ({name}): it has diverged")
+            if name in params or not _is_on_purpose(after[name], before.get(name), self._network.buffers):
+                kind = "weights that are" if name in params else "a state that is"
+                text = f"{what} made {kind} not finite (lr={self.hyper.lr:g}), in {name}: the learner is as it was"
+                raise DivergenceError(f"{text}; use a smaller lr or check the inputs")
+
     def _context(self) -> TaskContext:
         return TaskContext(self.tasks_done, self.memory, self._classes, self.prepare_testing, self.seed)
 
@@ -377,10 +511,15 @@ class Learner:
 
     def _make_f(self, x: Tensor) -> None:
         """Run psi once before anything changes: it tells how many features f takes, and whether x fits."""
-        if self.f is not None:
-            return
+        if self.f is None:
+            z = self._features(x, lambda: self.prepare_testing(x))
+            f = linear(z.shape[1], self.num_classes, generator(self.seed, "classifier"), z.dtype)
+            self._bind(f.to(self.device))
+
+    def _features(self, x: Tensor, prepare: Callable[[], Tensor]) -> Tensor:
+        """psi of raw examples, once they are prepared; InputError where psi does not take them or gives no features."""
         with torch.no_grad(), seeded(self.seed, "probe", 0, self.device):
-            prepared = self._prepare(x, self.predict_transform)
+            prepared = prepare()
         try:
             with torch.no_grad():
                 z = twin(self.psi).eval()(prepared)
@@ -392,8 +531,7 @@ class Learner:
             raise InputError(
                 f"psi must map {len(x)} examples to float32 or float64 of shape ({len(x)}, features), not {got}"
             )
-        f = linear(z.shape[1], self.num_classes, generator(self.seed, "classifier"), z.dtype)
-        self._bind(f.to(self.device))
+        return z
 
     def _bind(self, f: nn.Linear) -> None:
         self.f = f
@@ -471,6 +609,19 @@ class Learner:
         if x.dtype != dtype and not (x.is_floating_point() and dtype.is_floating_point):
             raise InputError(f"examples must be {dtype} like the first batch, not {x.dtype}")
         return x.to(dtype)
+
+
+def _named(params: Tensors, buffers: Tensors, state: State) -> Tensors:
+    """All that a step changes, by names for messages."""
+    of_psi = {f"buffer {name}": b for name, b in buffers.items()}
+    return params | of_psi | {f"state{keystr(path)}": t for path, t in tree_flatten_with_path(state)[0]}
+
+
+def _is_on_purpose(new: Tensor, old: Tensor | None, buffers: Tensors) -> bool:
+    """Whether a tensor is not finite only where it was so before, or is a copy of a buffer of psi."""
+    if old is None:
+        return any(torch.equal(new, buffer) for buffer in buffers.values())
+    return old.shape == new.shape and not (old.isfinite() & ~new.isfinite()).any()
 
 
 def make(

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from cclfp.errors import InputError
+from cclfp.errors import DamagedError, InputError
+from cclfp.layouts import check_value
 from cclfp.learner import FORMAT, Learner
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets import build_backbone
+from cclfp.tensorfiles import read_tensors
 from cclfp.transforms import Augmentation, Transform, build_transform
 
 # What reading the state of a file that is not as it was written can raise, besides InputError.
-DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError)
-NEEDED = ("method", "hyper", "num_classes", "num_tasks", "scenario", "seed", "replay", "memory_size")
+DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, ArithmeticError)
+NEEDED: dict[str, type[Any]] = {
+    "method": str,
+    "hyper": dict,
+    "num_classes": int,
+    "num_tasks": int,
+    "scenario": str,
+    "seed": int,
+    "replay": int,
+    "memory_size": int,
+}
 NEEDED_CODE = ("backbone", "transform", "predict_transform", "augment")
+MAX_MEMORY = 10**9  # examples
 
 
 def load(
@@ -47,71 +62,96 @@ def load(
     """
     path = Path(path)
     state = read_tensors(path, FORMAT)
-    if missing := [name for name in NEEDED + NEEDED_CODE if name not in state]:
+    if missing := [name for name in (*NEEDED, *NEEDED_CODE) if name not in state]:
         raise InputError(f"{path} is not a whole learner: it lacks {', '.join(missing)}")
-    if psi is None:
-        if state["backbone"] is None:
-            raise InputError(f"{path} was saved with a psi of your own: give the module again, load(path, psi=...)")
-        psi = build_backbone(state["backbone"])
-    if predict_transform is None and state["predict_transform"] == "same":
-        predict_transform = transform = _transform(path, "transform", transform, state["transform"])
-    else:
-        transform = _transform(path, "transform", transform, state["transform"])
-        predict_transform = _transform(path, "predict_transform", predict_transform, state["predict_transform"])
-    augment = _transform(path, "augment", augment, state["augment"])
-    if method is None and state["method"] not in METHODS:
-        raise InputError(
-            f"{path} is a learner of {state['method']}, which does not ship with cclfp: give the class, "
-            "load(path, method=...)"
+    with _reading(path):
+        for name, kind in NEEDED.items():
+            if name != "num_tasks" or state[name] is not None:
+                check_value(name, state[name], kind)
+        check_value("memory_size", state["memory_size"], int, 0, MAX_MEMORY)
+        psi = _backbone(state) if psi is None else psi
+        same = predict_transform is None and state["predict_transform"] == "same"
+        transform = _transform("transform", transform, state["transform"])
+        if not same:
+            predict_transform = _transform("predict_transform", predict_transform, state["predict_transform"])
+        learner = Learner(
+            _method(method, state["method"]),
+            psi,
+            state["num_classes"],
+            memory=state["memory_size"],
+            seed=state["seed"],
+            scenario=state["scenario"],
+            tasks=None,
+            num_tasks=state["num_tasks"],
+            replay=state["replay"],
+            device=device,
+            hyper=state["hyper"],
+            transform=transform,
+            predict_transform=transform if same else predict_transform,
+            augment=_transform("augment", augment, state["augment"]),
         )
-    method = get_method(state["method"] if method is None else method)
-    if method.name != state["method"]:
-        raise InputError(f"{path} is a learner of {state['method']}, not of {method.name}")
-    learner = Learner(
-        method,
-        psi,
-        state["num_classes"],
-        memory=state["memory_size"],
-        seed=state["seed"],
-        scenario=state["scenario"],
-        tasks=None,
-        num_tasks=state["num_tasks"],
-        replay=state["replay"],
-        device=device,
-        hyper=state["hyper"],
-        transform=transform,
-        predict_transform=predict_transform,
-        augment=augment,
-    )
-    try:
         learner.load_state_dict(state)
-    except DAMAGED as error:
-        raise InputError(f"{path} is damaged: {error!r}") from error
+        _check_finite(learner)
     return learner
 
 
-def _transform(path: Path, name: str, given: Any, saved: Any) -> Any:
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file in errors about what it holds."""
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(f"{path} is damaged: {error}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except torch.OutOfMemoryError:
+        raise
+    except DAMAGED as error:
+        raise DamagedError(f"{path} is damaged: {error!r}") from error
+
+
+def _method(given: type[Method] | str | None, saved: str) -> type[Method]:
+    if given is None and saved not in METHODS:
+        raise InputError(
+            f"it is a learner of {saved}, which does not ship with cclfp: give the class, load(path, method=...)"
+        )
+    method = get_method(saved if given is None else given)
+    if method.name != saved:
+        raise InputError(f"it is a learner of {saved}, not of {method.name}")
+    return method
+
+
+def _backbone(state: dict[str, Any]) -> nn.Module:
+    """The psi that a file describes."""
+    backbone = state["backbone"]
+    if backbone is None:
+        raise InputError("it was saved with a psi of your own: give the module again, load(path, psi=...)")
+    lengths = {length for tensor in state["psi"].values() for length in tensor.shape}
+    numbers = [value for name, value in backbone.items() if name != "name"]
+    if unknown := set(tree_leaves(numbers)) - lengths:  # before a network of any size is built
+        raise DamagedError(f"backbone has {unknown}, which no tensor of psi has as a length")
+    return build_backbone(backbone)
+
+
+def _transform(name: str, given: Any, saved: Any) -> Any:
     if given is not None or saved is None:
         return given
     if saved == "custom":
-        raise InputError(f"{path} was saved with a {name} of your own: give it again, load(path, {name}=...)")
+        raise InputError(f"it was saved with a {name} of your own: give it again, load(path, {name}=...)")
     return build_transform(saved)
 
 
-def read_tensors(path: Path, kind: str) -> dict[str, Any]:
-    """Read a file of tensors and plain values, without executing anything in it."""
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except PermissionError as error:
-        raise InputError(f"{path} may not be read: {error}") from error
-    except Exception as error:
-        what = kind.rsplit(" ", 1)[0]
-        raise InputError(
-            f"{path} cannot be read as a {what}: it is damaged, or holds more than tensors and plain values"
-        ) from error
-    if not isinstance(state, dict) or state.get("format") != kind:
-        found = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise InputError(f"{path} is not a {kind!r} file (it says {found!r})")
-    return state
+def _check_finite(learner: Learner) -> None:
+    """Refuse weights, remembered examples and a state, of a method that ships with cclfp, that are not finite."""
+    if learner.f is None:
+        return
+    params, _, state = learner.model
+    parts: dict[str, Any] = {"weights": params}
+    if type(learner.method) in METHODS.values():  # what others keep is not known
+        parts["values in the method's state"] = state
+    if learner.memory is not None:
+        parts["examples in the memory"] = [learner.memory.examples().x, learner.memory.current().x]
+    for name, part in parts.items():
+        tensors: list[Tensor] = tree_leaves(part)
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+            raise InputError(f"it has {name} that are not finite: the training diverged, or the file was changed")

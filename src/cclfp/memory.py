@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cclfp.errors import InputError
+from cclfp.errors import DamagedError, InputError
+from cclfp.layouts import Like, check_layout
 from cclfp.schedules import Exemplars, Schedule
 
 
@@ -68,6 +69,15 @@ class Memory:
         assert self._pool is not None, "reading from an empty memory"
         index = torch.tensor(slots, dtype=torch.int64, device=self.device)
         return self._pool.rows(index if self._rows is None else self._rows[index])
+
+    def position(self) -> tuple[dict[str, Any], Tensor]:
+        """What it holds and where in its draws its schedule is; ``rewind`` goes back there."""
+        return dict(vars(self)), self.schedule.position()
+
+    def rewind(self, position: tuple[dict[str, Any], Tensor]) -> None:
+        held, drawn = position
+        vars(self).update(held)
+        self.schedule.rewind(drawn)
 
     def make_room(self, new: Examples) -> None:
         """Have room for ``new`` (and what is held) in storage of the memory's own, which grows with what comes."""
@@ -161,13 +171,30 @@ class Memory:
         return state | ({"current": self.current()._asdict()} if self.keeps_task else {})
 
     def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
+        """Take over what :meth:`state_dict` gave; ``pool`` is the stream's examples where these are rows of it."""
         self.schedule.load_state_dict(state["schedule"])
+        held = len(self)
+        self._current, self._current_rows = [], None
         if "rows" in state:
-            assert pool is not None, "these are rows of a stream, which must be given"
+            if pool is None:
+                raise DamagedError("memory has rows of a stream, expected examples")
+            check_layout("memory.rows", state["rows"], Like((held,), torch.int64, 0, len(pool.y) - 1))
             self._pool, self._rows = pool, state["rows"].to(self.device)
         else:
-            stored = Examples(**state["examples"])
-            self._pool = Examples(*(t.clone() for t in stored)).to(self.device) if len(stored.y) else None
+            stored = _loaded("memory.examples", state["examples"])
+            if len(stored.y) != held:
+                raise DamagedError(f"memory.examples are {len(stored.y)}, expected {held} as in its schedule")
+            self._pool = stored.to(self.device) if held else None
             self._rows = None
-        current = Examples(**state["current"]) if "current" in state else None
-        self._current = [current.to(self.device)] if current is not None and len(current.y) else []
+            if self.keeps_task and len((current := _loaded("memory.current", state["current"])).y):
+                self._current = [current.to(self.device)]
+
+
+def _loaded(name: str, state: dict[str, Tensor]) -> Examples:
+    """A copy of examples from a file, once their types and lengths are checked."""
+    examples = Examples(**state)
+    n = len(examples.y)
+    shape = tuple(examples.x.shape[1:])
+    whole = Like((n,), torch.int64, low=0)
+    check_layout(name, state, {"x": Like((n, *shape), examples.x.dtype), "y": whole, "task": whole})
+    return Examples(*(tensor.detach().clone() for tensor in examples))

@@ -32,6 +32,15 @@ def signed(value: float | None) -> str:
     return number(value) if value is None or not round(value, 2) else f"{value:+.2f}".replace("-", "−")
 
 
+def of_seeds_diverged(diverged: int, of: int) -> str:
+    """``2 of 5 seeds diverged``, or nothing.
+
+    >>> of_seeds_diverged(2, 5), of_seeds_diverged(1, 1), of_seeds_diverged(0, 5)
+    ('2 of 5 seeds diverged', '1 of 1 seed diverged', '')
+    """
+    return f"{diverged} of {of} seed{'s' * (of != 1)} diverged" if diverged else ""
+
+
 def average_accuracy(matrix: Matrix) -> float | None:
     """Mean over all tasks of the accuracy at the end.
 

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from cclfp.errors import InputError
+from cclfp.errors import DamagedError, InputError
+from cclfp.layouts import describe_value
 
 CHUNK = 800_000  # numbers a forward pass takes at once: 1,000 of MNIST's images, 65 of 64×64; on CUDA 8 times that
 
@@ -126,24 +127,41 @@ def psi_mode(psi: nn.Module) -> PsiMode:
     }
 
 
+def check_mode(psi: nn.Module, mode: Any) -> PsiMode:
+    """What :func:`psi_mode` gave; DamagedError where it names what this psi does not have."""
+    known = {
+        "trained": {name for name, p in psi.named_parameters() if p.is_floating_point() or p.is_complex()},
+        "training": {name for name, _ in psi.named_modules()},
+    }
+    for part, names in known.items():
+        given = mode[part]
+        if not isinstance(given, list) or not all(isinstance(name, str) and name in names for name in given):
+            raise DamagedError(f"psi_mode.{part} is {given!r}, expected names of psi's own")
+    return {part: list(dict.fromkeys(mode[part])) for part in known}
+
+
 def psi_tensors(psi: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer of psi, those that its state_dict leaves out included."""
     return {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
 
 
-def load_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
-    """Copy what :func:`psi_tensors` gave into psi; InputError where it is another network."""
+def check_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
+    """InputError where these are not what :func:`psi_tensors` gives of this psi, but of another network."""
     ours = psi_tensors(psi)
 
     def kind(tensors: dict[str, Tensor], name: str) -> str:
-        return f"{tensors[name].dtype} {tuple(tensors[name].shape)}" if name in tensors else "missing"
+        return describe_value(tensors[name]) if name in tensors else "missing"
 
     for name in [*saved, *ours]:
         there, here = kind(saved, name), kind(ours, name)
         if there != here:
             raise InputError(f"this psi is not the one that was saved: {name} was {there} and is {here}")
+
+
+def load_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Copy what :func:`psi_tensors` gave into psi, once it is checked."""
     with torch.no_grad():
-        for name, tensor in ours.items():
+        for name, tensor in psi_tensors(psi).items():
             tensor.copy_(saved[name])
 
 

@@ -42,7 +42,7 @@ def find_preset(method: str, benchmark: str, scenario: str, among: Sequence[Pres
 
 def read_presets(path: Path) -> list[Preset]:
     """The presets of a file that has the form of the package's."""
-    from cclfp.methods import get_method  # which knows what hyperparameters there are
+    from cclfp.methods import METHODS  # which know what hyperparameters there are
     from cclfp.streams import BENCHMARKS
 
     try:
@@ -57,11 +57,15 @@ def read_presets(path: Path) -> list[Preset]:
                     raise InputError(f"{name} is {json.dumps(value)}: expected {expected}")
             if preset.benchmark not in BENCHMARKS:
                 raise unknown("benchmark", preset.benchmark, BENCHMARKS)
+            if preset.method not in METHODS:  # a file that it may name is not run
+                raise unknown("method", preset.method, METHODS)
             BENCHMARKS[preset.benchmark].check(preset.scenario)
-            hyper = get_method(preset.method).hyper(preset.scenario, **preset.hyperparameters)
+            BENCHMARKS[preset.benchmark].check_augment(preset.augment)
+            METHODS[preset.method].check_scenario(preset.scenario)
+            hyper = METHODS[preset.method].hyper(preset.scenario, **preset.hyperparameters)
             if missing := dataclasses.asdict(hyper).keys() - preset.hyperparameters.keys():
                 raise InputError(f"{preset.method} lacks {', '.join(sorted(missing))}")
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a file of presets: {error}") from error
     return found
 

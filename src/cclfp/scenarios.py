@@ -12,12 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.errors import InputError, unknown
+from cclfp.errors import DamagedError, InputError, unknown
+from cclfp.layouts import check_value, describe_value
 
 SCENARIOS = ("class", "task", "domain")
 
 
 def check_scenario(scenario: str) -> str:
+    if not isinstance(scenario, str):
+        raise InputError(f"scenario={scenario!r}: expected one of {', '.join(SCENARIOS)}")
     if scenario not in SCENARIOS:
         raise unknown("scenario", scenario, SCENARIOS)
     return scenario
@@ -104,7 +107,18 @@ class ClassMask:
         return {"declared": self.declared, "classes_of": self.classes_of, "seen": self.seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        device = self.seen.device
+        """Take over what :meth:`state_dict` gave; DamagedError where it is not of a mask over these classes."""
+        classes_of, seen, device = state["classes_of"], state["seen"], self.seen.device
+        check_value("classes.declared", state["declared"], bool)
+        tasks = len(classes_of) if isinstance(classes_of, Tensor) and classes_of.ndim else 0
+        expected = [f"{torch.bool} {(tasks, self.num_classes)}", f"{torch.bool} {(tasks,)}"]
+        if [describe_value(classes_of), describe_value(seen)] != expected:
+            raise DamagedError(
+                f"classes are {describe_value(classes_of)}, {describe_value(seen)}, expected {', '.join(expected)}"
+            )
+        has_classes = classes_of.any(1)
+        if not (has_classes.all() if state["declared"] else has_classes.equal(seen)):
+            raise DamagedError("classes has a task without a class")
         self.declared = state["declared"]
         self.classes_of, self.seen = state["classes_of"].to(device), state["seen"].to(device)
         self._row = self._shared()

@@ -15,8 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from cclfp.errors import InputError
+from cclfp.errors import DamagedError, InputError
+from cclfp.layouts import check_value
 from cclfp.randomness import generator
+
+MOST = 2**53  # examples that can pass: as many as a float64 counts
 
 
 class Ahead(NamedTuple):
@@ -177,11 +180,28 @@ class Schedule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave; DamagedError where this schedule cannot come to that."""
+        if type(self) in (Reservoir, Ring, PastRing, Exemplars):  # what others keep is not known
+            self._check(state)
         for name, value in vars(self).items():
             if isinstance(value, torch.Generator):
                 value.set_state(state[name].cpu())
             elif name != "size":
                 setattr(self, name, copy.deepcopy(state[name]))
+
+    def _check(self, state: dict[str, Any]) -> None:
+        seen, settled, written = state["seen"], state["settled"], state["written"]
+        check_value("schedule.seen", seen, int, 0, MOST)
+        check_value("schedule.settled", settled, int, 0, seen)
+        check_value("schedule.written", written, list)
+        for number in written:
+            check_value("schedule.written", number, int, -1, seen - 1)
+        self._check_slots(state, len(written))
+
+    def _check_slots(self, state: dict[str, Any], held: int) -> None:
+        """Refuse slots that do not hold as many of the examples that passed as there is room for."""
+        if held != min(state["seen"], self.size) or len(set(state["written"]) - {-1}) != held:
+            raise DamagedError(f"schedule.written does not fit {state['seen']} examples in {self.size} slots")
 
 
 class Reservoir(Schedule):
@@ -249,6 +269,23 @@ class Ring(Schedule):
             start = end
         return slots
 
+    def _check_slots(self, state: dict[str, Any], held: int) -> None:
+        """Refuse slots that are not each of one task; the most recent example is always held."""
+        check_value("schedule.slots", state["slots"], dict)
+        slots: list[int] = []
+        for task, mine in state["slots"].items():
+            check_value("a task of schedule.slots", task, int, 0)
+            check_value("schedule.slots", mine, list)
+            slots += mine
+        for slot in slots:
+            check_value("schedule.slots", slot, int, 0, held - 1)
+        if not len(slots) == len(set(slots)) == held <= self.size:
+            raise DamagedError(f"schedule.slots are not {held} of {self.size} slots, each of one task")
+        if len(set(state["written"])) != held or max(state["written"], default=-1) != state["seen"] - 1:
+            raise DamagedError(f"schedule.written are not the last of {state['seen']} examples")
+        if state["num_tasks"] != self.num_tasks:
+            raise DamagedError(f"schedule.num_tasks is {state['num_tasks']!r}, expected {self.num_tasks}")
+
     def _takes_turns(self, task: int) -> bool:
         """Whether a task has all it may have, so that its next example takes the place of its oldest."""
         mine = self.slots.setdefault(task, [])
@@ -315,6 +352,10 @@ class Exemplars(Schedule):
 
     def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
         return self._at_once(tasks, sizes, k)
+
+    def _check_slots(self, state: dict[str, Any], held: int) -> None:
+        if held > self.size or set(state["written"]) - {-1}:
+            raise DamagedError(f"schedule.written is not that of {held} exemplars in {self.size} slots")
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
         return np.full(len(tasks), -1)

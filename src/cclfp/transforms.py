@@ -40,10 +40,11 @@ class Normalise:
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         self.arguments: dict[str, Any] = {"mean": [float(m) for m in mean], "std": [float(s) for s in std]}
-        if len(self.arguments["mean"]) != len(self.arguments["std"]) or not all(s > 0 for s in self.arguments["std"]):
-            raise InputError(f"mean={mean!r}, std={std!r}: expected a number a channel each, those of std above 0")
         self._mean = torch.tensor(self.arguments["mean"])[:, None, None]
         self._std = torch.tensor(self.arguments["std"])[:, None, None]
+        is_finite = self._mean.isfinite().all() and self._std.isfinite().all()
+        if len(self._mean) != len(self._std) or not is_finite or not (self._std > 0).all():
+            raise InputError(f"mean={mean!r}, std={std!r}: expected a number a channel each, those of std above 0")
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 3 or x.shape[-3] != len(self._mean):

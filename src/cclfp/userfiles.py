@@ -6,12 +6,14 @@ A run is known by what is in the file, so the file must stand alone: what it imp
 from __future__ import annotations
 
 import hashlib
+import signal
 import sys
+import traceback
 import types
 from pathlib import Path
 from typing import Any
 
-from cclfp.errors import InputError
+from cclfp.errors import InputError, Stopped
 
 Reference = dict[str, str]  # {"file": its path, "object": the name in it, "sha256": of the file}
 
@@ -43,13 +45,27 @@ def resolve(what: str, reference: Reference) -> Any:
         exec(compile(content, str(path), "exec"), module.__dict__)  # what was hashed, not a cached compilation
     except ModuleNotFoundError as error:
         raise InputError(f"{what} file {path} needs {error.name}: install it, or have all in one file") from error
-    except Exception as error:
-        raise InputError(f"{what} file {path} cannot be run: {error!r}") from error
+    except BaseException as error:  # sys.exit too must not end the command
+        if is_interrupt(error):
+            raise
+        raise InputError(f"{what} file {path} cannot be run: {describe(error)}") from error
     found = getattr(module, name, None)
     if not callable(found):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise InputError(f"{path} has no function or class {name!r}; it has: {', '.join(names) or 'none'}")
     return found
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception is a signal's, such as Ctrl-C, and not one that a user's code raised."""
+    if isinstance(error, KeyboardInterrupt):  # the command line has another handler, which raises Stopped
+        return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return isinstance(error, Stopped)
+
+
+def describe(error: BaseException) -> str:
+    """An exception of a user's code in words, even where its own ``__str__`` fails."""
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def show_reference(reference: Reference) -> str:

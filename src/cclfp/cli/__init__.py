@@ -1,59 +1,53 @@
-"""The command ``cclfp``. One file a subcommand; torch is imported by those that need it, when they run."""
+"""The command ``cclfp``. The commands are in :mod:`cclfp.cli.app`; here is how each of them ends."""
 
 from __future__ import annotations
 
+import errno
 import sys
-from typing import Annotated
 
-import typer
+from cclfp.cli.signals import answer_signals, ignore_signals, leave_signals
+from cclfp.cli.streams import OutputError, open_streams
+from cclfp.errors import InputError, RunError, Stopped
 
-from cclfp._version import __version__
-from cclfp.cli import data, list_, report, run, runs, show, study, transfer, tune
-from cclfp.errors import InputError, RunError
-
-app = typer.Typer(
-    name="cclfp",
-    help="Continual learning with CCL-FP, CCL-FP+ and the methods they are compared with.",
-    epilog="Start with: cclfp run ccl-fp+ split-mnist",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("run")(run.run)
-app.command("study")(study.study)
-app.command("report")(report.report)
-app.command("tune")(tune.tune)
-app.command("runs")(runs.runs)
-app.command("list")(list_.list_)
-app.command("show")(show.show)
-app.command("export")(transfer.export)
-app.command("import-runs")(transfer.import_runs)
-app.add_typer(data.app, name="data")
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"cclfp {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    pass
+RESUMABLE = ("run", "study", "tune")
+BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
 def main() -> None:
-    """Run the command line; what a user can mend is said in one message, with exit code 2."""
+    """Run the command line and exit.
+
+    Exit codes: 2 for what a user can fix, 1 for another failure, 128 + n after signal n. Each has one message on
+    stderr; a reader of stdout that has seen enough (``| head``) gets none.
+    """
+    invoked: dict[str, str | None] = {"command": None}
     try:
-        app()
-    except InputError as error:
+        answer_signals()
+        open_streams()
+        code = _call(invoked)
+        sys.stdout.flush()
+        leave_signals()
+    except Stopped as stop:
+        code = 128 + stop.number
+        rest = ": what is finished is stored, and the same command goes on from the last checkpoint"
+        print("stopped" + (rest if invoked["command"] in RESUMABLE else ""), file=sys.stderr)
+        ignore_signals()
+    except OutputError as error:
+        leave_signals()
+        code = BROKEN_PIPE if error.number == errno.EPIPE else 1
+        if code != BROKEN_PIPE:
+            print(f"error: stdout cannot be written to: {error}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _call(invoked: dict[str, str | None]) -> int | str | None:
+    """The exit code of the command that the arguments name. Its imports are part of it, so that they can be stopped."""
+    try:
+        from cclfp.cli.app import app
+
+        app(obj=invoked)
+    except SystemExit as done:  # how every command ends
+        return done.code
+    except (InputError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        return 2 if isinstance(error, InputError) else 1
+    return 0

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from cclfp.cli.streams import printable
 from cclfp.metrics import number, plus_minus, signed
 
 __all__ = [
     "EngineOption",
+    "IncludeDivergedOption",
     "JsonOption",
     "PrecisionOption",
     "StoreOption",
@@ -37,6 +41,13 @@ EngineOption = Annotated[
         "CUDA graph. The numbers differ in rounding. auto picks what finishes first, and says it.",
     ),
 ]
+IncludeDivergedOption = Annotated[
+    bool,
+    typer.Option(
+        "--include-diverged",
+        help="Include runs that diverged in the means. By default a mean is of the others, and says how many diverged.",
+    ),
+]
 PrecisionOption = Annotated[
     str,
     typer.Option(
@@ -46,7 +57,11 @@ PrecisionOption = Annotated[
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """JSON on stdout, in UTF-8 or else in ASCII, which every reader of JSON takes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    if codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8" or printable(text) != text:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    typer.echo(text)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
@@ -64,9 +79,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     table = Table(box=box.ROUNDED, header_style="bold")
     for column in columns:
         name = column.removeprefix(">")
-        table.add_column(name, justify="right" if column.startswith(">") else "left", overflow="fold")
+        table.add_column(printable(name), justify="right" if column.startswith(">") else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(escape, row))  # a class may be called [red]
+        table.add_row(*(escape(printable(cell)) for cell in row))  # a class may be called [red]
     console.print(table)
 
 

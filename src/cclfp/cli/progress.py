@@ -94,6 +94,7 @@ class Progress:
             record = event["record"]
             self.finish(number)
             result = f"{record['average_accuracy']:.2f} % in {record['seconds']:.1f} s"
+            result += "" if record.get("diverged") is None else ", diverged"
             self.say(f"[{self.done}/{len(self.names)}] {self.names[number]}: {result}")
 
     def _say_stored(self) -> None:

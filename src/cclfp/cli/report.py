@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cclfp.cli.output import JsonOption, StoreOption, print_json
+from cclfp.cli.output import IncludeDivergedOption, JsonOption, StoreOption, print_json
 from cclfp.cli.run import parse_seeds
+from cclfp.cli.runs import warn_of_bad
 from cclfp.errors import InputError
 
 
@@ -16,6 +17,7 @@ def report(
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into, made where there is none.")],
     store: StoreOption = None,
     seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
+    include_diverged: IncludeDivergedOption = False,
     json: JsonOption = False,
 ) -> None:
     """Write the paper's tables and figures with the store's runs beside the published numbers.
@@ -34,12 +36,15 @@ def report(
     from cclfp.experiment import check_seeds
     from cclfp.report import write_report
     from cclfp.report.tables import tally
-    from cclfp.store import Store, default_store
+    from cclfp.store import Row, Store, default_store, exists
 
     path = store or default_store()
-    if not path.exists():
+    bad: list[Row] = []
+    if not exists(path):
         raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
-    content, written = write_report(Store(path), out, check_seeds(chosen_seeds))
+    opened = Store(path, read_only=True, on_bad=bad.append)
+    content, written = write_report(opened, out, check_seeds(chosen_seeds), include_diverged=include_diverged)
+    warn_of_bad(opened, bad)
     if json:
         counts = content.counts()
         print_json(

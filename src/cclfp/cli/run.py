@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cclfp.cli.output import EngineOption, JsonOption, PrecisionOption, number, plus_minus, print_json, print_table
+from cclfp.cli.output import (
+    EngineOption,
+    IncludeDivergedOption,
+    JsonOption,
+    PrecisionOption,
+    number,
+    plus_minus,
+    print_json,
+    print_table,
+)
 from cclfp.errors import InputError
 
 if TYPE_CHECKING:
@@ -119,6 +128,7 @@ def run(
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="At most one checkpoint, at a task's end, in so many seconds.")
     ] = 30.0,
+    include_diverged: IncludeDivergedOption = False,
     json: JsonOption = False,
 ) -> None:
     """Train methods on a benchmark over several seeds and print one table beside the paper's numbers.
@@ -144,45 +154,40 @@ def run(
     from cclfp.cli.progress import progress
     from cclfp.experiment import run
 
-    try:
-        with progress() as shown:
-            results = run(
-                names,
-                benchmark,
-                scenario=scenario,
-                seeds=chosen_seeds,
-                buffer=buffer,
-                class_order=class_order,
-                tasks=tasks,
-                images=images,
-                image_size=image_size,
-                split_seed=split_seed,
-                backbone=backbone,
-                validation=validation,
-                device=device,
-                threads=threads,
-                engine=engine,
-                precision=precision,
-                store=store,
-                save=save,
-                fresh=fresh,
-                checkpoint_every=checkpoint_every,
-                report=shown.update,
-                settings=values,
-            )
-    except KeyboardInterrupt as stop:
-        text = "stopped: what is finished is stored, and the same command goes on from the last checkpoint"
-        typer.echo(text, err=True)
-        raise typer.Exit(130) from stop
+    with progress() as shown:
+        results = run(
+            names,
+            benchmark,
+            scenario=scenario,
+            seeds=chosen_seeds,
+            buffer=buffer,
+            class_order=class_order,
+            tasks=tasks,
+            images=images,
+            image_size=image_size,
+            split_seed=split_seed,
+            backbone=backbone,
+            validation=validation,
+            device=device,
+            threads=threads,
+            engine=engine,
+            precision=precision,
+            store=store,
+            save=save,
+            fresh=fresh,
+            checkpoint_every=checkpoint_every,
+            report=shown.update,
+            settings=values,
+        )
     if json:
-        print_json({"configurations": [result.to_dict() for result in results]})
+        print_json({"configurations": [result.to_dict(include_diverged=include_diverged) for result in results]})
     else:
-        _print_results(results, [name for name, several in values.items() if len(several) > 1])
+        _print_results(results, [name for name, several in values.items() if len(several) > 1], include_diverged)
         if save is not None:
             typer.echo(f"learners saved in {save}")
 
 
-def _print_results(results: list[Result], varied: list[str]) -> None:
+def _print_results(results: list[Result], varied: list[str], include_diverged: bool) -> None:
     from cclfp.backbones import show_backbone
     from cclfp.configuration import show_value
     from cclfp.streams import get_benchmark
@@ -199,16 +204,16 @@ def _print_results(results: list[Result], varied: list[str]) -> None:
     title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
     rows = []
     for result in results:
-        paper = result.published
+        paper, ours = result.published, result.seeds(include_diverged)
         settings = {**result.configuration.to_dict(), **result.configuration.hyperparameters}
         rows.append(
             [
                 result.configuration.method,
                 *("–" if settings.get(name) is None else show_value(settings[name]) for name in varied),
-                plus_minus(**result.mean_std("average_accuracy")),
+                ours.text("average_accuracy", between="\n"),
                 "–" if paper is None else plus_minus(paper.mean, paper.std),
-                plus_minus(**result.mean_std("forgetting")),
-                number(result.mean_std("seconds")["mean"], 1),
+                plus_minus(**ours.mean_std("forgetting")),
+                number(ours.mean_std("seconds")["mean"], 1),
             ]
         )
     columns = ["method", *varied, ">average accuracy", ">paper", ">forgetting", ">seconds a run"]

@@ -1,38 +1,181 @@
-"""``cclfp runs``: the records in a store."""
+"""``cclfp runs``: the records in a store, which of them are bad, and how to delete some."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cclfp.cli.output import JsonOption, StoreOption, hyperparameters, number, print_json, print_table
-from cclfp.errors import unknown
+from cclfp.errors import InputError, unknown
 
+if TYPE_CHECKING:
+    from cclfp.store import Record, Row, Store
+
+app = typer.Typer(help="List the finished runs in a store, check them, delete some.")
+
+SHOWN_KEY = 8  # characters that tell a run from others
 MethodOption = Annotated[str | None, typer.Option(help="Only this method.", show_default=False)]
 BenchmarkOption = Annotated[str | None, typer.Option(help="Only this benchmark.", show_default=False)]
+ScenarioOption = Annotated[
+    str | None, typer.Option(metavar="class|task|domain", help="Only this scenario.", show_default=False)
+]
+SeedOption = Annotated[int | None, typer.Option(help="Only this seed.", show_default=False)]
 
 
+@app.callback(invoke_without_command=True)
 def runs(
+    context: typer.Context,
     store: StoreOption = None,
     method: MethodOption = None,
     benchmark: BenchmarkOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the finished runs in a store, the oldest first."""
-    from cclfp.backbones import show_backbone
-    from cclfp.configuration import PROTOCOL, USUAL
+    """List the finished runs in a store, the oldest first.
 
+    cclfp runs check looks for bad records, cclfp runs delete deletes records.
+    """
+    if context.invoked_subcommand is None:
+        list_(store, method, benchmark, json)
+    elif store or method or benchmark or json:
+        raise InputError(f"options come after the command: cclfp runs {context.invoked_subcommand} [OPTIONS]")
+
+
+@app.command("list")
+def list_(
+    store: StoreOption = None,
+    method: MethodOption = None,
+    benchmark: BenchmarkOption = None,
+    json: JsonOption = False,
+) -> None:
+    """List the finished runs, the oldest first, as cclfp runs does. Bad records are left out and counted."""
     path, records = stored_runs(store, method, benchmark)
     if json:
         print_json({"store": str(path), "runs": records})
-        return
-    if not records:
+    elif records:
+        _print_records(records, str(path))
+    else:
         typer.echo(f"no runs in {path}")
-        return
+
+
+@app.command()
+def check(store: StoreOption = None, json: JsonOption = False) -> None:
+    """Read every record and say which are bad, and why.
+
+    The exit code is 0 where all are good, 1 where one is bad or the file is damaged, 2 where it is no store.
+    """
+    from cclfp.store import Store, default_store, exists
+
+    path = store or default_store()
+    rows: list[Row] = []
+    damage: list[str] = []
+    if exists(path):
+        opened = Store(path, read_only=True, damaged=True)
+        damage = opened.damage
+        try:
+            rows = opened.rows()
+        except InputError as error:
+            damage = [*damage, str(error)]
+    bad = [row for row in rows if row.record is None]
+    if json:
+        listed = [{**_about(row), "reason": row.reason} for row in bad]
+        print_json({"store": str(path), "runs": len(rows) - len(bad), "bad": listed, "damage": damage})
+    else:
+        for text in damage:
+            typer.echo(f"damaged: {text}")
+        for row in bad:
+            typer.echo(f"bad: {_name(row)}: {row.reason}")
+        typer.echo(f"{path}: {_count(len(rows) - len(bad), 'good record')}, {len(bad)} bad")
+    if (bad or damage) and not json:
+        typer.echo(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
+    if bad or damage:
+        raise typer.Exit(1)
+
+
+@app.command()
+def delete(
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY]...", help="Only runs whose keys begin so.", show_default=False),
+    ] = None,
+    store: StoreOption = None,
+    method: MethodOption = None,
+    benchmark: BenchmarkOption = None,
+    scenario: ScenarioOption = None,
+    seed: SeedOption = None,
+    bad: Annotated[bool, typer.Option("--bad", help="Only bad records; repairs the file's index too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Delete runs from a store: those that all the options choose. Shows them and asks first.
+
+    Without a terminal to ask on, or with --json, it needs --yes. Bad records are deleted like good ones; where a
+    record cannot be read, --bad chooses it.
+
+    [bold]Examples[/bold]
+
+    cclfp runs delete 2286cda9
+
+    cclfp runs delete --method er --benchmark split-mnist --seed 0
+
+    cclfp runs delete --bad --yes
+    """
+    from cclfp.store import Store, default_store, exists
+
+    path = store or default_store()
+    filters = {"method": method, "benchmark": benchmark, "scenario": scenario, "seed": seed}
+    filters = {name: value for name, value in filters.items() if value is not None}
+    if not (keys or filters or bad):
+        raise InputError(
+            "which runs? Give the beginning of their keys, --method, --benchmark, --scenario, --seed or --bad"
+        )
+    if not yes and (json or not sys.stdin.isatty()):
+        raise InputError("there is nobody to ask whether to delete: add --yes")
+    if not exists(path):
+        raise InputError(f"no runs in {path}: nothing to delete")
+    opened = Store(path, damaged=True)
+    chosen = _choose(opened, keys or [], filters, bad)
+    if not json:
+        for row in chosen:
+            typer.echo(_name(row) + (f" (bad: {row.reason})" if row.record is None else ""))
+        what = _count(len(chosen), "run") + (" and repair the index" if opened.damage else "")
+        if not yes and not typer.confirm(f"Delete {what} in {path}?"):
+            typer.echo("nothing was deleted")
+            raise typer.Exit(1)
+    opened.delete(chosen)
+    if json:
+        print_json({"store": str(path), "deleted": [_about(row) for row in chosen]})
+    else:
+        typer.echo(f"{_count(len(chosen), 'run')} deleted from {path}")
+
+
+def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: bool) -> list[Row]:
+    rows = store.rows()
+    for key in keys:
+        found = [row for row in rows if row.key.startswith(key)]
+        if len(found) != 1 or not key:
+            raise InputError(f"{_count(len(found), 'key')} in {store.path} begin with {key!r}: expected one")
+    chosen = [
+        row
+        for row in rows
+        if (not keys or row.key.startswith(tuple(keys)))
+        and all(row.values.get(name) == value for name, value in filters.items())
+        and (not bad or row.record is None)
+    ]
+    if not chosen and not (bad and store.damage):
+        raise InputError(f"no such runs in {store.path}: nothing to delete")
+    return chosen
+
+
+def _print_records(records: Sequence[Record], title: str) -> None:
+    from cclfp.backbones import show_backbone
+    from cclfp.configuration import PROTOCOL, USUAL
+
     columns = ["finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
-    columns += [">accuracy", ">forgetting", ">seconds"]
+    columns += [">accuracy", ">forgetting", ">seconds", "key"]
     rows = []
     for record in records:
         configuration = {**USUAL, **record["configuration"]}  # a record may be older than a setting
@@ -51,23 +194,53 @@ def runs(
                 "–" if record["buffer"] is None else str(record["buffer"]),
                 str(record["seed"]),
                 hyperparameters(configuration["hyperparameters"] | unusual) + other,
-                number(record["average_accuracy"]),
+                number(record["average_accuracy"]) + (" diverged" if "diverged" in record else ""),
                 number(record["forgetting"]),
                 number(record["seconds"], 1),
+                record["key"][:SHOWN_KEY],
             ]
         )
-    print_table(columns, rows, str(path))
+    print_table(columns, rows, title)
 
 
-def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[dict[str, Any]]]:
-    """Where the store is, and those of its records that the filters leave."""
+def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:
+    """Where the store is, and those of its records that the filters leave; a warning tells of bad ones."""
     from cclfp.methods import METHODS
-    from cclfp.store import Store, default_store
+    from cclfp.store import Store, default_store, exists
     from cclfp.streams.benchmarks import benchmark_names
 
     path = store or default_store()
-    records = Store(path).records(method, benchmark) if path.exists() else []
+    records: list[Record] = []
+    bad: list[Row] = []
+    if exists(path):
+        opened = Store(path, read_only=True, on_bad=bad.append)
+        records = opened.records(method, benchmark)
+        warn_of_bad(opened, bad)
     for kind, name, known in (("method", method, METHODS), ("benchmark", benchmark, benchmark_names())):
         if name is not None and not records and name not in known:
             raise unknown(kind, name, known)
     return path, records
+
+
+def warn_of_bad(store: Store, bad: Sequence[Row]) -> None:
+    """Tell on stderr of bad records that were left out."""
+    if count := len({row.number for row in bad}):
+        text = f"warning: {_count(count, 'bad record')} in {store.path} left out"
+        typer.echo(f"{text}: {store.command('check')} says more", err=True)
+
+
+def _about(row: Row) -> dict[str, Any]:
+    """What a row says it is; of a bad one that may be anything, so it is made text where it is no number."""
+    names = ("key", "method", "benchmark", "scenario", "seed")
+    return {name: v if isinstance(v := row.values.get(name), str | int) else repr(v) for name in names}
+
+
+def _name(row: Row) -> str:
+    """A row in one line; of a bad one what could move the cursor is escaped."""
+    about = {name: "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(v)) for name, v in _about(row).items()}
+    run = f"{about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
+    return f"{about['key'][: None if row.record is None else SHOWN_KEY]}  {run}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

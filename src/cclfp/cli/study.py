@@ -9,6 +9,7 @@ import typer
 
 from cclfp.cli.output import (
     EngineOption,
+    IncludeDivergedOption,
     JsonOption,
     PrecisionOption,
     StoreOption,
@@ -51,6 +52,7 @@ def study(
     device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
     store: StoreOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be trained, and train nothing.")] = False,
+    include_diverged: IncludeDivergedOption = False,
     json: JsonOption = False,
 ) -> None:
     """Train what a table of the paper needs and the store has not, and print ours beside the published numbers.
@@ -95,21 +97,16 @@ def study(
         return
     printed: set[Column] = set()
     try:
-        try:
-            if timing:
-                _train([], jobs, numbers, do_one_by_one, None)
-            else:
-                _train(cells, jobs, numbers, do_jobs, None if json else printed)
-        finally:
-            records = Store(jobs[0].store)
-            if timing:
-                _print_times(cells, records, json)
-            else:
-                _print_rest(cells, numbers, records, printed, json)
-    except KeyboardInterrupt as stop:
-        text = "stopped: what is finished is stored, and the same command goes on from the last checkpoint"
-        typer.echo(text, err=True)
-        raise typer.Exit(130) from stop
+        if timing:
+            _train([], jobs, numbers, do_one_by_one, None, include_diverged)
+        else:
+            _train(cells, jobs, numbers, do_jobs, None if json else printed, include_diverged)
+    finally:
+        records = Store(jobs[0].store)
+        if timing:
+            _print_times(cells, records, json)
+        else:
+            _print_rest(cells, numbers, records, printed, include_diverged, json)
 
 
 def _names(option: str, given: str | None) -> list[str]:
@@ -120,7 +117,12 @@ def _names(option: str, given: str | None) -> list[str]:
 
 
 def _train(
-    cells: Sequence[Cell], jobs: Sequence[Job], seeds: Sequence[int], train: Train, printed: set[Column] | None
+    cells: Sequence[Cell],
+    jobs: Sequence[Job],
+    seeds: Sequence[int],
+    train: Train,
+    printed: set[Column] | None,
+    include_diverged: bool,
 ) -> None:
     """Train what is missing: a line about each cell when its last run is done, and a column's table when all are.
 
@@ -143,7 +145,8 @@ def _train(
                 tell(jobs[job].key)
 
         def tell(key: str) -> None:
-            ours = {c: compare(c, [records[k] for k in keys[c]]) for c in cells if all(k in records for k in keys[c])}
+            whole = [cell for cell in cells if all(k in records for k in keys[cell])]
+            ours = {cell: compare(cell, [records[k] for k in keys[cell]], include_diverged) for cell in whole}
             for comparison in [comparison for cell, comparison in ours.items() if key in keys[cell]]:
                 shown.say(_line(comparison))
             for column, several in _by_column(cells).items():
@@ -169,7 +172,7 @@ def _label(job: Job) -> str:
 def _line(comparison: Comparison) -> str:
     c = comparison.cell
     row = {"accuracy": c.row, "buffer": f"{c.row}, memory {c.buffer}", "ablation": f"components {c.row}"}[c.table]
-    ours, paper = plus_minus(comparison.mean, comparison.std), plus_minus(*c.published)
+    ours, paper = comparison.text(), plus_minus(*c.published)
     return f"{c.table} table, {c.benchmark} {c.scenario}, {row}: {ours} (paper {paper}, {_verdict(comparison)})"
 
 
@@ -179,11 +182,11 @@ def _verdict(comparison: Comparison) -> str:
 
 def _print_plan(cells: Sequence[Cell], jobs: Sequence[Job], json: bool) -> None:
     from cclfp.engine.job import finished
-    from cclfp.store import Store
+    from cclfp.store import Store, exists
     from cclfp.study.training import steps
 
     path = jobs[0].store
-    store = Store(path) if path.exists() else None  # a plan leaves no file behind
+    store = Store(path, read_only=True) if exists(path) else None  # a plan leaves no file behind
     missing = [job for job in jobs if store is None or finished(job, store) is None]
     tuned = {cell.key(0) for cell in cells if cell.has_preset}
     by_configuration: dict[str, list[Job]] = {}
@@ -236,11 +239,18 @@ def _print_plan(cells: Sequence[Cell], jobs: Sequence[Job], json: bool) -> None:
     _say_not_tuned(cells)
 
 
-def _print_rest(cells: Sequence[Cell], seeds: Sequence[int], store: Store, printed: set[Column], json: bool) -> None:
+def _print_rest(
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    store: Store,
+    printed: set[Column],
+    include_diverged: bool,
+    json: bool,
+) -> None:
     """The columns that have runs and were not printed yet, then how many numbers agree; nothing where there is none."""
     from cclfp.study import compare, gather
 
-    found = {cell: compare(cell, records) for cell, records in gather(cells, store, seeds).items()}
+    found = {cell: compare(cell, records, include_diverged) for cell, records in gather(cells, store, seeds).items()}
     if not any(comparison.n for comparison in found.values()):
         return
     if json:
@@ -275,7 +285,7 @@ def _print_column(comparisons: Sequence[Comparison], seeds: Sequence[int]) -> No
         [
             *([str(c.cell.buffer)] if memory else []),
             c.cell.row,
-            plus_minus(c.mean, c.std),
+            c.text(between="\n"),
             plus_minus(*c.cell.published),
             signed(c.difference),
             _verdict(c),
@@ -311,9 +321,11 @@ def _print_times(cells: Sequence[Cell], store: Store, json: bool) -> None:
 
 def _summary(comparisons: Sequence[Comparison]) -> str:
     counts = {v: sum(c.verdict == v for c in comparisons) for v in ("within", "above", "below", None)}
+    diverged = sum(len(c.seeds.diverged) == c.n > 0 and c.mean is None for c in comparisons)
     text = f"{len(comparisons)} cells: {counts['within']} within two standard deviations of the paper's number, "
     text += f"{counts['above']} above, {counts['below']} below"
-    return text + (f", {counts[None]} with too few runs to say" if counts[None] else "")
+    text += f", {counts[None] - diverged} with too few runs to say" if counts[None] > diverged else ""
+    return text + (f", {diverged} of which all seeds diverged" if diverged else "")
 
 
 def _not_tuned(cells: Iterable[Cell]) -> list[dict[str, str]]:
@@ -345,4 +357,5 @@ def _to_dict(comparison: Comparison) -> dict[str, Any]:
         "std": comparison.std,
         "difference": comparison.difference,
         "verdict": comparison.verdict,
+        "diverged": comparison.seeds.diverged,
     }

@@ -40,7 +40,8 @@ def import_runs(
 ) -> None:
     """Add the run records in files to a store.
 
-    Every record is checked: its key, its numbers and what they must agree with.
+    Every record is checked: its configuration, its key, its numbers and what they must agree with. Code in a file
+    that a record names is never run.
 
     Duplicates are refused one by one and counted: records that the store, or a line before, has word for word. So a
     file that was imported in part, or has grown since, can be imported again.
@@ -48,11 +49,11 @@ def import_runs(
     Nothing is added at all where a line is no run record, or differs from the record that the store or another line
     has of the same run: the error names the line, the run's key and what differs.
     """
-    from cclfp.store import Store, default_store
+    from cclfp.store import default_store
     from cclfp.transfer import import_runs
 
     path = store or default_store()
-    added, duplicates = import_runs(files, Store(path))
+    added, duplicates = import_runs(files, path)
     if json:
         print_json({"store": str(path), "added": added, "duplicates": duplicates})
         return

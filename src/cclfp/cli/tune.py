@@ -19,9 +19,10 @@ from cclfp.cli.output import (
     print_json,
     print_table,
 )
+from cclfp.metrics import of_seeds_diverged
 
 if TYPE_CHECKING:
-    from cclfp.study.tuning import Tuned
+    from cclfp.study.tuning import Trial, Tuned
 
 SHOWN = 10  # of the settings that were tried
 
@@ -75,24 +76,20 @@ def tune(
     from cclfp.study.tuning import outdated, tune
 
     known = read_presets(write) if write is not None and write.exists() else None
-    try:
-        with progress() as shown:
-            tuned = tune(
-                method,
-                benchmark,
-                scenario,
-                seeds=seeds,
-                budget=budget,
-                known=[*known, *presets()] if known is not None else None,
-                engine=engine,
-                precision=precision,
-                device=device,
-                store=store,
-                report=shown.update,
-            )
-    except KeyboardInterrupt as stop:
-        typer.echo("stopped: what is finished is stored, and the same command goes on", err=True)
-        raise typer.Exit(130) from stop
+    with progress() as shown:
+        tuned = tune(
+            method,
+            benchmark,
+            scenario,
+            seeds=seeds,
+            budget=budget,
+            known=[*known, *presets()] if known is not None else None,
+            engine=engine,
+            precision=precision,
+            device=device,
+            store=store,
+            report=shown.update,
+        )
     if write is not None:
         changed = with_preset(known or [], tuned.preset)
         write_presets(changed, write)
@@ -126,8 +123,8 @@ def _print_trials(tuned: Tuned) -> None:
     rows = [
         [
             *(show_value(trial.settings[name]) for name in varied),
-            plus_minus(trial.mean, trial.std),
-            str(len(trial.scores)),
+            _score(trial),
+            str(trial.seeds),
         ]
         for trial in tuned.trials[:SHOWN]
     ]
@@ -135,3 +132,11 @@ def _print_trials(tuned: Tuned) -> None:
     title = f"{preset.method} on {preset.benchmark}, {preset.scenario}-incremental, on held-out training images, %: "
     title += f"the best {SHOWN} of {count} settings" if count > SHOWN else f"{count} setting{'' if count == 1 else 's'}"
     print_table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
+    if diverged := sum(bool(trial.diverged) for trial in tuned.trials):
+        typer.echo(f"{diverged} of {count} settings had a run that diverged: they are ranked last and never chosen")
+
+
+def _score(trial: Trial) -> str:
+    remark = of_seeds_diverged(len(trial.diverged), trial.seeds)
+    parts = [] if trial.mean is None else [plus_minus(trial.mean, trial.std)]
+    return "\n".join(parts + [remark] * bool(remark))

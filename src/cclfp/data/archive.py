@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -15,7 +16,19 @@ from pathlib import Path, PurePosixPath
 from cclfp.data.source import Listener, first_line, some, with_progress
 from cclfp.errors import DataError
 
-BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError)
+# What damaged archives raise in tarfile, zipfile and zlib.
+BROKEN = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    IndexError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +93,8 @@ def read_members(
             if found := faults(archive.members(), names, optional):
                 raise DataError(f"{path} is not read. In it are members {'; '.join(found)}")
             return dict(with_progress(archive.contents(names), len(names), listener, what, "files"))
+    except DataError:
+        raise
     except BROKEN as error:
         raise DataError(f"{path} is broken: {first_line(error)}") from error
 

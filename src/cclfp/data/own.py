@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import math
 from pathlib import Path
 from typing import Any
 
-from cclfp.data.source import Arrays, ArraySpec, Listener, Origin, Source
+from cclfp.data.source import ARRAYS, Arrays, ArraySpec, Listener, Origin, Source
+from cclfp.data.stored import ABOUT, damaged, read_json
 from cclfp.errors import DataError
 from cclfp.files import home
-
-ABOUT = "about.json"  # in the folder of the arrays
 
 
 class OwnImages(Source):
@@ -38,4 +37,30 @@ def own_datasets() -> list[str]:
 
 
 def own_dataset(name: str) -> OwnImages:
-    return OwnImages(json.loads((home() / "data" / name / "arrays" / ABOUT).read_text(encoding="utf-8")))
+    about = read_json(name, ABOUT)
+    try:
+        source = OwnImages(about)
+        wrong = [field for field, right in _fields(source, name).items() if not right]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise damaged(name, f"{ABOUT} lacks what it should have: {type(error).__name__}: {error}") from error
+    if wrong:
+        raise damaged(name, f"{ABOUT} has a wrong {wrong[0]}")
+    return source
+
+
+def _fields(source: OwnImages, name: str) -> dict[str, bool]:
+    """For each field of the facts whether it can be right. A wrong type may raise as well."""
+    channels = source.arrays["train_images"].shape[1]
+    mean, std = source.about["mean"], source.about["std"]
+    sizes = [size for spec in source.arrays.values() for size in spec.shape]
+    texts = [source.title, *source.classes, *(spec.sha256 for spec in source.arrays.values())]
+    return {
+        "name": source.name == name,
+        "title": isinstance(source.title, str) and source.title.isprintable(),
+        "classes": isinstance(source.about["classes"], list) and len(set(source.classes)) == len(source.classes) > 1,
+        "text": all(isinstance(text, str) and text.isprintable() for text in texts),
+        "arrays": source.arrays.keys() == set(ARRAYS) and all(type(size) is int and size > 0 for size in sizes),
+        "mean or std": len(mean) == len(std) == channels
+        and all(type(number) in (int, float) and math.isfinite(number) for number in (*mean, *std))
+        and min(std) > 0,
+    }

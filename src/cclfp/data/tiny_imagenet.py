@@ -73,7 +73,8 @@ class TinyImageNet(ArchivedSource):
         test = np.empty(self.arrays["test_images"].shape, np.uint8)
         # A file's content is let go of as soon as it is decoded.
         contents = ((name, files.pop(name)) for name in names)
-        with contextlib.closing(decode(contents, len(names), listener, f"{self.name}: decoding")) as images:
+        decoded = decode(contents, len(names), listener, f"{self.name}: decoding", formats=("JPEG",))
+        with contextlib.closing(decoded) as images:
             for row, (name, image) in enumerate(zip(names, images, strict=True)):
                 part, place = (train, row) if row < count else (test, row - count)
                 if image.pixels.shape[:2] != part.shape[2:]:

@@ -15,7 +15,7 @@ from cclfp.engine.evaluate import test_together
 from cclfp.engine.graph import Graphs
 from cclfp.engine.plan import Plan
 from cclfp.engine.precision import computing_in
-from cclfp.engine.replica import Replica
+from cclfp.engine.replica import Replica, find_diverged
 from cclfp.engine.stack import Tables, is_normalised, together
 from cclfp.scenarios import ClassMask
 
@@ -88,6 +88,7 @@ class Cohort:
             eager.train(learner, pool, masks[number], plans[number], self._part(progress, slice(number, number + 1)))
         for replica, plan in zip(self.replicas, plans, strict=True):
             replica.end_task(plan)
+        find_diverged(self.replicas)
         for replica in self.replicas:
             replica.train_seconds += (time.perf_counter() - began) / len(self.replicas)
         self._test()

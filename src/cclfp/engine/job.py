@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from cclfp import metrics
 from cclfp.backbones import make_psi, parse_backbone
@@ -26,14 +26,18 @@ from cclfp.engine.environment import code, commit, device_name, pick_device
 from cclfp.engine.precision import autocast_of, computing_in, pick_precision
 from cclfp.engine.replica import Replica
 from cclfp.engine.stack import is_normalised
-from cclfp.errors import InputError
-from cclfp.files import write_atomic
+from cclfp.errors import DamagedError, InputError
+from cclfp.files import remove_stale
+from cclfp.layouts import check_value
 from cclfp.learner import make
-from cclfp.loading import DAMAGED, read_tensors
+from cclfp.loading import DAMAGED
 from cclfp.store import Record, Store
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
+from cclfp.tensorfiles import read_tensors, write_tensors
 
 FORMAT = "cclfp checkpoint 1"
+DAMAGED_SUFFIX = ".damaged"  # of the last damaged checkpoint of a run, beside the others
+MOST_THREADS = 4096  # that a checkpoint can ask for
 PROBED = 10  # steps that tell how long the eager engine would take
 GRAPH_SECONDS = 3.0  # that it would have to take for a CUDA graph to pay
 COMPILER_SECONDS = {"cold": 10.0, "warm": 5.0}  # that the compiler takes, where it has not or has compiled the same
@@ -113,7 +117,7 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
         for number, job in enumerate(jobs):
             if (record := finished(job, store)) is not None:
                 records[number] = record
-                _remove_checkpoint(checkpoint_path(job, store))
+                _remove_checkpoint(checkpoint_path(job, store), said[number])
                 said[number]({"event": "done", "record": record})
             else:
                 started[number] = _start(job, checkpoint_path(job, store), streams, said[number])
@@ -131,7 +135,7 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
                     said[number]({"event": "note", "text": text})
                 if (path := jobs[number].save) is not None:
                     _save(replica, path)
-                _remove_checkpoint(checkpoint_path(jobs[number], store))
+                _remove_checkpoint(checkpoint_path(jobs[number], store), said[number])
                 said[number]({"event": "done", "record": records[number]})
     return [records[number] for number in range(len(jobs))]
 
@@ -151,7 +155,8 @@ def do_cohort(jobs: Sequence[Job], report: JobReport) -> dict[int, Exception]:
     try:
         do_together(jobs, heard)
         return {}
-    except Exception as error:  # noqa: BLE001  the caller tells the user
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  the caller tells the user
+        error = _failure(jobs[0], raised)
         if len(jobs) == 1:
             return {0: error}
         text = f"training together failed ({first_line(error)}): going on one by one"
@@ -165,6 +170,17 @@ def do_cohort(jobs: Sequence[Job], report: JobReport) -> dict[int, Exception]:
     return failures
 
 
+def _failure(job: Job, error: Exception | SystemExit) -> Exception:
+    """Why a job failed. A method or backbone of a user's own must not end the process by ``sys.exit``."""
+    if isinstance(error, Exception):
+        return error
+    own = [part for part in (job.configuration.method_file, job.configuration.backbone) if part and "file" in part]
+    if not own:
+        raise error
+    files = " or ".join(part["file"] for part in own)
+    return InputError(f"{job.label()}: the code in {files} called sys.exit ({error!r}), which a run must not do")
+
+
 def _alike(started: dict[int, tuple[Replica, Engine]]) -> list[list[int]]:
     """The runs that can go on together: at the same place, with the same engine; one by one where that is eager."""
     groups: dict[str, list[int]] = {}
@@ -176,15 +192,28 @@ def _alike(started: dict[int, tuple[Replica, Engine]]) -> list[list[int]]:
 
 @contextlib.contextmanager
 def _locked(checkpoint: Path, report: Report) -> Iterator[None]:
+    """Hold the lock of a run. Its file is removed in the end, while it is held: see :func:`_release`."""
     lock = FileLock(checkpoint.with_suffix(".lock"))
     try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        report({"event": "note", "text": "another process is training this run: waiting for it"})
-        lock.acquire()
-    try:
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            report({"event": "note", "text": "another process is training this run: waiting for it"})
+            lock.acquire()
         yield
     finally:
+        _release(lock)
+
+
+def _release(lock: BaseFileLock) -> None:
+    """Remove a lock's file and release it, if it is held.
+
+    A process that opened the file before and locks it after finds that it has no name any more, and starts over with a
+    new one: filelock does so since 3.21. So two processes never hold locks of the same name at the same time.
+    """
+    if lock.is_locked:
+        with contextlib.suppress(OSError):  # Windows keeps files that are open; a folder may be read-only by now
+            Path(lock.lock_file).unlink(missing_ok=True)
         lock.release(force=True)
 
 
@@ -196,14 +225,39 @@ def clean_up(job: Job, store: Store) -> None:
     """Remove the checkpoint that a finished run left, because it was killed just then; not while another trains."""
     checkpoint = checkpoint_path(job, store)
     if checkpoint.exists():
-        with contextlib.suppress(Timeout), FileLock(checkpoint.with_suffix(".lock"), blocking=False):
+        with contextlib.suppress(Timeout), _try_lock(checkpoint.with_suffix(".lock")):
             _remove_checkpoint(checkpoint)
 
 
-def _remove_checkpoint(checkpoint: Path) -> None:
-    """Remove a checkpoint, half-written ones and the lock file: who waits on it looks into the store next."""
-    for path in [*checkpoint.parent.glob(f".{checkpoint.name}.*"), checkpoint, checkpoint.with_suffix(".lock")]:
+def remove_left_overs(store: Store) -> None:
+    """Remove lock files and half-written checkpoints of processes that were killed. Checkpoints stay."""
+    remove_stale(store.checkpoints)
+    for path in store.checkpoints.glob("*.lock"):
+        with contextlib.suppress(Timeout, OSError), _try_lock(path):
+            pass
+
+
+@contextlib.contextmanager
+def _try_lock(path: Path) -> Iterator[None]:
+    """Hold a lock, or raise Timeout where another process holds it."""
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+        yield
+    finally:
+        _release(lock)
+
+
+def _remove_checkpoint(checkpoint: Path, report: Report | None = None) -> None:
+    """Remove a checkpoint and half-written ones. The caller holds its lock.
+
+    A damaged one stays, and the report says where.
+    """
+    for path in [*checkpoint.parent.glob(f".{checkpoint.name}.*"), checkpoint]:
         path.unlink(missing_ok=True)
+    if report is not None and (kept := checkpoint.with_suffix(DAMAGED_SUFFIX)).exists():
+        text = f"a damaged checkpoint of this run is kept for inspection as {kept}: delete it when it is not needed"
+        report({"event": "note", "text": text})
 
 
 def _save(replica: Replica, path: Path) -> None:
@@ -218,7 +272,11 @@ def _start(job: Job, checkpoint: Path, streams: Streams, report: Report) -> tupl
     if checkpoint.exists():
         try:
             return _resume(job, checkpoint, streams, report)
-        except (InputError, *DAMAGED) as error:
+        except DamagedError as error:
+            kept = checkpoint.replace(checkpoint.with_suffix(DAMAGED_SUFFIX))
+            text = f"starting afresh, the checkpoint is damaged and kept for inspection as {kept}: {error}"
+            report({"event": "note", "text": text})
+        except InputError as error:
             report({"event": "note", "text": f"starting afresh, the checkpoint cannot be used: {error}"})
             checkpoint.unlink()
     device = pick_device(job.device)
@@ -279,22 +337,40 @@ def _now(replica: Replica) -> float:
 
 
 def _resume(job: Job, checkpoint: Path, streams: Streams, report: Report) -> tuple[Replica, Engine]:
-    """The replica and engine of a checkpoint; InputError where they cannot be had now."""
+    """The replica and engine of a checkpoint; InputError where they cannot be had now, DamagedError where never."""
     saved = read_tensors(checkpoint, FORMAT)
+    try:
+        engine = _saved_engine(job, saved)
+    except DAMAGED as error:
+        raise error if isinstance(error, InputError) else DamagedError(f"it is not whole: {error!r}") from error
+    replica = _replica(job, engine, streams)
+    try:
+        replica.load_state_dict(saved["replica"])
+    except torch.OutOfMemoryError:
+        raise
+    except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
+        raise DamagedError(str(error) if isinstance(error, InputError) else f"it is not whole: {error!r}") from error
+    text = f"going on from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
+    report({"event": "note", "text": text})
+    return replica, engine
+
+
+def _saved_engine(job: Job, saved: dict[str, Any]) -> Engine:
+    """The engine of a checkpoint, once it is clear that this job can go on from it."""
     if job.fresh and not saved["fresh"]:
         raise InputError("it is of a run that was not started with --fresh")
     if saved["code"] != code():
         raise InputError(f"it was made with {saved['code']}, this is {code()}")
     engine: Engine = saved["engine"]
     for name, asked in (("device", job.device), ("engine", job.engine), ("precision", job.precision)):
+        check_value(name, engine[name], str)
         if asked not in ("auto", engine[name]):
             raise InputError(f"it was made with {name} {engine[name]}, not with the {asked} asked for")
-    pick_device(engine["device"])
-    replica = _replica(job, engine, streams)
-    replica.load_state_dict(saved["replica"])
-    text = f"going on from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
-    report({"event": "note", "text": text})
-    return replica, engine
+    check_value("threads", engine["threads"], int, 1, MOST_THREADS)
+    if engine["engine"] not in ("eager", "compiled", "graph") or "auto" in (engine["precision"], engine["device"]):
+        raise DamagedError(f"it was made with {engine}, which no run is trained with")
+    pick_precision(engine["precision"], pick_device(engine["device"]))
+    return {name: engine[name] for name in ("engine", "precision", "threads", "device")}
 
 
 def _stream(job: Job, device: str) -> Stream:
@@ -371,6 +447,9 @@ def _train(
     while not cohort.is_done:
         cohort.advance(progress)
         say(sum(steps[: first.position]))
+        for replica, report in zip(replicas, reports, strict=True):
+            if replica.diverged == replica.trained:  # found now
+                report({"event": "note", "text": _divergence(replica)})
         if not cohort.is_done and time.monotonic() - last_checkpoint >= jobs[0].checkpoint_every:
             for replica, job, report in zip(replicas, jobs, reports, strict=True):
                 _write_checkpoint(replica, job, checkpoint_path(job, store), engine, report)
@@ -378,6 +457,11 @@ def _train(
     if cohort.has_compiled:
         remember(_kind(jobs[0], len(jobs)))
     return cohort.engine
+
+
+def _divergence(replica: Replica) -> str:
+    when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
+    return f"weights are not finite {when}: the run has diverged; try a smaller lr"
 
 
 def _write_checkpoint(replica: Replica, job: Job, checkpoint: Path, engine: Engine, report: Report) -> None:
@@ -389,7 +473,7 @@ def _write_checkpoint(replica: Replica, job: Job, checkpoint: Path, engine: Engi
         "replica": replica.state_dict(),
     }
     try:
-        write_atomic(checkpoint, functools.partial(torch.save, state))
+        write_tensors(checkpoint, state)
     except OSError as error:  # a full disk is no reason to lose the run
         report({"event": "note", "text": f"no checkpoint could be written, going on without: {error}"})
 
@@ -403,6 +487,7 @@ def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:
         "device_name": device_name(engine["device"]),
         "platform": platform.platform(),
     }
+    diverged = {} if replica.diverged is None else {"diverged": replica.diverged}
     return {
         "key": job.key,
         "method": configuration.method,
@@ -421,6 +506,7 @@ def _record(job: Job, replica: Replica, engine: dict[str, Any]) -> Record:
         "test_seconds": replica.test_seconds,
         "environment": environment,
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        **diverged,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 from cclfp.engine.environment import pick_device
 from cclfp.engine.job import Job, JobReport, do_cohort
 from cclfp.errors import InputError, RunError
+from cclfp.orphans import kill
 from cclfp.store import Record
 
 LARGEST = {"cpu": 64, "cuda": 500}  # runs in a cohort, each of which holds a lock file open
@@ -80,6 +82,7 @@ class _Pool:
                 stdout=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
+                stderr=None if sys.stderr else subprocess.DEVNULL,  # it may have been closed
                 start_new_session=True,  # Ctrl-C is for the parent, which ends them
             )
             for _ in range(workers)
@@ -94,11 +97,12 @@ class _Pool:
                 self._handle(*self.events.get())
         finally:
             for process in self.workers:
-                process.kill()
+                kill(process)
             for process in self.workers:
                 process.wait()
                 for pipe in (process.stdin, process.stdout):
-                    if pipe is not None:
+                    with contextlib.suppress(OSError):  # what it was not sent
+                        assert pipe is not None
                         pipe.close()
         return self.failures
 
@@ -115,8 +119,9 @@ class _Pool:
             self.running[worker] = self.waiting.popleft()
             pipe = self.workers[worker].stdin
             assert pipe is not None
-            pipe.write(json.dumps([self.jobs[number].to_dict() for number in self.running[worker]]) + "\n")
-            pipe.flush()
+            with contextlib.suppress(BrokenPipeError):  # it has ended: the listener will report that
+                pipe.write(json.dumps([self.jobs[number].to_dict() for number in self.running[worker]]) + "\n")
+                pipe.flush()
 
     def _handle(self, worker: int, line: str | None) -> None:
         if worker not in self.running:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from cclfp.engine import eager
 from cclfp.engine.plan import Plan, plan_task
+from cclfp.errors import DamagedError
+from cclfp.finite import not_finite
+from cclfp.layouts import check_value
 from cclfp.learner import Learner
 from cclfp.memory import Memory
+from cclfp.methods import Method
 from cclfp.randomness import generator
 from cclfp.scenarios import ClassMask
 from cclfp.streams import Stream
@@ -32,6 +39,10 @@ class Replica:
         tasks = stream.num_tasks
         self.matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks + 1)]
         self.train_seconds = self.test_seconds = 0.0
+        self.diverged: int | None = None  # after how many tasks its weights were first found not finite
+        buffers = dict(learner.psi.named_buffers())
+        never_finite = {list(buffers)[i] for i in not_finite(list(buffers.values()))}  # a mask of -inf in a user's psi
+        self._checked_buffers = [name for name in buffers if name not in never_finite]
 
     @property
     def is_done(self) -> bool:
@@ -95,7 +106,7 @@ class Replica:
         if self.learner.memory is not None and plan.schedule is not None:
             schedule = copy.deepcopy(plan.schedule)  # others may share the plan
             self.learner.memory.point_to(self.stream.train, plan.memory, schedule, plan.current)
-        self.learner.end_task()
+        self.learner.end_task(check=False)  # a run that has diverged goes on to its end
         if self.learner.device.type == "cuda":
             torch.cuda.synchronize(self.learner.device)
         self.position += 1
@@ -108,18 +119,39 @@ class Replica:
         plan = self.plan()
         eager.train(self.learner, self.stream.train, self.begin_task(), plan, progress)
         self.end_task(plan)
+        find_diverged([self])
         self.train_seconds += time.perf_counter() - began
         self.test()
 
     @property
+    def trained(self) -> int:
+        """How many tasks are trained; all of them at once in a joint stream."""
+        return 0 if self.position == 0 else self.stream.task_ids(self.position - 1)[-1] + 1
+
+    @property
     def tests(self) -> tuple[int, range]:
         """Which row of the matrix comes now, and the tasks to test for it."""
+        return self._tests_at(self.position)
+
+    def _tests_at(self, position: int) -> tuple[int, range]:
         tasks, is_class = self.stream.num_tasks, self.stream.scenario == "class"
-        if self.position == 0:  # the untrained network; in the class scenario no class has been seen yet
+        if position == 0:  # the untrained network; in the class scenario no class has been seen yet
             return 0, range(0 if is_class else tasks)
-        trained = self.stream.task_ids(self.position - 1)[-1] + 1
+        trained = self.stream.task_ids(position - 1)[-1] + 1
         # The next task is tested too, for forward transfer; in the class scenario it has no class to be found yet.
         return trained, range(min(trained + (0 if is_class else 1), tasks))
+
+    def predicting_tensors(self) -> list[Tensor]:
+        """What its predictions are computed from, without what may be infinite on purpose.
+
+        That is the buffers of psi that were not finite at the beginning, and infinities in a method's state.
+        """
+        params, buffers, state = self.learner.model
+        own = [*params.values(), *(buffers[name] for name in self._checked_buffers)]
+        if type(self.learner.method).scores is Method.scores:  # which does not use the state
+            return own
+        finite_or_nan = {"nan": torch.nan, "posinf": 0.0, "neginf": 0.0}
+        return own + [t.nan_to_num(**finite_or_nan) for t in tree_leaves(state) if t.is_floating_point()]
 
     def told(self, task: int) -> int | None:
         """What a prediction is told of the task it is for."""
@@ -140,8 +172,7 @@ class Replica:
         """The average accuracy over the tasks trained so far."""
         if self.position == 0:
             return None
-        trained = self.stream.task_ids(self.position - 1)[-1] + 1
-        known = [value for value in self.matrix[trained][:trained] if value is not None]
+        known = [value for value in self.matrix[self.trained][: self.trained] if value is not None]
         return sum(known) / len(known)
 
     def state_dict(self) -> dict[str, Any]:
@@ -150,10 +181,46 @@ class Replica:
             "matrix": self.matrix,
             "train_seconds": self.train_seconds,
             "test_seconds": self.test_seconds,
+            "diverged": self.diverged,
             "learner": self.learner.state_dict(copies=False),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.position, self.matrix = state["position"], state["matrix"]
+        """Take over what :meth:`state_dict` gave; DamagedError where a replica of this stream cannot come to that."""
+        position, learner = state["position"], self.learner
+        check_value("position", position, int, 0, len(self.stream.train_rows))
+        for name in ("train_seconds", "test_seconds"):
+            check_value(name, state[name], float, 0, sys.float_info.max)
+        learner.load_state_dict(state["learner"], self.stream.train)
+        steps = sum(map(self.steps, range(position)))
+        if (learner.steps, learner.tasks_done, state["learner"]["in_task"]) != (steps, position, False):
+            raise DamagedError(f"the learner is at step {learner.steps}, expected {steps} after {position} tasks")
+        self._check_matrix(state["matrix"], position)
+        self.position, self.matrix = position, [list(row) for row in state["matrix"]]
         self.train_seconds, self.test_seconds = state["train_seconds"], state["test_seconds"]
-        self.learner.load_state_dict(state["learner"], self.stream.train)
+        diverged = state.get("diverged")  # not in checkpoints of earlier versions
+        if diverged is not None:
+            check_value("diverged", diverged, int, 1, self.stream.num_tasks)
+        self.diverged = diverged
+
+    def _check_matrix(self, matrix: Any, position: int) -> None:
+        """Refuse accuracies other than those of the tests up to a position."""
+        tested = [[False] * self.stream.num_tasks for _ in self.matrix]
+        for row, tasks in map(self._tests_at, range(position + 1) if position else ()):
+            tested[row] = [task in tasks for task in range(self.stream.num_tasks)]
+        if [[value is not None for value in row] for row in matrix] != tested:
+            raise DamagedError(f"matrix does not have the accuracies of {position} tasks")
+        for value in (value for row in matrix for value in row if value is not None):
+            check_value("an accuracy in matrix", value, float, 0, 100)
+
+
+def find_diverged(replicas: Sequence[Replica]) -> None:
+    """Set ``diverged`` of the replicas whose weights are not finite after the task that has just ended.
+
+    All are checked with one wait for the device.
+    """
+    of_each = [replica.predicting_tensors() for replica in replicas]
+    owners = [replica for replica, tensors in zip(replicas, of_each, strict=True) for _ in tensors]
+    for place in not_finite([tensor for tensors in of_each for tensor in tensors]):
+        if owners[place].diverged is None:
+            owners[place].diverged = owners[place].trained

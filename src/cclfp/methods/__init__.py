@@ -27,7 +27,7 @@ METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 def get_method(method: str | type[Method]) -> type[Method]:
     """A method by its name, or as ``FILE.py:NAME``; a :class:`Method` subclass is given back as it is."""
     if isinstance(method, type) and issubclass(method, Method):
-        return method
+        return _check(method, method.__name__)
     if not isinstance(method, str):
         raise InputError(f"{method!r} is not a method: expected a name or a subclass of cclfp.Method")
     if is_reference(method):
@@ -43,12 +43,25 @@ def own_method(reference: Reference) -> type[Method]:
     shown = show_reference(reference)
     if not isinstance(found, type) or not issubclass(found, Method):
         raise InputError(f"{shown} is not a method: expected a subclass of cclfp.Method")
-    name = getattr(found, "name", None)
+    check_own_name(shown, getattr(found, "name", None))
+    return _check(found, shown)
+
+
+def check_own_name(shown: str, name: object) -> None:
+    """Refuse a name that a method of a user's own may not have."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
         raise InputError(f"{shown} has the name {name!r}: expected a text of letters, digits and . _ + -, such as mine")
     if name in METHODS:
         raise InputError(f"{shown} has the name {name!r} of a method that ships with cclfp: give it another")
-    return found
+
+
+def _check(method: type[Method], shown: str) -> type[Method]:
+    """A method that can take a step, and has a name."""
+    if not isinstance(getattr(method, "name", None), str):
+        raise InputError(f"{shown} has no name: expected a text, such as name = 'mine'")
+    if method.loss is Method.loss and method.step is Method.step:
+        raise InputError(f"{shown} defines neither loss nor step, so it cannot be trained: expected one of the two")
+    return method
 
 
 __all__ = [
@@ -57,6 +70,7 @@ __all__ = [
     "Hyperparameters",
     "Method",
     "TaskContext",
+    "check_own_name",
     "get_method",
     "gradient",
     "own_method",

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cclfp.layouts import Layout
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Method, State, gradient, sgd
+from cclfp.methods.base import Batch, Method, State, TaskContext, gradient, sgd
 from cclfp.methods.gem import past_loss
 from cclfp.network import Tensors
 from cclfp.schedules import PastRing
@@ -50,6 +51,9 @@ class AGEM(Method):
             reference, _ = gradient(lambda p: (past_loss(self.net, p, buffers, x[n:], y[n:], mask[n:]), {}), params)
             grads = project(grads, reference)
         return sgd(params, grads, hyper.lr), after, state
+
+    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
+        return {}
 
 
 def project(grads: Tensors, reference: Tensors) -> Tensors:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from cclfp.errors import InputError, unknown
+from cclfp.layouts import Layout
 from cclfp.memory import Memory
 from cclfp.network import Network, Tensors, is_transformed
 from cclfp.randomness import generator
@@ -76,6 +78,9 @@ class Hyperparameters:
     lr: float = setting(0.1, "step size of plain SGD", low=0, low_open=True)
 
 
+MAKES_STATE = ("begin_task", "step", "end_task")
+
+
 class Method:
     """Base of all methods: SGD on ``loss``. Override ``loss``, or ``step`` where SGD on one loss is not enough.
 
@@ -107,6 +112,16 @@ class Method:
     keeps_task: ClassVar[bool] = False  # the memory holds the current task besides, until its end
     joint: ClassVar[bool] = False  # trains on one shuffled stream of all tasks
 
+    def __init_subclass__(cls) -> None:
+        """A subclass that overrides what makes the state gets the generic ``layout``."""
+        super().__init_subclass__()
+
+        def depth(name: str) -> int:
+            return next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
+
+        if min(map(depth, MAKES_STATE)) < depth("layout"):
+            cls.layout = Method.layout  # type: ignore[method-assign]
+
     def __init__(self, net: Network) -> None:
         self.net = net
 
@@ -132,6 +147,13 @@ class Method:
     def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:
         """One number a class, the largest of which (among the classes allowed) is the prediction: f(psi(x))."""
         return self.net.classify(params, self.net.frozen_features(params, buffers, x))
+
+    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout | None:
+        """What the state looks like after ``context.position`` tasks, in the next one or not; None: not known.
+
+        The state in a file is checked against it before it is used.
+        """
+        return None if any(getattr(type(self), name) is not getattr(Method, name) for name in MAKES_STATE) else {}
 
     @classmethod
     def scenarios(cls) -> list[str]:
@@ -160,7 +182,9 @@ class Method:
                 raise InputError(
                     f"hyperparameter {name} of {cls.name} must be declared with cclfp.methods.setting(...)"
                 )
-            is_number = _is_real(value) and math.isfinite(value)
+            is_number = (
+                _is_real(value) and abs(value) <= sys.float_info.max
+            )  # not so NaN, nor a whole number of 400 digits
             if not is_number or not m["low"] <= value <= m["high"] or (m["low_open"] and value == m["low"]):
                 raise InputError(f"{name}={value!r}: expected a number in {interval(fields[name])} ({m['doc']})")
         return cls.Hyper(**{name: float(value) for name, value in {**cls.defaults(scenario), **given}.items()})

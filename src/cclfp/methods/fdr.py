@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cclfp.layouts import Layout, Like
 from cclfp.losses import MASKED, cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
 from cclfp.network import Tensors, chunks
@@ -89,3 +90,8 @@ class FDR(Method):
         came = [slot for slot in range(len(memory)) if not memory.schedule.is_settled(slot)]  # in this task
         stored[came] = new[came]
         return {"outputs": stored}
+
+    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
+        assert context.memory is not None
+        weight = params["f.weight"]
+        return {"outputs": Like((context.memory.size, len(weight)), weight.dtype)} if context.position else {}

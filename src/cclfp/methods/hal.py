@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cclfp.errors import InputError
+from cclfp.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
 from cclfp.network import Tensors
@@ -124,6 +125,22 @@ class HAL(Method):
         if "anchors" in state:
             anchors = {name: torch.cat([state["anchors"][name], new]) for name, new in anchors.items()}
         return {**state, "anchors": anchors}
+
+    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
+        if not (in_task or context.position):
+            return {}
+        weight, tasks = params["f.weight"], len(context.classes.classes_of)
+        layout: State = {"embedding": weight, "task": Like((len(weight),), torch.int64, -1, tasks - 1)}
+        if context.position:
+            assert context.memory is not None
+            x = context.prepare(context.memory.examples().x[:1])
+            layout["anchors"] = {
+                "x": Like(("n", *x.shape[1:]), x.dtype),
+                "y": Like(("n",), torch.int64, 0, len(weight) - 1),
+                "task": Like(("n",), torch.int64, 0, tasks - 1),
+                "mask": Like(("n", len(weight)), torch.bool),
+            }
+        return layout
 
     def _loss(self, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """The mean cross-entropy in eval mode."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from cclfp.layouts import Layout, Like
 from cclfp.losses import MASKED, cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
 from cclfp.network import Tensors
@@ -83,3 +84,7 @@ class LwF(Method):
             # A row for every declared task, empty for those to come: the step has the same shape in all tasks.
             "masks": classes.classes_of & classes.seen[:, None],
         }
+
+    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
+        masks = Like(("tasks", len(params["f.weight"])), torch.bool)
+        return {"old": params, "buffers_old": buffers, "masks": masks} if context.position else {}

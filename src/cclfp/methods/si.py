@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from cclfp.layouts import Layout
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting
 from cclfp.network import Tensors
@@ -79,3 +80,8 @@ class SI(Method):
             total = state["importance"][name] + state["path"][name] / (moved.square() + hyper.xi)
             importance[name] = total.clamp(min=0)
         return {"importance": importance}
+
+    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
+        if in_task:
+            return {"path": params, "start": params, "importance": params}
+        return {"importance": params} if context.position else {}

@@ -18,7 +18,9 @@ __all__ = ["Content", "collect", "write_report"]
 PNG_SCALE = 2.0
 
 
-def write_report(store: Store, out: Path, seeds: Sequence[int] = range(5)) -> tuple[Content, list[Path]]:
+def write_report(
+    store: Store, out: Path, seeds: Sequence[int] = range(5), *, include_diverged: bool = False
+) -> tuple[Content, list[Path]]:
     """Write ``index.html``, ``tables/`` and ``figures/`` into a folder, each file whole or not at all.
 
     The same runs give the same files, byte for byte but for the PDFs, whose parts come in any order.
@@ -27,7 +29,7 @@ def write_report(store: Store, out: Path, seeds: Sequence[int] = range(5)) -> tu
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {out}: expected a folder, or the name of one to be made: {error}") from error
-    content = collect(store, seeds)
+    content = collect(store, seeds, include_diverged)
     tables, figures = _tables(content), _figures(content)
     files = {
         **{Path("tables") / name: text for name, text in tables.items()},

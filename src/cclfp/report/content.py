@@ -36,7 +36,9 @@ VERDICTS = {
     "below": "below the paper's number by more than two standard deviations",
     "unjudged": "one seed only, and no published standard deviation to judge it by",
     "missing": "not trained yet",
+    "diverged": "all seeds diverged: there is no mean",
 }
+UNCOMMON = ("unjudged", "diverged")  # verdicts that are named only where a number has them
 # What an environment is called, in the order of interest.
 ENVIRONMENT = {
     "device_name": "device",
@@ -72,7 +74,7 @@ class Entry:
     def verdict(self) -> str:
         """A key of ``VERDICTS``."""
         if self.comparison.mean is None:
-            return "missing"
+            return "diverged" if self.comparison.seeds.diverged else "missing"
         return self.comparison.verdict or "unjudged"
 
     def command(self, seeds: Sequence[int]) -> str:
@@ -90,7 +92,14 @@ class Entry:
             used = {record["environment"].get(option) for record in self.records}
             words += [f"--{option}", str(used.pop())] if len(used) == 1 and None not in used else []
         words += ["--fresh"] if self.records else []  # a store that has the runs would give them back
+        ours = self.comparison.seeds
+        words += ["--include-diverged"] if ours.include_diverged and ours.diverged else []
         return shlex.join(words)
+
+    @property
+    def text(self) -> str:
+        """Our number and how many of its seeds diverged; "missing" where there are no runs."""
+        return self.comparison.text() if self.records else "missing"
 
     @property
     def untuned(self) -> bool:
@@ -160,10 +169,16 @@ class Panel:
     series: list[Series]
     places: list[float] = dataclasses.field(default_factory=list)  # where on a curve's axis the stops are
     note: str = ""
+    diverged: dict[str, str] = dataclasses.field(default_factory=dict)  # by row of the table: "2 of 5 seeds diverged"
 
     @property
     def ours(self) -> list[Series]:
         return [series for series in self.series if not series.paper]
+
+    def lacking(self, series: Series, stop: str) -> str:
+        """What is said where there is no value: "missing", or "diverged" where all seeds did."""
+        names = (series.label, stop, f"{series.label}, memory {stop}")
+        return "diverged" if any(name in self.diverged for name in names) else "missing"
 
     @property
     def is_empty(self) -> bool:
@@ -185,14 +200,15 @@ class Chart:
     def notes(self, panel: Panel) -> list[str]:
         """What is to be said below a panel: what it lacks, where the drawing does not show that itself."""
         notes = [panel.note] if panel.note else []
+        notes += ["; ".join(f"{name}: {remark}" for name, remark in panel.diverged.items())] if panel.diverged else []
         if self.kind == "dots" and panel.is_empty:
             return [*notes, "no runs yet"]
         if self.kind == "bars" or panel.is_empty:
             return notes
         if self.kind == "dots":
-            lacking = [stop for stop, value in zip(panel.stops, panel.ours[0].values, strict=True) if value is None]
+            lacking = _missing(panel, panel.ours[0])
         else:
-            lacking = [name for series in panel.ours if (name := _lacking(series, panel.stops))]
+            lacking = [name for series in panel.ours if (name := _lacking(panel, series))]
         return [*notes, f"missing: {'; '.join(lacking)}"] if lacking else notes
 
 
@@ -202,6 +218,7 @@ class Content:
     tables: list[Table]
     charts: list[Chart]
     environments: list[dict[str, Any]]
+    include_diverged: bool = False
 
     @property
     def entries(self) -> list[Entry]:
@@ -223,9 +240,12 @@ class Content:
         return len({record["key"] for entry in self.entries for record in entry.records})
 
 
-def collect(store: Store, seeds: Sequence[int]) -> Content:
-    """Everything the report says, from the runs in a store."""
-    tables = [_table(name, gather(cells(name), store, seeds)) for name in TABLES]
+def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False) -> Content:
+    """Everything the report says, from the runs in a store.
+
+    Runs that diverged are in no mean, and in no curve, unless ``include_diverged``.
+    """
+    tables = [_table(name, gather(cells(name), store, seeds), include_diverged) for name in TABLES]
     by_name = {table.name: table for table in tables}
     charts = [
         _evolution(by_name["accuracy"]),
@@ -235,7 +255,7 @@ def collect(store: Store, seeds: Sequence[int]) -> Content:
         _ablation(by_name["ablation"]),
     ]
     environments = [environment for table in tables for entry in table.entries for environment in entry.environments]
-    return Content(list(seeds), tables, charts, _distinct(environments))
+    return Content(list(seeds), tables, charts, _distinct(environments), include_diverged)
 
 
 def environment_of(record: Record) -> dict[str, Any]:
@@ -261,8 +281,8 @@ def _distinct(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [value for i, value in enumerate(values) if value not in values[:i]]
 
 
-def _table(name: str, found: dict[Cell, list[Record]]) -> Table:
-    compared = {cell: compare(cell, found[cell]) for cell in cells(name)}
+def _table(name: str, found: dict[Cell, list[Record]], include_diverged: bool) -> Table:
+    compared = {cell: compare(cell, found[cell], include_diverged) for cell in cells(name)}
     entries = {
         cell: Entry(
             cell,
@@ -304,12 +324,16 @@ def _value(numbers: Sequence[float | None]) -> Value | None:
     return Value(summary["mean"], summary["std"], tuple(known))
 
 
-def _records(table: Table, benchmark: str, scenario: str, method: str) -> tuple[str, list[Record]]:
-    """The label and runs of a method in the accuracy table."""
-    (entry,) = [
-        e for e in table.entries if (e.cell.benchmark, e.cell.scenario, e.cell.method) == (benchmark, scenario, method)
-    ]
-    return entry.cell.row, entry.records
+def _entries(table: Table, benchmark: str, scenario: str, methods: Sequence[str]) -> list[Entry]:
+    """The methods' cells in a column of the accuracy table."""
+    found = {e.cell.method: e for e in table.entries if (e.cell.benchmark, e.cell.scenario) == (benchmark, scenario)}
+    return [found[method] for method in methods]
+
+
+def _remarks(entries: Sequence[Entry | None]) -> dict[str, str]:
+    """The rows of which seeds diverged, and how many."""
+    named = {entry.name: entry.comparison.seeds.remark for entry in entries if entry is not None}
+    return {name: remark for name, remark in named.items() if remark}
 
 
 def _evolution(table: Table) -> Chart:
@@ -317,14 +341,15 @@ def _evolution(table: Table) -> Chart:
     panels = []
     for panel in figure.panels:
         tasks = get_benchmark(panel.benchmark).num_tasks or 0
+        entries = _entries(table, panel.benchmark, panel.scenario, panel.methods)
         series = []
-        for method in panel.methods:
-            label, records = _records(table, panel.benchmark, panel.scenario, method)
-            values = [_value([seen_so_far(r["accuracy_matrix"], t) for r in records]) for t in range(1, tasks + 1)]
-            series.append(Series(method, label, values))
-        places = list(range(1, tasks + 1))
+        for entry in entries:
+            matrices = [run["accuracy_matrix"] for run in entry.comparison.seeds.counted]
+            values = [_value([seen_so_far(matrix, t) for matrix in matrices]) for t in range(1, tasks + 1)]
+            series.append(Series(entry.cell.method, entry.cell.row, values))
+        stops = list(map(str, range(1, tasks + 1)))
         title = column_title((panel.benchmark, panel.scenario))
-        panels.append(Panel(title, list(map(str, places)), series, [float(place) for place in places]))
+        panels.append(Panel(title, stops, series, list(map(float, stops)), diverged=_remarks(entries)))
     caption = (
         "After each task, the mean test accuracy on all tasks seen until then. The paper did not publish its curves."
     )
@@ -346,10 +371,11 @@ def _forgetting(table: Table) -> Chart:
     (figure,) = [figure for figure in figures() if figure.name == "forgetting"]
     panels = []
     for panel in figure.panels:
-        found = [_records(table, panel.benchmark, panel.scenario, method) for method in panel.methods]
-        values = [_value([record["forgetting"] for record in records]) for _, records in found]
-        series = [Series("ours", "forgetting", values)]
-        panels.append(Panel(column_title((panel.benchmark, panel.scenario)), [label for label, _ in found], series))
+        entries = _entries(table, panel.benchmark, panel.scenario, panel.methods)
+        values = [_value([run["forgetting"] for run in entry.comparison.seeds.counted]) for entry in entries]
+        series, stops = [Series("ours", "forgetting", values)], [entry.cell.row for entry in entries]
+        title = column_title((panel.benchmark, panel.scenario))
+        panels.append(Panel(title, stops, series, diverged=_remarks(entries)))
     caption = (
         "How far the accuracy on a task lies, at the end, below the best it had: the mean over all tasks but the last. "
         "Less is better. The paper did not publish these numbers."
@@ -379,10 +405,16 @@ def _run_time(store: Store) -> Chart:
     return Chart("runtime", figure.title, caption, "bars", "method", "seconds a run", panels)
 
 
-def _lacking(series: Series, stops: Sequence[str]) -> str:
+def _missing(panel: Panel, series: Series) -> list[str]:
+    """The stops that a series has no value for, and not because its seeds diverged."""
+    values = zip(panel.stops, series.values, strict=True)
+    return [stop for stop, value in values if value is None and panel.lacking(series, stop) == "missing"]
+
+
+def _lacking(panel: Panel, series: Series) -> str:
     """What a curve lacks: all of it, or some stops."""
-    missing = [stop for stop, value in zip(stops, series.values, strict=True) if value is None]
-    where = "" if len(missing) == len(stops) else f" ({', '.join(missing)})"
+    missing = _missing(panel, series)
+    where = "" if len(missing) == len(panel.stops) else f" ({', '.join(missing)})"
     return series.label + where if missing else ""
 
 
@@ -398,8 +430,8 @@ def _buffer(table: Table) -> Chart:
                 Series(method, label, [_ours(found.get(size)) for size in sizes]),
                 Series(method, f"{label}, paper", [_papers(found.get(size)) for size in sizes], paper=True),
             ]
-        places = [math.log10(size) for size in sizes]
-        panels.append(Panel(column_title(column), [str(size) for size in sizes], series, places))
+        places, diverged = [math.log10(size) for size in sizes], _remarks([row.entries[i] for row in table.rows])
+        panels.append(Panel(column_title(column), list(map(str, sizes)), series, places, diverged=diverged))
     caption = "Average accuracy by the end of training, against the number of examples the memory holds."
     return Chart(
         "buffer",
@@ -419,7 +451,8 @@ def _ablation(table: Table) -> Chart:
             Series("ours", "ours", [_ours(row.entries[i]) for row in table.rows]),
             Series("ours", "paper", [_papers(row.entries[i]) for row in table.rows], paper=True),
         ]
-        panels.append(Panel(column_title(column), [variant(row.label) for row in table.rows], series))
+        stops, diverged = [variant(row.label) for row in table.rows], _remarks([row.entries[i] for row in table.rows])
+        panels.append(Panel(column_title(column), stops, series, diverged=diverged))
     caption = (
         "Which of the three components are there: feature propagation (w), contrastive rehearsal (α), the supervised "
         "contrastive loss (β). With none of them the method is ER, with the first two CCL-FP; all have CCL-FP+'s other "
@@ -439,7 +472,7 @@ def variant(label: str) -> str:
 
 
 def _ours(entry: Entry | None) -> Value | None:
-    return None if entry is None else _value([record["average_accuracy"] for record in entry.records])
+    return None if entry is None else _value(list(entry.comparison.seeds.accuracies.values()))
 
 
 def _papers(entry: Entry | None) -> Value | None:

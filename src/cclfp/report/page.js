@@ -107,7 +107,7 @@
 
   // Tables: one stop of the tab key each, arrow keys from number to number, seeds on hover and focus.
   const seeds = (cell) => {
-    const lines = cell.seeds.map((seed) => make("tr", {}, make("td", {}, "seed " + seed[0]), make("td", {}, digits(seed[1]))));
+    const lines = cell.seeds.map((seed) => make("tr", {}, make("td", {}, "seed " + seed[0] + (cell.diverged[seed[0]] ? ", diverged" : "")), make("td", {}, digits(seed[1]))));
     const verdict = make("small", {}, `${data.symbols[cell.verdict]} ${data.verdicts[cell.verdict]}`);
     return [make("b", {}, cell.row), make("small", {}, cell.column), make("table", {}, make("tbody", {}, ...lines)), verdict];
   };
@@ -157,7 +157,7 @@
   // All about one number.
   const dialog = document.getElementById("details");
   const strip = (cell) => {
-    const [mean, std] = cell.published, values = cell.seeds.map((seed) => seed[1]);
+    const [mean, std] = cell.published, values = cell.seeds.filter((seed) => cell.counted.includes(seed[0])).map((seed) => seed[1]);
     const spread = 2 * (std === null ? cell.std || 0 : std), centre = std === null && cell.mean !== null ? cell.mean : mean;
     const ends = [...values, mean, centre - spread, centre + spread];
     const low = Math.min(...ends), high = Math.max(...ends), width = high - low || 1;
@@ -193,12 +193,13 @@
     const command = make("pre", {}, make("code", {}, ...words.slice(0, -1)));
     const difference = cell.difference === null ? "" : signed(cell.difference) + ", ";
     const head = ["seed", "accuracy", "forgetting", "train s", "test s"].map((text) => make("th", { scope: "col" }, text));
-    const rows = cell.seeds.map((seed) => make("tr", {}, make("th", { scope: "row" }, String(seed[0])), ...seed.slice(1).map((value) => make("td", {}, digits(value)))));
+    const rows = cell.seeds.map((seed) => make("tr", {}, make("th", { scope: "row" }, seed[0] + (cell.diverged[seed[0]] ? `, diverged after task ${cell.diverged[seed[0]]}` : "")), ...seed.slice(1).map((value) => make("td", {}, digits(value)))));
     const table = make("table", { class: "plain" }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows));
     const made = cell.seeds.length > 0;
     dialog.replaceChildren(
       make("header", {}, make("div", {}, make("h2", { id: "details-title" }, cell.row), make("p", {}, cell.column)), close),
       make("p", { class: "verdict v-" + cell.verdict }, `${data.symbols[cell.verdict]} ${difference}${data.verdicts[cell.verdict]}`),
+      ...(cell.remark ? [make("p", { class: "note" }, `${cell.remark}: their weights are not finite.`)] : []),
       strip(cell),
       ...(made ? [make("div", { class: "scroll" }, table)] : []),
       ...(made && !cell.alone ? [make("p", { class: "note" }, "The seconds of runs that trained together are shares of what all of them took.")] : []),

@@ -17,6 +17,7 @@ from cclfp.report import svg
 from cclfp.report.content import (
     BOUND,
     ENVIRONMENT,
+    UNCOMMON,
     VERDICTS,
     Chart,
     Content,
@@ -31,7 +32,7 @@ from cclfp.report.content import (
 )
 from cclfp.report.tables import UNTUNED, explanation, head_of, labels_of, tally, worth
 
-SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○"}
+SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○", "diverged": "✕"}
 VARIABLES = {name: f"var(--{name})" for name in svg.PRINTED}
 TYPES = {
     "md": "text/markdown;charset=utf-8",
@@ -99,7 +100,7 @@ def _made(content: Content) -> str:
 
 def _summary(content: Content) -> str:
     """The bar of verdicts and what its parts are."""
-    counts = {name: count for name, count in content.counts().items() if count or name != "unjudged"}
+    counts = {name: count for name, count in content.counts().items() if count or name not in UNCOMMON}
     bar = "".join(f'<i class="v-{name}" style="flex-grow:{count}"></i>' for name, count in counts.items() if count)
     items = "".join(
         f'<li class="v-{name}"><span class="symbol" aria-hidden="true">{SYMBOLS[name]}</span> <b>{count}</b> {name}'
@@ -175,13 +176,15 @@ def _cell(entry: Entry | None, seeds: int) -> str:
     if entry is None:
         return '<td class="none" aria-label="not defined in this scenario">–</td>'
     c, published, verdict = entry.comparison, entry.cell.published, entry.verdict
+    remark = c.seeds.remark
     papers = _bold(plus_minus(*published), entry.best_published)
     if c.mean is None or c.difference is None:
-        ours, difference, sortable = "missing", "", ""
+        ours, difference, sortable = remark or "missing", "", ""
     else:
         ours = f"{number(c.mean)}<small> ± {number(c.std)}</small>" if c.std is not None else number(c.mean)
         ours = _bold(ours, entry.best) + UNTUNED * entry.untuned
         ours += f'<small class="n">{c.n} of {seeds} seeds</small>' if c.n < seeds else ""
+        ours += f'<small class="n">{remark}</small>' if remark else ""
         difference = (
             f'<span class="difference"><span aria-hidden="true">{SYMBOLS[verdict]}</span> {signed(c.difference)}'
             f'<span class="unseen"> {verdict}</span></span>'
@@ -215,6 +218,9 @@ def _cells(content: Content) -> dict[str, Any]:
                 [r["seed"], *(r[name] for name in ("average_accuracy", "forgetting", "train_seconds", "test_seconds"))]
                 for r in entry.records
             ],
+            "counted": list(comparison.seeds.accuracies),
+            "diverged": {r["seed"]: r["diverged"] for r in entry.records if r.get("diverged") is not None},
+            "remark": comparison.seeds.remark,
             "alone": all(r["environment"].get("together") == 1 for r in entry.records),
             "command": entry.command(content.seeds),
             "hyperparameters": _settings(entry),
@@ -292,13 +298,16 @@ def _numbers(chart: Chart) -> str:
     tables = []
     for panel in chart.panels:
         head = [chart.stop_title, *(series.label for series in panel.series)]
-        rows = [[stop, *(_shown(s.values[i]) for s in panel.series)] for i, stop in enumerate(panel.stops)]
+        rows = [
+            [stop, *(_shown(s.values[i], panel.lacking(s, stop)) for s in panel.series)]
+            for i, stop in enumerate(panel.stops)
+        ]
         tables.append(_plain(f"{panel.title}: {chart.value_title}", head, rows))
     return "".join(tables)
 
 
-def _shown(value: Value | None) -> str:
-    return "missing" if value is None else plus_minus(value.mean, value.std)
+def _shown(value: Value | None, lacking: str) -> str:
+    return lacking if value is None else plus_minus(value.mean, value.std)
 
 
 def _plain(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -333,11 +342,10 @@ def _commands(table: Table, content: Content) -> str:
     lines = []
     for entry in table.entries:
         made = ", ".join(str(content.environments.index(e) + 1) for e in entry.environments)
-        c = entry.comparison
         lines.append(
             f'<tr class="v-{entry.verdict}"><th scope="row">{escape(entry.name)} '
             f"<small>{escape(title_of(entry.cell.benchmark))}, {entry.cell.scenario}</small></th>"
-            f"<td>{'missing' if c.mean is None else plus_minus(c.mean, c.std)}</td><td>{made or '–'}</td>"
+            f"<td>{entry.text}</td><td>{made or '–'}</td>"
             f"<td>{entry.chosen}</td>"
             f"<td><code>{_breakable(entry.command(content.seeds))}</code></td></tr>"
         )

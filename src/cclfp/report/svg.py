@@ -207,17 +207,18 @@ def _rows(chart: Chart, panel: Panel) -> Drawing:
     body.append(_text((left + right) / 2, bottom + 31, chart.value_title, "mid"))
     for y, stop, *values in zip(at, panel.stops, *(series.values for series in panel.series), strict=True):
         body.append(_text(left - 8, y + 4, stop, "label end"))
-        body += _bar(panel, values, y, scale) if bars else _dots(panel, values, y, scale)
+        lacking = panel.lacking(panel.series[0], stop)
+        body += _bar(panel, values, y, scale, lacking) if bars else _dots(panel, values, y, scale)
     body.append(
         f'<path class="axis" d="M{_n(scale(max(scale.ticks[0], 0)) if bars else left)} {_n(top)}V{_n(bottom)}"/>'
     )
     return Drawing("".join(body), bottom + BOTTOM, "y", at, frame)
 
 
-def _bar(panel: Panel, values: Sequence[Value | None], y: float, scale: _Scale) -> list[str]:
+def _bar(panel: Panel, values: Sequence[Value | None], y: float, scale: _Scale, lacking: str) -> list[str]:
     known = [(series, value) for series, value in zip(panel.series, values, strict=True) if value is not None]
     if len(known) < len(values):
-        return [_text(scale(0) + 6, y + 4, "missing", "missing")]
+        return [_text(scale(0) + 6, y + 4, lacking, "missing")]
     body, reached = [], 0.0
     for series, value in known:
         ends = sorted((scale(reached), scale(reached + value.mean)))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from cclfp.metrics import plus_minus, signed
-from cclfp.report.content import Content, Entry, Row, Table, column_title, title_of, variant
+from cclfp.report.content import UNCOMMON, Content, Entry, Row, Table, column_title, title_of, variant
 from cclfp.study import COMPONENTS, Change, effects
 
 PER_LATEX_TABLE = 5  # columns side by side, as in the paper
@@ -59,11 +59,16 @@ def explanation(
         "ablation": " All rows have CCL-FP+'s hyperparameters, and 0 for what is not there; none was tuned by itself.",
     }
     untuned = f" {UNTUNED}: with the method's defaults, not tuned." if any(e.untuned for e in table.entries) else ""
+    diverged = ""
+    if any(e.comparison.seeds.diverged for e in table.entries):
+        means = "Means include" if content.include_diverged else "Means leave out"
+        diverged = f" {means} runs that diverged (weights that are not finite); a cell says how many."
     best = {"accuracy": ", Joint aside, which trains on all tasks at once", "buffer": " for each size of the memory"}
     return (
         f"Mean ± standard deviation (%) over {count} seed{'s' * (count != 1)}, {papers}. "
         f"{marks}: ours lies more than two {whose} above or below. "
         f"The best of a column that is whole is in bold{best.get(table.name, '')}.{tuned.get(table.name, '')}{untuned}"
+        f"{diverged}"
     )
 
 
@@ -78,7 +83,7 @@ def worth(table: Table) -> list[str]:
     ]
     for i, column in enumerate(table.columns):
         entries = {row.label: entry for row in table.rows if (entry := row.entries[i]) is not None}
-        ours = effects({label: {r["seed"]: r["average_accuracy"] for r in e.records} for label, e in entries.items()})
+        ours = effects({label: e.comparison.seeds.accuracies for label, e in entries.items()})
         papers = effects({label: {0: e.cell.published.mean} for label, e in entries.items()})
         without = [f"without {c} {_change(ours.without[c])} ({_change(papers.without[c])})" for c in COMPONENTS]
         alone = [f"{c} alone {_change(ours.alone[c])} ({_change(papers.alone[c])})" for c in COMPONENTS]
@@ -99,7 +104,7 @@ def _change(change: Change | None) -> str:
 
 def tally(counts: dict[str, int]) -> str:
     """``44 cells: 35 within, 5 above, 4 below, 0 missing``."""
-    said = [f"{counts[name]} {name}" for name in counts if counts[name] or name != "unjudged"]
+    said = [f"{counts[name]} {name}" for name in counts if counts[name] or name not in UNCOMMON]
     return f"{sum(counts.values())} numbers: {', '.join(said)}"
 
 
@@ -121,11 +126,13 @@ def _line(cells: Sequence[str]) -> str:
 def _markdown_cell(entry: Entry | None, seeds: int) -> str:
     if entry is None:
         return "–"
-    ours, paper = "missing", plus_minus(*entry.cell.published)
+    remark = entry.comparison.seeds.remark
+    ours, paper = remark or "missing", plus_minus(*entry.cell.published)
     if entry.comparison.mean is not None:
         ours = plus_minus(entry.comparison.mean, entry.comparison.std)
         ours = (f"**{ours}**" if entry.best else ours) + UNTUNED * entry.untuned
         ours += f" [{entry.comparison.n} of {seeds} seeds]" if entry.comparison.n < seeds else ""
+        ours += f" [{remark}]" if remark else ""
     paper = f"**{paper}**" if entry.best_published else paper
     return f"{ours} ({paper}) {MARKS.get(entry.verdict, '')}".rstrip()
 
@@ -135,7 +142,7 @@ def comma_separated(table: Table, content: Content) -> str:
     text = io.StringIO()
     head = "table,row,method,benchmark,scenario,buffer,mean,std,seeds,published_mean,published_std,difference,verdict"
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*head.split(","), "best", "accuracies", "chosen", "command"])
+    writer.writerow([*head.split(","), "best", "accuracies", "chosen", "command", "diverged"])
     for entry in table.entries:
         cell, comparison = entry.cell, entry.comparison
         numbers = [comparison.mean, comparison.std, comparison.n, *cell.published, comparison.difference]
@@ -145,11 +152,10 @@ def comma_separated(table: Table, content: Content) -> str:
                 *(f"{value:.4f}" if isinstance(value, float) else value for value in numbers),
                 entry.verdict,
                 "yes" if entry.best else "no",
-                " ".join(
-                    f"{r['seed']}:{r['average_accuracy']:.4f}" for r in entry.records if comparison.mean is not None
-                ),
+                " ".join(f"{seed}:{accuracy:.4f}" for seed, accuracy in comparison.seeds.accuracies.items()),
                 entry.chosen,
                 entry.command(content.seeds),
+                " ".join(map(str, comparison.seeds.diverged)),
             ]
         )
     return text.getvalue()
@@ -200,12 +206,14 @@ def _latex_ours(entry: Entry | None, seeds: int) -> str:
     if entry is None:
         return "--"
     c = entry.comparison
+    remark = c.seeds.remark
     if c.mean is None:
-        return r"\textit{missing}"
+        return rf"\textit{{{remark or 'missing'}}}"
     count = rf"_{{n={c.n}}}" if c.n < seeds else ""
     mark = {"above": r"\,{\uparrow}", "below": r"\,{\downarrow}"}.get(entry.verdict, "")
     dagger = r"^{\dagger}" * entry.untuned
-    return f"${_latex_number(c.mean, c.std, entry.best)}{dagger}{count}{mark}$"
+    number = f"${_latex_number(c.mean, c.std, entry.best)}{dagger}{count}{mark}$"
+    return rf"\shortstack{{{number} \\ {{\scriptsize {remark}}}}}" if remark else number
 
 
 def _latex_papers(entry: Entry | None) -> str:

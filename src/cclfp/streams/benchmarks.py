@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+import operator
+import reprlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +21,7 @@ from cclfp.streams.stream import Stream
 from cclfp.transforms import CropFlip
 
 ClassOrder = tuple[int, ...] | str | None
+MOST_CLASSES = 1 << 16  # more than any dataset has
 AUGMENTATION = CropFlip(padding=4)  # what augment=on does
 
 
@@ -68,13 +73,13 @@ class Benchmark:
         """The names of each task's classes, in the stream that these arguments give."""
         if self.domains is not None:
             return [list(self.classes)] * domains.DOMAIN_TASKS
-        order = iter(self._order(class_order, seed))
-        return [[self.classes[next(order)] for _ in range(size)] for size in sizes or self.sizes]
+        order, names = iter(self._order(class_order, seed)), self.classes
+        return [[names[next(order)] for _ in range(size)] for size in sizes or self.sizes]
 
     def _order(self, class_order: ClassOrder, seed: int) -> list[int]:
         if class_order == "random":
             return torch.randperm(self.num_classes, generator=generator(seed, "class order")).tolist()
-        return list(range(self.num_classes)) if class_order is None else [int(c) for c in class_order]
+        return list(range(self.num_classes)) if class_order is None else self.class_ids(class_order)
 
     def check(self, scenario: str) -> None:
         """Refuse a scenario this benchmark is not defined for, with the reason."""
@@ -92,21 +97,22 @@ class Benchmark:
 
     def class_ids(self, order: Sequence[int | str]) -> list[int]:
         """Each class once, given by name or id, as ids. A text that is both is a name."""
-        ids = {name: number for number, name in enumerate(self.classes)}
-        numbers = {str(number): number for number in range(self.num_classes)}
-        found = [(numbers | ids if isinstance(c, str) else numbers).get(str(c)) for c in order]
-        chosen = [c for c in found if c is not None]
-        if len(chosen) < len(found) or sorted(chosen) != list(range(self.num_classes)):
-            wrong = [str(c) for c, number in zip(order, found, strict=True) if number is None]
-            twice = [self.classes[c] for c in dict.fromkeys(chosen) if chosen.count(c) > 1]
-            missing = [name for name, number in ids.items() if number not in chosen]
-            problems = ((wrong, "not a class: "), (twice, "given twice: "), (missing, "not given: "))
-            said = "; ".join(text + _few(names) for names, text in problems if names)
-            raise InputError(
-                f"class order {_few(list(map(str, order)))!r}: expected 'random', or each of the {self.num_classes} "
-                f"classes once, by name or by number from 0 to {self.num_classes - 1} ({said})"
-            )
-        return chosen
+        names = self.classes
+        texts = {str(number): number for number in range(len(names))}
+        texts |= {name: number for number, name in enumerate(names)}
+        found = [texts.get(c) if isinstance(c, str) else _whole_below(c, len(names)) for c in order]
+        count = Counter(found)
+        if count == dict.fromkeys(range(len(names)), 1):
+            return [c for c in found if c is not None]
+        wrong = [_shown(c) for c, number in zip(order, found, strict=True) if number is None]
+        twice = [names[c] for c, times in count.items() if times > 1 and c is not None]
+        missing = [name for number, name in enumerate(names) if number not in count]
+        problems = ((wrong, "not a class: "), (twice, "given twice: "), (missing, "not given: "))
+        listed = "; ".join(text + _few(classes) for classes, text in problems if classes)
+        raise InputError(
+            f"class order {_few(list(map(_shown, order)))!r}: expected 'random', or each of the {len(names)} "
+            f"classes once, by name or by number from 0 to {len(names) - 1} ({listed})"
+        )
 
     def split_into(
         self,
@@ -138,23 +144,51 @@ class Benchmark:
         return order, None if sizes == self.sizes else sizes
 
 
-def _groups(order: object) -> tuple[tuple[int | str, ...] | str | None, tuple[int, ...] | None]:
+def _groups(order: object) -> tuple[tuple[Any, ...] | str | None, tuple[int, ...] | None]:
     """The classes in order, and how many each task has where the order says."""
     if order is None or (isinstance(order, str) and order == "random"):
         return order, None
     if isinstance(order, str):
         texts = [[c.strip() for c in group.split(",")] for group in order.split("/")]
-        given: list[Any] = texts if len(texts) > 1 else texts[0]
+        given: list[Any] | None = texts if len(texts) > 1 else texts[0]
     else:
-        given = list(order) if isinstance(order, Iterable) else []
+        given = _as_list(order)
     if not given:
-        raise InputError(f"class order {order!r}: expected 'random', classes, or the classes of each task")
-    if not all(isinstance(group, Iterable) and not isinstance(group, str) for group in given):
+        raise InputError(f"class order {_shown(order)}: expected 'random', classes, or the classes of each task")
+    groups = [_as_list(group) for group in given]
+    if any(group is None for group in groups):
         return tuple(given), None
-    groups = [list(group) for group in given]
     if not all(groups):
-        raise InputError(f"class order {order!r}: a task without classes")
-    return tuple(c for group in groups for c in group), tuple(map(len, groups))
+        raise InputError(f"class order {_shown(order)}: a task without classes")
+    return tuple(c for group in groups for c in group or ()), tuple(len(group or ()) for group in groups)
+
+
+def _whole_below(value: Any, limit: int) -> int | None:
+    try:
+        number = operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # numpy and torch have errors of their own for arrays
+        return None
+    return number if 0 <= number < limit and not isinstance(value, bool) else None
+
+
+def _as_list(values: Any) -> list[Any] | None:
+    """The values of a list, a tuple, an array or a tensor; None for what is one class, or has no order or no end."""
+    values = values.tolist() if callable(getattr(values, "tolist", None)) else values
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
+        return None
+    return list(itertools.islice(values, MOST_CLASSES + 1))  # a longer one is wrong all the same
+
+
+def _shown(value: object) -> str:
+    """A value as messages show it: short, and without what cannot be printed."""
+    if isinstance(value, str):
+        text = value if value.isprintable() else ascii(value)
+    else:
+        try:
+            text = reprlib.repr(value)
+        except ValueError:  # Python does not print a whole number of more than 4,300 digits
+            text = "a number of thousands of digits"
+    return text if len(text) <= 60 else text[:60] + "..."
 
 
 def _few(names: list[str]) -> str:

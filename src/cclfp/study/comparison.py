@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from cclfp import metrics
+from cclfp.seeds import Seeds
 from cclfp.store import Record, Store
 from cclfp.study.tables import COMPONENTS, Cell
 
@@ -18,6 +19,7 @@ ROUNDING = 1e-9
 class Comparison:
     """Average accuracy over ``n`` seeds beside the published one; None where there are too few for a number.
 
+    The mean and all that follows from it are of the seeds that did not diverge, unless these are included.
     ``verdict`` is "within" two published standard deviations of the published mean (two of our own where the paper
     gives none, as in the ablation), "above" or "below"; None where that cannot be said.
     """
@@ -28,10 +30,16 @@ class Comparison:
     std: float | None
     difference: float | None
     verdict: str | None
+    seeds: Seeds
+
+    def text(self, between: str = ", ") -> str:
+        """Our number, and how many seeds diverged."""
+        return self.seeds.text("average_accuracy", between)
 
 
-def compare(cell: Cell, records: Sequence[Record]) -> Comparison:
-    ours = metrics.mean_std([record["average_accuracy"] for record in records])
+def compare(cell: Cell, records: Sequence[Record], include_diverged: bool = False) -> Comparison:
+    seeds = Seeds(records, include_diverged)
+    ours = seeds.mean_std("average_accuracy")
     mean, std = ours["mean"], ours["std"]
     difference = None if mean is None else mean - cell.published.mean
     spread = std if cell.published.std is None else cell.published.std
@@ -39,7 +47,7 @@ def compare(cell: Cell, records: Sequence[Record]) -> Comparison:
     if difference is not None and spread is not None:
         outside = "above" if difference > 0 else "below"
         verdict = "within" if abs(difference) <= WITHIN * spread + ROUNDING else outside
-    return Comparison(cell, len(records), mean, std, difference, verdict)
+    return Comparison(cell, len(records), mean, std, difference, verdict, seeds)
 
 
 def gather(cells: Iterable[Cell], store: Store, seeds: Sequence[int] = range(5)) -> dict[Cell, list[Record]]:

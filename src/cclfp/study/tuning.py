@@ -30,18 +30,37 @@ Settings = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Settings that were tried, and their average accuracies on held-out data, one a seed."""
+    """Settings that were tried, and their average accuracies on held-out data, one per seed.
+
+    ``diverged`` are those of the runs that diverged, ``scores`` those of the others; mean and standard deviation are
+    of the others.
+    """
 
     settings: Settings
     scores: list[float]
+    diverged: list[float] = dataclasses.field(default_factory=list)
 
     @property
-    def mean(self) -> float:
-        return sum(self.scores) / len(self.scores)
+    def seeds(self) -> int:
+        return len(self.scores) + len(self.diverged)
+
+    @property
+    def mean(self) -> float | None:
+        return sum(self.scores) / len(self.scores) if self.scores else None
 
     @property
     def std(self) -> float | None:
         return metrics.mean_std(self.scores)["std"]
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """The smaller the better: settings with a run that diverged come last; otherwise by the mean of all runs."""
+        return bool(self.diverged), -sum([*self.scores, *self.diverged]) / self.seeds
+
+    def add(self, other: Trial) -> None:
+        """Take over the runs of the same settings with other seeds."""
+        self.scores.extend(other.scores)
+        self.diverged.extend(other.diverged)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +86,8 @@ def tune(
     report: JobReport = lambda number, event: None,
 ) -> Tuned:
     """Search the method's grid on held-out training data with the seeds 100, 101, ...; the best mean accuracy wins.
+
+    Settings with a run that diverged come last and are never chosen; InputError where all did.
 
     On the MLP's streams all combinations are trained at once. On the convolutional ones ER searches step size and
     augmentation; the other methods inherit these from ER's preset and search their own, one after the other; CCL-FP+
@@ -112,8 +133,14 @@ def tune(
         candidates = [best | dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
         found = successive_halving(candidates, numbers, search.train, seconds)
         trials |= {str(trial.settings): trial for trial in found}
+        if found[0].diverged:
+            several = f"all {len(found)} settings" if len(found) > 1 else "the one setting"
+            raise InputError(
+                f"{method} on {benchmark} ({scenario}): {several} that were tried diverged, so none is chosen; "
+                "the runs are in the store (cclfp runs)"
+            )
         best = found[0].settings
-    order = sorted(trials.values(), key=lambda t: (t.settings != best, -len(t.scores), -t.mean))
+    order = sorted(trials.values(), key=lambda t: (t.settings != best, bool(t.diverged), -t.seeds, t.rank))
     left = [name for grid in grids[len(searched) :] for name in grid]
     text = _provenance(searched, left, inherited, numbers, order)
     if budget is not None:
@@ -148,49 +175,52 @@ def outdated(known: Sequence[Preset]) -> list[Preset]:
 def successive_halving(
     candidates: Sequence[Settings],
     seeds: Sequence[int],
-    train: Callable[[Sequence[Settings], Sequence[int]], tuple[list[list[float]], int]],
+    train: Callable[[Sequence[Settings], Sequence[int]], tuple[list[Trial], int]],
     seconds: float | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Trial]:
     """The candidates that were tried, the best first: those with the most seeds, by their mean score.
 
-    ``train`` gives the scores of candidates, one a seed, and how many runs had to be trained for them. Without a limit
+    Those with a run that diverged are the last, and get no more seeds.
+
+    ``train`` gives the trials of candidates, and how many runs had to be trained for them. Without a limit
     of ``seconds`` all get all seeds, in one call. With one, a few tell how long a run takes; then as many as fit into
     half the time get the first seed, the better half of these the second, and so on while there is time.
     """
     if seconds is None:
-        scores, _ = train(candidates, seeds)
-        return sorted(map(Trial, candidates, scores), key=lambda trial: -trial.mean)
+        trials, _ = train(candidates, seeds)
+        return sorted(trials, key=lambda trial: trial.rank)
     end = clock() + seconds
     a_run: float | None = None  # seconds, as last measured
 
-    def try_out(several: Sequence[Settings], seed: int) -> list[list[float]]:
+    def try_out(several: Sequence[Settings], seed: int) -> list[Trial]:
         nonlocal a_run
         start = clock()
-        scores, trained = train(several, [seed])
+        found, trained = train(several, [seed])
         a_run = (clock() - start) / trained if trained else a_run
-        return scores
+        return found
 
     def room(share: float) -> float:
         """How many runs a share of the time that is left has room for."""
         return share * max(0.0, end - clock()) // a_run if a_run else math.inf
 
-    trials: list[Trial] = []
+    trials = []
     waiting = _spread(candidates)
     while waiting:
         is_last = a_run is not None
         count = int(min(len(waiting), room(0.5))) if is_last else FIRST_PART
         if part := waiting[:count]:
-            trials += map(Trial, part, try_out(part, seeds[0]))
+            trials += try_out(part, seeds[0])
         waiting = [] if is_last else waiting[count:]
     for number, seed in enumerate(seeds[1:], start=1):
-        survivors = sorted((t for t in trials if len(t.scores) == number), key=lambda trial: -trial.mean)
+        survivors = sorted((t for t in trials if t.seeds == number), key=lambda trial: trial.rank)
         survivors = survivors[: int(min(-(-len(survivors) // 2), room(1.0)))]
+        survivors = [trial for trial in survivors if not trial.diverged]
         if not survivors:
             break
         for trial, more in zip(survivors, try_out([t.settings for t in survivors], seed), strict=True):
-            trial.scores.extend(more)
-    return sorted(trials, key=lambda trial: (-len(trial.scores), -trial.mean))
+            trial.add(more)
+    return sorted(trials, key=lambda trial: (bool(trial.diverged), -trial.seeds, trial.rank))
 
 
 def _spread(candidates: Sequence[Settings]) -> list[Settings]:
@@ -237,8 +267,8 @@ class _Search:
         (found,) = configurations([self.method], self.benchmark, self.scenario, validation=True, settings=values)
         return found
 
-    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[list[float]], int]:
-        """The accuracies of each, one a seed, and how many runs were not in the store; all in one call, together."""
+    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
+        """The trial of each, and how many runs were not in the store; all in one call, together."""
         jobs = make_jobs([self.configuration(settings) for settings in several], seeds, **self.how)
         varied = [name for name in several[0] if len({settings[name] for settings in several}) > 1]
         begun = {"event": "jobs", "names": [job.label(varied) for job in jobs], "store": str(jobs[0].store)}
@@ -250,12 +280,17 @@ class _Search:
             self.report(number, event)
 
         report(ABOUT_ALL, begun | {"weights": [1.0] * len(jobs)})
-        scores = [_score(record) for record in do_jobs(jobs, report)]
-        return [scores[i : i + len(seeds)] for i in range(0, len(scores), len(seeds))], trained
+        records = do_jobs(jobs, report)
+        n = len(seeds)
+        return [_trial(settings, records[i * n : (i + 1) * n]) for i, settings in enumerate(several)], trained
 
 
-def _score(record: Record) -> float:
-    return float(record["average_accuracy"] or 0.0)
+def _trial(settings: Settings, records: Sequence[Record]) -> Trial:
+    trial = Trial(settings, [])
+    for record in records:
+        scores = trial.scores if record.get("diverged") is None else trial.diverged
+        scores.append(float(record["average_accuracy"] or 0.0))
+    return trial
 
 
 def _provenance(

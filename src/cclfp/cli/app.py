@@ -1,0 +1,46 @@
+"""The commands of ``cclfp``. One file for each; torch is imported by those that need it, when they run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cclfp._version import __version__
+from cclfp.cli import data, list_, report, run, runs, show, study, transfer, tune
+
+app = typer.Typer(
+    name="cclfp",
+    help="Continual learning with CCL-FP, CCL-FP+ and the methods they are compared with.",
+    epilog="Start with: cclfp run ccl-fp+ split-mnist",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("study")(study.study)
+app.command("report")(report.report)
+app.command("tune")(tune.tune)
+app.add_typer(runs.app, name="runs")
+app.command("list")(list_.list_)
+app.command("show")(show.show)
+app.command("export")(transfer.export)
+app.command("import-runs")(transfer.import_runs)
+app.add_typer(data.app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cclfp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    context.obj["command"] = context.invoked_subcommand

@@ -1,0 +1,85 @@
+"""What saved values must look like, so that what is read from a file can be used before anything is made of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cclfp.errors import DamagedError
+
+ANY = "*"  # as the only name of a dictionary: one name or more, whatever they are
+
+
+class Like(NamedTuple):
+    """A dense tensor of this shape and dtype. A name in the shape stands for a length of 1 or more, the same wherever
+    the name is used in one dictionary; ``low`` and ``high`` bound whole numbers.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: torch.dtype
+    low: int | None = None
+    high: int | None = None
+
+
+Layout = Like | Tensor | dict[str, Any]  # a tensor: one of its shape and dtype; a dictionary has a layout for each name
+
+
+def check_layout(name: str, value: Any, layout: Layout, lengths: dict[str, int] | None = None) -> None:
+    """Refuse (DamagedError) a value that is not as the layout says.
+
+    >>> pair = {"x": Like(("n", 2), torch.float32), "y": Like(("n",), torch.int64, low=0, high=9)}
+    >>> check_layout("memory", {"x": torch.zeros(3, 2), "y": torch.tensor([1, 2, 9])}, pair)
+    >>> check_layout("memory", {"x": torch.zeros(3, 2), "y": torch.tensor([1, 2])}, pair)
+    Traceback (most recent call last):
+    cclfp.errors.DamagedError: memory.y is torch.int64 (2,), expected torch.int64 (3,)
+    """
+    if not isinstance(layout, dict):
+        _check_tensor(name, value, layout, {} if lengths is None else lengths)
+        return
+    if not isinstance(value, dict):
+        raise DamagedError(f"{name} is {describe_value(value)}, expected a dictionary")
+    if ANY in layout:
+        layout = dict.fromkeys(value or [ANY], layout[ANY])
+    if value.keys() != layout.keys():
+        raise DamagedError(f"{name} has {sorted(map(str, value))}, expected {sorted(layout)}")
+    lengths = {}
+    for part, expected in layout.items():
+        check_layout(f"{name}.{part}", value[part], expected, lengths)
+
+
+def _check_tensor(name: str, value: Any, like: Like | Tensor, lengths: dict[str, int]) -> None:
+    if isinstance(like, Tensor):
+        like = Like(tuple(like.shape), like.dtype)
+    if isinstance(value, Tensor) and value.ndim == len(like.shape):
+        for length, found in zip(like.shape, value.shape, strict=True):
+            if isinstance(length, str) and found > 0:
+                lengths.setdefault(length, found)
+    shape = tuple(lengths.get(length, length) if isinstance(length, str) else length for length in like.shape)
+    expected = f"{like.dtype} ({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+    if describe_value(value) != expected:
+        raise DamagedError(f"{name} is {describe_value(value)}, expected {expected}")
+    low, high = like.low, like.high
+    if value.numel() and ((low is not None and value.min() < low) or (high is not None and value.max() > high)):
+        raise DamagedError(f"{name} has values from {value.min()} to {value.max()}, expected {low} to {high}")
+
+
+def check_value(name: str, value: Any, kind: type[Any], low: float | None = None, high: float | None = None) -> None:
+    """Refuse (DamagedError) a value of another type, bool for int included, or out of range."""
+    if type(value) is not kind:
+        raise DamagedError(f"{name} is {describe_value(value)}, expected {kind.__name__}")
+    if (low is not None and not value >= low) or (high is not None and not value <= high):  # NaN is refused
+        raise DamagedError(f"{name} is {value!r}, expected {low} to {high}")
+
+
+def describe_value(value: Any) -> str:
+    """A tensor's dtype and shape, the type of anything else.
+
+    >>> describe_value(torch.zeros(2, 3)), describe_value("a")
+    ('torch.float32 (2, 3)', 'a str')
+    """
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    is_plain = value.layout == torch.strided and not value.is_quantized and value.device.type != "meta"
+    return f"{value.dtype} {tuple(value.shape)}" if is_plain else "a tensor of another kind"

@@ -1,0 +1,106 @@
+"""Class orders of any kind: a valid split or an InputError."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cclfp.errors import InputError
+from cclfp.streams import get_benchmark
+
+MNIST = get_benchmark("split-mnist")
+LOOP: list[Any] = [0, 1]
+LOOP.append(LOOP)
+
+NUMBERS = st.integers() | st.integers(0, 9)
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.floats() | st.text(max_size=3) | st.binary(max_size=3),
+    lambda inner: st.lists(inner, max_size=10) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=12,
+)
+PERMUTED = st.permutations(list(range(10)))
+TEXT = st.lists(st.sampled_from([*"0123456789,/ ", "random", "10", "-1", "٣", "\0", "\udc80"])).map("".join)
+ORDERS = (
+    VALUES
+    | TEXT
+    | st.text()
+    | PERMUTED
+    | PERMUTED.map(np.array)
+    | PERMUTED.map(torch.tensor)
+    | PERMUTED.map(lambda order: ",".join(map(str, order)).replace(",5", "/5"))
+    | PERMUTED.map(lambda order: [order[:3], order[3:]])
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.none() | st.integers(-2, 12), ORDERS)
+@example(None, [10**5000, 1])
+@example(None, LOOP)
+@example(None, torch.tensor(3))
+@example(None, np.array(3))
+@example(None, [torch.tensor([1, 2]), torch.tensor(3)])
+@example(None, [np.array([[0, 1]]), np.zeros((2, 2))])
+@example(None, range(10**12))
+@example(None, [range(10**12)])
+@example(None, itertools.count())
+@example(None, b"\0\1\2\3\4\5\6\7\x08\x09")
+@example(None, "0" * 1_000_000)
+def test_any_class_order_is_a_split_or_refused(tasks: int | None, order: Any) -> None:
+    try:
+        ids, sizes = MNIST.split_into(tasks, order)
+    except InputError as error:
+        message = str(error)
+    else:
+        message = ""
+        check(ids, sizes, tasks)
+    assert len(message) < 3000
+    assert message.isprintable()
+
+
+def check(ids: Any, sizes: tuple[int, ...] | None, tasks: int | None) -> None:
+    assert ids in (None, "random") or sorted(ids) == list(range(10))
+    assert sizes is None or (sum(sizes) == 10 and min(sizes) > 0)
+    names = MNIST.task_classes(ids, sizes, seed=0)
+    assert sorted(itertools.chain(*names)) == list("0123456789")
+    if tasks is not None:
+        assert len(names) == tasks
+
+
+@pytest.mark.parametrize("order", [set(range(10)), dict.fromkeys(range(10)), (c for c in range(10)), map(int, "0123")])
+def test_what_has_no_order_of_its_own_is_refused(order: Any) -> None:
+    with pytest.raises(InputError, match="expected 'random', classes, or the classes of each task"):
+        MNIST.split_into(None, order)
+
+
+def test_lists_in_lists_in_lists() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(InputError, match="not a class: "):
+        MNIST.split_into(None, nested)
+
+
+def test_arrays_and_sequences_are_taken() -> None:
+    ids = tuple(range(9, -1, -1))
+    order: Any
+    for order in (list(ids), np.array(ids), torch.tensor(ids), range(9, -1, -1), collections.deque(ids), scalars(ids)):
+        assert MNIST.split_into(None, order) == (ids, None)
+    order = np.array(ids).reshape(2, 5)
+    assert MNIST.split_into(None, order) == (ids, (5, 5))
+
+
+def scalars(ids: tuple[int, ...]) -> list[Any]:
+    return [np.int64(c) if c % 2 else torch.tensor(c) for c in ids]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (0,) * 10, (0, 1, 2, 3, 4, 5, 6, 7, 8, 10), "0,1", (0.5,) * 10])
+def test_a_stream_takes_each_class_once(order: Any, small_mnist: object) -> None:
+    with pytest.raises(InputError, match="expected 'random', or each of the 10 classes once"):
+        MNIST.stream("class", 0, order)

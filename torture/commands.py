@@ -28,6 +28,7 @@ from torture.campaign import Fault, Verdict, descendants, kill_all
 TRACEBACK = "Traceback (most recent call last)"
 RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "accuracy_matrix")
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "sqlite3.connect")  # on files, as Python has it
+ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)  # what a process may die of, if it was sent
 SECONDS = 100.0  # that a command may take
 UNWATCHED = "home/compiler"  # the cache of torch's compiler
 JOURNALS = (".sqlite-wal", ".sqlite-shm")  # which SQLite removes itself
@@ -120,7 +121,7 @@ class Command:
 
 def check(ended: Ended) -> Ended:
     """No traceback, and an exit code that says something."""
-    is_proper = ended.code in (0, 2) or ended.code < 0 or ended.code > 128
+    is_proper = ended.code in (0, 2) or -ended.code in ENDING or ended.code > 128
     if TRACEBACK in ended.text or not (is_proper or (ended.code == 1 and "error:" in ended.text)):
         raise Fault(Verdict.TRACEBACK, ended.last)
     return ended

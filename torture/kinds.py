@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -17,9 +18,17 @@ KINDS: list[Kind] = [kind for module in MODULES for kind in module.KINDS]
 
 def warm_up(kinds: Sequence[Kind]) -> None:
     """Import in this process what the copies of it need, and compute nothing."""
-    for name in ("cclfp.experiment", "cclfp.report", "cclfp.study.tuning", "torch.fx.experimental.symbolic_shapes"):
+    used = (
+        "cclfp.experiment",
+        "cclfp.report",
+        "cclfp.study.tuning",
+        "torch.fx.experimental.symbolic_shapes",
+        "vl_convert",
+    )
+    for name in used:
         importlib.import_module(name)
     if any("compiled" in kind.name for kind in kinds):
         importlib.import_module("torch._inductor.compile_fx")
+    warnings.simplefilter("ignore")  # torch's, about hostile files
     torch.set_num_threads(1)
     call("list", "methods")  # what the command line imports when it is used

@@ -25,7 +25,7 @@ def warm_up(kinds: Sequence[Kind]) -> None:
         "torch.fx.experimental.symbolic_shapes",
         "vl_convert",
     )
-    for name in used:
+    for name in [*used, "torch.fx.experimental.symbolic_shapes"]:
         importlib.import_module(name)
     if any("compiled" in kind.name for kind in kinds):
         importlib.import_module("torch._inductor.compile_fx")

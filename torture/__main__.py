@@ -35,7 +35,7 @@ def main() -> int:
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
     from torture import report
-    from torture.campaign import FINE, Campaign, adopt_orphans
+    from torture.campaign import FINE, Campaign, adopt_orphans, descendants, kill_all
     from torture.kinds import KINDS, warm_up
 
     kinds = [kind for kind in KINDS if kind.id.startswith(arguments.only)]
@@ -63,6 +63,7 @@ def main() -> int:
                 print(f"{outcome.verdict}: {outcome.kind} {outcome.number} {outcome.tries}\n    {outcome.detail}")
                 print(f"    again: python -m torture --seed {seed} --case {outcome.kind}:{outcome.number}", flush=True)
     finally:
+        kill_all(descendants(os.getpid()))  # where this is interrupted
         shutil.rmtree(folder, ignore_errors=True)
     facts = report.facts(seed, time.monotonic() - began, kinds, outcomes)
     if arguments.json is not None:

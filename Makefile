@@ -4,13 +4,14 @@ READY := .venv/.ready
 
 PEERS := bench/peers/.venv/.ready
 
-.PHONY: help setup quickstart test bench results
+.PHONY: help setup quickstart test bench results torture
 
 help:
 	@echo "make quickstart  install into .venv, get MNIST, train five methods on Split MNIST, print one table and write a report"
 	@echo "make test        install into .venv, then lint, type-check and run the whole test suite"
 	@echo "make bench       install into .venv, and Avalanche beside it, then measure speed: bench/RESULTS.md, 20 minutes"
 	@echo "make results     install into .venv, then write RESULTS.md from the run records in results/"
+	@echo "make torture     install into .venv, then try to break it for TORTURE_MINUTES=20: writes RELIABILITY.md"
 	@echo "make setup       install into .venv only: the command is $(BIN)/cclfp"
 
 setup: $(READY)
@@ -43,3 +44,9 @@ bench: setup $(PEERS)
 
 results: setup
 	$(BIN)/python results/render.py
+
+TORTURE_MINUTES ?= 20
+TORTURE_SEED ?=
+
+torture: setup
+	$(BIN)/python -m torture --minutes $(TORTURE_MINUTES) $(addprefix --seed ,$(TORTURE_SEED))

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
+from torture.material import write_little_dataset
 
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), "cclfp-tests-compiler")))
 torch.set_num_threads(1)  # as the engine does; the suite's tensors are small
@@ -23,21 +23,6 @@ torch.set_num_threads(1)  # as the engine does; the suite's tensors are small
 def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "mnist" not in request.keywords:
         monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "home"))
-
-
-def write_little_dataset(
-    home: Path, name: str, classes: int, shape: tuple[int, int, int], train: int, test: int
-) -> None:
-    """A little dataset in a published one's place: blurry images whose classes can be told apart."""
-    rng = np.random.default_rng(0)
-    prototypes = rng.integers(0, 256, (classes, *shape))
-    folder = home / "data" / name / "arrays"
-    folder.mkdir(parents=True)
-    for part, size in (("train", train), ("test", test)):
-        labels = np.arange(size) % classes
-        noise = rng.integers(0, 256, (size, *shape))
-        np.save(folder / f"{part}_images.npy", ((prototypes[labels] + noise) // 2).astype(np.uint8))
-        np.save(folder / f"{part}_labels.npy", labels.astype(np.uint8))
 
 
 @pytest.fixture

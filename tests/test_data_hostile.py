@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image, PngImagePlugin
 
-from cclfp.data import cache, import_dataset, import_images, load_dataset, mnist, own_datasets, verify
+from cclfp.data import cache, decoder, import_dataset, import_images, load_dataset, mnist, own_datasets, verify
 from cclfp.data import decode as decoding
 from cclfp.data.images import FORMATS, _Npz
 from cclfp.data.npy import read_header
@@ -131,6 +131,15 @@ def test_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     folder = photos(tmp_path / "photos")
     (folder / "cat" / "0.png").rename(folder / "cat" / os.fsdecode(b"\xff.png"))
     assert len(load_dataset(import_images(folder)).train_labels) == 2
+
+
+def test_a_png_whose_pixels_were_changed_is_refused() -> None:
+    """Decoding skips checksums: without them some of these are other images."""
+    content = encoded("png", np.random.default_rng(0).integers(0, 80, (12, 12, 3)).astype(np.uint8))
+    for position in range(content.index(b"IDAT"), len(content) - 12):
+        damaged = content[:position] + bytes(16) + content[position + 16 :]
+        with pytest.raises((SyntaxError, OSError)):
+            decoder._decode(damaged, ["PNG"], 0)
 
 
 def huge_png(side: int) -> bytes:

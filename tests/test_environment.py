@@ -297,3 +297,18 @@ def test_a_lock_whose_file_was_removed_is_not_taken(tmp_path: Path, monkeypatch:
         assert removed
         with pytest.raises(BlockingIOError), path.open() as file:
             real(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the name is that of the file which is locked
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), OSError(12, "Cannot allocate memory"), RuntimeError("x: can't allocate memory: y")]
+)
+def test_too_little_memory_is_one_message(
+    error: Exception, small_mnist: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("cclfp.experiment.do_all", fail)
+    answer = cli("run", "finetune", "split-mnist", "--seeds", "1")
+    assert answer.code == 1
+    assert answer.err.endswith("error: this machine, or this process by its limits, has too little memory for it\n")

@@ -110,6 +110,15 @@ def test_the_checkpoint_of_a_finished_run_is_removed(make_job: Callable[..., Job
     assert not left.exists()
 
 
+def test_the_lock_of_a_finished_run_is_removed(make_job: Callable[..., Job]) -> None:
+    job = make_job("finetune")
+    do(job, quiet)
+    left = Store(job.store).checkpoints / f"{job.key}.lock"  # killed between removing the checkpoint and this
+    left.touch()
+    cclfp.run("finetune", "split-mnist", seeds=1, store=job.store)
+    assert not left.exists()
+
+
 def test_a_lock_is_free_again_after_a_failure(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
     with pytest.raises(Stop) as kept:  # and with it every frame of the traceback

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
+
+OUT_OF_MEMORY = "this machine, or this process by its limits, has too little memory for it"
 
 
 class InputError(ValueError):
@@ -32,6 +35,17 @@ class Stopped(BaseException):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory ran out: torch says so in the text of a RuntimeError.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+    True
+    """
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

@@ -233,8 +233,8 @@ def do_jobs(jobs: Sequence[Job], report: JobReport) -> list[Record]:
         elif not job.fresh and store.find(job.key) is not None:
             report(number, {"event": "note", "text": "its learner was not saved: training again to save it"})
     missing = [number for number in range(len(jobs)) if number not in records]
+    remove_left_overs(store)
     if missing:
-        remove_left_overs(store)
         for dataset in dict.fromkeys(get_benchmark(jobs[n].configuration.benchmark).dataset for n in missing):
             fetch(dataset, EventListener(functools.partial(report, ABOUT_ALL)))
         workers = _workers(jobs[0])

@@ -7,7 +7,7 @@ import sys
 
 from cclfp.cli.signals import answer_signals, ignore_signals, leave_signals
 from cclfp.cli.streams import OutputError, open_streams
-from cclfp.errors import InputError, RunError, Stopped
+from cclfp.errors import OUT_OF_MEMORY, InputError, RunError, Stopped, is_out_of_memory
 
 RESUMABLE = ("run", "study", "tune")
 BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -50,4 +50,9 @@ def _call(invoked: dict[str, str | None]) -> int | str | None:
     except (InputError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
+    except (MemoryError, OSError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print(f"error: {OUT_OF_MEMORY}", file=sys.stderr)
+        return 1
     return 0

@@ -19,6 +19,7 @@ COUNT = struct.Struct("<I")  # of the files in a chunk
 LENGTH = struct.Struct("<Q")  # of a file
 REPLY = struct.Struct("<BII")  # what follows; height and width of the pixels, or the length of the error and 0
 MOST_TEXT = 1 << 20  # bytes that one compressed text or colour profile of a PNG file may unpack to
+PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins
 COLOUR, GREY, ERROR, TOO_LARGE = range(4)
 
 
@@ -77,6 +78,9 @@ def _fail(replies: BinaryIO, error: str, kind: int = ERROR) -> None:
 def _decode(content: bytes, formats: list[str], size: int) -> tuple[bool, int, int, bytes]:
     from PIL import Image, ImageOps
 
+    if content.startswith(PNG):
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as png:
+            png.verify()  # the checksums of all chunks, some of which decoding skips
     # All that Image.open finds in a file may be run: for an EPS file, whatever its name is, Pillow starts Ghostscript.
     with Image.open(io.BytesIO(content), formats=formats) as opened:
         image: Any = ImageOps.exif_transpose(opened)

@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from cclfp.errors import InputError
+from cclfp.errors import OUT_OF_MEMORY, InputError, is_out_of_memory
 from cclfp.orphans import end_now, end_with_parent
 
 
@@ -38,6 +38,7 @@ def main() -> None:
         for number, error in do_cohort(cohort, report).items():
             known = isinstance(error, InputError)
             text = str(error) if known else "".join(traceback.format_exception(error))
+            text = OUT_OF_MEMORY if is_out_of_memory(error) else text
             report(number, {"event": "failed", "error": text, "input": known})
         report(0, {"event": "idle"})
     end_now()

@@ -1,0 +1,56 @@
+"""The fault campaign in short: the same cases every time. ``make torture`` is the whole of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torture.campaign import FINE, Kind, Outcome, Verdict
+from torture.kinds import KINDS
+from torture.report import defects, facts, render
+
+ROOT = Path(__file__).parents[1]
+GROUPS = list(dict.fromkeys(kind.group for kind in KINDS))
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the campaign needs /proc and fork")
+
+
+@pytest.fixture(scope="module")
+def campaign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A short campaign, in a process of its own: one that has computed nothing can be forked."""
+    file = tmp_path_factory.mktemp("torture") / "facts.json"
+    command = [sys.executable, "-m", "torture", "--quick", "--seed", "13", "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert file.exists(), done.stderr
+    return {**json.loads(file.read_text()), "code": done.returncode}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_nothing_fails(group: str, campaign: dict[str, Any]) -> None:
+    rows = [row for row in campaign["kinds"] if row["group"] == group]
+    assert sum(row["cases"] for row in rows) >= 1
+    assert [failure for failure in campaign["failures"] if failure["kind"].startswith(f"{group}/")] == []
+
+
+def test_failures_are_seen(campaign: dict[str, Any]) -> None:
+    """The exit code and the report say what failed."""
+    assert campaign["code"] == int(bool(campaign["failures"]))
+    kind = Kind("files", "stores", lambda case: Verdict.SURVIVED)
+    bad = Outcome(kind.id, 0, Verdict.WRONG, {"flipped bits": 1}, "another number")
+    text = render(facts(1, 60.0, [kind], [bad]))
+    assert "1 cases with 0 kills and 1 hostile files: 1 WRONG RESULT" in text
+    assert Verdict.WRONG not in FINE
+
+
+def test_the_tests_that_hold_the_defects_exist() -> None:
+    assert len(defects()) == 9
+    for _, tests in defects():
+        for test in tests:
+            file, _, name = test.partition("::")
+            name = name.partition("[")[0]
+            assert re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE), test

@@ -1,0 +1,288 @@
+"""What every fault has in common: kinds of faults, cases with their verdicts, and the loop that runs them.
+
+Each case runs in a process that is forked from this one, which has imported torch once. So this process itself must
+never compute anything: a copy of a process whose threads are gone does not work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import enum
+import json
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+MOST_MEMORY = 12 << 30  # bytes of address space that a case may take, so that a hostile file does not take them all
+
+
+class Verdict(enum.StrEnum):
+    """How a case ended."""
+
+    SURVIVED = "survived"  # the result is that of an undisturbed run
+    REFUSED = "refused cleanly"  # a message that says what was wrong, and nothing lost
+    SKIPPED = "skipped"  # it cannot be tried on this machine
+    WRONG = "WRONG RESULT"
+    TRACEBACK = "TRACEBACK"
+    EXECUTED = "EXECUTED"  # code in a file that is data
+    LOST = "LOST"
+    LEFT_BEHIND = "LEFT BEHIND"  # a process or a file
+    HANG = "HANG"
+
+
+FINE = (Verdict.SURVIVED, Verdict.REFUSED, Verdict.SKIPPED)
+
+
+class Fault(Exception):
+    """A case that ends here, with a verdict."""
+
+    def __init__(self, verdict: Verdict, detail: str) -> None:
+        super().__init__(f"{verdict}: {detail}")
+        self.verdict, self.detail = verdict, detail
+
+
+@dataclasses.dataclass
+class Case:
+    """What a case works with."""
+
+    number: int
+    random: Random
+    folder: Path  # an empty one of its own
+    material: Path  # what the kind has prepared
+    quick: bool = False  # as part of the test suite
+    tries: Counter[str] = dataclasses.field(default_factory=Counter)  # what was done, and how often
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of fault, and how much of a campaign it gets."""
+
+    group: str
+    name: str
+    run: Callable[[Case], Verdict]
+    prepare: Callable[[Path], None] | None = None  # makes the material, once per campaign
+    material: str = ""  # its name, where kinds share it
+    share: float = 1.0  # of the time, beside the others
+    minimum: int = 1  # cases that every campaign runs, whatever time they take
+    quick: int = 1  # cases in the test suite
+    most: int | None = None  # cases there are, where they are counted
+    batch: int = 1  # cases in one process
+    limit: float = 120.0  # seconds that a case may take
+
+    @property
+    def id(self) -> str:
+        return f"{self.group}/{self.name}".replace(" ", "-")
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of a case."""
+
+    kind: str
+    number: int
+    verdict: Verdict
+    tries: dict[str, int]
+    detail: str = ""
+
+
+@dataclasses.dataclass
+class _Running:
+    kind: Kind
+    numbers: Sequence[int]
+    answers: Path
+    began: float
+    seen: int = 0  # answers when last looked at
+    since: float = 0.0  # when the case in progress began
+
+
+class Campaign:
+    """Runs cases, a few at a time, each in a process of its own. ``folder`` keeps what they need, and is left to you.
+
+    The same seed gives the same cases. Those that kill after a random time depend on the machine too.
+    """
+
+    def __init__(
+        self, kinds: Sequence[Kind], seed: int, folder: Path, *, workers: int = 2, quick: bool = False
+    ) -> None:
+        self.kinds, self.seed, self.folder, self.workers, self.quick = kinds, seed, folder, workers, quick
+        self.running: dict[int, _Running] = {}
+        self.next = dict.fromkeys((kind.id for kind in kinds), 0)
+        self.used = dict.fromkeys((kind.id for kind in kinds), 0.0)
+
+    def prepare(self) -> None:
+        """Make the material of all kinds; RuntimeError where that fails."""
+        kinds = {kind.material or kind.id: kind for kind in self.kinds if kind.prepare is not None}
+        wanted = ((kind, [-1]) for kind in kinds.values())
+        failed = [outcome for outcome in self._all(wanted) if outcome.verdict not in FINE]
+        if failed:
+            raise RuntimeError(f"{failed[0].kind} cannot be prepared: {failed[0].detail}")
+
+    def run(self, seconds: float) -> Iterator[Outcome]:
+        """Cases of all kinds until the time is up, each kind by its share of it and at least its minimum."""
+        return self._all(self._schedule(time.monotonic() + seconds))
+
+    def run_cases(self, wanted: Sequence[tuple[Kind, int]]) -> Iterator[Outcome]:
+        return self._all((kind, [number]) for kind, number in wanted)
+
+    def _schedule(self, deadline: float) -> Iterator[tuple[Kind, list[int]]]:
+        while True:
+            over = time.monotonic() >= deadline
+            open_ = [kind for kind in self.kinds if self.next[kind.id] < self._wanted(kind, over)]
+            if not open_:
+                return
+            kind = min(open_, key=lambda kind: self.used[kind.id] / kind.share)
+            first = self.next[kind.id]
+            self.next[kind.id] = min(first + kind.batch, self._wanted(kind, over))
+            self.used[kind.id] += 0.01  # so that kinds that have no time yet take turns
+            yield kind, list(range(first, self.next[kind.id]))
+
+    def _wanted(self, kind: Kind, over: bool) -> int:
+        if self.quick:
+            return kind.quick
+        most = sys.maxsize if kind.most is None else kind.most
+        return min(kind.minimum, most) if over else most
+
+    def _all(self, wanted: Iterator[tuple[Kind, list[int]]]) -> Iterator[Outcome]:
+        is_open = True
+        while is_open or self.running:
+            while is_open and len(self.running) < self.workers:
+                following = next(wanted, None)
+                is_open = following is not None
+                if following is not None:
+                    self._start(*following)
+            time.sleep(0.02)
+            for pid in list(self.running):
+                yield from self._look(pid)
+
+    def _start(self, kind: Kind, numbers: Sequence[int]) -> None:
+        answers = self.folder / f"answers-{time.monotonic_ns()}.jsonl"
+        answers.touch()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        now = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            _work(self, kind, numbers, answers)
+        self.running[pid] = _Running(kind, numbers, answers, now, since=now)
+
+    def _look(self, pid: int) -> Iterator[Outcome]:
+        """The outcomes of a process that has ended, or is to be ended."""
+        running, now = self.running[pid], time.monotonic()
+        lines = running.answers.read_bytes().count(b"\n")
+        if lines > running.seen:
+            running.seen, running.since = lines, now
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended == 0 and now - running.since < running.kind.limit:
+            return
+        if ended == 0:
+            kill_all([*descendants(pid), pid])
+            os.waitpid(pid, 0)
+        kind, rest = running.kind, list(running.numbers)
+        del self.running[pid]
+        self.used[kind.id] += now - running.began
+        for line in running.answers.read_text(encoding="utf-8").splitlines():
+            answer = json.loads(line)
+            rest.remove(answer["number"])
+            yield Outcome(kind.id, answer["number"], Verdict(answer["verdict"]), answer["tries"], answer["detail"])
+        running.answers.unlink()
+        if rest:  # the first of them is the one that ended the process
+            how = f"nothing for {kind.limit:.0f} s" if ended == 0 else f"its process ended ({_status(status)})"
+            verdict = Verdict.HANG if ended == 0 else Verdict.TRACEBACK
+            yield Outcome(kind.id, rest[0], verdict, {"unknown": 1}, how)
+            if rest[1:]:
+                self._start(kind, rest[1:])
+
+
+def _status(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"signal {-code}" if code < 0 else f"code {code}"
+
+
+def _work(campaign: Campaign, kind: Kind, numbers: Sequence[int], answers: Path) -> None:
+    """What a forked process does; it never comes back."""
+    try:
+        os.setsid()
+        adopt_orphans()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        with answers.open("a", encoding="utf-8") as file:
+            for number in numbers:
+                outcome = _try(campaign, kind, number)
+                file.write(json.dumps(dataclasses.asdict(outcome)) + "\n")
+                file.flush()
+    except BaseException:  # noqa: BLE001  whatever it was, the loop of the parent must not run twice
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def _try(campaign: Campaign, kind: Kind, number: int) -> Outcome:
+    material = campaign.folder / "material" / (kind.material or kind.id)
+    folder = campaign.folder / f"case-{os.getpid()}-{number}"
+    folder.mkdir()
+    case = Case(number, Random(f"{campaign.seed} {kind.id} {number}"), folder, material, campaign.quick)
+    verdict, detail = Verdict.SURVIVED, ""
+    try:
+        if number < 0 and kind.prepare is not None:
+            material.mkdir(parents=True)
+            kind.prepare(material)
+        else:
+            verdict = kind.run(case)
+    except Fault as fault:
+        verdict, detail = fault.verdict, fault.detail
+    except Exception:  # noqa: BLE001  of the product or of the campaign: both are to be seen
+        verdict, detail = Verdict.TRACEBACK, "".join(traceback.format_exc().splitlines(keepends=True)[-8:])
+    if orphans := descendants(os.getpid()):
+        kill_all(orphans)
+        if verdict in FINE:
+            verdict, detail = Verdict.LEFT_BEHIND, f"{len(orphans)} processes"
+    shutil.rmtree(folder, ignore_errors=True)
+    return Outcome(kind.id, number, verdict, dict(case.tries) or {"case": 1}, detail)
+
+
+# -- processes ----------------------------------------------------------------------------------------------------
+
+
+def libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what the processes below leave behind, so that it is found."""
+    PR_SET_CHILD_SUBREAPER = 36
+    libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants(pid: int) -> list[int]:
+    """All running processes below one, the nearest first."""
+    try:  # a child may be that of any thread
+        texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    except OSError:
+        return []
+    children = [child for text in texts for child in map(int, text.split()) if _is_running(child)]
+    return children + [below for child in children for below in descendants(child)]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def kill_all(pids: Sequence[int], number: int = signal.SIGKILL) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue

@@ -1,0 +1,293 @@
+"""Commands of cclfp as processes: started, watched, ended, and judged by what they printed and left."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import cclfp.cli
+from cclfp.loading import load
+from cclfp.store import Store
+from torture.campaign import Fault, Verdict, descendants, kill_all
+
+TRACEBACK = "Traceback (most recent call last)"
+RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "accuracy_matrix")
+OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "sqlite3.connect")  # on files, as Python has it
+ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)  # what a process may die of, if it was sent
+SECONDS = 100.0  # that a command may take
+UNWATCHED = "home/compiler"  # the cache of torch's compiler
+JOURNALS = (".sqlite-wal", ".sqlite-shm")  # which SQLite removes itself
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int  # negative: the signal that ended it
+    text: str  # on stdout and stderr
+
+    @property
+    def last(self) -> str:
+        return f"code {self.code}: ...{self.text[-1500:]}"
+
+
+class Command:
+    """``cclfp`` with these arguments, in a copy of this process: it starts at once, since torch is imported.
+
+    It works in ``place``, whose folder ``home`` is CCLFP_HOME. ``before`` is called in the process before anything
+    else.
+    """
+
+    def __init__(
+        self, arguments: str, place: Path, *, cores: int = 1, before: Callable[[], object] | None = None
+    ) -> None:
+        self.arguments, self.place = arguments, place
+        self.output = place.with_name(f"{place.name}-output-{time.monotonic_ns()}")
+        self.ended: Ended | None = None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become_command(cores, before)
+
+    def _become_command(self, cores: int, before: Callable[[], object] | None) -> None:
+        code = 1
+        try:
+            os.setsid()
+            os.chdir(self.place)
+            os.environ["CCLFP_HOME"] = str(self.place / "home")
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
+            output = os.open(self.output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+            sys.stdout, sys.stderr = (os.fdopen(fd, "w", encoding="utf-8") for fd in (1, 2))
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.argv = ["cclfp", *shlex.split(self.arguments)]
+            if before is not None:
+                before()
+            cclfp.cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        except BaseException:  # noqa: BLE001  as the interpreter does it
+            traceback.print_exc()
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+    def poll(self) -> bool:
+        """Whether it has ended."""
+        if self.ended is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                text = self.output.read_text(encoding="utf-8", errors="replace") if self.output.exists() else ""
+                self.ended = Ended(os.waitstatus_to_exitcode(status), text)
+        return self.ended is not None
+
+    def kill(self) -> None:
+        kill_all([self.pid])
+
+    def wait(self, seconds: float = SECONDS) -> Ended:
+        """How it ended, which must be in some proper way."""
+        deadline = time.monotonic() + seconds
+        while not self.poll():
+            if time.monotonic() > deadline:
+                kill_all([*descendants(self.pid), self.pid])
+                raise Fault(Verdict.HANG, f"cclfp {self.arguments} ran for {seconds:.0f} s")
+            time.sleep(0.005)
+        assert self.ended is not None
+        return check(self.ended)
+
+
+def check(ended: Ended) -> Ended:
+    """No traceback, and an exit code that says something."""
+    is_proper = ended.code in (0, 2) or -ended.code in ENDING or ended.code > 128
+    if TRACEBACK in ended.text or not (is_proper or (ended.code == 1 and "error:" in ended.text)):
+        raise Fault(Verdict.TRACEBACK, ended.last)
+    return ended
+
+
+def run_real(
+    arguments: str,
+    place: Path,
+    environment: Mapping[str, str | bytes | None],
+    **more: Any,
+) -> Ended:
+    """``cclfp`` as a user starts it: for what happens when the interpreter starts and ends."""
+    values: dict[str, Any] = {**os.environ, "CCLFP_HOME": str(place / "home"), **environment}
+    command = [sys.executable, "-m", "cclfp", *shlex.split(arguments)]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **more}
+    with subprocess.Popen(
+        command, cwd=place, env={name: value for name, value in values.items() if value is not None}, **options
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            kill_all([*descendants(process.pid), process.pid])
+            raise Fault(Verdict.HANG, f"cclfp {arguments} ran for {SECONDS:.0f} s") from None
+    return check(Ended(process.returncode, ((out or b"") + (err or b"")).decode(errors="replace")))
+
+
+def no_temporaries(place: Path) -> None:
+    """A command that was not killed removes what it has half written."""
+    names = [path.relative_to(place).as_posix() for path in place.rglob(".*") if path.name != ".lock"]
+    if names:
+        raise Fault(Verdict.LEFT_BEHIND, f"{names}, though the command was not killed")
+
+
+def wait_for_orphans(seconds: float = 20.0) -> None:
+    """What a process that was killed left running ends soon by itself."""
+    deadline = time.monotonic() + seconds
+    while orphans := descendants(os.getpid()):
+        if time.monotonic() > deadline:
+            kill_all(orphans)
+            raise Fault(Verdict.LEFT_BEHIND, f"{len(orphans)} processes run on {seconds:.0f} s after the command")
+        time.sleep(0.01)
+
+
+# -- what happens inside a command --------------------------------------------------------------------------------
+
+
+def at_operation(place: Path, number: int, then: Callable[[], object]) -> None:
+    """Call something at the so manyth operation on files of ``place``, in this process."""
+    count = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event in OPERATIONS and arguments and _is_below(arguments[0], place):
+            count += 1
+            if count == number:
+                then()
+
+    sys.addaudithook(hook)
+
+
+def count_operations(place: Path, counted: Path) -> None:
+    """Write a byte to a file for each operation on files of ``place``."""
+    handle = os.open(counted, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in OPERATIONS and arguments and _is_below(arguments[0], place):
+            os.write(handle, b".")
+
+    sys.addaudithook(hook)
+
+
+def _is_below(path: Any, place: Path) -> bool:
+    if not isinstance(path, str | bytes | os.PathLike):
+        return False
+    name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  a Path would be slow here
+    return name.startswith(f"{place}/") and "/compiler/" not in name
+
+
+def kill_itself(delay: float) -> None:
+    """Kill this process at once, or while it does what comes next."""
+    if delay <= 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+
+# -- what a command has made --------------------------------------------------------------------------------------
+
+
+def contents(place: Path) -> dict[str, Any]:
+    """Every file of a place, with what is in it: of runs the numbers, of learners a checksum, of others too."""
+    found: dict[str, Any] = {}
+    for path in sorted(path for path in place.rglob("*") if path.is_file()):
+        name = path.relative_to(place).as_posix()
+        if name.startswith(UNWATCHED) or name.endswith(JOURNALS):
+            continue
+        if name.endswith(".sqlite"):
+            found[name] = results(path)
+        elif name.startswith("learners/") and name.endswith(".ckpt"):
+            found[name] = digest(load(path).state_dict())
+        elif name.endswith(".pdf"):  # its parts come in any order
+            found[name] = path.read_bytes()[:5] == b"%PDF-" and b"%%EOF" in path.read_bytes()[-10:]
+        else:
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def results(store: Path) -> dict[str, Any]:
+    """By a run's key, its numbers and how many runs trained with it."""
+    records = Store(store).records() if store.exists() else []
+    return {
+        record["key"]: {**{name: record[name] for name in RESULT}, "together": record["environment"].get("together")}
+        for record in records
+    }
+
+
+def digest(value: Any) -> str:
+    """A checksum over nested values and tensors."""
+    sha = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, Tensor):
+            sha.update(f"{value.dtype}{tuple(value.shape)}".encode())
+            sha.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, dict):
+            for key in sorted(value, key=repr):
+                add(key)
+                add(value[key])
+        elif isinstance(value, list | tuple):
+            sha.update(f"{len(value)}".encode())
+            for part in value:
+                add(part)
+        else:
+            sha.update(f"{type(value).__name__}{value!r}".encode())
+
+    add(value)
+    return sha.hexdigest()
+
+
+def compare(expected: Mapping[str, Any], found: Mapping[str, Any], *, is_close: bool = False) -> None:
+    """What was made is what an undisturbed command makes: nothing lost, nothing else, nothing left behind.
+
+    ``is_close``: a compiled run whose cohort is another after the interruption has the same numbers but for rounding.
+    """
+    if missing := sorted(expected.keys() - found.keys()):
+        raise Fault(Verdict.LOST, f"missing: {missing}")
+    if more := sorted(found.keys() - expected.keys()):
+        raise Fault(Verdict.LEFT_BEHIND, f"{more}")
+    for name, wanted in expected.items():
+        if not isinstance(wanted, dict):
+            if found[name] != wanted and not (is_close and name.startswith("learners/")):
+                raise Fault(Verdict.WRONG, f"{name} differs")
+            continue
+        compare_runs(name, wanted, found[name], is_close)
+
+
+def compare_runs(name: str, wanted: Mapping[str, Any], found: Mapping[str, Any], is_close: bool = False) -> None:
+    if missing := wanted.keys() - found.keys():
+        raise Fault(Verdict.LOST, f"{name} has no run {', '.join(sorted(missing))}")
+    for key, run in found.items():
+        if key not in wanted:
+            raise Fault(Verdict.WRONG, f"{name} has the run {key}, which was not asked for")
+        is_same = all(run[field] == wanted[key][field] for field in RESULT)
+        if is_same or (is_close and run["together"] != wanted[key]["together"] and _are_close(run, wanted[key])):
+            continue
+        raise Fault(Verdict.WRONG, f"{name}: {json.dumps(run)}, not {json.dumps(wanted[key])}")
+
+
+def _are_close(run: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return abs(float(run["average_accuracy"]) - float(wanted["average_accuracy"])) <= 3.0

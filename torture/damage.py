@@ -1,0 +1,162 @@
+"""Ways to damage a file: changed bytes, and values that are not what they should be."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+def _flip(random: Random, content: bytearray) -> None:
+    for _ in range(random.choice([1, 1, 1, 4])):
+        content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+
+
+def _overwrite(random: Random, content: bytearray, value: Callable[[], int]) -> None:
+    at = random.randrange(len(content))
+    for i in range(at, min(len(content), at + random.choice([1, 16, 512, 4096]))):
+        content[i] = value()
+
+
+def _cut(random: Random, content: bytearray) -> None:
+    del content[random.randrange(len(content)) :]
+
+
+def _remove(random: Random, content: bytearray) -> None:
+    at = random.randrange(len(content))
+    del content[at : at + random.choice([1, 3, 64, 1000])]
+
+
+def _repeat(random: Random, content: bytearray) -> None:
+    at = random.randrange(len(content))
+    content[at:at] = content[at : at + random.choice([1, 3, 64, 1000])]
+
+
+def _append(random: Random, content: bytearray) -> None:
+    content += random.randbytes(random.choice([1, 20, 2000]))
+
+
+DAMAGES: dict[str, Callable[[Random, bytearray], None]] = {
+    "flipped bits": _flip,
+    "zeroed range": lambda random, content: _overwrite(random, content, lambda: 0),
+    "random range": lambda random, content: _overwrite(random, content, lambda: random.randrange(256)),
+    "truncated": _cut,
+    "removed range": _remove,
+    "repeated range": _repeat,
+    "appended bytes": _append,
+}
+
+
+def damaged(random: Random, original: bytes) -> tuple[str, bytes]:
+    """What was done, and the file that came of it: never the original."""
+    while True:
+        name = random.choice(["flipped bits", *DAMAGES])
+        content = bytearray(original)
+        DAMAGES[name](random, content)
+        if content != original:
+            return name, bytes(content)
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+PLAIN: list[Callable[[], Any]] = [
+    lambda: None,
+    lambda: True,
+    lambda: -1,
+    lambda: 0,
+    lambda: 3,
+    lambda: 0.5,
+    lambda: 1e300,
+    lambda: -1e-320,
+    lambda: 2**63,
+    lambda: 10**400,
+    lambda: math.nan,
+    lambda: math.inf,
+    lambda: "",
+    lambda: "x",
+    lambda: SCRIPT,
+    lambda: "\x00\u2028\u202e",
+    lambda: "../../../etc/passwd",
+    lambda: "a" * 100_000,
+    lambda: "evil.py:Evil",
+    lambda: [],
+    lambda: [None],
+    lambda: {},
+    lambda: {"": 1},
+    lambda: nested(200),
+]
+TENSORS: list[Callable[[], Any]] = [
+    lambda: torch.zeros(0),
+    lambda: torch.tensor(math.nan),
+    lambda: torch.full((3, 3), math.inf),
+    lambda: torch.zeros(1).expand(2**20, 2**20),  # a petabyte, of four bytes
+    lambda: torch.full((4,), 2**62),
+    lambda: torch.zeros(2, 2, dtype=torch.complex64),
+    lambda: torch.zeros(5, dtype=torch.bool),
+    lambda: torch.eye(3).to_sparse(),
+    lambda: torch.zeros(1, device="meta"),
+    lambda: torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8),
+]
+
+
+def forged(random: Random, original: Any, values: list[Callable[[], Any]]) -> tuple[str, Any]:
+    """A copy of nested values with one of them changed, missing, doubled or put in another's place."""
+    changed = copy.deepcopy(original)
+    places = _places(changed)
+    container, key = random.choice(places)
+    how = random.choice(["replaced value", "replaced value", "altered value", "missing value", "swapped values"])
+    if how == "missing value":
+        del container[key]
+    elif how == "swapped values":
+        other, at = random.choice(places)
+        value, kept = copy.deepcopy(other[at]), copy.deepcopy(container[key])
+        container[key] = value
+        if random.random() < 0.5 and at in (other if isinstance(other, dict) else range(len(other))):
+            other[at] = kept
+    elif how == "altered value":
+        container[key] = _altered(random, container[key])
+    else:
+        container[key] = random.choice(values)()
+    return how, changed
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """Where in nested dictionaries and lists there is something."""
+    if not isinstance(value, dict | list):
+        return []
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    return [place for key in keys for place in [(value, key), *_places(value[key])]]
+
+
+def _altered(random: Random, value: Any) -> Any:
+    """Of the same kind, and not what it was."""
+    if isinstance(value, Tensor):
+        choices = [lambda: value[:0], lambda: value.double(), lambda: torch.cat([value, value]), lambda: value * 0 - 7]
+        choices += [lambda: value.reshape(-1), lambda: value[None], lambda: value.to(torch.int8)]
+        return random.choice(choices)() if value.ndim else value - 7
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return random.choice([-value, value + 1, value * 1000, float(value), int(value), str(value)])
+    if isinstance(value, str):
+        return random.choice([value + "x", value[1:], value.upper(), SCRIPT + value])
+    if isinstance(value, list | tuple):
+        return random.choice([[*value, *value], list(value)[::-1], list(value)[:-1], [list(value)]])
+    if isinstance(value, dict):
+        return {**value, SCRIPT: 1}
+    return [value]

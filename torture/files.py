@@ -1,0 +1,398 @@
+"""Hostile files, many per process: each is refused with a clean message, or gives what the original gives.
+
+A file that was *damaged* must not give another result. One that was *forged* (its values changed, every checksum right)
+must be refused, or be usable: whatever is done with it next ends in a result or in a clean message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import cclfp
+from cclfp.cli import main
+from cclfp.configuration import configurations
+from cclfp.data import dataset_path, load_dataset, verify
+from cclfp.data.images import import_images
+from cclfp.engine import job as jobs
+from cclfp.errors import InputError, RunError
+from cclfp.learner import Learner
+from cclfp.nets import MLP
+from cclfp.presets import read_presets, with_preset, write_presets
+from cclfp.store import Store
+from cclfp.transfer import import_runs
+from torture.campaign import Case, Fault, Kind, Verdict
+from torture.commands import RESULT, Ended, check, digest
+from torture.damage import PLAIN, TENSORS, damaged, forged
+from torture.material import copy, put_arrays, put_images, put_mnist, put_store, record_lines
+
+Use = Callable[[Case, Path, bool], object]  # with the file, and whether it was forged; gives what it has read
+
+METHODS = ("er", "ccl-fp+", "icarl", "gem", "lwf", "si", "hal", "fdr", "a-gem", "joint")
+CLASSES, INPUTS = 6, 5
+ODD_TEXTS = (
+    b"[" * 100_000,
+    b'{"a":' * 50_000,
+    b"",
+    b"null",
+    b"[]",
+    b"[[]]",
+    b"\xff\xfe{}",
+    b"1" * 5000,
+    b"[NaN]",
+    b"\x00",
+)
+PROTECTED = ("method", "benchmark", "scenario", "buffer", "seed", "configuration", *RESULT[:-1])
+
+
+def attempt(case: Case, path: Path, is_forged: bool, use: Use, expected: object) -> Verdict:
+    """Use a file and judge what comes of it."""
+    try:
+        found = use(case, path, is_forged)
+    except (InputError, RunError):
+        return Verdict.REFUSED
+    if not is_forged and found != expected:
+        raise Fault(Verdict.WRONG, f"{path.name}: {str(found)[:300]}, not {str(expected)[:300]}")
+    return Verdict.SURVIVED
+
+
+def pick(case: Case, forge: Callable[[], tuple[str, bytes]] | None, original: bytes) -> tuple[bool, bytes]:
+    """Damage the file, or forge it; the try is counted."""
+    is_forged = forge is not None and case.random.random() < 0.4
+    what, content = forge() if is_forged and forge is not None else damaged(case.random, original)
+    case.tries[what] += 1
+    return is_forged, content
+
+
+def call(*arguments: str | Path) -> str:
+    """The command, in this process, which must not refuse."""
+    out = io.StringIO()
+    sys.argv = ["cclfp", *map(str, arguments)]
+    code = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    ended = check(Ended(code, out.getvalue()))
+    if code:
+        raise Fault(Verdict.LOST, f"what was accepted makes cclfp {' '.join(map(str, arguments))} fail: {ended.last}")
+    return ended.text
+
+
+# -- learner files --------------------------------------------------------------------------------------------------
+
+
+def prepare_learners(material: Path) -> None:
+    for method in METHODS:
+        learner = cclfp.make(
+            method, psi=MLP(INPUTS, (8, 8)), num_classes=CLASSES, memory=12, tasks=[[0, 1], [2, 3], [4, 5]]
+        )
+        for task in range(2):
+            for step in range(4):
+                learner.observe(*batch(task, step), task=task)
+            learner.end_task()
+        learner.observe(*batch(2, 0), task=2)
+        learner.save(material / f"{method}.ckpt")
+
+
+def batch(task: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(100 * task + step)
+    return torch.randn(6, INPUTS, generator=g), torch.tensor([2 * task, 2 * task + 1] * 3)
+
+
+def run_learner(case: Case) -> Verdict:
+    method = case.random.choice(METHODS)
+    path = case.folder / f"{method}.ckpt"
+    original = (case.material / path.name).read_bytes()
+    is_forged, content = pick(case, lambda: forge_tensors(case, case.material / path.name), original)
+    path.write_bytes(content)
+    expected = digest(cclfp.load(case.material / path.name).state_dict())
+    return attempt(case, path, is_forged, use_learner, expected)
+
+
+def use_learner(case: Case, path: Path, is_forged: bool) -> str:
+    """Load it, and go on with it."""
+    learner = cclfp.load(path)
+    state = digest(learner.state_dict())
+    go_on(learner, case.folder / "again.ckpt")
+    return state
+
+
+def go_on(learner: Learner, path: Path) -> None:
+    x, y = batch(2, 1)
+    for _ in range(2):
+        predicted = learner.predict(x)
+        if not set(predicted.tolist()) <= set(range(CLASSES)):
+            raise Fault(Verdict.WRONG, f"predicted {predicted.tolist()} of {CLASSES} classes")
+        learner.observe(x, y, task=2)
+    learner.end_task()
+    learner.save(path)
+    cclfp.load(path).predict(x)
+
+
+def forge_tensors(case: Case, path: Path) -> tuple[str, bytes]:
+    """A file of tensors with another value in it, and right checksums of its archive."""
+    how, state = forged(case.random, torch.load(path, weights_only=True), PLAIN + TENSORS)
+    buffer = io.BytesIO()
+    try:
+        torch.save(state, buffer)
+    except Exception:  # noqa: BLE001  what torch cannot write is no file
+        return forge_tensors(case, path)
+    return how, buffer.getvalue()
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    """Stands for a SIGKILL."""
+
+
+def job_in(folder: Path, seed: int = 0) -> jobs.Job:
+    (configuration,) = configurations(["er"], "split-mnist", buffer=20, backbone="mlp:width=8")
+    return jobs.Job(configuration, seed, folder / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
+
+
+def prepare_checkpoints(material: Path) -> None:
+    put_mnist(material)
+    os.environ["CCLFP_HOME"] = str(material / "home")
+    whole = jobs.do(job_in(material / "whole"), lambda event: None)
+    (material / "expected.json").write_text(json.dumps([whole[name] for name in RESULT]))
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["task"] > 3:
+            raise Stop
+
+    with contextlib.suppress(Stop):
+        jobs.do(job_in(material / "stopped"), stop)
+    (checkpoint,) = (material / "stopped" / "runs.sqlite.checkpoints").glob("*.ckpt")
+    shutil.copy(checkpoint, material / "original.ckpt")
+
+
+def run_checkpoint(case: Case) -> Verdict:
+    os.environ["CCLFP_HOME"] = str(case.material / "home")
+    original = case.material / "original.ckpt"
+    is_forged, content = pick(case, lambda: forge_tensors(case, original), original.read_bytes())
+    job = job_in(case.folder)
+    path = jobs.checkpoint_path(job, Store(job.store))
+    path.parent.mkdir()
+    path.write_bytes(content)
+    return attempt(case, path, is_forged, use_checkpoint, json.loads((case.material / "expected.json").read_text()))
+
+
+def use_checkpoint(case: Case, path: Path, is_forged: bool) -> list[Any]:
+    record = jobs.do(job_in(case.folder), lambda event: None)
+    return [record[name] for name in RESULT]
+
+
+# -- run records and stores -----------------------------------------------------------------------------------------
+
+
+def run_record(case: Case) -> Verdict:
+    """A record in a file: of the text of a run no check covers its times, its environment and its inner accuracies."""
+    line = case.random.choice(record_lines())
+    record = json.loads(line)
+    is_forged, content = pick(case, lambda: forge_json(case, record), line.encode())
+    path = case.folder / "records.jsonl"
+    path.write_bytes(content)
+    return attempt(case, path, is_forged, use_record, [_protected(record)])
+
+
+def use_record(case: Case, path: Path, is_forged: bool) -> list[Any]:
+    store = Store(case.folder / "runs.sqlite")
+    import_runs([path], store)
+    found = [_protected(record) for record in store.records()]
+    call("runs", "--store", store.path)
+    call("runs", "--json", "--store", store.path)
+    call("export", case.folder / "again.jsonl", "--store", store.path)
+    return found
+
+
+def forge_json(case: Case, original: Any) -> tuple[str, bytes]:
+    if case.random.random() < 0.05:
+        return "odd text", case.random.choice(ODD_TEXTS)
+    how, value = forged(case.random, original, PLAIN)
+    return how, json.dumps(value).encode()
+
+
+def _protected(record: dict[str, Any]) -> list[Any]:
+    """Of a record what its key and its accuracies hold, to six digits."""
+    values = [record[name] for name in PROTECTED]
+    return [round(value, 5) if isinstance(value, float) else value for value in values]
+
+
+def prepare_stores(material: Path) -> None:
+    put_store(material / "place", step=60)
+    records = Store(material / "place" / "runs.sqlite").records()
+    (material / "expected.json").write_text(json.dumps([_protected(record) for record in records]))
+
+
+def run_store(case: Case) -> Verdict:
+    path = case.folder / "runs.sqlite"
+    _, content = pick(case, None, (case.material / "place" / "runs.sqlite").read_bytes())
+    path.write_bytes(content)
+    return attempt(case, path, False, use_store, json.loads((case.material / "expected.json").read_text()))
+
+
+def use_store(case: Case, path: Path, is_forged: bool) -> list[Any]:
+    found = json.loads(json.dumps([_protected(record) for record in Store(path).records()]))
+    call("runs", "--store", path)
+    call("export", case.folder / "again.jsonl", "--store", path)
+    return list(found)
+
+
+def run_presets(case: Case) -> Verdict:
+    """Presets are text that users edit: what is accepted has values that the methods take."""
+    original = Path(cclfp.presets.__file__).with_name("presets.json").read_bytes()
+    several = json.loads(original)[:8]
+    _, content = pick(case, lambda: forge_json(case, several), json.dumps(several).encode())
+    path = case.folder / "presets.json"
+    path.write_bytes(content)
+    return attempt(case, path, True, use_presets, None)
+
+
+def use_presets(case: Case, path: Path, is_forged: bool) -> None:
+    found = read_presets(path)
+    again = case.folder / "again.json"
+    write_presets(with_preset(found, found[0]) if found else [], again)
+    if read_presets(again) != found:
+        raise Fault(Verdict.WRONG, "presets that were read and written are others")
+
+
+# -- images and arrays ----------------------------------------------------------------------------------------------
+
+
+def own_home(case: Case) -> Path:
+    os.environ["CCLFP_HOME"] = str(case.folder / "home")
+    return case.folder / "home"
+
+
+def seen(name: str) -> str:
+    """A checksum over a dataset."""
+    data = load_dataset(name)
+    arrays = (data.train_images, data.train_labels, data.test_images, data.test_labels)
+    return digest([*(torch.as_tensor(np.array(array)) for array in arrays), list(data.classes)])
+
+
+def prepare_arrays(material: Path) -> None:
+    put_arrays(material)
+    os.environ["CCLFP_HOME"] = str(material / "home")
+    name = import_images(material / "pets.npz")
+    (material / "expected.json").write_text(json.dumps([name, seen(name)]))
+
+
+def run_npz(case: Case) -> Verdict:
+    own_home(case)
+    original = case.material / "pets.npz"
+    path = case.folder / "pets.npz"
+    is_forged, content = pick(case, lambda: forge_npz(case, original), original.read_bytes())
+    path.write_bytes(content)
+    _, expected = json.loads((case.material / "expected.json").read_text())
+    return attempt(case, path, is_forged, lambda case, path, is_forged: seen(import_images(path)), expected)
+
+
+def forge_npz(case: Case, path: Path) -> tuple[str, bytes]:
+    """One array of the file with another header or content, all checksums of the archive right."""
+    with np.load(path) as arrays:
+        members = {name: _npy(arrays[name]) for name in arrays.files}
+    name = case.random.choice(list(members))
+    header, body = members[name][:128], members[name][128:]
+    shape, dtype = "(30, 6, 6)", "|u1"
+    dtypes, others = (
+        ["|V1000000000", "|O", "<f8", "<U9", "x"],
+        [np.zeros((2, 2)), np.array("x"), np.zeros((3, 0), "u1")],
+    )
+    forgeries: dict[str, Callable[[], bytes]] = {
+        "huge shape": lambda: _header(f"({10 ** case.random.randint(6, 30)}, 6, 6)", dtype) + body,
+        "negative shape": lambda: _header("(-1, 6, 6)", dtype) + body,
+        "odd dtype": lambda: _header(shape, case.random.choice(dtypes)) + body,
+        "deep header": lambda: _header("(" * 5000, dtype) + body,
+        "no header": lambda: body,
+        "short content": lambda: header + body[: len(body) // 2],
+        "another array": lambda: _npy(case.random.choice(others)),
+        "text": lambda: b"ant,bee,cat\n" * 20,
+    }
+    how = case.random.choice(list(forgeries))
+    members[name] = forgeries[how]()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", case.random.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as archive:
+        for member, content in members.items():
+            archive.writestr(f"{member}.npy", content)
+    return how, buffer.getvalue()
+
+
+def _npy(array: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def _header(shape: str, dtype: str) -> bytes:
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text
+
+
+def run_cached(case: Case) -> Verdict:
+    """The arrays that an import has stored: cclfp data verify finds every change, and a run does not crash on one."""
+    home = copy(case.material / "home", own_home(case))
+    name, expected = json.loads((case.material / "expected.json").read_text())
+    files = sorted((home / "data" / name / "arrays").iterdir())
+    path = case.random.choice(files)
+    _, content = pick(case, None, path.read_bytes())
+    path.write_bytes(content)
+    with contextlib.suppress(InputError):  # a label that no class has, or the like
+        cclfp.run("finetune", name, seeds=1, tasks=3, backbone="mlp:width=8", engine="eager", store=home / "r.sqlite")
+    return attempt(case, path, False, use_cached, (name, expected))
+
+
+def use_cached(case: Case, path: Path, is_forged: bool) -> tuple[str, str]:
+    name = path.parents[1].name
+    verify(name)
+    return dataset_path(name).name, seen(name)
+
+
+def run_image(case: Case) -> Verdict:
+    """Only a PNG has a checksum: a damaged image of another format is refused, or is another image."""
+    own_home(case)
+    photos = case.folder / "photos"
+    shutil.copytree(case.material / "photos", photos)
+    path = case.random.choice(sorted(photos.rglob("*.*")))
+    _, content = pick(case, None, path.read_bytes())
+    path.write_bytes(content)
+    is_checked = path.suffix == ".png"
+    expected = (case.material / "expected").read_text()
+    return attempt(case, photos, not is_checked, lambda *_: seen(import_images(photos, size=8)), expected)
+
+
+def prepare_images(material: Path) -> None:
+    put_images(material)
+    os.environ["CCLFP_HOME"] = str(material / "home")
+    (material / "expected").write_text(seen(import_images(material / "photos", size=8)))
+
+
+def _kind(name: str, run: Callable[[Case], Verdict], prepare: Callable[[Path], None] | None, **more: Any) -> Kind:
+    return Kind("files", name, run, prepare, **{"batch": 50, "minimum": 400, "quick": 40, "limit": 60, **more})
+
+
+KINDS = [
+    _kind("learner files", run_learner, prepare_learners, share=2, minimum=1000),
+    _kind("checkpoints", run_checkpoint, prepare_checkpoints, share=3, minimum=300, batch=20, quick=8),
+    _kind("run records", run_record, None, share=2, minimum=800),
+    _kind("stores", run_store, prepare_stores, share=1, minimum=400, quick=20),
+    _kind("presets", run_presets, None, share=0.3),
+    _kind("npz files", run_npz, prepare_arrays, share=0.5),
+    _kind("stored arrays", run_cached, prepare_arrays, share=0.7, minimum=200, batch=20, quick=15),
+    _kind("images", run_image, prepare_images, share=1, minimum=150, batch=20, quick=8),
+]

@@ -1,0 +1,34 @@
+"""All kinds of faults of the campaign."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from torture import disks, files, kills, limits, planted, signals, streams, surroundings, writers
+from torture.campaign import Kind
+from torture.files import call
+
+MODULES = (kills, writers, files, planted, disks, limits, signals, surroundings, streams)
+KINDS: list[Kind] = [kind for module in MODULES for kind in module.KINDS]
+
+
+def warm_up(kinds: Sequence[Kind]) -> None:
+    """Import in this process what the copies of it need, and compute nothing."""
+    used = (
+        "cclfp.experiment",
+        "cclfp.report",
+        "cclfp.study.tuning",
+        "torch.fx.experimental.symbolic_shapes",
+        "vl_convert",
+    )
+    for name in [*used, "torch.fx.experimental.symbolic_shapes"]:
+        importlib.import_module(name)
+    if any("compiled" in kind.name for kind in kinds):
+        importlib.import_module("torch._inductor.compile_fx")
+    warnings.simplefilter("ignore")  # torch's, about hostile files
+    torch.set_num_threads(1)
+    call("list", "methods")  # what the command line imports when it is used

@@ -1,0 +1,79 @@
+"""What the campaign works on: little datasets, images, stores of runs."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+RECORDS = Path(__file__).parents[1] / "results" / "mnist.jsonl"  # of real runs
+
+
+def write_little_dataset(
+    home: Path, name: str, classes: int, shape: tuple[int, int, int], train: int, test: int
+) -> None:
+    """A little dataset in a published one's place: blurry images whose classes can be told apart."""
+    rng = np.random.default_rng(0)
+    prototypes = rng.integers(0, 256, (classes, *shape))
+    folder = home / "data" / name / "arrays"
+    folder.mkdir(parents=True)
+    for part, size in (("train", train), ("test", test)):
+        labels = np.arange(size) % classes
+        noise = rng.integers(0, 256, (size, *shape))
+        np.save(folder / f"{part}_images.npy", ((prototypes[labels] + noise) // 2).astype(np.uint8))
+        np.save(folder / f"{part}_labels.npy", labels.astype(np.uint8))
+
+
+def put_mnist(place: Path) -> None:
+    write_little_dataset(place / "home", "mnist", 10, (1, 28, 28), train=400, test=100)
+
+
+def put_images(place: Path) -> None:
+    """A folder of three classes of images in several formats."""
+    rng = np.random.default_rng(0)
+    for c, name in enumerate(("ant", "bee", "cat")):
+        folder = place / "photos" / name
+        folder.mkdir(parents=True)
+        for i, suffix in enumerate(("png", "jpg", "gif", "bmp", "png", "tif")):
+            pixels = ((80 * c + rng.integers(0, 80, (12, 12, 3))) % 256).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / f"{i}.{suffix}")
+
+
+def put_arrays(place: Path) -> None:
+    """An ``.npz`` of images."""
+    rng = np.random.default_rng(0)
+    labels: np.ndarray = np.arange(30) % 3
+    images: np.ndarray = ((80 * labels)[:, None, None] + rng.integers(0, 80, (30, 6, 6))).astype(np.uint8)
+    place.mkdir(parents=True, exist_ok=True)
+    arrays = {"train_images": images, "train_labels": labels, "test_images": images[:9], "test_labels": labels[:9]}
+    np.savez(place / "pets.npz", allow_pickle=False, **arrays)
+
+
+@functools.cache
+def record_lines() -> list[str]:
+    """Run records as ``cclfp export`` writes them, one line each."""
+    return RECORDS.read_text(encoding="utf-8").splitlines()
+
+
+def put_records(place: Path, step: int = 4) -> None:
+    """A file of records."""
+    (place / "home").mkdir(parents=True)
+    lines = record_lines()[::step]
+    (place / "records.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def put_store(place: Path, step: int = 4) -> None:
+    """A store with these records."""
+    from cclfp.store import Store
+    from cclfp.transfer import import_runs
+
+    put_records(place, step)
+    import_runs([place / "records.jsonl"], Store(place / "runs.sqlite"))
+
+
+def copy(source: Path, target: Path) -> Path:
+    shutil.copytree(source, target)
+    return target

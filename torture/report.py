@@ -1,0 +1,125 @@
+"""RELIABILITY.md: what was tried, what happened, what is promised."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cclfp._version import __version__
+from cclfp.engine.environment import commit, device_name
+from cclfp.machine import cores
+from torture.campaign import FINE, Kind, Outcome, Verdict
+
+Facts = dict[str, Any]
+
+TEMPLATE, DEFECTS = (Path(__file__).with_name(name) for name in ("reliability.md", "defects.json"))
+
+
+def facts(seed: int, seconds: float, kinds: Sequence[Kind], outcomes: Sequence[Outcome]) -> Facts:
+    """All that the file says of a campaign; no host name, no path."""
+    rows: list[dict[str, Any]] = []
+    for kind in kinds:
+        mine = [outcome for outcome in outcomes if outcome.kind == kind.id]
+        tries: Counter[str] = Counter()
+        for outcome in mine:
+            tries.update(outcome.tries)
+        verdicts = Counter(outcome.verdict for outcome in mine)
+        rows.append({"group": kind.group, "name": kind.name, "cases": len(mine), "verdicts": verdicts, "tries": tries})
+    return {
+        "seed": seed,
+        "seconds": round(seconds),
+        "version": __version__,
+        "commit": commit(),
+        "machine": {
+            "processor": device_name("cpu"),
+            "cores": cores(),
+            "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB",
+            "kernel": f"{platform.system()} {platform.release()}",
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+        },
+        "kinds": rows,
+        "failures": [vars(outcome) for outcome in outcomes if outcome.verdict not in FINE],
+    }
+
+
+def kills(facts: Facts) -> int:
+    """How many processes were killed."""
+    words = ("at a file operation", "at a moment", "killed")
+    return sum(
+        count
+        for row in facts["kinds"]
+        if row["group"] in ("kills", "writers")
+        for what, count in row["tries"].items()
+        if any(word in what for word in words)
+    )
+
+
+def hostile_files(facts: Facts) -> int:
+    return sum(sum(row["tries"].values()) for row in facts["kinds"] if row["group"] in ("files", "planted"))
+
+
+def summary(facts: Facts) -> str:
+    lines = [
+        f"{row['group']}/{row['name']}: {_counts(row['verdicts'])} ({_counts(row['tries'])})" for row in facts["kinds"]
+    ]
+    lines += [f"{sum(row['cases'] for row in facts['kinds']):,} cases in {facts['seconds']} s, seed {facts['seed']}: "]
+    lines[-1] += f"{kills(facts):,} kills, {hostile_files(facts):,} hostile files, {len(facts['failures'])} failures"
+    return "\n".join(lines)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {what}" for what, count in sorted(counts.items(), key=lambda item: -item[1])) or "none"
+
+
+def render(facts: Facts) -> str:
+    """The whole file, from its template."""
+    tables = {row["group"]: _table([r for r in facts["kinds"] if r["group"] == row["group"]]) for row in facts["kinds"]}
+    rows = [f"| {defect} | {', '.join(f'`{test}`' for test in tests)} |" for defect, tests in defects()]
+    parts = {**tables, "campaign": _campaign(facts), "defects": "\n".join(["| defect | tests |", "|---|---|", *rows])}
+    text = TEMPLATE.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        text = text.replace(f"{{{name}}}", part)
+    return text
+
+
+def defects() -> list[tuple[str, list[str]]]:
+    """What an earlier campaign found, each with the tests that hold its fix."""
+    return [tuple(defect) for defect in json.loads(DEFECTS.read_text(encoding="utf-8"))]
+
+
+def _campaign(facts: Facts) -> str:
+    machine, bad = facts["machine"], Counter(failure["verdict"] for failure in facts["failures"])
+    cases = sum(row["cases"] for row in facts["kinds"])
+    lines = [
+        f"**{cases:,} cases with {kills(facts):,} kills and {hostile_files(facts):,} hostile files: "
+        f"{_counts(bad) if bad else 'no failure'}.** Version {facts['version']}, commit `{facts['commit']}`,",
+        f"seed {facts['seed']}, {facts['seconds'] / 60:.0f} minutes on {machine['cores']} cores "
+        f"({machine['processor']}), {machine['memory']} of memory, {machine['kernel']},",
+        f"Python {machine['python']}, torch {machine['torch']}. "
+        f"`make torture TORTURE_SEED={facts['seed']}` runs the same cases again.",
+    ]
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    """A line per kind: how many cases, how they ended, what was done in them."""
+    columns = [v for v in Verdict if v in FINE[:2] or any(row["verdicts"].get(v) for row in rows)]
+    head = [
+        f"| | cases | {' | '.join(columns)} | failed | what was done |",
+        "|---|---:|" + "---:|" * (len(columns) + 1) + "---|",
+    ]
+    lines = [
+        f"| {row['name']} | {row['cases']:,} | "
+        + " | ".join(f"{row['verdicts'].get(verdict, 0):,}" for verdict in columns)
+        + f" | {sum(n for verdict, n in row['verdicts'].items() if verdict not in FINE)} | {_counts(row['tries'])} |"
+        for row in rows
+    ]
+    return "\n".join(head + lines)

@@ -1,0 +1,59 @@
+"""Eight processes on one store: every run is stored once, and no record is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from torture.campaign import Case, Fault, Kind, Verdict
+from torture.commands import Command, compare_runs, results
+from torture.material import copy, put_mnist, record_lines
+
+FIRST = "run finetune,er split-mnist --seeds 1000,1001 --engine eager --checkpoint-every 0 --store runs.sqlite"
+SECOND = "run er split-mnist --seeds 1001,1002 --engine eager --checkpoint-every 0 --store runs.sqlite"
+WRITERS = (
+    FIRST,
+    FIRST,
+    SECOND,
+    SECOND,
+    "import-runs a.jsonl --store runs.sqlite",
+    "import-runs a.jsonl b.jsonl --store runs.sqlite",
+    "import-runs b.jsonl --store runs.sqlite",
+    "runs --json --store runs.sqlite",
+)
+
+
+def prepare(material: Path) -> None:
+    put_mnist(material / "before")
+    for name, lines in (("a", record_lines()[:40]), ("b", record_lines()[20:60])):
+        (material / "before" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    place = copy(material / "before", material / "after")
+    for arguments in WRITERS:
+        if (ended := Command(arguments, place).wait()).code:
+            raise Fault(Verdict.TRACEBACK, ended.last)
+    (material / "expected.json").write_text(json.dumps(results(place / "runs.sqlite")))
+
+
+def run(case: Case) -> Verdict:
+    """All at once; now and then one is killed, and started again."""
+    expected = json.loads((case.material / "expected.json").read_text())
+    place = copy(case.material / "before", case.folder / "place")
+    order = case.random.sample(WRITERS, len(WRITERS))
+    commands = [Command(arguments, place) for arguments in order]
+    case.tries["writers"] += len(commands)
+    if case.random.random() < 0.5:
+        victim = case.random.choice(commands)
+        if not victim.poll():
+            case.tries["killed among them"] += 1
+            victim.kill()
+        commands.append(Command(victim.arguments, place))
+    for command in commands:
+        ended = command.wait()
+        if ended.code not in (0, -signal.SIGKILL):
+            raise Fault(Verdict.LOST, f"beside others, cclfp {command.arguments} fails: {ended.last}")
+    compare_runs("runs.sqlite", expected, results(place / "runs.sqlite"))
+    return Verdict.SURVIVED
+
+
+KINDS = [Kind("writers", "eight processes", run, prepare, share=1, minimum=5, limit=300)]

@@ -43,6 +43,7 @@ Task = int | Sequence[int] | Tensor
 
 FORMAT = "cclfp learner 2"
 MAX_TASKS = 10_000  # the table of each task's classes has a row for every id up to the largest
+STATISTICS = ("running_mean", "running_var")  # as the buffers of BatchNorm are called
 PROBE = 10  # examples that show how many features psi gives
 
 
@@ -354,9 +355,10 @@ class Learner:
             return
         (params, buffers), x = self._model, self._examples_like(None)
         state = dict(self._state) if self._kind in METHODS.values() else {}  # what others keep is not known
-        # A psi may well have buffers that are not finite, such as masks: it is its features that count.
+        # A psi may well have buffers that are not finite, such as masks; its features and statistics are.
         networks = [buffers, state.pop("buffers_old", buffers)]
         parts: dict[str, Any] = {"weights": params, "values in its state": state}
+        parts["statistics"] = [b for own in networks for name, b in own.items() if name.endswith(STATISTICS)]
         with torch.no_grad(), seeded(self.seed, "probe", 0, self.device):
             prepared = self.prepare_testing(x)
             if prepared.isfinite().all():

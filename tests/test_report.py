@@ -179,7 +179,7 @@ def empty(tmp_path: Path) -> Content:
 
 
 def test_what_is_missing_is_said_to_be_missing(empty: Content) -> None:
-    assert empty.counts() == {"within": 0, "above": 0, "below": 0, "unjudged": 0, "missing": 216}
+    assert empty.counts() == {"within": 0, "above": 0, "below": 0, "unjudged": 0, "missing": 216, "diverged": 0}
     for table in empty.tables:
         assert markdown(table, empty).count("| missing (") == len(table.entries)
         assert latex(table, empty).count(r"\textit{missing}") == len(table.entries)

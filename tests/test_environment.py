@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import io
 import json
@@ -300,10 +301,16 @@ def test_a_lock_whose_file_was_removed_is_not_taken(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), OSError(12, "Cannot allocate memory"), RuntimeError("x: can't allocate memory: y")]
+    ("error", "message"),
+    [
+        (MemoryError(), "has too little memory for it"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "has too little memory for it"),
+        (RuntimeError("x: can't allocate memory: y"), "has too little memory for it"),
+        (OSError(errno.EMFILE, "Too many open files"), "this process may open too few files for it"),
+    ],
 )
-def test_too_little_memory_is_one_message(
-    error: Exception, small_mnist: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+def test_a_shortage_is_one_message(
+    error: Exception, message: str, small_mnist: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object, **options: object) -> None:
         raise error
@@ -311,4 +318,5 @@ def test_too_little_memory_is_one_message(
     monkeypatch.setattr("cclfp.experiment.do_all", fail)
     answer = cli("run", "finetune", "split-mnist", "--seeds", "1")
     assert answer.code == 1
-    assert answer.err.endswith("error: this machine, or this process by its limits, has too little memory for it\n")
+    assert message in answer.err
+    assert answer.err.splitlines()[-1].startswith("error: this ")

@@ -6,8 +6,6 @@ import difflib
 import errno
 from collections.abc import Iterable
 
-OUT_OF_MEMORY = "this machine, or this process by its limits, has too little memory for it"
-
 
 class InputError(ValueError):
     """What was given, what was expected, and what to do about it."""
@@ -37,15 +35,19 @@ class Stopped(BaseException):
         self.number = number
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory ran out: torch says so in the text of a RuntimeError.
+def shortage(error: Exception) -> str | None:
+    """What an error says that there is too little of, memory or open files; None where it says something else.
 
-    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
-    True
+    >>> shortage(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+    'this machine, or this process by its limits, has too little memory for it'
     """
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate memory" in str(error))
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE):
+        return "this process may open too few files for it: ulimit -n says how many"
+    is_torchs = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or is_torchs:
+        return "this machine, or this process by its limits, has too little memory for it"
+    return None
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:

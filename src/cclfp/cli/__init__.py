@@ -7,7 +7,7 @@ import sys
 
 from cclfp.cli.signals import answer_signals, ignore_signals, leave_signals
 from cclfp.cli.streams import OutputError, open_streams
-from cclfp.errors import OUT_OF_MEMORY, InputError, RunError, Stopped, is_out_of_memory
+from cclfp.errors import InputError, RunError, Stopped, shortage
 
 RESUMABLE = ("run", "study", "tune")
 BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -51,8 +51,8 @@ def _call(invoked: dict[str, str | None]) -> int | str | None:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
     except (MemoryError, OSError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+        if (text := shortage(error)) is None:
             raise
-        print(f"error: {OUT_OF_MEMORY}", file=sys.stderr)
+        print(f"error: {text}", file=sys.stderr)
         return 1
     return 0

@@ -13,7 +13,7 @@ import sys
 import traceback
 from typing import Any
 
-from cclfp.errors import OUT_OF_MEMORY, InputError, is_out_of_memory
+from cclfp.errors import InputError, shortage
 from cclfp.orphans import end_now, end_with_parent
 
 
@@ -37,8 +37,7 @@ def main() -> None:
         cohort = [Job.from_dict(values) for values in json.loads(line)]
         for number, error in do_cohort(cohort, report).items():
             known = isinstance(error, InputError)
-            text = str(error) if known else "".join(traceback.format_exception(error))
-            text = OUT_OF_MEMORY if is_out_of_memory(error) else text
+            text = str(error) if known else shortage(error) or "".join(traceback.format_exception(error))
             report(number, {"event": "failed", "error": text, "input": known})
         report(0, {"event": "idle"})
     end_now()

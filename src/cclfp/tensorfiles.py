@@ -76,15 +76,17 @@ def _check_archive(file: BinaryIO) -> int:
     """The size of an archive as torch.save writes it; BadZipFile where a checksum, or its structure, is wrong.
 
     torch.load looks at no checksum, so all are looked at here. They cover every tensor and value: a changed name, place
-    or length in the archive's directory gives an entry that is missing, or does not match its checksum.
+    or length in the archive's directory gives an entry that is missing, or does not match its checksum. The attributes
+    matter too: of an entry that is marked as a folder torch.load reads nothing, and gives whatever is in memory.
     """
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         if (wrong := archive.testzip()) is not None:
             raise zipfile.BadZipFile(f"{wrong} does not match its checksum")
         names = {entry.filename for entry in entries}
-        stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-        if not stored or len(names) < len(entries) or min(entry.header_offset for entry in entries) != 0:
+        kinds = {(entry.compress_type, entry.external_attr, entry.internal_attr, entry.volume) for entry in entries}
+        starts = min(entry.header_offset for entry in entries)
+        if len(names) < len(entries) or kinds != {(zipfile.ZIP_STORED, 0, 0, 0)} or starts != 0:
             raise zipfile.BadZipFile("its structure is not one that is written here")
         return file.seek(0, 2)
 

@@ -52,6 +52,7 @@ def main() -> int:
     adopt_orphans()
     campaign = Campaign(kinds, seed, folder, workers=arguments.workers, quick=arguments.quick)
     began = time.monotonic()
+    told = began
     outcomes = []
     try:
         campaign.prepare()
@@ -59,6 +60,9 @@ def main() -> int:
         left = 60 * arguments.minutes - (time.monotonic() - began)
         for outcome in campaign.run_cases(cases) if cases else campaign.run(left):
             outcomes.append(outcome)
+            if time.monotonic() > told + 60:
+                told = time.monotonic()
+                print(f"{len(outcomes):,} cases in {told - began:.0f} s", flush=True)
             if outcome.verdict not in FINE:
                 print(f"{outcome.verdict}: {outcome.kind} {outcome.number} {outcome.tries}\n    {outcome.detail}")
                 print(f"    again: python -m torture --seed {seed} --case {outcome.kind}:{outcome.number}", flush=True)

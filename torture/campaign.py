@@ -247,7 +247,7 @@ def _try(campaign: Campaign, kind: Kind, number: int) -> Outcome:
         if verdict in FINE:
             verdict, detail = Verdict.LEFT_BEHIND, f"{len(orphans)} processes"
     shutil.rmtree(folder, ignore_errors=True)
-    return Outcome(kind.id, number, verdict, dict(case.tries) or {"case": 1}, detail)
+    return Outcome(kind.id, number, verdict, dict(case.tries) or {"ended before": 1}, detail)
 
 
 # -- processes ----------------------------------------------------------------------------------------------------

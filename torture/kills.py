@@ -160,7 +160,7 @@ def _kill_once(work: Work, case: Case, place: Path, expected: dict[str, Any]) ->
             case.tries["at a file operation"] += 1
         return command
     target = random.choice(["parent", "worker", "group"]) if work.cores > 1 else "parent"
-    moment = random.uniform(0, expected["seconds"])
+    moment = random.uniform(0, 0.8 * expected["seconds"])  # the end is a matter of file operations
     command = Command(work.arguments, place, cores=work.cores, before=work.before)
     time.sleep(moment)
     below = descendants(command.pid)

@@ -16,7 +16,7 @@ import torch
 from torture.material import write_little_dataset
 
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), "cclfp-tests-compiler")))
-# One thread, as the engine uses; the suite's tensors are small. Processes that tests start would otherwise take all cores
+# One thread, as the engine uses; the tensors here are small. Processes that tests start would otherwise take all cores
 # each, and wait for one another when tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)

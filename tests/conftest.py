@@ -7,13 +7,15 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torture.material import write_little_dataset
+
+from cclfp.cli.signals import ANSWERED
 
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), "cclfp-tests-compiler")))
 # One thread, as the engine uses; the tensors here are small. Processes that tests start would otherwise take all cores
@@ -26,6 +28,15 @@ torch.set_num_threads(1)
 def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if "mnist" not in request.keywords:
         monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """Every test finds Python's own signal handlers: a command leaves others behind, as a process does that ends."""
+    handlers = {number: signal.getsignal(number) for number in ANSWERED}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -63,14 +74,10 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
     def call(*arguments: str | Path) -> Answer:
         from cclfp.cli import main
-        from cclfp.cli.signals import ANSWERED
 
         monkeypatch.setattr(sys, "argv", ["cclfp", *map(str, arguments)])
-        handlers = {number: signal.getsignal(number) for number in ANSWERED}
         with pytest.raises(SystemExit) as stop:
             main()
-        for number, handler in handlers.items():  # a command leaves them as a process does that ends
-            signal.signal(number, handler)
         out, err = capsys.readouterr()
         return Answer(int(stop.value.code or 0), out, err)
 

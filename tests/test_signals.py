@@ -182,7 +182,8 @@ def test_a_decoder_whose_parent_is_gone(started: list[subprocess.Popen[bytes]]) 
     image = io.BytesIO()
     Image.new("RGB", (4000, 4000)).save(image, "png")
     content = image.getvalue()
-    stdin, stdout, process = start(started, decoder.__file__, json.dumps([path for path in sys.path if path]), "1")
+    limits = [[path for path in sys.path if path], ["PNG"], 20_000_000, 1]
+    stdin, stdout, process = start(started, decoder.__file__, json.dumps(limits))
     stdin.write(decoder.COUNT.pack(1000))
     for _ in range(1000):
         stdin.write(decoder.LENGTH.pack(len(content)) + content)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -182,16 +181,17 @@ class Method:
                 raise InputError(
                     f"hyperparameter {name} of {cls.name} must be declared with cclfp.methods.setting(...)"
                 )
-            is_number = (
-                _is_real(value) and abs(value) <= sys.float_info.max
-            )  # not so NaN, nor a whole number of 400 digits
-            if not is_number or not m["low"] <= value <= m["high"] or (m["low_open"] and value == m["low"]):
+            if not _is_finite(value) or not m["low"] <= value <= m["high"] or (m["low_open"] and value == m["low"]):
                 raise InputError(f"{name}={value!r}: expected a number in {interval(fields[name])} ({m['doc']})")
         return cls.Hyper(**{name: float(value) for name, value in {**cls.defaults(scenario), **given}.items()})
 
 
-def _is_real(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)  # numpy's numbers included
+def _is_finite(value: object) -> bool:
+    """Whether it is a finite number, of numpy too, that a float can hold."""
+    try:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number of 400 digits
+        return False
 
 
 def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors) -> tuple[Tensors, Tensors]:

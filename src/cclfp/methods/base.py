@@ -188,8 +188,10 @@ class Method:
 
 def _is_finite(value: object) -> bool:
     """Whether it is a finite number, of numpy too, that a float can hold."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return False
     try:
-        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+        return math.isfinite(value)
     except OverflowError:  # a whole number of 400 digits
         return False
 

@@ -215,9 +215,9 @@ def test_twenty_tasks(num_tasks: int | None) -> None:
 def test_a_training_that_diverges_does_not_crash() -> None:
     psi = nn.Sequential(nn.Linear(8, 6), nn.ReLU())
     learner = cclfp.make(GEM, psi=psi, num_classes=4, scenario="domain", memory=60, lr=1e9)
+    observe_task(learner, 0, 20)
     with pytest.raises(DivergenceError):  # and not an error of the solver
-        for task in range(12):
-            observe_task(learner, task, 20)
+        observe_task(learner, 1, 20)
     assert all(torch.isfinite(p).all() for p in psi.parameters())
 
 

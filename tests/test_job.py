@@ -135,6 +135,36 @@ def test_a_learner_that_cannot_be_saved_does_not_lose_the_run(make_job: Callable
     assert len(Store(job.store).records()) == 1
 
 
+def test_learners_of_a_cohort_that_cannot_be_saved(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    """All runs are stored, and none is trained again."""
+    (tmp_path / "file").touch()
+    jobs = [make_job("er", seed=seed, engine="compiled", save=tmp_path / "file" / f"{seed}.ckpt") for seed in (0, 1)]
+    events: list[tuple[int, dict[str, Any]]] = []
+    failures = job_module.do_cohort(jobs, lambda number, event: events.append((number, event)))
+    assert [str(tmp_path / "file" / f"{seed}.ckpt") in str(failures[seed]) for seed in (0, 1)] == [True, True]
+    assert [number for number, event in events if event["event"] == "done"] == [0, 1]
+    assert not [event for _, event in events if "one by one" in event.get("text", "")]
+    assert len(Store(jobs[0].store).records()) == 2
+
+
+def test_a_checkpoint_that_may_not_be_read_is_left_alone(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    job = make_job("er")
+    with pytest.raises(Stop):
+        do(job, stop_after(60))
+    checkpoint = job_module.checkpoint_path(job, Store(job.store))
+
+    def refuse(file: Any) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("cclfp.tensorfiles._check_archive", refuse)  # as for who is not root
+    with pytest.raises(InputError, match="cannot be read"):
+        do(job, quiet)
+    assert checkpoint.exists()
+
+
 def test_what_a_killed_process_left_half_written_is_removed(make_job: Callable[..., Job]) -> None:
     job = make_job("finetune")
     half = Store(job.store).checkpoints / f".{job.key}.ckpt.abc.tmp"

@@ -32,8 +32,8 @@ def test_the_list(store: Store, cli: Cli) -> None:
         assert (answer.code, answer.err) == (0, "")
         (line,) = [line for line in answer.out.splitlines() if "joint" in line]
         cells = [cell.strip() for cell in line.strip("│ ").split("│")]
-        assert cells[7] == "51.85 diverged"
-        assert cells[-1] == record(0, "joint")["key"][:8]
+        assert cells[8] == "51.85 diverged"
+        assert cells[0] == record(0, "joint")["key"][:8]
         assert answer.out.count("51.85") == 4
         assert len(cli(*words, "--store", store.path, "--json").json["runs"]) == 4
         assert "no runs in" in cli(*words, "--store", store.path, "--method", "gem").out
@@ -81,7 +81,7 @@ def test_a_run_does_not_use_a_bad_record_nor_train_over_it(small_mnist: Path, cl
     answer = cli(*quick)
     key = good[0]["key"]
     assert (answer.code, answer.out) == (2, "")
-    assert f"bad record (key '{key}'): it was changed since it was written" in answer.err
+    assert f"bad record (key '{key}'): it does not match its checksum" in answer.err
     delete = f"cclfp runs delete {key} --store {tmp_path / 'runs.sqlite'}"
     assert f"{delete} removes it" in answer.err
     assert cli("study", "accuracy", "--dry-run", "--store", tmp_path / "runs.sqlite").code in (0, 2)
@@ -94,7 +94,10 @@ def test_a_run_does_not_use_a_bad_record_nor_train_over_it(small_mnist: Path, cl
 def test_check(store: Store, cli: Cli, tmp_path: Path) -> None:
     answer = cli("runs", "check", "--store", store.path)
     assert (answer.code, answer.out, answer.err) == (0, f"{store.path}: 4 good records, 0 bad\n", "")
-    assert cli("runs", "check", "--store", tmp_path / "none.sqlite").code == 0
+    answer = cli("runs", "check", "--store", tmp_path / "none.sqlite")
+    assert (answer.code, answer.out) == (2, "")
+    assert "there is no store of runs" in answer.err
+    assert "0 good records" in cli("runs", "check").out  # where no run was made yet
     assert not (tmp_path / "none.sqlite").exists()
     spoil(store, 1)
     spoil(store, 2, "environment = x'ff', checksum = NULL, scenario = 'a' || char(27) || '[2J'")
@@ -102,7 +105,7 @@ def test_check(store: Store, cli: Cli, tmp_path: Path) -> None:
     assert answer.code == 1
     first, second, total = answer.out.splitlines()
     run = f"bad: {record(1)['key']}  er on split-mnist (class), seed 1"
-    assert first == f"{run}: it was changed since it was written: its checksum is another"
+    assert first == f"{run}: it does not match its checksum"
     assert second == f"bad: {record(2)['key']}  er on split-mnist (a\\x1b[2J), seed 2: its environment is not JSON"
     assert total == f"{store.path}: 2 good records, 2 bad"
     assert answer.err == f"cclfp runs delete --bad --store {store.path} deletes what is bad\n"
@@ -117,9 +120,8 @@ def test_delete_by_key_and_by_filter(store: Store, cli: Cli) -> None:
     where = ("--store", store.path, "--yes")
     answer = cli("runs", "delete", record(1)["key"][:10], *where)
     assert answer.code == 0, answer.err
-    assert answer.out == (
-        f"{record(1)['key'][:8]}  er on split-mnist (class), seed 1\n1 run deleted from {store.path}\n"
-    )
+    run = "er on split-mnist (class), seed 1, memory 200, lr=0.1: 51.85 %"
+    assert answer.out == f"{record(1)['key'][:8]}  {run}\n1 run deleted from {store.path}\n"
     document = cli("runs", "delete", "--method", "er", "--seed", "0", *where, "--json").json
     assert [row["key"] for row in document["deleted"]] == [record(0)["key"]]
     assert cli("runs", "delete", "--scenario", "class", "--benchmark", "split-mnist", *where).code == 0
@@ -130,7 +132,7 @@ def test_delete_by_key_and_by_filter(store: Store, cli: Cli) -> None:
     ("arguments", "message"),
     [
         (["--yes"], r"which runs\? Give the beginning of their keys"),
-        (["--method", "er"], "there is nobody to ask whether to delete: add --yes"),
+        (["--method", "er"], "no terminal to ask on: add --yes"),
         (["--method", "gem", "--yes"], "nothing to delete"),
         (["--bad", "--yes"], "nothing to delete"),
         (["zzz", "--yes"], "0 keys in .* begin with 'zzz': expected one"),
@@ -150,7 +152,7 @@ def test_delete_asks(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("typer.confirm", lambda text: not asked.append(text) and answered)  # type: ignore[func-returns-value]
+    monkeypatch.setattr("typer.confirm", lambda text, err: not asked.append(text) and answered)  # type: ignore[func-returns-value]
     answer = cli("runs", "delete", "--method", "joint", "--store", store.path)
     assert answer.code == code
     assert asked == [f"Delete 1 run in {store.path}?"]

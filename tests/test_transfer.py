@@ -298,8 +298,11 @@ CHANGES: dict[str, tuple[Callable[[Record], object], str]] = {
     "half a letter": (lambda r: r["environment"].update(platform="\ud800"), "surrogates not allowed"),
     "missing": (lambda r: r.pop("seed"), "not a run record: it has no seed"),
     "more": (lambda r: r.update(colour=1), "not a run record: it has 'colour'"),
-    "configuration": (lambda r: r["configuration"].update(colour=1), "its configuration has colour too much"),
-    "bare": (lambda r: r.update(configuration={}), "its configuration has benchmark, "),
+    "configuration": (
+        lambda r: r["configuration"].update(colour=1),
+        'its configuration has "colour", which is not a setting',
+    ),
+    "bare": (lambda r: r.update(configuration={}), "its configuration lacks benchmark, "),
 }
 
 

@@ -171,10 +171,9 @@ def check_configuration(values: Mapping[str, Any]) -> Configuration:
     values = {**USUAL, **values}  # a record may be older than a setting
     names = {field.name for field in dataclasses.fields(Configuration)}
     if values.keys() != names:
-        raise InputError(
-            f"its configuration has {', '.join(sorted(values.keys() ^ names))} too much or too little: it was written "
-            "by another cclfp"
-        )
+        lacks = "".join(f" lacks {name}," for name in sorted(names - values.keys()))
+        has = "".join(f" has {shown(name)}, which is not a setting," for name in sorted(values.keys() - names, key=str))
+        raise InputError(f"its configuration{lacks}{has} so it was written by another cclfp")
     method, scenario = values["method"], values["scenario"]
     kind = _check_method(method, values["method_file"])
     chosen = _check_benchmark(values["benchmark"])
@@ -210,7 +209,7 @@ def wrong_value(name: str, value: Any, expected: str) -> InputError:
 
 def shown(value: Any, length: int = 60) -> str:
     """A value as JSON has it, cut where it is long."""
-    text = json.dumps(value, ensure_ascii=False, default=repr)
+    text = json.dumps(value, default=repr)
     return text if len(text) < length else text[:length] + "..."
 
 
@@ -222,7 +221,7 @@ def is_whole(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether it is a finite number that a float can hold."""
     is_one = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_one and abs(value) <= sys.float_info.max  # not so NaN
+    return is_one and abs(value) <= sys.float_info.max  # False for NaN
 
 
 def _check_method(method: Any, file: Any) -> type[Method] | None:
@@ -317,9 +316,9 @@ def _check_reference(name: str, reference: Any) -> None:
     """As :func:`refer` makes it."""
     fine = isinstance(reference, dict) and reference.keys() == {"file", "object", "sha256"}
     fine = fine and all(isinstance(text, str) for text in reference.values()) and reference["object"].isidentifier()
-    fine = fine and reference["file"].endswith(".py") and not re.search(r"[\x00-\x1f\x7f-\x9f]", reference["file"])
+    fine = fine and reference["file"].endswith(".py") and not re.search(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", reference["file"])
     if not fine or not re.fullmatch("[0-9a-f]{64}", reference["sha256"]):
-        raise wrong_value(name, reference, "the path of a .py file, an object in it and the file's sha256")
+        raise wrong_value(name, reference, "the path of a .py file, in UTF-8, an object in it and the file's sha256")
 
 
 def _as_whole(value: float) -> float:

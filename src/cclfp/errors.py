@@ -39,14 +39,14 @@ def shortage(error: Exception) -> str | None:
     """What an error says that there is too little of, memory or open files; None where it says something else.
 
     >>> shortage(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
-    'this machine, or this process by its limits, has too little memory for it'
+    'there is not enough memory, on this machine or within the limits of this process'
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
-        return "this process may open too few files for it: ulimit -n says how many"
-    is_torchs = isinstance(error, RuntimeError) and "allocate memory" in str(error)
+        return "too many open files: raise the limit of this process, ulimit -n"
+    is_torchs = isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
     if isinstance(error, MemoryError) or number == errno.ENOMEM or is_torchs:
-        return "this machine, or this process by its limits, has too little memory for it"
+        return "there is not enough memory, on this machine or within the limits of this process"
     return None
 
 

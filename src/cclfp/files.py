@@ -37,8 +37,9 @@ def _check_home(chosen: str) -> Path:
         raise InputError(f"{given}: expected the path of a folder; unset CCLFP_HOME to use the default")
     try:
         path = Path(chosen).expanduser().absolute()
-    except RuntimeError as error:  # ~name of a user that does not exist
-        raise InputError(f"{given}: {error}") from error
+    except RuntimeError as error:
+        user = chosen.partition("/")[0].removeprefix("~")
+        raise InputError(f"{given}: there is no user {user} here; expected the path of a folder") from error
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not there.is_dir():
         raise InputError(f"{given}: expected a folder, but {there} is not one")

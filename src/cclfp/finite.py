@@ -23,7 +23,8 @@ def not_finite(tensors: Sequence[Tensor]) -> list[int]:
     places = [i for i, t in enumerate(tensors) if t.is_floating_point() and t.numel()]
     if not places:
         return []
+    device = next(t.device for t in tensors if not t.is_cpu)  # a user's method may keep a tensor on the CPU
     with torch.no_grad():
         norms = torch._foreach_norm([tensors[i] for i in places], math.inf)
-        finite = torch.stack(norms).isfinite().tolist()
+        finite = torch.stack([norm.to(device) for norm in norms]).isfinite().tolist()
     return [i for i, fine in zip(places, finite, strict=True) if not fine]

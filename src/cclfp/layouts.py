@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cclfp.errors import DamagedError
 
+KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", dict: "a dictionary"}
 ANY = "*"  # as the only name of a dictionary: one name or more, whatever they are
 
 
@@ -68,18 +69,20 @@ def _check_tensor(name: str, value: Any, like: Like | Tensor, lengths: dict[str,
 def check_value(name: str, value: Any, kind: type[Any], low: float | None = None, high: float | None = None) -> None:
     """Refuse (DamagedError) a value of another type, bool for int included, or out of range."""
     if type(value) is not kind:
-        raise DamagedError(f"{name} is {describe_value(value)}, expected {kind.__name__}")
+        raise DamagedError(f"{name} is {describe_value(value)}, expected {KINDS.get(kind, kind.__name__)}")
     if (low is not None and not value >= low) or (high is not None and not value <= high):  # NaN is refused
         raise DamagedError(f"{name} is {value!r}, expected {low} to {high}")
 
 
 def describe_value(value: Any) -> str:
-    """A tensor's dtype and shape, the type of anything else.
+    """A tensor's dtype and shape; a short text or a number as it is; the type of anything else.
 
-    >>> describe_value(torch.zeros(2, 3)), describe_value("a")
-    ('torch.float32 (2, 3)', 'a str')
+    >>> describe_value(torch.zeros(2, 3)), describe_value("a"), describe_value([1, 2])
+    ('torch.float32 (2, 3)', "'a'", 'of type list')
     """
+    if isinstance(value, str | int | float | None) and len(text := repr(value)) < 60:
+        return text
     if not isinstance(value, Tensor):
-        return f"a {type(value).__name__}"
+        return f"of type {type(value).__name__}"
     is_plain = value.layout == torch.strided and not value.is_quantized and value.device.type != "meta"
     return f"{value.dtype} {tuple(value.shape)}" if is_plain else "a tensor of another kind"

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from cclfp.errors import DamagedError, InputError
+from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.layouts import check_value
 from cclfp.learner import FORMAT, Learner
 from cclfp.methods import METHODS, Method, get_method
@@ -104,9 +104,9 @@ def _reading(path: Path) -> Iterator[None]:
         raise DamagedError(f"{path} is damaged: {error}") from error
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except torch.OutOfMemoryError:
-        raise
     except DAMAGED as error:
+        if (reason := shortage(error)) is not None:
+            raise InputError(f"{path} cannot be loaded: {reason}") from error
         raise DamagedError(f"{path} is damaged: {error!r}") from error
 
 

@@ -26,7 +26,7 @@ MEASURES: dict[str, Callable[[Matrix], float | None]] = {
     "forward_transfer": metrics.forward_transfer,
 }
 FIELDS = (*TEXT, "buffer", "seed", "configuration", *MEASURES, "accuracy_matrix", *TIMES, "environment")
-# After how many tasks weights or outputs were first found not finite; healthy records do not have it.
+# After how many tasks the weights were first found not finite; healthy records do not have it.
 OPTIONAL = ("diverged",)
 
 # What a report's commands say of an environment.
@@ -50,6 +50,8 @@ def check_record(record: Any) -> Record:
     """A record as a finished run makes it; InputError says what is wrong with another."""
     try:
         return _check(record)
+    except RecursionError as error:
+        raise InputError("not a run record: it is nested too deeply") from error
     except InputError as error:
         text = str(error)
         raise InputError(text if len(text) <= LONGEST else text[:LONGEST] + "...") from error
@@ -61,7 +63,7 @@ def _check(record: Any) -> Record:
     if missing := [name for name in FIELDS if name not in record]:
         raise InputError(f"not a run record: it has no {', '.join(missing)}")
     if strange := [name for name in record if name not in (*FIELDS, *OPTIONAL)]:
-        raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which records have not")
+        raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which is not a field of a record")
     for name in TEXT:
         _expect(record, name, isinstance(record[name], str), "a text")
     for name in ("configuration", "environment"):

@@ -47,7 +47,7 @@ CREATE TABLE runs (
     checksum TEXT                    -- of the other columns; null: written by a cclfp that knew of none
 )
 """
-ADDED = {2: ("diverged INTEGER", "checksum TEXT")}  # by a version
+ADDED = {2: ("diverged INTEGER", "checksum TEXT")}  # version -> the columns it added
 JSON_COLUMNS = ("configuration", "accuracy_matrix", "environment")
 REAL_COLUMNS = (
     "average_accuracy",
@@ -385,7 +385,7 @@ def _to_row(row: sqlite3.Row) -> Row:
 def _to_record(values: Mapping[str, Any]) -> Record:
     checksum = values.get("checksum")
     if checksum is not None and checksum != _checksum(values):
-        raise InputError("it was changed since it was written: its checksum is another")
+        raise InputError("it does not match its checksum")
     record: Record = {}
     for name, value in values.items():
         if name == "checksum" or (name == "diverged" and value is None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -9,7 +10,7 @@ from typing import Any, BinaryIO
 import torch
 from torch.utils.serialization import config
 
-from cclfp.errors import DamagedError, InputError
+from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.files import write_atomic
 
 
@@ -58,13 +59,15 @@ def read_tensors(path: Path, kind: str) -> dict[str, Any]:
             file.seek(0)
             state = torch.load(file, map_location="cpu", weights_only=True)
         _check_size(state, size)
-    except PermissionError as error:
-        raise InputError(f"{path} may not be read: {error}") from error
-    except MemoryError:
-        raise
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # an offset in it points before its beginning
+            raise DamagedError(f"{what}: it is damaged") from error
+        raise InputError(f"{path} cannot be read: {error}") from error  # nothing is known of what it holds
     except (zipfile.BadZipFile, EOFError) as error:
-        raise DamagedError(f"{what}: it is damaged ({error})") from error
+        raise DamagedError(f"{what}: it is damaged, or is another kind of file ({error})") from error
     except Exception as error:  # whatever zipfile and torch's unpickler raise on a file that someone made
+        if shortage(error):
+            raise
         raise DamagedError(f"{what}: it is damaged, or holds more than tensors and plain values") from error
     if not isinstance(state, dict) or state.get("format") != kind:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__

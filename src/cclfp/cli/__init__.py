@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 
-from cclfp.cli.signals import answer_signals, ignore_signals, leave_signals
+from cclfp.cli.signals import answer_signals, leave_signals
 from cclfp.cli.streams import OutputError, open_streams
 from cclfp.errors import InputError, RunError, Stopped, shortage
 
@@ -30,7 +30,6 @@ def main() -> None:
         code = 128 + stop.number
         rest = ": what is finished is stored, and the same command goes on from the last checkpoint"
         print("stopped" + (rest if invoked["command"] in RESUMABLE else ""), file=sys.stderr)
-        ignore_signals()
     except OutputError as error:
         leave_signals()
         code = BROKEN_PIPE if error.number == errno.EPIPE else 1

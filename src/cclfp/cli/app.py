@@ -43,4 +43,4 @@ def _options(
         bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    context.obj["command"] = context.invoked_subcommand
+    context.ensure_object(dict)["command"] = context.invoked_subcommand

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -79,7 +79,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     table = Table(box=box.ROUNDED, header_style="bold")
     for column in columns:
         name = column.removeprefix(">")
-        table.add_column(printable(name), justify="right" if column.startswith(">") else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if column.startswith(">") else "left"
+        table.add_column(printable(name), justify=justify, overflow="fold", no_wrap=name == "key")  # which is copied
     for row in rows:
         table.add_row(*(escape(printable(cell)) for cell in row))  # a class may be called [red]
     console.print(table)

@@ -15,7 +15,7 @@ from cclfp.errors import InputError, unknown
 if TYPE_CHECKING:
     from cclfp.store import Record, Row, Store
 
-app = typer.Typer(help="List the finished runs in a store, check them, delete some.")
+app = typer.Typer()
 
 SHOWN_KEY = 8  # characters that tell a run from others
 MethodOption = Annotated[str | None, typer.Option(help="Only this method.", show_default=False)]
@@ -34,10 +34,7 @@ def runs(
     benchmark: BenchmarkOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the finished runs in a store, the oldest first.
-
-    cclfp runs check looks for bad records, cclfp runs delete deletes records.
-    """
+    """List the finished runs in a store, the oldest first; check them, delete some."""
     if context.invoked_subcommand is None:
         list_(store, method, benchmark, json)
     elif store or method or benchmark or json:
@@ -70,6 +67,8 @@ def check(store: StoreOption = None, json: JsonOption = False) -> None:
     from cclfp.store import Store, default_store, exists
 
     path = store or default_store()
+    if store is not None and not exists(store):
+        raise InputError(f"{store}: there is no store of runs")
     rows: list[Row] = []
     damage: list[str] = []
     if exists(path):
@@ -99,7 +98,9 @@ def check(store: StoreOption = None, json: JsonOption = False) -> None:
 def delete(
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY]...", help="Only runs whose keys begin so.", show_default=False),
+        typer.Argument(
+            metavar="KEY", help="The beginning of a run's key: exactly one must begin so.", show_default=False
+        ),
     ] = None,
     store: StoreOption = None,
     method: MethodOption = None,
@@ -112,8 +113,9 @@ def delete(
 ) -> None:
     """Delete runs from a store: those that all the options choose. Shows them and asks first.
 
-    Without a terminal to ask on, or with --json, it needs --yes. Bad records are deleted like good ones; where a
-    record cannot be read, --bad chooses it.
+    Without a terminal to ask on, or with --json, it needs --yes. Bad records are deleted like good ones.
+
+    A record that cannot be read is chosen by --bad.
 
     [bold]Examples[/bold]
 
@@ -123,9 +125,6 @@ def delete(
 
     cclfp runs delete --bad --yes
     """
-    from cclfp.store import Store, default_store, exists
-
-    path = store or default_store()
     filters = {"method": method, "benchmark": benchmark, "scenario": scenario, "seed": seed}
     filters = {name: value for name, value in filters.items() if value is not None}
     if not (keys or filters or bad):
@@ -133,7 +132,10 @@ def delete(
             "which runs? Give the beginning of their keys, --method, --benchmark, --scenario, --seed or --bad"
         )
     if not yes and (json or not sys.stdin.isatty()):
-        raise InputError("there is nobody to ask whether to delete: add --yes")
+        raise InputError("deleting asks first, and there is no terminal to ask on: add --yes")
+    from cclfp.store import Store, default_store, exists  # takes seconds, so after the checks
+
+    path = store or default_store()
     if not exists(path):
         raise InputError(f"no runs in {path}: nothing to delete")
     opened = Store(path, damaged=True)
@@ -142,7 +144,7 @@ def delete(
         for row in chosen:
             typer.echo(_name(row) + (f" (bad: {row.reason})" if row.record is None else ""))
         what = _count(len(chosen), "run") + (" and repair the index" if opened.damage else "")
-        if not yes and not typer.confirm(f"Delete {what} in {path}?"):
+        if not yes and not typer.confirm(f"Delete {what} in {path}?", err=True):
             typer.echo("nothing was deleted")
             raise typer.Exit(1)
     opened.delete(chosen)
@@ -174,8 +176,8 @@ def _print_records(records: Sequence[Record], title: str) -> None:
     from cclfp.backbones import show_backbone
     from cclfp.configuration import PROTOCOL, USUAL
 
-    columns = ["finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
-    columns += [">accuracy", ">forgetting", ">seconds", "key"]
+    columns = ["key", "finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
+    columns += [">accuracy", ">forgetting", ">seconds"]
     rows = []
     for record in records:
         configuration = {**USUAL, **record["configuration"]}  # a record may be older than a setting
@@ -187,6 +189,7 @@ def _print_records(records: Sequence[Record], title: str) -> None:
         other += "" if configuration["backbone"] is None else f" {show_backbone(configuration['backbone'])}"
         rows.append(
             [
+                record["key"][:SHOWN_KEY],
                 record["finished_at"].removesuffix("+00:00").replace("T", " "),
                 record["method"],
                 record["benchmark"],
@@ -197,7 +200,6 @@ def _print_records(records: Sequence[Record], title: str) -> None:
                 number(record["average_accuracy"]) + (" diverged" if "diverged" in record else ""),
                 number(record["forgetting"]),
                 number(record["seconds"], 1),
-                record["key"][:SHOWN_KEY],
             ]
         )
     print_table(columns, rows, title)
@@ -239,7 +241,11 @@ def _name(row: Row) -> str:
     """A row in one line; of a bad one what could move the cursor is escaped."""
     about = {name: "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(v)) for name, v in _about(row).items()}
     run = f"{about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
-    return f"{about['key'][: None if row.record is None else SHOWN_KEY]}  {run}"
+    if row.record is None:
+        return f"{about['key']}  {run}"
+    memory = "" if row.record["buffer"] is None else f"memory {row.record['buffer']}, "
+    settings = hyperparameters(row.record["configuration"]["hyperparameters"])
+    return f"{row.key[:SHOWN_KEY]}  {run}, {memory}{settings}: {number(row.record['average_accuracy'])} %"
 
 
 def _count(number: int, what: str) -> str:

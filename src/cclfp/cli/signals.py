@@ -38,11 +38,6 @@ def leave_signals() -> None:
     _set(signal.SIG_DFL)
 
 
-def ignore_signals() -> None:
-    """Drop signals from now on, so that the process ends with its own exit code."""
-    _set(signal.SIG_IGN)
-
-
 def _set(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
     if threading.current_thread() is threading.main_thread():  # Python allows it there alone
         for number in ANSWERED:

@@ -199,7 +199,7 @@ def _check_contents(source: Source, arrays: Arrays) -> None:
         else:
             expected = stored.get(array, "none")
         if expected is not None and sha256_of(values) != expected:
-            raise damaged(source.name, f"{array} has changed since it was stored: its checksum is another")
+            raise damaged(source.name, f"{array} does not match its checksum")
 
 
 def _write(source: Source, arrays: Arrays, more: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from cclfp.engine.environment import code, commit, device_name, pick_device
 from cclfp.engine.precision import autocast_of, computing_in, pick_precision
 from cclfp.engine.replica import Replica
 from cclfp.engine.stack import is_normalised
-from cclfp.errors import DamagedError, InputError
+from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.files import remove_stale
 from cclfp.layouts import check_value
 from cclfp.learner import make
@@ -100,7 +100,8 @@ def do(job: Job, report: Report) -> Record:
 def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
     """Train and store the runs that are not done already, as one cohort: they differ in seed and hyperparameters.
 
-    Runs that another process is training are waited for. Each that is done is reported with its record.
+    Runs that another process is training are waited for. Each that is done is reported with its record. Where learners
+    cannot be saved, NotSavedError is raised when all runs are stored.
     """
     store = Store(jobs[0].store)
     try:
@@ -109,6 +110,7 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
         raise InputError(f"checkpoints cannot be kept in {store.checkpoints}: {error}") from error
     said = [functools.partial(report, number) for number in range(len(jobs))]
     records: dict[int, Record] = {}
+    not_saved: dict[int, InputError] = {}
     streams: Streams = {}
     with contextlib.ExitStack() as locks:
         for number in sorted(range(len(jobs)), key=lambda n: jobs[n].key):  # in one order everywhere: no deadlock
@@ -126,17 +128,21 @@ def do_together(jobs: Sequence[Job], report: JobReport) -> list[Record]:
             replicas, engine = [started[number][0] for number in together], started[together[0]][1]
             with _threads(engine["threads"]):
                 used = _train(replicas, [jobs[n] for n in together], store, engine, [said[n] for n in together])
-            for number, replica in zip(together, replicas, strict=True):
+            trained = list(zip(together, replicas, strict=True))
+            for number, replica in trained:  # all are stored before a learner is saved, which can fail
                 environment = {**engine, "engine": used, "together": len(together)}  # its seconds are a share of theirs
                 record, again = _record(jobs[number], replica, environment), jobs[number].fresh or jobs[number].save
                 records[number] = store.add(record, replace=bool(again))
                 if records[number] is not record:
                     text = "a record of this run was added to the store while it was trained: that one stays"
                     said[number]({"event": "note", "text": text})
-                if (path := jobs[number].save) is not None:
-                    _save(replica, path)
+            for number, replica in trained:
+                if (failure := _save(replica, jobs[number].save)) is not None:
+                    not_saved[number] = failure
                 _remove_checkpoint(checkpoint_path(jobs[number], store), said[number])
                 said[number]({"event": "done", "record": records[number]})
+    if not_saved:
+        raise NotSavedError(not_saved)
     return [records[number] for number in range(len(jobs))]
 
 
@@ -155,6 +161,8 @@ def do_cohort(jobs: Sequence[Job], report: JobReport) -> dict[int, Exception]:
     try:
         do_together(jobs, heard)
         return {}
+    except NotSavedError as stored:  # nothing is to be trained again
+        return dict(stored.of_jobs)
     except (Exception, SystemExit) as raised:  # noqa: BLE001  the caller tells the user
         error = _failure(jobs[0], raised)
         if len(jobs) == 1:
@@ -256,15 +264,27 @@ def _remove_checkpoint(checkpoint: Path, report: Report | None = None) -> None:
     for path in [*checkpoint.parent.glob(f".{checkpoint.name}.*"), checkpoint]:
         path.unlink(missing_ok=True)
     if report is not None and (kept := checkpoint.with_suffix(DAMAGED_SUFFIX)).exists():
-        text = f"a damaged checkpoint of this run is kept for inspection as {kept}: delete it when it is not needed"
+        text = f"a damaged checkpoint of this run is kept as {kept}: delete it when you do not need it"
         report({"event": "note", "text": text})
 
 
-def _save(replica: Replica, path: Path) -> None:
+class NotSavedError(InputError):
+    """Runs that are stored, but whose learners cannot be saved: the error of each, by the job's number."""
+
+    def __init__(self, of_jobs: dict[int, InputError]) -> None:
+        super().__init__(str(next(iter(of_jobs.values()))))
+        self.of_jobs = of_jobs
+
+
+def _save(replica: Replica, path: Path | None) -> InputError | None:
+    """Save a learner where that was asked for; the error where it cannot be."""
     try:
-        replica.learner.save(path)
+        if path is not None:
+            replica.learner.save(path)
     except OSError as error:
-        raise InputError(f"the run is stored, but its learner cannot be saved as {path}: {error}") from error
+        reason = error.strerror or error
+        return InputError(f"the run is stored, but its learner cannot be saved as {path}: {reason}")
+    return None
 
 
 def _start(job: Job, checkpoint: Path, streams: Streams, report: Report) -> tuple[Replica, Engine]:
@@ -274,9 +294,11 @@ def _start(job: Job, checkpoint: Path, streams: Streams, report: Report) -> tupl
             return _resume(job, checkpoint, streams, report)
         except DamagedError as error:
             kept = checkpoint.replace(checkpoint.with_suffix(DAMAGED_SUFFIX))
-            text = f"starting afresh, the checkpoint is damaged and kept for inspection as {kept}: {error}"
+            text = f"starting afresh, the checkpoint is damaged and kept for inspection as {kept.name}: {error}"
             report({"event": "note", "text": text})
         except InputError as error:
+            if isinstance(error.__cause__, OSError):  # it may be good, and readable later
+                raise
             report({"event": "note", "text": f"starting afresh, the checkpoint cannot be used: {error}"})
             checkpoint.unlink()
     device = pick_device(job.device)
@@ -337,18 +359,20 @@ def _now(replica: Replica) -> float:
 
 
 def _resume(job: Job, checkpoint: Path, streams: Streams, report: Report) -> tuple[Replica, Engine]:
-    """The replica and engine of a checkpoint; InputError where they cannot be had now, DamagedError where never."""
+    """The replica and engine of a checkpoint: InputError where this job cannot use it, DamagedError where none can."""
     saved = read_tensors(checkpoint, FORMAT)
     try:
         engine = _saved_engine(job, saved)
+    except InputError:
+        raise
     except DAMAGED as error:
-        raise error if isinstance(error, InputError) else DamagedError(f"it is not whole: {error!r}") from error
+        raise DamagedError(f"it is not whole: {error!r}") from error
     replica = _replica(job, engine, streams)
     try:
         replica.load_state_dict(saved["replica"])
-    except torch.OutOfMemoryError:
-        raise
     except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
+        if shortage(error):
+            raise
         raise DamagedError(str(error) if isinstance(error, InputError) else f"it is not whole: {error!r}") from error
     text = f"going on from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
     report({"event": "note", "text": text})

@@ -17,9 +17,9 @@ ROUNDING = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Average accuracy over ``n`` seeds beside the published one; None where there are too few for a number.
+    """Average accuracy of ``n`` runs beside the published one; None where there are too few for a number.
 
-    The mean and all that follows from it are of the seeds that did not diverge, unless these are included.
+    The mean and all that follows from it are of the runs that did not diverge, unless these are included.
     ``verdict`` is "within" two published standard deviations of the published mean (two of our own where the paper
     gives none, as in the ablation), "above" or "below"; None where that cannot be said.
     """

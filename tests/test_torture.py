@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torture import disks
 from torture.campaign import FINE, Kind, Outcome, Verdict
 from torture.kinds import KINDS
 from torture.report import defects, facts, render
@@ -54,3 +58,17 @@ def test_the_tests_that_hold_the_defects_exist() -> None:
             file, _, name = test.partition("::")
             name = name.partition("[")[0]
             assert re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE), test
+
+
+def test_where_mounting_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace that allows nothing, and a machine without the program: neither ends a case with a traceback."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(disks, "libc", lambda: SimpleNamespace(unshare=lambda flags: 0))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not disks.own_mounts()
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert not disks.own_mounts()

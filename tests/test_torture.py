@@ -16,7 +16,7 @@ import pytest
 from torture import disks
 from torture.campaign import FINE, Kind, Outcome, Verdict
 from torture.kinds import KINDS
-from torture.report import defects, facts, render
+from torture.report import LEAST_FILES, LEAST_KILLS, NAMES, defects, facts, render, shortfall, summary
 
 ROOT = Path(__file__).parents[1]
 GROUPS = list(dict.fromkeys(kind.group for kind in KINDS))
@@ -47,8 +47,24 @@ def test_failures_are_seen(campaign: dict[str, Any]) -> None:
     kind = Kind("files", "stores", lambda case: Verdict.SURVIVED)
     bad = Outcome(kind.id, 0, Verdict.WRONG, {"flipped bits": 1}, "another number")
     text = render(facts(1, 60.0, [kind], [bad]))
-    assert "1 cases with 0 kills and 1 hostile files: 1 WRONG RESULT" in text
-    assert Verdict.WRONG not in FINE
+    counts = "1 wrong result, 0 tracebacks, 0 executed, 0 lost, 0 left behind, 0 hangs"
+    assert f"1 cases with 0 kills and 1 hostile files: {counts}." in text
+    assert summary(facts(1, 60.0, [kind], [bad])).endswith(counts)
+    assert {*NAMES, *FINE} == set(Verdict)
+
+
+def test_a_campaign_that_is_too_short_is_seen() -> None:
+    kinds = [
+        Kind("kills", "export", lambda case: Verdict.SURVIVED),
+        Kind("files", "stores", lambda case: Verdict.WRONG),
+    ]
+    outcomes = [
+        Outcome(kinds[0].id, 0, Verdict.SURVIVED, {"parent at a moment": LEAST_KILLS - 1}),
+        Outcome(kinds[1].id, 0, Verdict.REFUSED, {"flipped bits": LEAST_FILES}),
+    ]
+    assert shortfall(facts(1, 60.0, kinds, outcomes)) == "299 kills, not 300"
+    outcomes.append(Outcome(kinds[0].id, 1, Verdict.SURVIVED, {"worker at a moment": 1}))
+    assert shortfall(facts(1, 60.0, kinds, outcomes)) == ""
 
 
 def test_the_tests_that_hold_the_defects_exist() -> None:

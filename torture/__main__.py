@@ -1,4 +1,4 @@
-"""``python -m torture``: run the campaign and write RELIABILITY.md. Exit code 1 where a case failed."""
+"""``python -m torture``: run the campaign and write RELIABILITY.md. Exit code 1 where a case failed, or there were too few."""
 
 from __future__ import annotations
 
@@ -77,7 +77,10 @@ def main() -> int:
     if path is not None:
         path.write_text(report.render(facts), encoding="utf-8")
     print(report.summary(facts), flush=True)
-    return int(any(outcome.verdict not in FINE for outcome in outcomes))
+    short = report.shortfall(facts) if is_whole else ""
+    if short:
+        print(f"TOO LITTLE: {short}", flush=True)
+    return int(bool(short or facts["failures"]))
 
 
 if __name__ == "__main__":

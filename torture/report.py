@@ -123,7 +123,8 @@ def _campaign(facts: Facts) -> str:
     lines = [
         f"**{cases:,} cases with {kills(facts):,} kills and {hostile_files(facts):,} hostile files: "
         f"{failures(facts)}.**",
-        f"Version {facts['version']}, commit `{facts['commit']}`, seed {facts['seed']}, {facts['seconds'] / 60:.0f} minutes on {machine['cores']} cores "
+        f"Version {facts['version']}, commit `{facts['commit']}`, seed {facts['seed']}, "
+        f"{facts['seconds'] / 60:.0f} minutes on {machine['cores']} cores "
         f"({machine['processor']}), {machine['memory']} of memory, {machine['kernel']},",
         f"Python {machine['python']}, torch {machine['torch']}. "
         f"`make torture TORTURE_SEED={facts['seed']}` draws the same cases; how many fit into the time,",

@@ -41,6 +41,11 @@ def test_nothing_fails(group: str, campaign: dict[str, Any]) -> None:
     assert [failure for failure in campaign["failures"] if failure["kind"].startswith(f"{group}/")] == []
 
 
+def test_the_command_its_workers_and_all_of_them_are_killed(campaign: dict[str, Any]) -> None:
+    (row,) = [row for row in campaign["kinds"] if (row["group"], row["name"]) == ("kills", "training by workers")]
+    assert {f"{target} at a moment" for target in ("parent", "worker", "group")} <= row["tries"].keys()
+
+
 def test_failures_are_seen(campaign: dict[str, Any]) -> None:
     """The exit code and the report say what failed."""
     assert campaign["code"] == int(bool(campaign["failures"]))

@@ -30,9 +30,9 @@ RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "sqlite3.connect")  # on files, as Python has it
 ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)  # what a process may die of, if it was sent
 SECONDS = 100.0  # that a command may take
-# Points of accuracy between two compiled runs that differ in rounding. There are 100 test images, so each that lies at the
-# border between two classes and is classified otherwise is one point: three of them may be. A smaller error could not be
-# told from rounding, so this holds only where the size of the cohort has changed; everything else is compared exactly.
+# Points of accuracy between two compiled runs that differ in rounding. There are 100 test images, so each that lies at
+# the border between two classes and is classified otherwise is one point: three of them may be. A smaller error could
+# not be told from rounding, so this holds only where the size of the cohort has changed; all else is compared exactly.
 ROUNDING = 3.0
 UNWATCHED = "home/compiler"  # the cache of torch's compiler
 JOURNALS = (".sqlite-wal", ".sqlite-shm")  # which SQLite removes itself

@@ -11,7 +11,7 @@ help:
 	@echo "make test        install into .venv, then lint, type-check and run the whole test suite"
 	@echo "make bench       install into .venv, and Avalanche beside it, then measure speed: bench/RESULTS.md, 20 minutes"
 	@echo "make results     install into .venv, then write RESULTS.md from the run records in results/"
-	@echo "make torture     install into .venv, then try to break it for TORTURE_MINUTES=20: writes RELIABILITY.md"
+	@echo "make torture     run the fault campaign for TORTURE_MINUTES=20 and write RELIABILITY.md"
 	@echo "make setup       install into .venv only: the command is $(BIN)/cclfp"
 
 setup: $(READY)

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from conftest import Cli
 from records import made_up, with_accuracy
 
 from cclfp import store as store_module
@@ -418,7 +419,7 @@ def test_a_folder_that_cannot_be_written() -> None:
             exists(paths[0])
 
 
-def test_a_medium_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_medium_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
     medium = tmp_path / "medium"
     medium.mkdir()
     if shutil.which("mount") is None or subprocess.run(["mount", "-t", "tmpfs", "x", medium], stderr=-3).returncode:
@@ -431,6 +432,14 @@ def test_a_medium_that_cannot_be_written(tmp_path: Path) -> None:
         subprocess.run(["mount", "-o", "remount,ro", medium], check=True)
         for name, seeds in (("runs.sqlite", [0]), ("log/runs.sqlite", [0, 1]), ("old.sqlite", [2])):
             assert [r["seed"] for r in Store(medium / name, read_only=True).records()] == seeds
+            for command in (
+                ["runs"],
+                ["runs", "check"],
+                ["export", tmp_path / "out.jsonl"],
+                ["report", "--out", tmp_path],
+            ):
+                assert cli(*command, "--store", medium / name).code == 0, (command, name)
+            assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == len(seeds)
         with pytest.raises(InputError, match="cannot be used as a store of runs: "):
             Store(medium / "old.sqlite")
     finally:

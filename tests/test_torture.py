@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torture import disks
 from torture.campaign import FINE, Kind, Outcome, Verdict
 from torture.kinds import KINDS
-from torture.report import defects, facts, render
+from torture.report import LEAST_FILES, LEAST_KILLS, NAMES, defects, facts, render, shortfall, summary
 
 ROOT = Path(__file__).parents[1]
 GROUPS = list(dict.fromkeys(kind.group for kind in KINDS))
@@ -37,14 +41,35 @@ def test_nothing_fails(group: str, campaign: dict[str, Any]) -> None:
     assert [failure for failure in campaign["failures"] if failure["kind"].startswith(f"{group}/")] == []
 
 
+def test_the_command_its_workers_and_all_of_them_are_killed(campaign: dict[str, Any]) -> None:
+    (row,) = [row for row in campaign["kinds"] if (row["group"], row["name"]) == ("kills", "training by workers")]
+    assert {f"{target} at a moment" for target in ("parent", "worker", "group")} <= row["tries"].keys()
+
+
 def test_failures_are_seen(campaign: dict[str, Any]) -> None:
     """The exit code and the report say what failed."""
     assert campaign["code"] == int(bool(campaign["failures"]))
     kind = Kind("files", "stores", lambda case: Verdict.SURVIVED)
     bad = Outcome(kind.id, 0, Verdict.WRONG, {"flipped bits": 1}, "another number")
     text = render(facts(1, 60.0, [kind], [bad]))
-    assert "1 cases with 0 kills and 1 hostile files: 1 WRONG RESULT" in text
-    assert Verdict.WRONG not in FINE
+    counts = "1 wrong result, 0 tracebacks, 0 executed, 0 lost, 0 left behind, 0 hangs"
+    assert f"1 cases with 0 kills and 1 hostile files: {counts}." in text
+    assert summary(facts(1, 60.0, [kind], [bad])).endswith(counts)
+    assert {*NAMES, *FINE} == set(Verdict)
+
+
+def test_a_campaign_that_is_too_short_is_seen() -> None:
+    kinds = [
+        Kind("kills", "export", lambda case: Verdict.SURVIVED),
+        Kind("files", "stores", lambda case: Verdict.WRONG),
+    ]
+    outcomes = [
+        Outcome(kinds[0].id, 0, Verdict.SURVIVED, {"parent at a moment": LEAST_KILLS - 1}),
+        Outcome(kinds[1].id, 0, Verdict.REFUSED, {"flipped bits": LEAST_FILES}),
+    ]
+    assert shortfall(facts(1, 60.0, kinds, outcomes)) == "299 kills, not 300"
+    outcomes.append(Outcome(kinds[0].id, 1, Verdict.SURVIVED, {"worker at a moment": 1}))
+    assert shortfall(facts(1, 60.0, kinds, outcomes)) == ""
 
 
 def test_the_tests_that_hold_the_defects_exist() -> None:
@@ -54,3 +79,17 @@ def test_the_tests_that_hold_the_defects_exist() -> None:
             file, _, name = test.partition("::")
             name = name.partition("[")[0]
             assert re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE), test
+
+
+def test_where_mounting_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace that allows nothing, and a machine without the program: neither ends a case with a traceback."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(disks, "libc", lambda: SimpleNamespace(unshare=lambda flags: 0))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not disks.own_mounts()
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(Path, "write_text", refuse)
+    assert not disks.own_mounts()

@@ -1,4 +1,7 @@
-"""``python -m torture``: run the campaign and write RELIABILITY.md. Exit code 1 where a case failed."""
+"""``python -m torture``: run the campaign and write RELIABILITY.md.
+
+The exit code is 1 where a case failed, or a whole campaign had too few of them.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,7 @@ def main() -> int:
     for text in arguments.case:
         name, _, number = text.partition(":")
         cases += [(kind, int(number)) for kind in KINDS if kind.id == name]
-        kinds = [kind for kind, _ in cases]
+        kinds = list(dict.fromkeys(kind for kind, _ in cases))
     if not kinds or (arguments.quick and not any(kind.quick for kind in kinds)):
         parser.error(f"no such kind; there are {', '.join(kind.id for kind in KINDS)}")
     if arguments.quick:
@@ -77,7 +80,10 @@ def main() -> int:
     if path is not None:
         path.write_text(report.render(facts), encoding="utf-8")
     print(report.summary(facts), flush=True)
-    return int(any(outcome.verdict not in FINE for outcome in outcomes))
+    short = report.shortfall(facts) if is_whole else ""
+    if short:
+        print(f"TOO LITTLE: {short}", flush=True)
+    return int(bool(short or facts["failures"]))
 
 
 if __name__ == "__main__":

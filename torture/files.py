@@ -387,9 +387,9 @@ def _kind(name: str, run: Callable[[Case], Verdict], prepare: Callable[[Path], N
 
 
 KINDS = [
-    _kind("learner files", run_learner, prepare_learners, share=2, minimum=1000),
+    _kind("learner files", run_learner, prepare_learners, share=2, minimum=1200),
     _kind("checkpoints", run_checkpoint, prepare_checkpoints, share=3, minimum=300, batch=20, quick=8),
-    _kind("run records", run_record, None, share=2, minimum=800),
+    _kind("run records", run_record, None, share=2, minimum=1000),
     _kind("stores", run_store, prepare_stores, share=1, minimum=400, quick=20),
     _kind("presets", run_presets, None, share=0.3),
     _kind("npz files", run_npz, prepare_arrays, share=0.5),

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import shutil
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from cclfp.data import mnist
+from cclfp.data.source import ArraySpec
 
 RECORDS = Path(__file__).parents[1] / "results" / "mnist.jsonl"  # of real runs
 
@@ -29,6 +33,37 @@ def write_little_dataset(
 
 def put_mnist(place: Path) -> None:
     write_little_dataset(place / "home", "mnist", 10, (1, 28, 28), train=400, test=100)
+
+
+@functools.cache
+def raw_mnist() -> dict[str, tuple[tuple[int, ...], bytes, bytes]]:
+    """By array, what small files of MNIST's form have: the shape, the header and the values."""
+    rng = np.random.default_rng(0)
+    shapes = {"train_images": (60, 28, 28), "train_labels": (60,), "test_images": (20, 28, 28), "test_labels": (20,)}
+    return {
+        array: (shape, mnist._header(shape), rng.integers(0, 10, shape).astype(np.uint8).tobytes())
+        for array, shape in shapes.items()
+    }
+
+
+def put_raw_mnist(place: Path) -> None:
+    """A folder of such files, as ``cclfp data import`` takes it."""
+    (place / "home").mkdir(parents=True)
+    (place / "raw").mkdir()
+    for array, (_, header, values) in raw_mnist().items():
+        (place / "raw" / mnist.FILES[array][0]).write_bytes(header + values)
+
+
+def accept_raw_mnist() -> None:
+    """Have the checksums of these files for the published ones, in this process."""
+    for array, (shape, header, values) in raw_mnist().items():
+        file, _, zipped, _ = mnist.FILES[array]
+        mnist.FILES[array] = (file, hashlib.md5(header + values, usedforsecurity=False).hexdigest(), zipped, shape)
+    arrays = {
+        array: ArraySpec((shape[0], 1, *shape[1:]) if len(shape) == 3 else shape, hashlib.sha256(values).hexdigest())
+        for array, (shape, _, values) in raw_mnist().items()
+    }
+    mnist.Mnist.arrays = arrays
 
 
 def put_images(place: Path) -> None:

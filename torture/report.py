@@ -19,6 +19,16 @@ from torture.campaign import FINE, Kind, Outcome, Verdict
 
 Facts = dict[str, Any]
 
+LEAST_KILLS, LEAST_FILES = 300, 3_000  # without which a campaign proves too little
+
+NAMES = {
+    Verdict.WRONG: ("wrong result", "wrong results"),
+    Verdict.TRACEBACK: ("traceback", "tracebacks"),
+    Verdict.EXECUTED: ("executed", "executed"),
+    Verdict.LOST: ("lost", "lost"),
+    Verdict.LEFT_BEHIND: ("left behind", "left behind"),
+    Verdict.HANG: ("hang", "hangs"),
+}  # of failures, one and more
 TEMPLATE, DEFECTS = (Path(__file__).with_name(name) for name in ("reliability.md", "defects.json"))
 
 
@@ -66,12 +76,24 @@ def hostile_files(facts: Facts) -> int:
     return sum(sum(row["tries"].values()) for row in facts["kinds"] if row["group"] in ("files", "planted"))
 
 
+def shortfall(facts: Facts) -> str:
+    """What a whole campaign has too few of; empty where it has enough."""
+    found = ((kills(facts), LEAST_KILLS, "kills"), (hostile_files(facts), LEAST_FILES, "hostile files"))
+    return " and ".join(f"{count:,} {what}, not {least:,}" for count, least, what in found if count < least)
+
+
+def failures(facts: Facts) -> str:
+    """How often each kind of failure happened, those that never did included."""
+    counts = Counter(failure["verdict"] for failure in facts["failures"])
+    return ", ".join(f"{counts[verdict]:,} {NAMES[verdict][counts[verdict] != 1]}" for verdict in NAMES)
+
+
 def summary(facts: Facts) -> str:
     lines = [
         f"{row['group']}/{row['name']}: {_counts(row['verdicts'])} ({_counts(row['tries'])})" for row in facts["kinds"]
     ]
     lines += [f"{sum(row['cases'] for row in facts['kinds']):,} cases in {facts['seconds']} s, seed {facts['seed']}: "]
-    lines[-1] += f"{kills(facts):,} kills, {hostile_files(facts):,} hostile files, {len(facts['failures'])} failures"
+    lines[-1] += f"{kills(facts):,} kills, {hostile_files(facts):,} hostile files; {failures(facts)}"
     return "\n".join(lines)
 
 
@@ -96,15 +118,17 @@ def defects() -> list[tuple[str, list[str]]]:
 
 
 def _campaign(facts: Facts) -> str:
-    machine, bad = facts["machine"], Counter(failure["verdict"] for failure in facts["failures"])
+    machine = facts["machine"]
     cases = sum(row["cases"] for row in facts["kinds"])
     lines = [
         f"**{cases:,} cases with {kills(facts):,} kills and {hostile_files(facts):,} hostile files: "
-        f"{_counts(bad) if bad else 'no failure'}.** Version {facts['version']}, commit `{facts['commit']}`,",
-        f"seed {facts['seed']}, {facts['seconds'] / 60:.0f} minutes on {machine['cores']} cores "
+        f"{failures(facts)}.**",
+        f"Version {facts['version']}, commit `{facts['commit']}`, seed {facts['seed']}, "
+        f"{facts['seconds'] / 60:.0f} minutes on {machine['cores']} cores "
         f"({machine['processor']}), {machine['memory']} of memory, {machine['kernel']},",
         f"Python {machine['python']}, torch {machine['torch']}. "
-        f"`make torture TORTURE_SEED={facts['seed']}` runs the same cases again.",
+        f"`make torture TORTURE_SEED={facts['seed']}` draws the same cases; how many fit into the time,",
+        "and the moments of kills by the clock, depend on the machine.",
     ]
     return "\n".join(lines)
 

@@ -22,8 +22,9 @@ def run(work: Work, case: Case) -> Verdict:
     """Ask once or twice: the command ends with 128 + n and a message, leaves nothing running, and can be run again."""
     place, expected = start(case)
     number, twice = case.random.choice(ASKED), case.random.random() < 0.3
-    moment = case.random.uniform(0, expected["seconds"])
-    command = Command(work.arguments, place, cores=work.cores)
+    cores = case.random.choice(work.cores)
+    moment = case.random.uniform(0, expected["seconds"][str(cores)])
+    command = Command(work.arguments, place, cores=cores)
     time.sleep(moment)
     was_running = not command.poll()
     for _ in range(2 if twice else 1):
@@ -34,6 +35,7 @@ def run(work: Work, case: Case) -> Verdict:
     if was_running:
         case.tries[f"{number.name}{', twice' if twice else ''}"] += 1
         silent = ended.code == -number and moment > READY and not twice
+        silent |= ended.code == 128 + number and moment > READY and "stopped" not in ended.text
         if silent or ended.code not in (0, 128 + number, -number):
             raise Fault(Verdict.TRACEBACK, f"{number.name} after {moment:.2f} s ends it with {ended.last}")
     wait_for_orphans()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 
 from torture.campaign import Case, Fault, Kind, Verdict
@@ -22,6 +23,7 @@ WRITERS = (
     "import-runs b.jsonl --store runs.sqlite",
     "runs --json --store runs.sqlite",
 )
+SLOWER = 3.0  # than alone, each of the eight on two cores
 
 
 def prepare(material: Path) -> None:
@@ -29,14 +31,18 @@ def prepare(material: Path) -> None:
     for name, lines in (("a", record_lines()[:40]), ("b", record_lines()[20:60])):
         (material / "before" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     place = copy(material / "before", material / "after")
+    seconds: dict[str, float] = {}  # of each where nothing of it is done already
     for arguments in WRITERS:
+        began = time.monotonic()
         if (ended := Command(arguments, place).wait()).code:
             raise Fault(Verdict.TRACEBACK, ended.last)
-    (material / "expected.json").write_text(json.dumps(results(place / "runs.sqlite")))
+        seconds.setdefault(arguments, time.monotonic() - began)
+    expected = {"runs": results(place / "runs.sqlite"), "seconds": seconds}
+    (material / "expected.json").write_text(json.dumps(expected))
 
 
 def run(case: Case) -> Verdict:
-    """All at once; now and then one is killed, and started again."""
+    """All at once; now and then one is killed in the middle of its work, and started again."""
     expected = json.loads((case.material / "expected.json").read_text())
     place = copy(case.material / "before", case.folder / "place")
     order = case.random.sample(WRITERS, len(WRITERS))
@@ -44,6 +50,7 @@ def run(case: Case) -> Verdict:
     case.tries["writers"] += len(commands)
     if case.random.random() < 0.5:
         victim = case.random.choice(commands)
+        time.sleep(case.random.uniform(0, SLOWER * expected["seconds"][victim.arguments]))
         if not victim.poll():
             case.tries["killed among them"] += 1
             victim.kill()
@@ -52,7 +59,7 @@ def run(case: Case) -> Verdict:
         ended = command.wait()
         if ended.code not in (0, -signal.SIGKILL):
             raise Fault(Verdict.LOST, f"beside others, cclfp {command.arguments} fails: {ended.last}")
-    compare_runs("runs.sqlite", expected, results(place / "runs.sqlite"))
+    compare_runs("runs.sqlite", expected["runs"], results(place / "runs.sqlite"))
     return Verdict.SURVIVED
 
 

@@ -476,7 +476,9 @@ def test_a_flipped_bit_is_found_when_the_arrays_are_loaded(array: str, stored: P
     content = bytearray(path.read_bytes())
     content[-2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"{array} does not match its checksum.*Remove .*import the images again with --images PATH"):
+    with pytest.raises(
+        DataError, match=f"{array} does not match its checksum.*Remove .*import the images again with --images PATH"
+    ):
         load_dataset(name)
     answer = cli("run", "er", name, "--tasks", "2", "--seeds", "1", "--backbone", "mlp")
     assert answer.code == 2

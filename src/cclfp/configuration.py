@@ -316,7 +316,11 @@ def _check_reference(name: str, reference: Any) -> None:
     """As :func:`refer` makes it."""
     fine = isinstance(reference, dict) and reference.keys() == {"file", "object", "sha256"}
     fine = fine and all(isinstance(text, str) for text in reference.values()) and reference["object"].isidentifier()
-    fine = fine and reference["file"].endswith(".py") and not re.search(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", reference["file"])
+    fine = (
+        fine
+        and reference["file"].endswith(".py")
+        and not re.search(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", reference["file"])
+    )
     if not fine or not re.fullmatch("[0-9a-f]{64}", reference["sha256"]):
         raise wrong_value(name, reference, "the path of a .py file, in UTF-8, an object in it and the file's sha256")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from cclfp.network import (
 )
 from cclfp.randomness import generator, seeded
 from cclfp.scenarios import ClassMask
-from cclfp.schedules import Schedule
+from cclfp.schedules import is_shipped
 from cclfp.tensorfiles import write_tensors
 from cclfp.transforms import Augmentation, Transform, describe
 
@@ -43,6 +44,7 @@ Task = int | Sequence[int] | Tensor
 
 FORMAT = "cclfp learner 2"
 MAX_TASKS = 10_000  # the table of each task's classes has a row for every id up to the largest
+MAX_NUMBERS = 2**28  # in one example of a file
 STATISTICS = ("running_mean", "running_var")  # as the buffers of BatchNorm are called
 PROBE = 10  # examples that show how many features psi gives
 
@@ -233,6 +235,8 @@ class Learner:
     def save(self, path: str | Path) -> None:
         """Write everything needed to go on as if never stopped, in one file, atomically.
 
+        Where it cannot be written (OSError) an older file of that name stays as it was.
+
         psi's weights are in it, its code is not: :func:`cclfp.load` takes the module again (backbones of this package
         are rebuilt by themselves), and likewise the transform.
         """
@@ -282,7 +286,7 @@ class Learner:
         load_psi_tensors(self.psi, state["psi"])
 
     def _load_progress(self, state: dict[str, Any]) -> None:
-        """Take over what was seen so far."""
+        """Take over how far the learner is, and which classes and inputs it has seen."""
         for name, kind in (("steps", int), ("tasks_done", int), ("in_task", bool)):
             check_value(name, state[name], kind, 0, 2**53)
         self.steps, self.tasks_done, self._in_task = state["steps"], state["tasks_done"], state["in_task"]
@@ -297,6 +301,7 @@ class Learner:
             check_value("the dtype of like", dtype, torch.dtype)
             for length in shape:
                 check_value("the shape of like", length, int, 0)
+            check_value("the size of like", math.prod(shape), int, 0, MAX_NUMBERS)
             self._like = torch.Size(shape), dtype
         if (state["f"] is None) != (self._like is None) or (self.steps and self._like is None):
             raise DamagedError(f"f or like is missing after {self.steps} steps")
@@ -310,8 +315,7 @@ class Learner:
         check_value("memory", state["memory"], dict)
         self.memory.load_state_dict(state["memory"], pool)
         schedule, current = self.memory.schedule, self.memory.current()
-        is_own = type(schedule).place is not Schedule.place  # and may count otherwise
-        if not is_own and self._in_task != (schedule.settled < schedule.seen):
+        if is_shipped(schedule) and self._in_task != (schedule.settled < schedule.seen):
             raise DamagedError(f"{schedule.seen - schedule.settled} examples passed, but in_task is {self._in_task}")
         if self.memory.keeps_task and self._in_task != bool(len(current.y)):
             raise DamagedError(f"memory.current has {len(current.y)} examples, but in_task is {self._in_task}")

@@ -482,7 +482,7 @@ def test_a_flipped_bit_is_found_when_the_arrays_are_loaded(array: str, stored: P
         load_dataset(name)
     answer = cli("run", "er", name, "--tasks", "2", "--seeds", "1", "--backbone", "mlp")
     assert answer.code == 2
-    assert f"the stored {name} cannot be read ({array} has" in answer.err.replace("\n", " ")
+    assert f"the stored {name} cannot be read ({array} does" in answer.err.replace("\n", " ")
     events: list[dict[str, Any]] = []
     assert import_images(tmp_path / "mine.npz", listener=EventListener(events.append)) == name
     assert "what is stored is damaged, so it is imported again" in events[0]["text"]

@@ -10,6 +10,7 @@ import json
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 from cclfp.nets import kernels
 from cclfp.nets.kernels import Conv, Norm
@@ -54,9 +55,7 @@ def convolution(conv: Conv, R: int, x: Tensor, w: Tensor) -> Tensor:
 
 def input_gradient(conv: Conv, R: int, dy: Tensor, w: Tensor) -> Tensor:
     shape = (len(dy), R * conv.C, conv.side, conv.side)
-    return torch.nn.grad.conv2d_input(
-        shape, filters(conv, w), nchw(dy), stride=conv.stride, padding=conv.ks // 2, groups=R
-    )
+    return conv2d_input(shape, filters(conv, w), nchw(dy), stride=conv.stride, padding=conv.ks // 2, groups=R)
 
 
 def check_convolution(case: Case, conv: Conv) -> dict[str, float]:
@@ -67,6 +66,7 @@ def check_convolution(case: Case, conv: Conv) -> dict[str, float]:
     exact = convolution(conv, R, x, w)
     y, sums = kernels.convolve(conv, R, x, w, statistics=True)
     assert sums is not None
+    sums = sums.sum(0)
     errors["forward"] = error(y, nhwc(exact))
     errors["squares"] = error(sums[1], y.double().pow(2).sum((0, 1, 2)))
     errors["sums"] = float(
@@ -91,21 +91,22 @@ def check_convolution(case: Case, conv: Conv) -> dict[str, float]:
         errors["masked gradient"] = error(d, (gradient + more) * (x > 0))
     dw = kernels.filter_gradient(conv, R, x, dy)
     shape = (R * conv.K, conv.C, conv.ks, conv.ks)
-    exact = torch.nn.grad.conv2d_weight(nchw(x), shape, nchw(dy), stride=conv.stride, padding=conv.ks // 2, groups=R)
+    exact = conv2d_weight(nchw(x), shape, nchw(dy), stride=conv.stride, padding=conv.ks // 2, groups=R)
     errors["filters"] = error(dw, nhwc(exact).flatten(1))
     return errors
 
 
 def check_norm(case: Case, side: int, channels: int, *, shortcut: bool) -> dict[str, float]:
     """BatchNorm in training with ReLU, added to a residual or to another BatchNorm, and its gradients."""
-    R, C, errors = case.R, channels, {}
+    C, errors = channels, {}
     y, y2, residual, d = (case.images(side, C) for _ in range(4))
     vectors = [case.vector(C) for _ in range(4)]
     running = [(case.vector(C), case.vector(C).abs()) for _ in range(2)]
 
     def made(y: Tensor, gamma: Tensor, beta: Tensor) -> Norm:
         v = y.float()
-        return Norm(y, torch.stack([v.sum((0, 1, 2)), v.pow(2).sum((0, 1, 2))]), gamma, beta)
+        halves = (half.flatten(0, 2) for half in (v[: case.N // 2], v[case.N // 2 :]))  # as partial sums
+        return Norm(y, torch.stack([torch.stack([h.sum(0), h.pow(2).sum(0)]) for h in halves]), gamma, beta)
 
     norm, other = made(y, *vectors[:2]), made(y2, *vectors[2:]) if shortcut else None
     out, new, new2 = kernels.normalise(

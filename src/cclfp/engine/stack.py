@@ -232,7 +232,7 @@ class KernelStack(Stack):
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
             leaves = changing[: self._leaves]
-            with rounded([leaves[i] for i in filters], changing[self._leaves :]) as copies:
+            with rounded([leaves[i] for i in filters], changing[self._leaves :], leaves) as copies:
                 new = plain(leaves, fixed, row)
             known = [copies.get(new[i]) for i in filters]
             missing = [new[i] for i, copy in zip(filters, known, strict=True) if copy is None]

@@ -1,8 +1,8 @@
 """Triton kernels for the convolutions and BatchNorms of R replicas at once (Hopper or newer).
 
-Activations of all replicas lie side by side, (N, H, W, R*C); filters are matrices (R*K, taps*C). What is read outside an
-image is zero: the tensor-descriptor loads see to that. Sums over pixels leave a kernel as one partial sum per tile and
-are added by :func:`add_up` in a fixed order, so the same inputs give the same bits.
+Activations of all replicas lie side by side, (N, H, W, R*C); filters are matrices (R*K, taps*C). What is read outside
+an image is zero: the tensor-descriptor loads see to that. Sums over pixels leave a kernel as one partial sum per tile,
+to be added in a fixed order, so the same inputs give the same bits.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ EPS = tl.constexpr(1e-5)  # BatchNorm's
 MOMENTUM = tl.constexpr(0.1)
 COLUMNS = 64  # channels that a program of a BatchNorm kernel takes
 ROWS = 64  # pixels that it takes, or twice as many where it sums
+FEW = 32  # partial sums that a kernel adds up itself
 MULTIPROCESSORS = 132  # of an H100 or H200: block sizes are chosen so that this many programs have work
 
 
@@ -145,19 +146,26 @@ def add_up_kernel(partial, out, T, n, BT: tl.constexpr, BC: tl.constexpr):
 
 
 @triton.jit
-def _moments(sums, gamma, beta, cols, RC, M):
-    """A column's mean, variance, 1/deviation, scale and shift."""
-    mean = tl.load(sums + cols) / M
-    var = tl.maximum(tl.load(sums + RC + cols) / M - mean * mean, 0.0)
+def _total(partial, T, stride, cols, BT: tl.constexpr):
+    """The sum of T partial sums of each column, at most BT."""
+    rows = tl.arange(0, BT)
+    return tl.sum(tl.load(partial + rows[:, None] * stride + cols[None, :], mask=(rows < T)[:, None], other=0.0), 0)
+
+
+@triton.jit
+def _moments(sums, gamma, beta, cols, RC, M, T, BT: tl.constexpr):
+    """A column's mean, variance, 1/deviation, scale and shift, from sums (T, 2, RC)."""
+    mean = _total(sums, T, 2 * RC, cols, BT) / M
+    var = tl.maximum(_total(sums + RC, T, 2 * RC, cols, BT) / M - mean * mean, 0.0)
     rstd = 1.0 / tl.sqrt(var + EPS)
     scale = tl.load(gamma + cols) * rstd
     return mean, var, rstd, scale, tl.load(beta + cols) - mean * scale
 
 
 @triton.jit
-def _normalised(y, sums, gamma, beta, running, variance, new, off, ok, cols, RC, M):
+def _normalised(y, sums, gamma, beta, running, variance, new, off, ok, cols, RC, M, T, BT: tl.constexpr):
     """BatchNorm of y in training. The first rows' program also writes the new running mean and variance."""
-    mean, var, rstd, scale, shift = _moments(sums, gamma, beta, cols, RC, M)
+    mean, var, _, scale, shift = _moments(sums, gamma, beta, cols, RC, M, T, BT)
     if tl.program_id(1) == 0:
         tl.store(new + cols, tl.load(running + cols) * (1 - MOMENTUM) + MOMENTUM * mean)
         unbiased = var * (M / (M - 1.0))
@@ -169,16 +177,16 @@ def _normalised(y, sums, gamma, beta, running, variance, new, off, ok, cols, RC,
 def norm_kernel(
     y, sums, gamma, beta, running, variance, new,
     y2, sums2, gamma2, beta2, running2, variance2, new2,
-    residual, out, M, RC, BR: tl.constexpr, BC: tl.constexpr,
+    residual, out, M, RC, T, BT: tl.constexpr, T2, BT2: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """out = relu(norm(y) [+ norm(y2)] [+ residual]), and the new running statistics."""
     cols = tl.program_id(0) * BC + tl.arange(0, BC)
     rows = tl.program_id(1) * BR + tl.arange(0, BR)
     off = rows[:, None] * RC + cols[None, :]
     ok = (rows < M)[:, None]
-    v = _normalised(y, sums, gamma, beta, running, variance, new, off, ok, cols, RC, M)
+    v = _normalised(y, sums, gamma, beta, running, variance, new, off, ok, cols, RC, M, T, BT)
     if y2 is not None:
-        v += _normalised(y2, sums2, gamma2, beta2, running2, variance2, new2, off, ok, cols, RC, M)
+        v += _normalised(y2, sums2, gamma2, beta2, running2, variance2, new2, off, ok, cols, RC, M, T2, BT2)
     if residual is not None:
         v += tl.load(residual + off, mask=ok, other=0.0).to(tl.float32)
     tl.store(out + off, tl.maximum(v, 0.0).to(out.dtype.element_ty), mask=ok)
@@ -186,7 +194,7 @@ def norm_kernel(
 
 @triton.jit
 def norm_sums_kernel(
-    d, y, sums, gamma, beta, y2, sums2, gamma2, beta2, partial, M, RC,
+    d, y, sums, gamma, beta, y2, sums2, gamma2, beta2, partial, M, RC, T, BT: tl.constexpr, T2, BT2: tl.constexpr,
     KINDS: tl.constexpr, MASKED: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """A tile's part of the gradients of gamma, beta and (with y2) gamma2: partial (tiles, KINDS, RC).
@@ -199,7 +207,7 @@ def norm_sums_kernel(
     ok = (rows < M)[:, None]
     v = tl.load(d + off, mask=ok, other=0.0).to(tl.float32)
     yy = tl.load(y + off, mask=ok, other=0.0).to(tl.float32)
-    mean, var, rstd, scale, shift = _moments(sums, gamma, beta, cols, RC, M)
+    mean, _, rstd, scale, shift = _moments(sums, gamma, beta, cols, RC, M, T, BT)
     if MASKED:
         v = tl.where(yy * scale[None, :] + shift[None, :] > 0, v, 0.0)
     place = partial + tl.program_id(1) * KINDS * RC + cols
@@ -207,33 +215,45 @@ def norm_sums_kernel(
     tl.store(place + RC, tl.sum(v, 0))
     if y2 is not None:
         yy = tl.load(y2 + off, mask=ok, other=0.0).to(tl.float32)
-        mean, var, rstd, scale, shift = _moments(sums2, gamma2, beta2, cols, RC, M)
+        mean, _, rstd, scale, shift = _moments(sums2, gamma2, beta2, cols, RC, M, T2, BT2)
         tl.store(place + 2 * RC, tl.sum(v * (yy - mean[None, :]), 0) * rstd)
 
 
 @triton.jit
 def norm_gradient_kernel(
-    d, y, sums, gamma, beta, dy, y2, sums2, gamma2, beta2, dy2, grads, M, RC,
-    MASKED: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+    d, y, sums, gamma, beta, dy, y2, sums2, gamma2, beta2, dy2, partial, grads, M, RC,
+    T, BT: tl.constexpr, T2, BT2: tl.constexpr, TG, BTG: tl.constexpr,
+    KINDS: tl.constexpr, MASKED: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a BatchNorm's input y (and of y2), from those of gamma, beta and gamma2: grads (3, RC)."""
+    """The gradients of a BatchNorm's input y (and of y2), from the sums of :func:`norm_sums_kernel`.
+
+    The first rows' program also writes these sums to grads (KINDS, RC).
+    """
     cols = tl.program_id(0) * BC + tl.arange(0, BC)
     rows = tl.program_id(1) * BR + tl.arange(0, BR)
     off = rows[:, None] * RC + cols[None, :]
     ok = (rows < M)[:, None]
     v = tl.load(d + off, mask=ok, other=0.0).to(tl.float32)
     yy = tl.load(y + off, mask=ok, other=0.0).to(tl.float32)
-    mean, var, rstd, scale, shift = _moments(sums, gamma, beta, cols, RC, M)
+    mean, _, rstd, scale, shift = _moments(sums, gamma, beta, cols, RC, M, T, BT)
     if MASKED:
         v = tl.where(yy * scale[None, :] + shift[None, :] > 0, v, 0.0)
-    b = tl.load(grads + RC + cols) / M
-    a = tl.load(grads + cols) / M * rstd
+    dgamma = _total(partial, TG, KINDS * RC, cols, BTG)
+    dbeta = _total(partial + RC, TG, KINDS * RC, cols, BTG)
+    if tl.program_id(1) == 0:
+        tl.store(grads + cols, dgamma)
+        tl.store(grads + RC + cols, dbeta)
+    a = dgamma / M * rstd
+    b = dbeta / M
     value = scale[None, :] * (v - b[None, :] - (yy - mean[None, :]) * a[None, :])
     tl.store(dy + off, value.to(dy.dtype.element_ty), mask=ok)
     if y2 is not None:
         yy = tl.load(y2 + off, mask=ok, other=0.0).to(tl.float32)
-        mean, var, rstd, scale, shift = _moments(sums2, gamma2, beta2, cols, RC, M)
-        a = tl.load(grads + 2 * RC + cols) / M * rstd
+        mean, _, rstd, scale, shift = _moments(sums2, gamma2, beta2, cols, RC, M, T2, BT2)
+        dgamma = _total(partial + 2 * RC, TG, KINDS * RC, cols, BTG)
+        if tl.program_id(1) == 0:
+            tl.store(grads + 2 * RC + cols, dgamma)
+        a = dgamma / M * rstd
         value = scale[None, :] * (v - b[None, :] - (yy - mean[None, :]) * a[None, :])
         tl.store(dy2 + off, value.to(dy2.dtype.element_ty), mask=ok)
 
@@ -312,6 +332,27 @@ def _images(t: Tensor, s: int, block: list[int]) -> TensorDescriptor:
     return TensorDescriptor(t, [N, H // s, s, W // s, s * X], [H * W * X, s * W * X, W * X, s * X, 1], block)
 
 
+def _conv_blocks(conv: Conv, OUT: int, images: int, N: int) -> tuple[int, int, int, int]:
+    """Channels and pixels of a tile, warps and stages: large tiles, where enough programs are left."""
+    if OUT == 64:
+        return 64, 128, 4, 3
+    bi, bh, _ = _tile(conv.out, 128)
+    programs = triton.cdiv(N, bi) * (conv.out // bh) * (OUT // 128) * images
+    return (128, 128, 8, 3) if programs >= MULTIPROCESSORS else (128, 64, 4, 4)
+
+
+def _filter_blocks(conv: Conv, R: int, N: int) -> tuple[int, int, int, int, int]:
+    """Output and input channels of a tile, warps, stages, and in how many parts the pixels are summed."""
+    taps, parts = conv.ks**2, 1
+    if conv.C >= 128 and (conv.K // 128) * (conv.C // 128) * taps * R >= MULTIPROCESSORS:
+        return 128, 128, 8, 3, 1
+    bn = min(conv.C, 64)
+    programs = (conv.K // 64) * (conv.C // bn) * taps * R
+    while programs * parts < MULTIPROCESSORS and N * conv.out**2 >= 512 * parts:
+        parts *= 2
+    return 64, bn, 4, 4, parts
+
+
 def convolve(
     conv: Conv, R: int, x: Tensor, w: Tensor, *, gradient: bool = False, statistics: bool = False, relu: bool = False,
     x2: Tensor | None = None, w2: Tensor | None = None, residual: Tensor | None = None, mask: Tensor | None = None,
@@ -320,25 +361,16 @@ def convolve(
     """The convolution of x or, with ``gradient``, the gradient of its input where that of its output is x.
 
     What is done to it afterwards, see :func:`conv_kernel`; with ``statistics`` the sums of values and squares of each
-    channel (2, R*K) are the second result.
+    channel are the second result: (T, 2, R*K), T sums to be added.
     """
     IN, OUT = (conv.K, conv.C) if gradient else (conv.C, conv.K)
     s_in, s_out = (1, conv.stride) if gradient else (conv.stride, 1)
     N, side, parities = len(x), conv.out * s_out, conv.stride**2 if gradient else 1
 
-    def programs(bn: int, pixels: int) -> int:
-        bi, bh, _ = _tile(conv.out, pixels)
-        return triton.cdiv(N, bi) * (conv.out // bh) * (OUT // bn)
-
-    if OUT == 64:
-        bn, pixels, warps, stages = 64, 128, 4, 3
-    elif programs(128, 128) * R * parities >= MULTIPROCESSORS:
-        bn, pixels, warps, stages = 128, 128, 8, 3
-    else:
-        bn, pixels, warps, stages = 128, 64, 4, 4
+    bn, pixels, warps, stages = _conv_blocks(conv, OUT, R * parities, N)
     (bi, bh, bw), bk = _tile(conv.out, pixels), min(64, IN)
     y = x.new_empty(N, side, side, R * OUT)
-    tiles = programs(bn, pixels) // (OUT // bn)
+    tiles = triton.cdiv(N, bi) * (conv.out // bh)
     partial = x.new_empty(tiles, 2, R * OUT, dtype=torch.float32) if statistics else None
 
     def given(t: Tensor | None) -> TensorDescriptor | None:
@@ -346,7 +378,7 @@ def convolve(
 
     taken = [bi, bh, 1, bw, bk]
     _launch(
-        conv_kernel, (programs(bn, pixels), R, parities),
+        conv_kernel, (tiles * (OUT // bn), R, parities),
         _images(x, s_in, taken), TensorDescriptor.from_tensor(w, [bk, bn] if gradient else [bn, bk]), given(y),
         None if x2 is None else _images(x2, 1, taken),
         None if w2 is None else TensorDescriptor.from_tensor(w2, [bk, bn]),
@@ -354,19 +386,13 @@ def convolve(
         IN=IN, OUT=OUT, KS=conv.ks, S=conv.stride, DGRAD=gradient, RELU=relu,
         BI=bi, BH=bh, BW=bw, BN=bn, BK=bk, num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return y, None if partial is None else add_up(partial)
+    return y, None if partial is None else _few(partial)
 
 
 def filter_gradient(conv: Conv, R: int, x: Tensor, dy: Tensor) -> Tensor:
     """The gradient of the filters, as a matrix (R*K, taps*C) in float32."""
-    taps, N, parts = conv.ks**2, len(x), 1
-    if conv.C >= 128 and (conv.K // 128) * (conv.C // 128) * taps * R >= MULTIPROCESSORS:
-        bm, bn, warps, stages = 128, 128, 8, 3
-    else:
-        bm, bn, warps, stages = 64, min(conv.C, 64), 4, 4
-        programs = (conv.K // bm) * (conv.C // bn) * taps * R
-        while programs * parts < MULTIPROCESSORS and N * conv.out**2 >= 512 * parts:
-            parts *= 2
+    taps, N = conv.ks**2, len(x)
+    bm, bn, warps, stages, parts = _filter_blocks(conv, R, N)
     bi, bh, bw = _tile(conv.out, 64)
     dw = x.new_empty(parts, R * conv.K, taps * conv.C, dtype=torch.float32)
     _launch(
@@ -385,15 +411,20 @@ def add_up(partial: Tensor) -> Tensor:
     """The sum over the first dimension, in a fixed order."""
     out = torch.empty_like(partial[0])
     T, n = len(partial), out.numel()
-    bt = min(64, triton.next_power_of_2(T))
+    bt = min(256, triton.next_power_of_2(T))
     bc = 32 if bt > 8 else 512
     _launch(add_up_kernel, (triton.cdiv(n, bc),), partial, out, T, n, BT=bt, BC=bc)
     return out
 
 
+def _few(partial: Tensor) -> Tensor:
+    """Partial sums, so few that a kernel can add them up."""
+    return partial if len(partial) <= FEW else add_up(partial).unsqueeze(0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """A BatchNorm in training: its input, the sums of its input's channels, its parameters."""
+    """A BatchNorm in training: its input, the (partial) sums of its input's channels (T, 2, RC), its parameters."""
 
     y: Tensor
     sums: Tensor
@@ -407,12 +438,12 @@ def normalise(
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """relu(norm(y) [+ the other's] [+ residual]) and the new running mean and variance, (2, RC), of both."""
     M, RC = _size(norm.y)
-    out, new = torch.empty_like(norm.y), torch.empty_like(norm.sums)
+    out, new = torch.empty_like(norm.y), torch.empty_like(norm.sums[0])
     new2 = None if other is None else torch.empty_like(new)
     _launch(
         norm_kernel, (RC // COLUMNS, triton.cdiv(M, ROWS)),
         *_tensors(norm), *running, new, *_tensors(other), *(running2 or (None, None)), new2,
-        residual, out, M, RC, BR=ROWS, BC=COLUMNS,
+        residual, out, M, RC, *_count(norm.sums), *_count(None if other is None else other.sums), BR=ROWS, BC=COLUMNS,
     )  # fmt: skip
     return out, new, new2
 
@@ -420,24 +451,33 @@ def normalise(
 def norm_gradients(d: Tensor, norm: Norm, other: Norm | None, masked: bool) -> tuple[Tensor, Tensor | None, Tensor]:
     """The gradients of y, of the other's, and (kinds, RC) those of gamma, beta and the other's gamma."""
     M, RC = _size(norm.y)
-    rows = 2 * ROWS
     kinds = 2 if other is None else 3
-    partial = d.new_empty(triton.cdiv(M, rows), kinds, RC, dtype=torch.float32)
+    counts = *_count(norm.sums), *_count(None if other is None else other.sums)
+    partial = d.new_empty(triton.cdiv(M, 2 * ROWS), kinds, RC, dtype=torch.float32)
     _launch(
         norm_sums_kernel, (RC // COLUMNS, len(partial)),
-        d, *_tensors(norm), *_tensors(other), partial, M, RC, KINDS=kinds, MASKED=masked, BR=rows, BC=COLUMNS,
+        d, *_tensors(norm), *_tensors(other), partial, M, RC, *counts,
+        KINDS=kinds, MASKED=masked, BR=2 * ROWS, BC=COLUMNS,
     )  # fmt: skip
-    grads = add_up(partial)
+    partial = _few(partial)
+    grads = torch.empty_like(partial[0])
     dy, dy2 = torch.empty_like(norm.y), None if other is None else torch.empty_like(norm.y)
     _launch(
         norm_gradient_kernel, (RC // COLUMNS, triton.cdiv(M, ROWS)),
-        d, *_tensors(norm), dy, *_tensors(other), dy2, grads, M, RC, MASKED=masked, BR=ROWS, BC=COLUMNS,
+        d, *_tensors(norm), dy, *_tensors(other), dy2, partial, grads, M, RC, *counts, *_count(partial),
+        KINDS=kinds, MASKED=masked, BR=ROWS, BC=COLUMNS,
     )  # fmt: skip
     return dy, dy2, grads
 
 
 def _tensors(norm: Norm | None) -> tuple[Tensor | None, ...]:
     return (None,) * 4 if norm is None else (norm.y, norm.sums, norm.gamma, norm.beta)
+
+
+def _count(partial: Tensor | None) -> tuple[int, int]:
+    """How many partial sums there are, and for how many a kernel is to be made."""
+    T = 1 if partial is None else len(partial)
+    return T, triton.next_power_of_2(T)
 
 
 def _size(y: Tensor) -> tuple[int, int]:
@@ -453,6 +493,7 @@ def sgd(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
 def columns(x: Tensor, dtype: torch.dtype) -> Tensor:
     """The 3x3 neighbourhoods of images (R, N, 3, H, W) as (N, H, W, R*32): the stem is a 1x1 convolution of them."""
     R, N, _, H, W = x.shape
+    x = x if x[0].is_contiguous() else x.contiguous()
     out = x.new_empty(N, H, W, R * 32, dtype=dtype)
     _launch(columns_kernel, (triton.cdiv(N * H * W, 64), R), x, out, x.stride(0), R, N, H, W, BM=64)
     return out

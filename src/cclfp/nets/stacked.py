@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ WIDTH = 64  # channels come in multiples of it
 SIDES = (16, 32, 64)  # of the images
 LARGEST = 2**31  # values of an activation: what the kernels' indices reach
 
+Event = torch.cuda.Event
 Tensors = dict[str, Tensor]
 Parts = list[list[Tensor]]  # of each layer: filters, gamma, beta, running mean, running variance
 
@@ -51,7 +52,7 @@ class Layout:
 
     @classmethod
     def of(cls, psi: nn.Module, mode: dict[str, list[str]], dtype: torch.dtype | None) -> Layout | None:
-        """That of psi, trained as ``mode`` says and computing in ``dtype``; None where the kernels are not made for it."""
+        """That of psi, trained as ``mode`` says and computing in ``dtype``; None where there are no kernels for it."""
         if type(psi) is not ResNet18 or dtype != torch.bfloat16:
             return None
         norms = [module for module in psi.modules() if isinstance(module, nn.BatchNorm2d)]
@@ -209,11 +210,36 @@ def _parts(layout: Layout, tensors: Sequence[Tensor], kinds: int) -> Parts:
 
 
 class Copies:
-    """Copies of tensors in another precision, found by where the tensors lie. It holds the tensors too, so that no
-    other can come to lie there."""
+    """What is known during a step: copies of tensors in another precision, found by where the tensors lie.
 
-    def __init__(self) -> None:
+    It holds the tensors too, so that no other can come to lie there. ``arguments`` are there when the step begins.
+    """
+
+    def __init__(self, arguments: Sequence[Tensor] = ()) -> None:
         self._copies: dict[int, tuple[Tensor, Tensor]] = {}
+        self._arguments = {t.data_ptr() for t in arguments}
+        self._pass: tuple[Tensor, list[Event]] | None = None
+        self._made: dict[int, tuple[Tensor, list[Event]]] = {}
+
+    def begin_pass(self, x: Tensor) -> None:
+        """A training pass begins."""
+        self._pass = x, _now(x)
+
+    def beginning(self, x: Tensor, tensors: Iterable[Tensor]) -> list[Event]:
+        """When the last training pass began, once, if it has the same x and the tensors were there at the time."""
+        last, self._pass = self._pass, None
+        is_there = last is not None and (last[0].data_ptr(), last[0].shape) == (x.data_ptr(), x.shape)
+        if last is None or not is_there or any(t.data_ptr() not in self._arguments for t in tensors):
+            return []
+        return last[1]
+
+    def make(self, grads: Sequence[Tensor], events: Sequence[list[Event]]) -> None:
+        """The last gradients that were made: when each was, and its filters were read for the last time."""
+        self._made = {g.data_ptr(): (g, own) for g, own in zip(grads, events, strict=True)}
+
+    def made(self, g: Tensor) -> list[Event]:
+        """When a gradient was made and its filters were read for the last time; nothing if that is not known."""
+        return self._made.get(g.data_ptr(), (g, []))[1]
 
     def add(self, t: Tensor, copy: Tensor) -> None:
         self._copies[t.data_ptr()] = t, copy
@@ -227,10 +253,14 @@ _copies: Copies | None = None
 
 
 @contextlib.contextmanager
-def rounded(tensors: Sequence[Tensor], copies: Sequence[Tensor]) -> Iterator[Copies]:
-    """Inside, these copies are read in the place of the tensors. :class:`Update` keeps them up to date."""
+def rounded(tensors: Sequence[Tensor], copies: Sequence[Tensor], arguments: Sequence[Tensor] = ()) -> Iterator[Copies]:
+    """A step in which these copies are read in the place of the tensors. :class:`Update` keeps them up to date.
+
+    Two things then run beside others: a pass in eval mode that reads nothing but the step's ``arguments`` beside the
+    training pass before it, and an update in place beside the gradients of earlier layers.
+    """
     global _copies
-    before, _copies = _copies, Copies()
+    before, _copies = _copies, Copies(arguments)
     for t, copy in zip(tensors, copies, strict=True):
         _copies.add(t, copy)
     try:
@@ -272,6 +302,7 @@ class Update(torch.autograd.Function):
         lr, *stacked = _stacked(info.batch_size, dims[1:], [lr, *tensors])
         n = len(stacked) // 2
         new, rest = list(stacked[:n]), []
+        beside = _Beside(lr.device, 1)
         for i, (p, g) in enumerate(zip(stacked[:n], stacked[n:], strict=True)):
             copy = None if _copies is None else _copies.get(p)
             if copy is None or _copies is None:
@@ -280,8 +311,15 @@ class Update(torch.autograd.Function):
             if not in_place:
                 new[i], copy = torch.empty_like(p), torch.empty_like(copy)
                 _copies.add(new[i], copy)
-            run_update(p, _alike(g, p), lr, new[i], copy)
-        rates = {p.shape: lr.view(-1, *[1] * (p.ndim - 1)).expand_as(p).contiguous() for _, p, _ in rest}
+            g = _alike(g, p)
+            if in_place:
+                with beside.after(*(_copies.made(g) or _now(g))):
+                    run_update(p, g, lr, p, copy)
+            else:
+                run_update(p, g, lr, new[i], copy)
+        beside.join()
+        shapes = {p.shape for _, p, _ in rest}
+        rates = {shape: lr.view(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous() for shape in shapes}
         if rest:
             places, params, grads = zip(*rest, strict=True)
             after = torch._foreach_addcmul(params, grads, [rates[p.shape] for p in params], value=-1)
@@ -300,7 +338,8 @@ def _stacked(size: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -
 
 def _alike(t: Tensor, model: Tensor) -> Tensor:
     """The tensor, lying in memory as another does."""
-    return t if t.stride() == model.stride() else torch.empty_like(model).copy_(t)
+    strides = zip(t.shape, t.stride(), model.stride(), strict=True)
+    return t if all(a == b for size, a, b in strides if size > 1) else torch.empty_like(model).copy_(t)
 
 
 # -- psi of all replicas ---------------------------------------------------------------------------------------------
@@ -313,9 +352,11 @@ def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[
     filters, *vectors = parts
     R, matrices, convs = len(x), _matrices(layout, filters), _convs(layout, x.shape[3])
     gammas, betas, means, variances = ([t.contiguous() for t in kind] for kind in vectors)
+    if _copies is not None:
+        _copies.begin_pass(x)
     saved: list[Tensor] = []
-    sums: list[Tensor] = [x] * len(convs)
-    new: list[Tensor] = [x] * len(convs)
+    sums: list[Any] = [None] * len(convs)
+    new: list[Any] = [None] * len(convs)
 
     def convolved(i: int, a: Tensor) -> kernels.Norm:
         y, sums[i] = kernels.convolve(convs[i], R, a, matrices[i], statistics=True)
@@ -338,10 +379,8 @@ def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[
         a = normalised(0, convolved(0, saved[0]))
         for i, k, *shortcut in layout.blocks:
             y = convolved(k, normalised(i, convolved(i, a)))
-            if shortcut:
-                a = normalised(k, y, None, shortcut[0], convolved(shortcut[0], a))
-            else:
-                a = normalised(k, y, a)
+            j = shortcut[0] if shortcut else None
+            a = normalised(k, y, a) if j is None else normalised(k, y, None, j, convolved(j, a))
         return _pooled(a, R)
 
     z = _compiled(run, "training", layout, x)
@@ -360,8 +399,9 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
     activations, sums = joined[:-n], joined[-n:]
     matrices, convs = _matrices(layout, filters), _convs(layout, saved[0].shape[3])
     dw, dgamma, dbeta = ([dz] * n for _ in range(3))
-    kept: list[Tensor] = []  # until the other stream has read it
+    kept: list[Tensor] = []  # until the other queue has read it
     beside = _Beside(dz.device)
+    events: list[list[Event]] = [[] for _ in range(n)]
 
     def norm(i: int, y: Tensor) -> kernels.Norm:
         return kernels.Norm(y, sums[i], gammas[i].contiguous(), betas[i].contiguous())
@@ -377,8 +417,14 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
 
     def filter_gradient(i: int, a: Tensor, dy: Tensor) -> None:
         kept.append(dy)
-        with beside:
+        with beside.after(*_now(dy)):
             dw[i] = kernels.filter_gradient(convs[i], R, a, dy)
+            events[i] = _now(dy)
+
+    def input_gradient(i: int, dy: Tensor, **more: Any) -> Tensor:
+        d: Tensor = kernels.convolve(convs[i], R, dy, matrices[i], gradient=True, **more)[0]
+        events[i] += _now(dy)
+        return d
 
     def run() -> None:
         columns, y0, a, *rest = activations
@@ -393,19 +439,21 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
         for i, k, s, a, y1, a1, y2, ys in reversed(inputs):
             dy2, dys = through_norm(g, k, y2, False, s, ys)
             filter_gradient(k, a1, dy2)
-            d, _ = kernels.convolve(convs[k], R, dy2, matrices[k], gradient=True)
-            dy1, _ = through_norm(d, i, y1, True)
+            dy1, _ = through_norm(input_gradient(k, dy2), i, y1, True)
             filter_gradient(i, a, dy1)
             if s is None:
-                g, _ = kernels.convolve(convs[i], R, dy1, matrices[i], gradient=True, residual=g, mask=a)
+                g = input_gradient(i, dy1, residual=g, mask=a)
             else:
                 filter_gradient(s, a, dys)
-                g, _ = kernels.convolve(convs[i], R, dy1, matrices[i], gradient=True, x2=dys, w2=matrices[s], mask=a)
+                g = input_gradient(i, dy1, x2=dys, w2=matrices[s], mask=a)
+                events[s] += events[i]
         dy0, _ = through_norm(g, 0, y0, False)
         filter_gradient(0, columns, dy0)
         beside.join()
 
     _compiled(run, "gradient", layout, saved[0])
+    if _copies is not None:
+        _copies.make(dw[1:], events[1:])
     return [*(_filters(t, w) for t, w in zip(dw, filters, strict=True)), *dgamma, *dbeta]
 
 
@@ -413,27 +461,36 @@ def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:
     """z (R, N, features) in eval mode."""
     from cclfp.nets import kernels
 
-    filters, gammas, betas, means, variances = parts
-    R, matrices, convs = len(x), _matrices(layout, filters), _convs(layout, x.shape[3])
-    gamma, beta, mean, variance = (torch.cat([t.flatten() for t in kind]) for kind in (gammas, betas, means, variances))
-    scale = gamma * torch.rsqrt(variance + 1e-5)
-    sizes = [t.numel() for t in gammas]
-    scales, shifts = scale.split(sizes), torch.addcmul(beta, mean, scale, value=-1).split(sizes)
-
-    def convolved(i: int, a: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
-        out, _ = kernels.convolve(
-            convs[i], R, a, matrices[i], scale=scales[i], shift=shifts[i], residual=residual, relu=relu
-        )
-        return out
+    R, convs = len(x), _convs(layout, x.shape[3])
+    begun = [] if _copies is None else _copies.beginning(x, (t for kind in parts for t in kind))
 
     def run() -> Tensor:
+        matrices = _matrices(layout, parts[0])
+        gamma, beta, mean, variance = (torch.cat([t.flatten() for t in kind]) for kind in parts[1:])
+        scale = gamma * torch.rsqrt(variance + 1e-5)
+        sizes = [t.numel() for t in parts[1]]
+        scales, shifts = scale.split(sizes), torch.addcmul(beta, mean, scale, value=-1).split(sizes)
+
+        def convolved(i: int, a: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+            out, _ = kernels.convolve(
+                convs[i], R, a, matrices[i], scale=scales[i], shift=shifts[i], residual=residual, relu=relu
+            )
+            return out
+
         a = convolved(0, kernels.columns(x, layout.dtype))
         for i, k, *shortcut in layout.blocks:
             residual = convolved(shortcut[0], a, relu=False) if shortcut else a
             a = convolved(k, convolved(i, a), residual)
         return _pooled(a, R)
 
-    return _compiled(run, "frozen", layout, x)
+    if not begun:
+        alone: Tensor = _compiled(run, "frozen", layout, x)
+        return alone
+    beside = _Beside(x.device)
+    with beside.after(*begun):
+        z: Tensor = _compiled(run, "frozen", layout, x)
+    beside.join()
+    return z
 
 
 def run_update(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
@@ -473,30 +530,41 @@ def _pooled(a: Tensor, R: int) -> Tensor:
 
 
 class _Beside:
-    """What is launched inside runs beside what comes after it, up to :meth:`join`."""
+    """Another queue of a graphics card; elsewhere all runs in turn.
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = _side_stream(device) if device.type == "cuda" else None
-        self._inside: Any = None
+    What it reads or writes must be held until it is joined.
+    """
 
-    def __enter__(self) -> None:
-        if self._stream is not None:
-            self._stream.wait_stream(torch.cuda.current_stream())
-            self._inside = torch.cuda.stream(self._stream)
-            self._inside.__enter__()
+    def __init__(self, device: torch.device, number: int = 0) -> None:
+        self._stream = _side_stream(device, number) if device.type == "cuda" else None
+        self._is_used = False
 
-    def __exit__(self, *error: Any) -> None:
-        if self._inside is not None:
-            self._inside.__exit__(*error)
+    @contextlib.contextmanager
+    def after(self, *events: Event) -> Iterator[None]:
+        """What is launched inside waits for these events and, but for the queue's own, nothing else."""
+        if self._stream is None:
+            yield
+            return
+        self._is_used = True
+        for event in events:
+            self._stream.wait_event(event)
+        with torch.cuda.stream(self._stream):
+            yield
 
     def join(self) -> None:
-        if self._stream is not None:
+        """What is launched from now on waits for all of the queue."""
+        if self._stream is not None and self._is_used:
             torch.cuda.current_stream().wait_stream(self._stream)
 
 
 @functools.cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
+def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
+
+
+def _now(t: Tensor) -> list[Event]:
+    """All that was launched so far on the current queue of the tensor's device."""
+    return [torch.cuda.current_stream().record_event()] if t.is_cuda else []
 
 
 _seen: set[Any] = set()

@@ -6,6 +6,7 @@ Run as a script (with ``TRITON_INTERPRET=1``, without a graphics card) it prints
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -53,7 +54,7 @@ def convolution(conv: Conv, R: int, x: Tensor, w: Tensor) -> Tensor:
     return F.conv2d(nchw(x), filters(conv, w), stride=conv.stride, padding=conv.ks // 2, groups=R)
 
 
-def input_gradient(conv: Conv, R: int, dy: Tensor, w: Tensor) -> Tensor:
+def input_gradient(conv: Conv, R: int, dy: Tensor, w: Tensor) -> Any:
     shape = (len(dy), R * conv.C, conv.side, conv.side)
     return conv2d_input(shape, filters(conv, w), nchw(dy), stride=conv.stride, padding=conv.ks // 2, groups=R)
 

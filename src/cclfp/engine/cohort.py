@@ -20,6 +20,7 @@ from cclfp.engine.stack import Tables, has_kernels, is_normalised, together
 from cclfp.scenarios import ClassMask
 
 SHARE = 0.7  # of a graphics card's free memory that may be used
+STACKED = 20  # runs that train as one network: more are hardly faster
 
 Progress = Callable[[int], None]
 Note = Callable[[str], None]
@@ -177,7 +178,12 @@ class Cohort:
         # What the learners hold for the others: the stack, what a graph writes to, and later tasks' old networks.
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         fitting = max(1, int(SHARE * free / (taken + 4 * held)))
-        if fitting < len(self.replicas):
+        if self._stacks(min(fitting, len(self.replicas))):
+            turns = -(-len(self.replicas) // min(fitting, STACKED))
+            fitting = -(-len(self.replicas) // turns)
+            taking = f"{turns} times, one after the other, " if turns > 1 else ""
+            self._note(f"{taking}{fitting} of {len(self.replicas)} runs train as one, in stacked kernels")
+        elif fitting < len(self.replicas):
             self._note(f"memory for {fitting} of {len(self.replicas)} runs at once: they take turns")
         return min(fitting, len(self.replicas))
 

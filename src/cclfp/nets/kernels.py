@@ -343,14 +343,13 @@ def _conv_blocks(conv: Conv, OUT: int, images: int, N: int) -> tuple[int, int, i
 
 def _filter_blocks(conv: Conv, R: int, N: int) -> tuple[int, int, int, int, int]:
     """Output and input channels of a tile, warps, stages, and in how many parts the pixels are summed."""
-    taps, parts = conv.ks**2, 1
-    if conv.C >= 128 and (conv.K // 128) * (conv.C // 128) * taps * R >= MULTIPROCESSORS:
-        return 128, 128, 8, 3, 1
-    bn = min(conv.C, 64)
-    programs = (conv.K // 64) * (conv.C // bn) * taps * R
-    while programs * parts < MULTIPROCESSORS and N * conv.out**2 >= 512 * parts:
+    bm, bn = (128, 128) if conv.C >= 128 else (64, min(conv.C, 64))
+    programs, parts = (conv.K // bm) * (conv.C // bn) * conv.ks**2 * R, 1
+    enough = MULTIPROCESSORS if bm == 64 else MULTIPROCESSORS * 2 // 3
+    while programs * parts < enough and N * conv.out**2 >= 512 * parts:
         parts *= 2
-    return 64, bn, 4, 4, parts
+    warps, stages = (8, 4) if conv.C >= 128 and conv.K > 128 else (4, 3) if conv.C >= 128 else (4, 4)
+    return bm, bn, warps, stages, parts
 
 
 def convolve(

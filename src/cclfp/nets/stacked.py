@@ -303,7 +303,9 @@ class Update(torch.autograd.Function):
         n = len(stacked) // 2
         new, rest = list(stacked[:n]), []
         beside = _Beside(lr.device, 1)
-        for i, (p, g) in enumerate(zip(stacked[:n], stacked[n:], strict=True)):
+        for i, (p, g) in reversed(
+            list(enumerate(zip(stacked[:n], stacked[n:], strict=True)))
+        ):  # the last are made first
             copy = None if _copies is None else _copies.get(p)
             if copy is None or _copies is None:
                 rest.append((i, p, _alike(g, p)))
@@ -350,7 +352,7 @@ def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[
     from cclfp.nets import kernels
 
     filters, *vectors = parts
-    R, matrices, convs = len(x), _matrices(layout, filters), _convs(layout, x.shape[3])
+    R, matrices, convs = len(x), _with_stem(filters, layout.dtype), _convs(layout, x.shape[3])
     gammas, betas, means, variances = ([t.contiguous() for t in kind] for kind in vectors)
     if _copies is not None:
         _copies.begin_pass(x)
@@ -397,7 +399,7 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
     R, n = len(dz), len(layout.layers)
     joined = [t.movedim(0, -2).flatten(-2) for t in saved]
     activations, sums = joined[:-n], joined[-n:]
-    matrices, convs = _matrices(layout, filters), _convs(layout, saved[0].shape[3])
+    matrices, convs = [dz, *_matrices(filters[1:], layout.dtype)], _convs(layout, saved[0].shape[3])
     dw, dgamma, dbeta = ([dz] * n for _ in range(3))
     kept: list[Tensor] = []  # until the other queue has read it
     beside = _Beside(dz.device)
@@ -434,8 +436,8 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
             ys = next(places) if shortcut else None
             inputs.append((i, k, shortcut[0] if shortcut else None, a, y1, a1, y2, ys))
             a = next(places)
-        pixels = a.shape[1] * a.shape[2]
-        g = ((dz.transpose(0, 1) / pixels).reshape(len(a), 1, 1, -1) * (a > 0)).to(a.dtype)
+        mean = (dz.transpose(0, 1) / (a.shape[1] * a.shape[2])).to(a.dtype).reshape(len(a), 1, 1, -1)
+        g = torch.ops.aten.threshold_backward(mean.expand_as(a), a, 0)
         for i, k, s, a, y1, a1, y2, ys in reversed(inputs):
             dy2, dys = through_norm(g, k, y2, False, s, ys)
             filter_gradient(k, a1, dy2)
@@ -465,7 +467,7 @@ def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:
     begun = [] if _copies is None else _copies.beginning(x, (t for kind in parts for t in kind))
 
     def run() -> Tensor:
-        matrices = _matrices(layout, parts[0])
+        matrices = _with_stem(parts[0], layout.dtype)
         gamma, beta, mean, variance = (torch.cat([t.flatten() for t in kind]) for kind in parts[1:])
         scale = gamma * torch.rsqrt(variance + 1e-5)
         sizes = [t.numel() for t in parts[1]]
@@ -507,12 +509,17 @@ def _convs(layout: Layout, side: int) -> list[Any]:
     return [kernels.Conv(C, K, ks, stride, side // shrunk) for C, K, ks, stride, shrunk in shapes]
 
 
-def _matrices(layout: Layout, filters: Sequence[Tensor]) -> list[Tensor]:
-    """Filters (R, K, C, kh, kw) as the kernels read them: rounded, (R*K, taps*C); the stem's taps filled up to 32."""
+def _matrices(filters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """Filters (R, K, C, kh, kw) as the kernels read them: rounded, (R*K, taps*C)."""
     copies = [None if _copies is None else _copies.get(w) for w in filters]
-    made = iter(round_all([w for w, copy in zip(filters, copies, strict=True) if copy is None], layout.dtype))
-    stem, *others = (next(made) if copy is None else copy for copy in copies)
-    return [F.pad(_matrix(stem), (0, 5)), *map(_matrix, others)]
+    made = iter(round_all([w for w, copy in zip(filters, copies, strict=True) if copy is None], dtype))
+    return [_matrix(next(made) if copy is None else copy) for copy in copies]
+
+
+def _with_stem(filters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """The same, the first of them the stem's, with its 27 columns filled up to 32."""
+    stem, *others = _matrices(filters, dtype)
+    return [F.pad(stem, (0, 5)), *others]
 
 
 def _matrix(w: Tensor) -> Tensor:

@@ -337,7 +337,7 @@ def trained(replicas: list[Replica], engine: str, precision: str = "float32", ta
 
 @pytest.mark.parametrize("method", ["ccl-fp+", "gem", "a-gem", "si"])
 def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: InPyTorch) -> None:
-    """Step by step from the same state: rounding flips a ReLU of so small a network, and its runs part, on any engine."""
+    """Step by step from the same state: in whole runs of so small a network rounding flips a ReLU, on any engine."""
     stream = pictures("cpu", each=6)
     several = [replica(method, seed, stream) for seed in range(2)]
     for _ in range(2):

@@ -10,10 +10,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C._functorch import TransformType
+from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.func import functional_call
 
 from cclfp.errors import DamagedError, InputError
 from cclfp.layouts import describe_value
+from cclfp.nets import stacked
 
 CHUNK = 800_000  # numbers a forward pass takes at once: 1,000 of MNIST's images, 65 of 64×64; on CUDA 8 times that
 
@@ -36,6 +39,7 @@ class Network:
             module.training = name in mode["training"]
         self._trainable = mode["trained"]
         self._autocast = autocast
+        self.layout = stacked.Layout.of(psi, mode, autocast)  # of stacked replicas, where there are kernels for them
         # functional_call looks for tied weights anew at every call, which costs as much as a small layer.
         self._tied = len(list(psi.named_parameters(remove_duplicate=False))) > len(list(psi.parameters()))
         self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}
@@ -44,6 +48,9 @@ class Network:
 
     def features(self, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
         """psi(x) in training, and the buffers after it (BatchNorm updates its statistics here and nowhere else)."""
+        if self.layout is not None and is_vmapped() and self.layout.takes(x):
+            z, after = stacked.train(self.layout, self._own(params), buffers, x)
+            return z, {name: after[name] for name in buffers}
         if is_transformed():
             buffers = {name: b.clone() for name, b in buffers.items()}
         else:
@@ -54,14 +61,20 @@ class Network:
 
     def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """psi(x) in eval mode: for an old model and for testing."""
+        if self.layout is not None and is_vmapped() and self.layout.takes(x):
+            return stacked.freeze(self.layout, self._own(params), buffers, x)
         return self._call(self._eval, params, buffers, x)
 
     def classify(self, params: Tensors, z: Tensor) -> Tensor:
         """f(z): one logit a class."""
         return F.linear(z, params["f.weight"], params["f.bias"])
 
+    def _own(self, params: Tensors) -> Tensors:
+        """psi's parameters, by their names in psi."""
+        return {name: params[f"psi.{name}"] for name in self._trainable}
+
     def _call(self, psi: nn.Module, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-        own = {name: params[f"psi.{name}"] for name in self._trainable}
+        own = self._own(params)
         if self._autocast is None:
             return functional_call(psi, own | buffers, (x,), tie_weights=self._tied)  # type: ignore[no-any-return]
         if x.is_cuda and not is_transformed():
@@ -99,6 +112,11 @@ def _cast(params: Tensors, dtype: torch.dtype) -> Tensors:
 def is_transformed() -> bool:
     """Whether this runs under vmap, torch.func.grad or torch.compile."""
     return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+
+
+def is_vmapped() -> bool:
+    """Whether this runs under vmap: for many replicas at once."""
+    return any(level.key() == TransformType.Vmap for level in retrieve_all_functorch_interpreters())
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

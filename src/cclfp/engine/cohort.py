@@ -16,10 +16,11 @@ from cclfp.engine.graph import Graphs
 from cclfp.engine.plan import Plan
 from cclfp.engine.precision import computing_in
 from cclfp.engine.replica import Replica, find_diverged
-from cclfp.engine.stack import Tables, is_normalised, together
+from cclfp.engine.stack import Tables, has_kernels, is_normalised, together
 from cclfp.scenarios import ClassMask
 
 SHARE = 0.7  # of a graphics card's free memory that may be used
+STACKED = 20  # runs that train as one network: more are hardly faster
 
 Progress = Callable[[int], None]
 Note = Callable[[str], None]
@@ -51,6 +52,7 @@ class Cohort:
         self._planner = ThreadPoolExecutor(1)  # whose thread starts with the first thing there is to do
         self._next: Future[list[Plan]] | None = None  # the plans of the next task
         self._tests_apart = False  # they cannot be tested together
+        self._kernels = True  # ours may be used, where they are made for the network
 
     @property
     def engine(self) -> str:
@@ -125,7 +127,11 @@ class Cohort:
             except _Told.Error as error:
                 raise error.args[0] from None
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
-                self._give_up(f"its runs cannot be trained together ({first_line(error)})")
+                if self._stacks(self._at_once):
+                    self._kernels = False
+                    self._note(f"its runs cannot be stacked ({first_line(error)}): they train side by side")
+                else:
+                    self._give_up(f"its runs cannot be trained together ({first_line(error)})")
             if is_too_much:  # here nothing holds what was made for so many
                 tried = min(self._at_once, len(self.replicas) - done)
                 self._at_once = tried // 2
@@ -144,8 +150,14 @@ class Cohort:
         replicas, first = self.replicas[some], self.replicas[0]
         room = max(first.steps(position) for position in range(len(first.stream.train_rows)))
         tables = Tables(plans, [replica.stream.train for replica in replicas], self._offsets[some], room)
-        stack = together([replica.learner for replica in replicas], masks, self._inputs)
+        stack = together([replica.learner for replica in replicas], masks, self._inputs, kernels=self._kernels)
         return fast.train(stack, tables, progress)
+
+    def _stacks(self, replicas: int) -> bool:
+        """Whether so many replicas run in our own kernels."""
+        some = self.replicas[:replicas]
+        some[0].learner.prepare_for(some[0].stream.train)
+        return self._kernels and has_kernels([replica.learner for replica in some], self._inputs)
 
     def _give_up(self, reason: str) -> None:
         self._note(f"{reason}: going on eagerly")
@@ -167,7 +179,12 @@ class Cohort:
         # What the learners hold for the others: the stack, what a graph writes to, and later tasks' old networks.
         free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         fitting = max(1, int(SHARE * free / (taken + 4 * held)))
-        if fitting < len(self.replicas):
+        if self._stacks(min(fitting, len(self.replicas))):
+            turns = -(-len(self.replicas) // min(fitting, STACKED))
+            fitting = -(-len(self.replicas) // turns)
+            taking = f"{turns} times, one after the other, " if turns > 1 else ""
+            self._note(f"{taking}{fitting} of {len(self.replicas)} runs train as one, in stacked kernels")
+        elif fitting < len(self.replicas):
             self._note(f"memory for {fitting} of {len(self.replicas)} runs at once: they take turns")
         return min(fitting, len(self.replicas))
 
@@ -177,8 +194,9 @@ class Cohort:
         return lambda step: progress((some.start * steps + len(self.replicas[some]) * step) // of)
 
     def _test(self) -> None:
-        # Large convolutions, which BatchNorm comes with, gain nothing stacked.
-        if self._fast is None or is_normalised(self.replicas[0].learner.psi) or not self._test_together():
+        # Large convolutions, which BatchNorm comes with, gain nothing stacked but in kernels of our own.
+        apart = is_normalised(self.replicas[0].learner.psi) and not self._stacks(len(self.replicas))
+        if self._fast is None or apart or not self._test_together():
             for replica in self.replicas:
                 replica.test()
 

@@ -10,16 +10,19 @@ from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
 from cclfp.engine.replica import Replica
-from cclfp.engine.stack import stacked
+from cclfp.engine.stack import is_normalised, stacked
 
-NUMBERS = {"cpu": 4_000_000, "cuda": 400_000_000}  # that all replicas' inputs of one pass may have together
+# Numbers that all replicas' inputs of one pass may have together. A convolution's outputs are twenty times its images.
+NUMBERS = {"cpu": 4_000_000, "cuda": 400_000_000}
+NUMBERS_CONVOLVED = 20_000_000
 
 
 def test_together(replicas: Sequence[Replica]) -> None:
     """Fill the row of each replica's matrix that comes now, as ``Replica.test`` does for one."""
     row, tasks = replicas[0].tests
     began = time.perf_counter()
-    right = [(several, correct(several, tasks)) for several in _by_stream(replicas)]
+    groups = _by_sizes(replicas) if is_normalised(replicas[0].learner.psi) else _by_stream(replicas)
+    right = [(several, correct(several, tasks)) for several in groups]
     for several, counts in right:
         for task, count in zip(tasks, counts, strict=True):
             of = len(several[0].stream.test[task].y)
@@ -30,7 +33,7 @@ def test_together(replicas: Sequence[Replica]) -> None:
 
 
 def correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Tensor]:
-    """How many of each task's test examples each of the replicas, which share their stream, has right."""
+    """How many of each task's test examples each of the replicas has right; they must be as many for all."""
     first = replicas[0].learner
     for replica in replicas:
         replica.learner.prepare_for(replica.stream.train)
@@ -43,15 +46,31 @@ def correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Tensor]:
     counts = []
     with torch.no_grad():
         for task in tasks:
-            test = replicas[0].stream.test[task]
+            tests = [replica.stream.test[task] for replica in replicas]
+            x, y, is_shared = tests[0].x, tests[0].y, all(test is tests[0] for test in tests)
             allowed = torch.stack([replica.learner.allowed(replica.told(task))[0] for replica in replicas])
-            size = max(1, NUMBERS[test.x.device.type] // (len(replicas) * test.x[:1].numel()))
-            right = torch.zeros(len(replicas), dtype=torch.int64, device=test.x.device)
-            for x, y in zip(test.x.split(size), test.y.split(size), strict=True):
-                given = torch.func.vmap(scores, in_dims=(0, None))(leaves, first.prepare_testing(x))
-                right += (given.masked_fill(~allowed[:, None], -torch.inf).argmax(-1) == y).sum(-1)
+            numbers = NUMBERS_CONVOLVED if is_normalised(first.psi) else NUMBERS[x.device.type]
+            size = max(1, numbers // (len(replicas) * x[:1].numel()))
+            right = torch.zeros(len(replicas), dtype=torch.int64, device=x.device)
+            for start in range(0, len(y), size):
+                rows = slice(start, start + size)
+                given = [x[rows]] if is_shared else [test.x[rows] for test in tests]
+                labels = y[rows] if is_shared else torch.stack([test.y[rows] for test in tests])
+                inputs = first.prepare_testing(torch.cat(given))
+                if not is_shared:
+                    inputs = inputs.unflatten(0, (len(tests), -1))
+                found = torch.func.vmap(scores, in_dims=(0, None if is_shared else 0))(leaves, inputs)
+                right += (found.masked_fill(~allowed[:, None], -torch.inf).argmax(-1) == labels).sum(-1)
             counts.append(right)
     return counts
+
+
+def _by_sizes(replicas: Sequence[Replica]) -> list[list[Replica]]:
+    """Replicas that have as many test examples of each task."""
+    groups: dict[tuple[int, ...], list[Replica]] = {}
+    for replica in replicas:
+        groups.setdefault(tuple(len(test.y) for test in replica.stream.test), []).append(replica)
+    return list(groups.values())
 
 
 def _by_stream(replicas: Sequence[Replica]) -> list[list[Replica]]:

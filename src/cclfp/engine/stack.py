@@ -2,7 +2,8 @@
 
 The same function then runs as it is, compiled, or in a CUDA graph. :class:`Stack` has the replicas side by side in each
 tensor, one operation for all of them (vmap). :class:`Fork` keeps them apart and lets them run at the same time; that is
-for BatchNorm, whose statistics each network updates in place, and for large convolutions, which gain nothing stacked.
+for BatchNorm, whose statistics each network updates in place, and for large convolutions, which gain nothing stacked by
+PyTorch. :class:`KernelStack` is for ResNet18 in bf16 on a card that has our own kernels (:mod:`cclfp.nets.stacked`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten, tree_flatten_with_path, tree_map, tree_unflatten
 
 from cclfp.engine.plan import Plan
 from cclfp.finite import not_finite
 from cclfp.learner import Learner
 from cclfp.memory import Examples
 from cclfp.methods import Batch
+from cclfp.nets.stacked import round_all, rounded
 from cclfp.scenarios import ClassMask
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
@@ -120,6 +122,10 @@ class Together:
         """A replica's part of what is changing."""
         raise NotImplementedError
 
+    def shaken(self) -> list[Tensor]:
+        """What is changing, each tensor changed a little (see :func:`_shaken`)."""
+        return _shaken(self.changing)
+
     def check(self, step: Step, tables: Tables, like: int) -> None:
         """See that a step taken together is the one that each replica takes by itself.
 
@@ -127,7 +133,7 @@ class Together:
         seed, an attribute that another task, or another replica, has set.
         """
         current, row = tables.sizes[like][0], tables.row(like)
-        before = _shaken(self.changing)
+        before = self.shaken()
         new = step([t.clone() for t in before], self.fixed, row)
         batches = _batches(self.learners[0], self.fixed, row)
         precision = "tf32" if row[0].is_cuda and torch.backends.cuda.matmul.allow_tf32 else "float32"
@@ -152,9 +158,19 @@ class Together:
         self.changing, self.fixed = [], []  # functions that were made for this task may stay
 
 
-def together(learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> Together:
-    """The learners, whose task has begun, in the form that suits their network."""
-    return (Fork if is_normalised(learners[0].psi) else Stack)(learners, masks, pool)
+def together(
+    learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor, *, kernels: bool = True
+) -> Together:
+    """The learners, whose task has begun, in the form that suits their network; with our own ``kernels`` or without."""
+    if not is_normalised(learners[0].psi):
+        return Stack(learners, masks, pool)
+    return (KernelStack if kernels and has_kernels(learners, pool) else Fork)(learners, masks, pool)
+
+
+def has_kernels(learners: Sequence[Learner], pool: Tensor) -> bool:
+    """Whether there are kernels for these learners as one network: there must be at least two."""
+    layout = learners[0].method.net.layout
+    return len(learners) > 1 and layout is not None and layout.takes(learners[0].prepare_testing(pool[:1]))
 
 
 def is_normalised(psi: nn.Module) -> bool:
@@ -187,6 +203,47 @@ class Stack(Together):
             return new
 
         return step if compile is None else compile(step, self.changing, self.fixed, tables.row(like))
+
+
+class KernelStack(Stack):
+    """Replicas of ResNet18 as one network, in kernels of our own.
+
+    Behind the tensors that change there are copies of the filters among them, rounded to what the kernels read.
+    """
+
+    def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
+        super().__init__(learners, masks, pool)
+        layout = learners[0].method.net.layout
+        assert layout is not None
+        names = {f"psi.{name}" for name in layout.filters}
+        paths = [path[-1] for path, _ in tree_flatten_with_path(learners[0].model)[0]]
+        self._dtype, self._leaves = layout.dtype, len(paths)
+        self._filters = [i for i, key in enumerate(paths) if isinstance(key, MappingKey) and key.key in names]
+        leaves = [_channels_last(t) if i in self._filters else t for i, t in enumerate(self.changing)]
+        self.changing = self._with_copies(leaves)
+
+    def own(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
+        return super().own(tensors[: self._leaves], replica)
+
+    def shaken(self) -> list[Tensor]:
+        return self._with_copies(_shaken(self.changing[: self._leaves]))
+
+    def _with_copies(self, leaves: list[Tensor]) -> list[Tensor]:
+        return [*leaves, *round_all([leaves[i] for i in self._filters], self._dtype)]
+
+    def stepper(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
+        plain, filters = super().stepper(tables, like), self._filters  # the compiler cannot see into our kernels
+
+        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+            leaves = changing[: self._leaves]
+            with rounded([leaves[i] for i in filters], changing[self._leaves :], leaves) as copies:
+                new = plain(leaves, fixed, row)
+            known = [copies.get(new[i]) for i in filters]
+            missing = [new[i] for i, copy in zip(filters, known, strict=True) if copy is None]
+            made = iter(round_all(missing, self._dtype))
+            return [*new, *(next(made) if copy is None else copy for copy in known)]
+
+        return step
 
 
 class Fork(Together):
@@ -340,6 +397,11 @@ def _turned(t: Tensor) -> Tensor:
     A CPU's matmul of a minibatch with a layer's weights takes a third of the time so.
     """
     return t.mT.contiguous().mT if t.ndim == 3 else t
+
+
+def _channels_last(t: Tensor) -> Tensor:
+    """Stacked filters with their channels together in memory."""
+    return t.movedim(2, -1).contiguous().movedim(-1, 2)
 
 
 def _longer(table: Tensor, steps: int) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 from cclfp.errors import InputError, unknown
 from cclfp.layouts import Layout
 from cclfp.memory import Memory
+from cclfp.nets.stacked import Update, is_rounding
 from cclfp.network import Network, Tensors, is_transformed
 from cclfp.randomness import generator
 from cclfp.scenarios import SCENARIOS, ClassMask, check_scenario
@@ -133,7 +134,7 @@ class Method:
     ) -> tuple[Tensors, Tensors, State]:
         """One training step. Returns new tensors; its arguments are left as they are."""
         grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
-        return sgd(params, grads, hyper.lr), buffers, state
+        return sgd(params, grads, hyper.lr, in_place=True), buffers, state
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         """The method's state for a task that is about to begin. Ordinary Python; copy what must not change."""
@@ -214,10 +215,15 @@ def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Ten
     return dict(zip(params, grads, strict=True)), {name: a.detach() for name, a in aux.items()}
 
 
-def sgd(params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
-    """Plain SGD: no momentum, no weight decay."""
+def sgd(params: Tensors, grads: Tensors, lr: Tensor, *, in_place: bool = False) -> Tensors:
+    """Plain SGD: no momentum, no weight decay.
+
+    ``in_place`` says that nothing reads ``params`` afterwards: an engine that owns them may have them overwritten.
+    """
     before = [p.detach() for p in params.values()]
     along = [grads[name] for name in params]
+    if is_rounding():
+        return dict(zip(params, Update.apply(in_place, lr, *before, *along), strict=True))
     if is_transformed():  # vmap has no rules for lists
         return dict(zip(params, (p - lr * g for p, g in zip(before, along, strict=True)), strict=True))
     return dict(zip(params, torch._foreach_sub(before, torch._foreach_mul(along, lr)), strict=True))

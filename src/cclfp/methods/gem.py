@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cclfp.layouts import ANY, Layout, Like
@@ -16,6 +17,7 @@ from cclfp.qp import solve
 from cclfp.schedules import Ring
 
 RIDGE = 1e-3  # on the diagonal of the dual programme's matrix, as in the authors' code
+PART = 16_384  # numbers of a gradient that a graphics card multiplies at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +125,11 @@ def project(rows: Tensor, gamma: Tensor) -> Tensor:
     tensor([2., -0.])
     """
     exact = rows.double() if rows.is_cuda else rows  # a graphics card may round matmuls to ten bits (TF32)
-    products = (exact @ exact.mT).double()
+    if rows.is_cuda:  # whose matmul of two rows of millions would leave the card idle: in parts, side by side
+        parts = F.pad(exact, (0, -exact.shape[-1] % PART)).unflatten(-1, (-1, PART)).transpose(0, 1)
+        products = (parts @ parts.mT).sum(0)
+    else:
+        products = (exact @ exact.mT).double()
     # They are rounded to the gradients' precision: so much more on the diagonal keeps P positive definite.
     products.diagonal().add_(RIDGE + torch.finfo(rows.dtype).eps * products.trace())
     agreement, P = products[1:, 0], products[1:, 1:]

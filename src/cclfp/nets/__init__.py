@@ -1,0 +1,23 @@
+"""The feature extractors psi that ship with the package, and kernels that train many of them as one."""
+
+from cclfp.nets.modules import (
+    BACKBONES,
+    MLP,
+    SMALLEST,
+    ResNet18,
+    build_backbone,
+    convolution,
+    describe_backbone,
+    linear,
+)
+
+__all__ = [
+    "BACKBONES",
+    "MLP",
+    "SMALLEST",
+    "ResNet18",
+    "build_backbone",
+    "convolution",
+    "describe_backbone",
+    "linear",
+]

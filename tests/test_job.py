@@ -147,9 +147,18 @@ def test_learners_of_a_cohort_that_cannot_be_saved(make_job: Callable[..., Job],
     assert len(Store(jobs[0].store).records()) == 2
 
 
-def test_a_checkpoint_that_may_not_be_read_is_left_alone(
-    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (PermissionError(13, "Permission denied"), InputError),  # as for who is not root
+        (OSError(24, "Too many open files"), InputError),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_now_is_left_alone(
+    error: Exception, expected: type[Exception], make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It may be good: it is neither deleted nor taken for damaged."""
     monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
     job = make_job("er")
     with pytest.raises(Stop):
@@ -157,10 +166,10 @@ def test_a_checkpoint_that_may_not_be_read_is_left_alone(
     checkpoint = job_module.checkpoint_path(job, Store(job.store))
 
     def refuse(file: Any) -> int:
-        raise PermissionError(13, "Permission denied")
+        raise error
 
-    monkeypatch.setattr("cclfp.tensorfiles._check_archive", refuse)  # as for who is not root
-    with pytest.raises(InputError, match="cannot be read"):
+    monkeypatch.setattr("cclfp.tensorfiles._check_archive", refuse)
+    with pytest.raises(expected):
         do(job, quiet)
     assert checkpoint.exists()
 

@@ -567,3 +567,13 @@ def test_the_records_that_ship_are_taken_as_they_are(tmp_path: Path) -> None:
     assert import_runs(files, store) == (len(lines), [])
     export(store.records(), again)
     assert sorted(lines_of(again)) == sorted(lines)
+
+
+def test_values_nested_as_deeply_as_json_allows_are_refused(exported: Path) -> None:
+    """Deeper ones are no JSON for Python; these can be read, but not written again for a message."""
+    first = json.loads(exported.read_text().splitlines()[0])
+    for depth in range(900, 1010, 7):
+        line = json.dumps({**first, "configuration": {**first["configuration"], "tasks": "DEEP"}})
+        exported.write_text(line.replace('"DEEP"', "[" * depth + "]" * depth) + "\n")
+        with pytest.raises(InputError):
+            list(read(exported))

@@ -644,3 +644,15 @@ def test_a_state_that_changes_its_structure_is_refused() -> None:
     notes: list[str] = []
     trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled", notes)
     assert "state of another structure" in notes[0]
+
+
+def test_runs_of_which_not_even_one_can_be_tried_train_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> int:
+        raise ValueError("it reads a tensor's value")
+
+    monkeypatch.setattr(Cohort, "_fitting", fail)
+    notes: list[str] = []
+    together = trained([with_batch_norm("er", seed) for seed in range(2)], "compiled", notes)
+    assert any("reads a tensor's value" in note and note.endswith("going on eagerly") for note in notes)
+    (alone,) = trained([with_batch_norm("er", 1)], "eager")
+    assert_alike(together[1], alone)

@@ -31,6 +31,7 @@ from cclfp.engine.stack import Fork, KernelStack, Tables, _batch, _batches, _com
 from cclfp.memory import Examples
 from cclfp.methods import METHODS
 from cclfp.methods.base import sgd
+from cclfp.methods.er import ER
 from cclfp.nets import MLP, ResNet18, stacked
 from cclfp.nets.stacked import Layout
 from cclfp.network import Network, Tensors, psi_mode
@@ -91,6 +92,35 @@ def test_which_networks_have_kernels() -> None:
         assert layout_of(psi) is None
     assert layout_of(MLP(784)) is None
     assert layout_of(ResNet18(), None) is None
+
+
+def test_a_network_that_was_changed_has_none() -> None:
+    other, hooked = ResNet18(), ResNet18()
+    other.stem = nn.Conv2d(3, 64, 7, padding=3, bias=False)
+    hooked.norm.register_forward_hook(lambda module, inputs, output: output)
+    assert layout_of(other) is None
+    assert layout_of(hooked) is None
+
+
+def test_a_step_that_another_builds_on_leaves_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subclass may go on to use the parameters that it was given."""
+    asked: list[bool] = []
+
+    def spy(*arguments: Any, in_place: bool = False) -> Tensors:
+        asked.append(in_place)
+        return sgd(*arguments)
+
+    class Builds(ER):
+        name = "builds"
+
+        def step(self, *arguments: Any) -> Any:
+            return super().step(*arguments)
+
+    monkeypatch.setattr("cclfp.methods.base.sgd", spy)
+    for method in (METHODS["er"], Builds):
+        learner = cclfp.make(method, psi=nn.Flatten(), num_classes=2)
+        learner.observe(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
+    assert asked == [True, False]
 
 
 def test_which_images_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

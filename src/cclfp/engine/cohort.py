@@ -127,7 +127,7 @@ class Cohort:
             except _Told.Error as error:
                 raise error.args[0] from None
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
-                if self._stacks(self._at_once):
+                if self._at_once and self._stacks(self._at_once):
                     self._kernels = False
                     self._note(f"its runs cannot be stacked ({first_line(error)}): they train side by side")
                 else:
@@ -182,8 +182,8 @@ class Cohort:
         if self._stacks(min(fitting, len(self.replicas))):
             turns = -(-len(self.replicas) // min(fitting, STACKED))
             fitting = -(-len(self.replicas) // turns)
-            taking = f"{turns} times, one after the other, " if turns > 1 else ""
-            self._note(f"{taking}{fitting} of {len(self.replicas)} runs train as one, in stacked kernels")
+            several = "runs train as one network" if turns == 1 else f"runs train in {turns} turns, each as one network"
+            self._note(f"{len(self.replicas)} {several} of at most {fitting}, in stacked kernels")
         elif fitting < len(self.replicas):
             self._note(f"memory for {fitting} of {len(self.replicas)} runs at once: they take turns")
         return min(fitting, len(self.replicas))
@@ -195,8 +195,10 @@ class Cohort:
 
     def _test(self) -> None:
         # Large convolutions, which BatchNorm comes with, gain nothing stacked but in kernels of our own.
-        apart = is_normalised(self.replicas[0].learner.psi) and not self._stacks(len(self.replicas))
-        if self._fast is None or apart or not self._test_together():
+        one_by_one = self._fast is None or (
+            is_normalised(self.replicas[0].learner.psi) and not self._stacks(len(self.replicas))
+        )
+        if one_by_one or not self._test_together():
             for replica in self.replicas:
                 replica.test()
 

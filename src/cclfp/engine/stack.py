@@ -142,10 +142,10 @@ class Together:
             learner, own = self.learners[replica], self.own(before, replica)
             batch = _batch([t[replica] for t in batches], current)
             alone = _flat_step(learner, [t.clone() for t in own], self._spec, batch, learner.hyper_tensors)
-            if not not_finite(
-                list(tree_unflatten(alone, self._spec)[0].values())
-            ):  # else it diverges: nothing to compare
-                _compare(own, self.own(new, replica), alone, tolerance)
+            params: dict[str, Tensor] = tree_unflatten(alone, self._spec)[0]
+            if not_finite(list(params.values())):  # it diverges: there is nothing to compare
+                continue
+            _compare(own, self.own(new, replica), alone, tolerance)
 
     def put_back(self, changing: list[Tensor], steps: int) -> None:
         """Let the learners go on from what ``steps`` steps made of ``changing``, all of them or, on an error, none."""

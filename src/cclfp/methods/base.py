@@ -134,7 +134,8 @@ class Method:
     ) -> tuple[Tensors, Tensors, State]:
         """One training step. Returns new tensors; its arguments are left as they are."""
         grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
-        return sgd(params, grads, hyper.lr, in_place=True), buffers, state
+        # A subclass that calls this step may go on to use the parameters that it was given.
+        return sgd(params, grads, hyper.lr, in_place=type(self).step is Method.step), buffers, state
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         """The method's state for a task that is about to begin. Ordinary Python; copy what must not change."""
@@ -218,7 +219,8 @@ def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Ten
 def sgd(params: Tensors, grads: Tensors, lr: Tensor, *, in_place: bool = False) -> Tensors:
     """Plain SGD: no momentum, no weight decay.
 
-    ``in_place`` says that nothing reads ``params`` afterwards: an engine that owns them may have them overwritten.
+    ``in_place`` says that nothing reads ``params`` afterwards, that ``grads`` are as :func:`gradient` gave them and
+    that ``lr`` is a hyperparameter: an engine that owns the parameters may then overwrite them.
     """
     before = [p.detach() for p in params.values()]
     along = [grads[name] for name in params]

@@ -59,7 +59,7 @@ class Layout:
         whole = len(mode["trained"]) == len(list(psi.parameters()))
         training = len(mode["training"]) == len(list(psi.modules()))
         usual = all((norm.eps, norm.momentum, norm.affine) == (1e-5, 0.1, True) for norm in norms)
-        plain = all(p.dtype == torch.float32 for p in psi.parameters())
+        plain = all(p.dtype == torch.float32 for p in psi.parameters()) and _is_unchanged(psi)
         width, channels = psi.stem.out_channels, psi.stem.in_channels
         if not (whole and training and usual and plain) or width % WIDTH or width & (width - 1) or channels != 3:
             return None
@@ -282,6 +282,18 @@ def round_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     return new
 
 
+def _is_unchanged(psi: ResNet18) -> bool:
+    """Whether psi's layers are those it was made with: nobody replaced one, or hooked into it."""
+    hooks = (module._forward_hooks or module._forward_pre_hooks for module in psi.modules())
+    return str(psi) == _layers(**psi.arguments) and not any(hooks)
+
+
+@functools.cache
+def _layers(channels: int, width: int) -> str:
+    """A ResNet18's layers, as a text."""
+    return str(ResNet18(channels, width))
+
+
 class Update(torch.autograd.Function):
     """p - lr g for a list of parameters and one of gradients: one kernel for each of the stacked filters.
 
@@ -302,10 +314,10 @@ class Update(torch.autograd.Function):
         lr, *stacked = _stacked(info.batch_size, dims[1:], [lr, *tensors])
         n = len(stacked) // 2
         new, rest = list(stacked[:n]), []
+        held: list[Tensor] = []  # what the other stream reads, until it is joined
         beside = _Beside(lr.device, 1)
-        for i, (p, g) in reversed(
-            list(enumerate(zip(stacked[:n], stacked[n:], strict=True)))
-        ):  # the last are made first
+        pairs = list(enumerate(zip(stacked[:n], stacked[n:], strict=True)))
+        for i, (p, g) in reversed(pairs):  # the last gradients are made first
             copy = None if _copies is None else _copies.get(p)
             if copy is None or _copies is None:
                 rest.append((i, p, _alike(g, p)))
@@ -314,6 +326,7 @@ class Update(torch.autograd.Function):
                 new[i], copy = torch.empty_like(p), torch.empty_like(copy)
                 _copies.add(new[i], copy)
             g = _alike(g, p)
+            held.append(g)
             if in_place:
                 with beside.after(*(_copies.made(g) or _now(g))):
                     run_update(p, g, lr, p, copy)

@@ -260,7 +260,7 @@ def test_paddings_that_are_none(padding: Any) -> None:
 
 @pytest.mark.parametrize(("mean", "std"), [([0.5, 0.5], [0.5]), ([0.5], [0.0])])
 def test_means_that_are_none(mean: list[float], std: list[float]) -> None:
-    with pytest.raises(InputError, match="expected a number a channel each, those of std above 0"):
+    with pytest.raises(InputError, match="expected one number per channel, std above 0"):
         Normalise(mean, std)
 
 

@@ -44,7 +44,7 @@ class Normalise:
         self._std = torch.tensor(self.arguments["std"])[:, None, None]
         is_finite = self._mean.isfinite().all() and self._std.isfinite().all()
         if len(self._mean) != len(self._std) or not is_finite or not (self._std > 0).all():
-            raise InputError(f"mean={mean!r}, std={std!r}: expected one number per channel in each, those of std above 0")
+            raise InputError(f"mean={mean!r}, std={std!r}: expected one number per channel, std above 0")
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 3 or x.shape[-3] != len(self._mean):

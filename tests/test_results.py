@@ -21,7 +21,7 @@ from cclfp.presets import presets
 from cclfp.store import Record, Store
 from cclfp.streams import BENCHMARKS
 from cclfp.study import TABLES, Cell, cells, tuning
-from cclfp.study.tuning import tune
+from cclfp.study.tuning import halved_settings, tune
 from cclfp.transfer import export, import_runs
 
 REPOSITORY = Path(__file__).parents[1]
@@ -90,10 +90,14 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
     monkeypatch.setattr(tuning, "do_jobs", stored)
     without = []
     for preset in presets():
-        halving = re.search(r"successive halving in (\S+) min", preset.chosen)
-        budget = float(halving.group(1)) if halving else None
+        limited = re.search(r"successive halving in (\S+) min", preset.chosen)
+        how: dict[str, Any] = {
+            "budget": float(limited.group(1)) if limited else None,
+            "halving": halved_settings(preset),
+            "seeds": 1 if "data, seed 100 (" in preset.chosen else 2,
+        }
         try:
-            tuned = tune(preset.method, preset.benchmark, preset.scenario, budget=budget, store=store.path)
+            tuned = tune(preset.method, preset.benchmark, preset.scenario, **how, store=store.path)
         except LookupError:
             without.append((preset.method, preset.benchmark, preset.scenario))
         else:

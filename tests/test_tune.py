@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,6 +61,13 @@ def test_with_time_enough_the_better_half_gets_the_next_seed() -> None:
         (4, [102]),
         (2, [103]),
     ]
+
+
+def test_halving_without_a_limit_trains_each_round_in_one_call() -> None:
+    trainer = Trainer(1.0)
+    found = trainer.search(9, 3, math.inf)
+    assert [(len(x), seeds) for x, seeds in trainer.calls] == [(9, [100]), (5, [101]), (3, [102])]
+    assert found == [(8, 3), (7, 3), (6, 3), (5, 2), (4, 2), (3, 1), (2, 1), (1, 1), (0, 1)]
 
 
 @pytest.mark.parametrize("stored", [0, 3, 7])
@@ -171,6 +179,23 @@ def test_ccl_fp_plus_goes_on_from_ccl_fp_on_a_convolutional_stream(monkeypatch: 
     )
     with pytest.raises(InputError, match="inherits w and alpha from ccl-fp .* tune ccl-fp there first"):
         tune("ccl-fp+", "split-cifar10", "class", known=_known()[:1])
+
+
+def test_with_halving_a_method_searches_its_own_step_size_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake(monkeypatch)
+    tuned = tune("ccl-fp+", "split-cifar10", "class", known=_known(), halving=24)
+    assert [len(call) for call in fake.calls] == [24, 12]
+    assert {len({s[name] for s in fake.calls[0]}) for name in ("lr", "w")} == {3}  # spread over the grid
+    assert {len({s[name] for s in fake.calls[0]}) for name in ("alpha", "beta")} == {4}
+    assert {s["augment"] for s in fake.calls[0]} == {False}
+    assert tuned.preset.chosen.endswith("; inherited from er: augment=off; by successive halving of 24 settings")
+    other_lr = [dataclasses.replace(_known()[0], hyperparameters={"lr": 0.5}), tuned.preset]
+    assert outdated(other_lr) == []
+    augmented = [dataclasses.replace(_known()[0], augment=True), tuned.preset]
+    assert outdated(augmented) == [tuned.preset]
+    fake.calls.clear()
+    assert "of 4 settings" in tune("a-gem", "split-cifar10", "class", known=_known(), halving=50).preset.chosen
+    assert [len(call) for call in fake.calls] == [4, 2]
 
 
 def test_what_there_was_no_time_to_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,6 +340,8 @@ def test_the_command_writes_the_preset(small_mnist: Path, cli: Cli, tmp_path: Pa
         (["er", "split-mnist", "--seeds", "0"], "seeds=0"),
         (["er", "split-mnist", "--budget", "0"], "budget=0.0: expected minutes, more than 0"),
         (["er", "split-mnist", "--budget", "nan"], "budget=nan"),
+        (["er", "split-mnist", "--halving", "0"], "halving=0: expected"),
+        (["er", "split-mnist", "--halving", "2", "--budget", "1"], "budget and halving are two ways to limit a search"),
         (["er", "split-mnist", "--engine", "warp"], "unknown engine 'warp'"),
     ],
 )

@@ -43,6 +43,15 @@ def tune(
             show_default=False,
         ),
     ] = None,
+    halving: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SETTINGS",
+            help="Search by successive halving, however long it takes: at most so many settings, spread over the grid, "
+            "get one seed, the better half another, and so on. Each method searches its own lr, on all benchmarks.",
+            show_default=False,
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="How many seeds, from 100 on: no reported number uses these.")] = 2,
     write: Annotated[
         Path | None,
@@ -63,17 +72,19 @@ def tune(
     On the MNIST streams all combinations are trained.
 
     On the others er searches lr and augment; the other methods inherit these and search their own one by one, and
-    ccl-fp+ inherits w and alpha from ccl-fp.
+    ccl-fp+ inherits w and alpha from ccl-fp. With --halving they inherit augment alone.
 
     [bold]Examples[/bold]
 
     cclfp tune ccl-fp split-mnist --scenario task
 
     cclfp tune er split-cifar10 --budget 10 --write presets.json
+
+    cclfp tune fdr split-cifar10 --scenario task --halving 12
     """
     from cclfp.cli.progress import progress
     from cclfp.presets import presets, read_presets, with_preset, write_presets
-    from cclfp.study.tuning import outdated, tune
+    from cclfp.study.tuning import halved_settings, outdated, tune
 
     known = read_presets(write) if write is not None and write.exists() else None
     with progress() as shown:
@@ -83,6 +94,7 @@ def tune(
             scenario,
             seeds=seeds,
             budget=budget,
+            halving=halving,
             known=[*known, *presets()] if known is not None else None,
             engine=engine,
             precision=precision,
@@ -95,6 +107,8 @@ def tune(
         write_presets(changed, write)
         for preset in outdated(changed):
             words = ["tune", preset.method, preset.benchmark, "--scenario", preset.scenario, "--write", str(write)]
+            if (halved := halved_settings(preset)) is not None:
+                words += ["--halving", str(halved)]
             again = shlex.join(["cclfp", *words])
             typer.echo(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
     if json:

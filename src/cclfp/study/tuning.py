@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,6 +79,7 @@ def tune(
     *,
     seeds: int = 2,
     budget: float | None = None,
+    halving: int | None = None,
     known: Sequence[Preset] | None = None,
     device: str = "auto",
     engine: str = "auto",
@@ -96,6 +98,10 @@ def tune(
     With a ``budget`` in minutes the search is by successive halving: all settings get one seed, the better half of
     them another, and so on, as far as the time that a run was measured to take allows.
 
+    With ``halving`` the search is by successive halving without a limit of time, over at most so many settings of the
+    grid, spread over it. On the convolutional streams too a method then searches its own step size, together with its
+    other settings, and inherits the augmentation alone.
+
     ``known`` are the presets there are, to inherit from; by default those of the package.
     """
     if method not in GRIDS:
@@ -109,10 +115,14 @@ def tune(
     numbers = [FIRST_SEED + i for i in range(check_whole("seeds", seeds, at_least=1))]
     if budget is not None and not 0 < budget < math.inf:
         raise InputError(f"budget={budget}: expected minutes, more than 0")
+    if halving is not None:
+        check_whole("halving", halving, at_least=1)
+        if budget is not None:
+            raise InputError("budget and halving are two ways to limit a search: expected one of them")
     known = presets() if known is None else known
     # Whatever is not searched is as the method has it, not as the preset that this search replaces.
     best: Settings = dataclasses.asdict(METHODS[method].hyper(scenario))
-    inherited, grids = _plan(method, benchmark, scenario, known)
+    inherited, grids = _plan(method, benchmark, scenario, known, jointly=halving is not None)
     for settings in inherited.values():
         best |= settings
     search = _Search(
@@ -127,10 +137,13 @@ def tune(
     searched: list[Grid] = []
     for i, grid in enumerate(grids):
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic()) / (len(grids) - i)
+        seconds = math.inf if halving is not None else seconds
         if seconds == 0 and searched:
             break
         searched.append(grid)
         candidates = [best | dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+        if halving is not None and halving < len(candidates):
+            candidates = _spread(candidates)[:halving]
         found = successive_halving(candidates, numbers, search.train, seconds)
         trials |= {str(trial.settings): trial for trial in found}
         if found[0].diverged:
@@ -145,6 +158,8 @@ def tune(
     text = _provenance(searched, left, inherited, numbers, order)
     if budget is not None:
         text += f"; by successive halving in {budget:g} min, {len(order)} settings tried"
+    if halving is not None:
+        text += f"; by successive halving of {len(order)} settings"
     c = search.configuration(best)
     return Tuned(Preset(method, benchmark, scenario, c.hyperparameters, c.augment, text), order)
 
@@ -162,7 +177,7 @@ def outdated(known: Sequence[Preset]) -> list[Preset]:
     def is_outdated(preset: Preset) -> bool:
         if preset.method not in GRIDS or BENCHMARKS[preset.benchmark].backbone == "mlp":
             return False
-        for other, names in inherits(preset.method).items():
+        for other, names in _inherited(preset).items():
             source = find_preset(other, preset.benchmark, preset.scenario, known)
             if source is not None and _settings(source, names) != _settings(preset, names):
                 return True
@@ -185,7 +200,8 @@ def successive_halving(
 
     ``train`` gives the trials of candidates, and how many runs had to be trained for them. Without a limit
     of ``seconds`` all get all seeds, in one call. With one, a few tell how long a run takes; then as many as fit into
-    half the time get the first seed, the better half of these the second, and so on while there is time.
+    half the time get the first seed, the better half of these the second, and so on while there is time. An infinite
+    limit gives all the first seed in one call.
     """
     if seconds is None:
         trials, _ = train(candidates, seeds)
@@ -202,12 +218,12 @@ def successive_halving(
 
     def room(share: float) -> float:
         """How many runs a share of the time that is left has room for."""
-        return share * max(0.0, end - clock()) // a_run if a_run else math.inf
+        return share * max(0.0, end - clock()) // a_run if a_run and not math.isinf(end) else math.inf
 
     trials = []
     waiting = _spread(candidates)
     while waiting:
-        is_last = a_run is not None
+        is_last = a_run is not None or math.isinf(seconds)
         count = int(min(len(waiting), room(0.5))) if is_last else FIRST_PART
         if part := waiting[:count]:
             trials += try_out(part, seeds[0])
@@ -231,23 +247,37 @@ def _spread(candidates: Sequence[Settings]) -> list[Settings]:
 
 
 def _plan(
-    method: str, benchmark: str, scenario: str, known: Sequence[Preset]
+    method: str, benchmark: str, scenario: str, known: Sequence[Preset], *, jointly: bool
 ) -> tuple[dict[str, Settings], list[Grid]]:
-    """What the method inherits from which other, and the grids to search one after the other."""
+    """What the method inherits from which other, and the grids to search one after the other; one grid if jointly."""
     grid = GRIDS[method]
     if BENCHMARKS[benchmark].backbone == "mlp":
         return {}, [grid]
     if method == "er":
         return {}, [CONVOLUTIONAL]
     inherited = {}
-    for other, names in inherits(method).items():
+    for other, names in ({"er": ["augment"]} if jointly else inherits(method)).items():
         preset = find_preset(other, benchmark, scenario, known)
         if preset is None:
             text = f"{method} inherits {' and '.join(names)} from {other} on {benchmark} ({scenario})"
             raise InputError(f"{text}: tune {other} there first")
         inherited[other] = _settings(preset, names)
+    if jointly:
+        return inherited, [grid]
     taken = {name for settings in inherited.values() for name in settings}
     return inherited, [{name: values} for name, values in grid.items() if name not in taken]
+
+
+def halved_settings(preset: Preset) -> int | None:
+    """How many settings the search had that chose the preset, where it was called with ``halving``."""
+    found = re.search(r"; by successive halving of (\d+) settings", preset.chosen)
+    return None if found is None else int(found.group(1))
+
+
+def _inherited(preset: Preset) -> dict[str, list[str]]:
+    """From which methods the preset was given which settings, as its provenance has it."""
+    found = re.findall(r"; inherited from (\S+): ([^;]+)", preset.chosen)
+    return {other: [part.partition("=")[0] for part in settings.split()] for other, settings in found}
 
 
 def _settings(preset: Preset, names: Sequence[str]) -> Settings:

@@ -191,7 +191,8 @@ def earlier(files: Sequence[Path], accuracy: Table, include_diverged: bool) -> l
     for path in sorted(files):
         for _, record in read(path):
             place = (record["benchmark"], record["scenario"], LABELS[record["method"]])
-            before.setdefault(place, []).append(record)
+            if record["seed"] in SEEDS:  # others were made for their time
+                before.setdefault(place, []).append(record)
     rows = []
     for entry in accuracy.entries:
         if (found := before.get((entry.cell.benchmark, entry.cell.scenario, entry.cell.row))) is not None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,11 +16,21 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.learner import Learner
+from cclfp.configuration import USUAL, check_configuration, configurations
+from cclfp.engine.cohort import Cohort
+from cclfp.engine.pool import cohorts
+from cclfp.engine.replica import Replica
+from cclfp.errors import InputError
+from cclfp.experiment import make_jobs
+from cclfp.learner import FORMAT, Learner
 from cclfp.memory import Examples
 from cclfp.methods import Batch
 from cclfp.methods.a_gem import AGEM, project
-from cclfp.testing import same
+from cclfp.presets import read_presets
+from cclfp.record import check_record
+from cclfp.schedules import PastRing
+from cclfp.tensorfiles import write_tensors
+from cclfp.testing import same, toy_psi, toy_stream
 
 SCENARIOS = ("class", "task", "domain")
 TASKS = [[0, 1], [2, 3], [4, 5]]
@@ -40,7 +53,7 @@ def small_psi() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()).double()
 
 
-def learner_of(scenario: str, memory: int = 12) -> Learner:
+def learner_of(scenario: str, memory: int = 12, reference: int = 4) -> Learner:
     domain = [list(range(6))] * 3
     Spy.batches = []
     return cclfp.make(
@@ -48,7 +61,7 @@ def learner_of(scenario: str, memory: int = 12) -> Learner:
         psi=small_psi(),
         num_classes=6,
         memory=memory,
-        replay=4,
+        reference=reference,
         scenario=scenario,
         tasks=domain if scenario == "domain" else TASKS,
         lr=0.3,
@@ -87,9 +100,10 @@ def weights(learner: Learner) -> dict[str, Tensor]:
     return psi | {"f.weight": learner.f.weight.detach().clone(), "f.bias": learner.f.bias.detach().clone()}
 
 
+@pytest.mark.parametrize("reference", [4, 256])
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_equal_to_the_paper(scenario: str) -> None:
-    learner, stream = learner_of(scenario), batches_of(scenario)
+def test_equal_to_the_paper(scenario: str, reference: int) -> None:
+    learner, stream = learner_of(scenario, reference=reference), batches_of(scenario)
     learner.prepare_for(Examples(*stream[0][0], torch.zeros(5, dtype=torch.int64)))
     w = weights(learner)
     mean, var = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
@@ -106,7 +120,7 @@ def test_equal_to_the_paper(scenario: str) -> None:
             h = x @ w["0.weight"].T + w["0.bias"]
             mean, var = 0.9 * mean + 0.1 * h.mean(0), 0.9 * var + 0.1 * h.var(0)
             g = gradient_of(w, x, y, torch.full((n,), task), seen, scenario)
-            assert (len(batch.y) - n) == (4 if task else 0)
+            assert (len(batch.y) - n) == min(reference, [0, 6, 8][task])  # 12 less the current task's share
             if task:
                 assert (batch.task[n:] < task).all()
                 ref = gradient_of(w, batch.x[n:], batch.y[n:], batch.task[n:], seen, scenario)
@@ -127,7 +141,7 @@ def test_equal_to_the_paper(scenario: str) -> None:
 
 def test_one_replayed_example_is_normalised_as_in_testing() -> None:
     """It has no statistics of its own: BatchNorm in training mode refuses it."""
-    learner = cclfp.make(AGEM, psi=small_psi(), num_classes=6, memory=1, replay=1, tasks=TASKS, lr=0.3)
+    learner = learner_of("class", memory=2, reference=1)
     (first, *_), (second, *_), _ = batches_of("class")
     learner.observe(*first, 0)
     learner.end_task()
@@ -138,10 +152,12 @@ def test_one_replayed_example_is_normalised_as_in_testing() -> None:
         loss = nn.functional.cross_entropy(net(x)[:, :4], y)
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))])
 
-    ref = gradient_by(copy.deepcopy(net).eval(), first[0][-1:], first[1][-1:])
+    learner.observe(*second, 1)
+    batch, n = Spy.batches[-1], len(second[1])
+    assert len(batch.y) == n + 1
+    ref = gradient_by(copy.deepcopy(net).eval(), batch.x[n:], batch.y[n:])
     g = gradient_by(net, *second)
     assert ref @ g < 0, "the step is not projected, so this is no test"
-    learner.observe(*second, 1)
     expected = torch.cat([p.flatten() for p in net.parameters()]) - 0.3 * (g - (ref @ g) / (ref @ ref) * ref)
     torch.testing.assert_close(torch.cat([p.flatten() for p in weights(learner).values()]), expected.detach())
     for ours, theirs in zip(learner.psi.buffers(), net.buffers(), strict=True):  # as after the current batch alone
@@ -183,7 +199,7 @@ def test_a_reference_gradient_of_zero_changes_nothing() -> None:
 def test_the_memory_is_full_and_holds_all_past_tasks(num_tasks: int | None) -> None:
     """Another implementation keeps one minibatch of each task: 50 of 200 examples."""
     Spy.batches = []
-    learner = cclfp.make(Spy, psi=nn.Flatten(), num_classes=2, scenario="domain", num_tasks=num_tasks)
+    learner = cclfp.make(Spy, psi=nn.Flatten(), num_classes=2, scenario="domain", num_tasks=num_tasks, reference=10)
     g = torch.Generator().manual_seed(0)
     replayed: list[Tensor] = []
     for task in range(5):
@@ -201,6 +217,124 @@ def test_the_memory_is_full_and_holds_all_past_tasks(num_tasks: int | None) -> N
         replayed = [batch.task[batch.n_current :] for batch in Spy.batches]
         assert all(len(tasks) == (10 if task else 0) and (tasks < task).all() for tasks in replayed)
     assert set(torch.cat(replayed).tolist()) == {0, 1, 2, 3}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 12),
+    st.integers(1, 30),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 25)), min_size=1, max_size=6),
+    st.integers(1, 5),
+)
+def test_as_many_examples_are_drawn_at_every_step_of_a_task(
+    size: int, k: int, stream: list[tuple[int, int]], batch: int
+) -> None:
+    """The shapes of a task are fixed, whatever passes between the shares of tasks, and planned ahead alike."""
+    ring, ahead = PastRing(size, seed=0), PastRing(size, seed=0)
+    for task, n in stream:
+        sizes = [min(batch, n - start) for start in range(0, n, batch)]
+        drawn = []
+        for step in sizes:
+            drawn.append(ring.draw(k, [task]))
+            past = {slot for other, slots in ring.slots.items() if other != task for slot in slots}
+            assert set(drawn[-1]) <= past
+            ring.place([task] * step)
+        assert len({len(slots) for slots in drawn}) == 1
+        planned = ahead.ahead(np.full(n, task), np.array(sizes), k).slots
+        assert planned.tolist() == drawn
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_engines_take_the_reference_examples_that_observe_takes(engine: str) -> None:
+    for reference in (10, 256):
+        case = {"psi": toy_psi(random=False), "num_classes": 6, "memory": 150, "tasks": TASKS, "reference": reference}
+        stream = toy_stream("class")
+        trained = cclfp.make(AGEM, **case | {"psi": toy_psi(random=False), "transform": stream.transform})
+        replica = Replica(trained, stream)
+        cohort = Cohort([replica], engine)
+        assert [plan.sizes[0] for plan in [replica.plan()]] == [(10, 0)]
+        cohort.advance()
+        assert set(replica.plan().sizes[:-1]) == {(10, min(reference, 75))}  # of 150, half for the new task
+        cohort.advance()
+        assert set(replica.plan().sizes[:-1]) == {(10, min(reference, 100))}
+
+
+# -- records and files of before ------------------------------------------------------------------------------------
+
+
+def shipped() -> dict[str, Any]:
+    """A record that was made before the setting was there."""
+    with (Path(__file__).parents[1] / "results" / "earlier" / "mnist.jsonl").open(encoding="utf-8") as lines:
+        return next(record for record in map(json.loads, lines) if record["method"] == "a-gem")
+
+
+def test_a_record_without_the_setting_means_the_replay_size_and_keeps_its_key() -> None:
+    record = shipped()
+    assert "reference" not in record["configuration"]["hyperparameters"]
+    assert check_record(copy.deepcopy(record)) == record
+    configuration = check_configuration(record["configuration"])
+    assert configuration.hyperparameters["reference"] == 10
+    assert configuration.key(record["seed"]) == record["key"]
+    place = (record["benchmark"], record["scenario"])
+    lr = [configuration.hyperparameters["lr"]]
+    (same,) = configurations(["a-gem"], *place, settings={"lr": lr, "reference": [10]})
+    assert same == configuration
+    (other,) = configurations(["a-gem"], *place, settings={"lr": lr, "reference": [256]})
+    assert other.key(record["seed"]) != record["key"]
+    assert check_configuration(other.to_dict()) == other
+
+
+def test_before_the_setting_the_replay_size_could_be_set() -> None:
+    old = {**shipped()["configuration"], "replay": 128}
+    assert check_configuration(old).hyperparameters["reference"] == 128
+    assert check_configuration(old).key(0) == hashed({**old, "seed": 0})
+
+
+def hashed(values: dict[str, Any]) -> str:
+    """The key as it was made before the setting was there."""
+    said = {name: value for name, value in values.items() if value != USUAL.get(name, "always said")}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def test_settings_that_are_refused() -> None:
+    with pytest.raises(InputError, match=r"reference=2.5: expected a whole number in \[1, inf\)"):
+        cclfp.make("a-gem", psi=nn.Flatten(), num_classes=2, reference=2.5)
+    with pytest.raises(InputError, match="unknown setting of a-gem 'replay'"):
+        configurations(["a-gem"], "split-mnist", settings={"replay": [20]})
+    lacking = {**shipped()["configuration"], "hyperparameters": {"reference": 10.0}}
+    with pytest.raises(InputError, match="hyperparameters lack lr"):
+        check_configuration(lacking)
+
+
+def test_runs_with_other_sizes_of_batches_do_not_train_together(tmp_path: Path) -> None:
+    several = configurations(["a-gem"], "split-mnist", settings={"reference": [10, 256], "lr": [0.1, 0.3]})
+    jobs = make_jobs(several, [0], store=tmp_path / "runs.sqlite", engine="compiled", device="cpu")
+    assert cohorts(jobs, workers=1) == [[0, 1], [2, 3]]
+
+
+def test_a_file_of_presets_without_the_setting_means_the_replay_size(tmp_path: Path) -> None:
+    preset = {"method": "a-gem", "benchmark": "split-mnist", "scenario": "class", "augment": False, "chosen": "before"}
+    (tmp_path / "presets.json").write_text(json.dumps([preset | {"hyperparameters": {"lr": 0.3}}]))
+    (read,) = read_presets(tmp_path / "presets.json")
+    assert read.hyperparameters == {"lr": 0.3, "reference": 10}
+
+
+def test_a_learner_saved_without_the_setting_goes_on_with_its_replay_size(tmp_path: Path) -> None:
+    learner, again = (cclfp.make("a-gem", psi=nn.Flatten(), num_classes=6, tasks=TASKS, reference=3) for _ in range(2))
+    stream = batches_of("class")
+    for one in (learner, again):
+        for x, y in stream[0]:
+            one.observe(x.float(), y, 0)
+        one.end_task()
+    state = learner.state_dict()
+    del state["hyper"]["reference"]
+    write_tensors(tmp_path / "old", {"format": FORMAT, "cclfp": "0.1.0", **state})
+    loaded = cclfp.load(tmp_path / "old", psi=nn.Flatten())
+    for one in (loaded, again):
+        for x, y in stream[1]:
+            one.observe(x.float(), y, 1)
+    assert loaded.replay == 3
+    assert same(loaded, again)
 
 
 # -- saving -------------------------------------------------------------------------------------------------------

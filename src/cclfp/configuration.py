@@ -65,6 +65,9 @@ class Configuration:
     def key(self, seed: int) -> str:
         """The same for the same run, on every machine."""
         values = {name: value for name, value in self.to_dict().items() if value != USUAL.get(name, "always said")}
+        if self.method_file is None:
+            earlier = METHODS[self.method].earlier_values(self.to_dict())
+            values["hyperparameters"] = {n: v for n, v in self.hyperparameters.items() if v != earlier.get(n)}
         for name in ("backbone", "method_file"):
             if name in values:  # a file counts by what is in it, wherever it lies
                 values[name] = {key: value for key, value in values[name].items() if key != "file"}
@@ -75,6 +78,12 @@ class Configuration:
     def kind(self) -> type[Method]:
         """The method itself."""
         return get_method(self.method) if self.method_file is None else own_method(self.method_file)
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What runs must share to train together: all but hyperparameters, and how many examples a batch has."""
+        replay = self.kind.replay_size(self.kind.Hyper(**self.hyperparameters), self.replay)
+        return {**self.to_dict(), "hyperparameters": None, "replay": replay}
 
     @property
     def is_papers_protocol(self) -> bool:
@@ -186,10 +195,10 @@ def check_configuration(values: Mapping[str, Any]) -> Configuration:
         raise wrong_value("scenario", scenario, "class or task, on images of a user's own")
     if kind is not None:
         kind.check_scenario(scenario)
-    _check_hyperparameters(values["hyperparameters"], kind, scenario)
     for name in ("batch", "epochs"):
         check_whole(name, values[name], at_least=1)
     _check_memory(values, kind)
+    values["hyperparameters"] = _check_hyperparameters(values, kind, scenario)
     for name in ("augment", "validation"):
         if not isinstance(values[name], bool):
             raise wrong_value(name, values[name], "true or false")
@@ -244,7 +253,9 @@ def _check_benchmark(benchmark: Any) -> Benchmark | None:
     return BENCHMARKS.get(benchmark)
 
 
-def _check_hyperparameters(values: Any, kind: type[Method] | None, scenario: str) -> None:
+def _check_hyperparameters(settings: Mapping[str, Any], kind: type[Method] | None, scenario: str) -> dict[str, float]:
+    """All hyperparameters; a record may be older than one that has an earlier value (see :func:`setting`)."""
+    values = settings["hyperparameters"]
     is_mapping = isinstance(values, dict) and all(isinstance(name, str) and name.isidentifier() for name in values)
     if not is_mapping:
         raise wrong_value("hyperparameters", values, "an object with a number for each name")
@@ -252,14 +263,16 @@ def _check_hyperparameters(values: Any, kind: type[Method] | None, scenario: str
         if not is_number(value):
             raise wrong_value(f"hyperparameter {name}", value, "a finite number")
     if kind is None:
-        return
+        return dict(values)
     known = [field.name for field in dataclasses.fields(kind.Hyper)]
     for name in values:
         if name not in known:
             raise unknown(f"hyperparameter of {kind.name}", name, known)
+    values = {**kind.earlier_values(settings), **values}
     if missing := [name for name in known if name not in values]:
         raise InputError(f"hyperparameters lack {', '.join(missing)}, which {kind.name} has")
     kind.hyper(scenario, **values)
+    return {name: values[name] for name in known}
 
 
 def _check_memory(values: Mapping[str, Any], kind: type[Method] | None) -> None:
@@ -331,12 +344,12 @@ def _as_whole(value: float) -> float:
 
 
 def _settings_of(kind: type[Method]) -> list[str]:
-    protocol = [name for name in PROTOCOL if _replays(kind) or name != "replay"]
+    protocol = [name for name in PROTOCOL if name != "replay" or (_replays(kind) and kind.replays is True)]
     return [field.name for field in dataclasses.fields(kind.Hyper)] + protocol + ["augment"]
 
 
 def _replays(kind: type[Method]) -> bool:
-    return kind.schedule is not None and kind.replays
+    return kind.schedule is not None and bool(kind.replays)
 
 
 def show_value(value: float) -> str:

@@ -116,7 +116,7 @@ class Learner:
         self.device = check_device(device) if device is not None else device_of(psi)
         self.memory = None
         if method.schedule is not None:
-            self.replay = check_whole("replay", replay, at_least=1) if method.replays else 0
+            self.replay = method.replay_size(self.hyper, check_whole("replay", replay, at_least=1))
             schedule = method.schedule(check_whole("memory", memory, at_least=1), seed, num_tasks)
             self.memory = Memory(schedule, self.device, keeps_task=method.keeps_task)
         self.to(self.device)
@@ -705,7 +705,7 @@ def make(
         when predicting, such as ``cclfp.transforms.CropFlip(4)``. The memory holds raw inputs, so a replayed example
         is augmented afresh each time.
     replay
-        How many remembered examples join each batch.
+        How many remembered examples join each batch; for A-GEM the hyperparameter ``reference`` says it.
     device
         Where to train; psi's own device by default.
     **hyper

@@ -74,8 +74,9 @@ def load(
         transform = _transform("transform", transform, state["transform"])
         if not same:
             predict_transform = _transform("predict_transform", predict_transform, state["predict_transform"])
+        kind = _method(method, state["method"])
         learner = Learner(
-            _method(method, state["method"]),
+            kind,
             psi,
             state["num_classes"],
             memory=state["memory_size"],
@@ -85,7 +86,7 @@ def load(
             num_tasks=state["num_tasks"],
             replay=state["replay"],
             device=device,
-            hyper=state["hyper"],
+            hyper={**kind.earlier_values(state), **state["hyper"]},  # the file may be older than a hyperparameter
             transform=transform,
             predict_transform=transform if same else predict_transform,
             augment=_transform("augment", augment, state["augment"]),

@@ -42,6 +42,7 @@ def find_preset(method: str, benchmark: str, scenario: str, among: Sequence[Pres
 
 def read_presets(path: Path) -> list[Preset]:
     """The presets of a file that has the form of the package's."""
+    from cclfp.configuration import PROTOCOL
     from cclfp.methods import METHODS  # which know what hyperparameters there are
     from cclfp.streams import BENCHMARKS
 
@@ -49,8 +50,8 @@ def read_presets(path: Path) -> list[Preset]:
         several = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(several, list):
             raise InputError(f"expected a list of presets, got {type(several).__name__}")
-        found = [Preset(**preset) for preset in several]
-        for preset in found:
+        found = []
+        for preset in (Preset(**values) for values in several):
             for name, value in dataclasses.asdict(preset).items():
                 kind, expected = KINDS.get(name, (str, "a text"))
                 if not isinstance(value, kind):
@@ -62,9 +63,11 @@ def read_presets(path: Path) -> list[Preset]:
             BENCHMARKS[preset.benchmark].check(preset.scenario)
             BENCHMARKS[preset.benchmark].check_augment(preset.augment)
             METHODS[preset.method].check_scenario(preset.scenario)
-            hyper = METHODS[preset.method].hyper(preset.scenario, **preset.hyperparameters)
-            if missing := dataclasses.asdict(hyper).keys() - preset.hyperparameters.keys():
+            kind = METHODS[preset.method]
+            given = {**kind.earlier_values(PROTOCOL), **preset.hyperparameters}  # it may be older than a hyperparameter
+            if missing := dataclasses.asdict(kind.hyper(preset.scenario, **given)).keys() - given.keys():
                 raise InputError(f"{preset.method} lacks {', '.join(sorted(missing))}")
+            found.append(dataclasses.replace(preset, hyperparameters=given))
     except (OSError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a file of presets: {error}") from error
     return found

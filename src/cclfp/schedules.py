@@ -115,10 +115,10 @@ class Schedule:
         """min(k, all) of the slots, every set of them equally likely (Floyd's algorithm)."""
         n = len(slots)
         k = min(k, n)
-        chosen: list[int] = []
+        chosen: dict[int, None] = {}  # in the order they were drawn
         for top, u in zip(range(n - k, n), _uniform(k, self._draws).tolist(), strict=True):
             i = int(u * (top + 1))
-            chosen.append(top if i in chosen else i)
+            chosen[top if i in chosen else i] = None
         return [slots[i] for i in chosen]
 
     def _at_once(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
@@ -132,8 +132,8 @@ class Schedule:
         held: np.ndarray = after[np.cumsum(sizes) - sizes]
         return held
 
-    def _choose_often(self, counts: np.ndarray, k: int) -> np.ndarray:
-        """A line for each count: ``_choose(range(count), k)``, then -1."""
+    def _choose_often(self, counts: np.ndarray, k: int | np.ndarray) -> np.ndarray:
+        """A line for each count: ``_choose(range(count), k)``, then -1; k may be one for each."""
         ks = np.minimum(k, counts)
         width = int(ks.max(initial=0))
         is_drawn = np.arange(width) < ks[:, None]
@@ -305,14 +305,26 @@ class Ring(Schedule):
 
 
 class PastRing(Ring):
-    """A ring whose memory is always full, replayed from tasks other than the current batch's."""
+    """A ring whose memory is always full, replayed from tasks other than the current batch's.
+
+    At most as many are drawn as stay when the batch's tasks have their shares, so that the number of them does not
+    change within a task.
+
+    >>> ring = PastRing(size=6, seed=0)
+    >>> ring.place([0] * 6)[:2], len(ring.draw(9, [1])), len(ring.draw(2, [1]))
+    ([0, 1], 3, 2)
+    """
 
     def __init__(self, size: int, seed: int, num_tasks: int | None = None) -> None:
         super().__init__(size, seed)
 
     def draw(self, k: int, tasks: Sequence[int] = ()) -> list[int]:
         past = sorted(slot for task, slots in self.slots.items() if task not in tasks for slot in slots)
-        return self._choose(past, k)
+        return self._choose(past, min(k, self._staying(set(self.slots), set(tasks))))
+
+    def _staying(self, known: set[int], current: set[int]) -> int:
+        """How many slots the others of the known tasks keep at least, once the current tasks have their shares."""
+        return max(0, self.size - len(current) * (self.size // max(1, len(known | current)) or 1))
 
     def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
         known = {task: list(mine) for task, mine in self.slots.items()}
@@ -331,14 +343,18 @@ class PastRing(Ring):
         changed = np.ones(len(sizes), dtype=bool)
         changed[1:] = events[ends[1:]] > events[starts[:-1]]
         spans = list(itertools.pairwise([*np.flatnonzero(changed).tolist(), len(sizes)]))
-        pasts = []
+        pasts, staying, seen = [], [], set(known)
         for step, until in spans:
+            current = set(tasks[starts[step] : ends[step]].tolist())
+            staying.append(self._staying(seen, current))
+            seen |= current
             past = np.flatnonzero(~np.isin(owner[: held[step]], tasks[starts[step] : ends[step]]))
             pasts.append(np.append(past, -1))  # what is not drawn (-1) is the last
             passed = slice(starts[step], ends[until - 1])
             owner[slots[passed]] = tasks[passed]
-        counts = [len(past) - 1 for (step, until), past in zip(spans, pasts, strict=True) for _ in range(step, until)]
-        drawn = self._choose_often(np.array(counts, dtype=np.int64), k)
+        lengths = [until - step for step, until in spans]
+        counts = np.repeat([len(past) - 1 for past in pasts], lengths)
+        drawn = self._choose_often(counts, np.minimum(k, np.repeat(staying, lengths)))
         for (step, until), past in zip(spans, pasts, strict=True):
             drawn[step:until] = past[drawn[step:until]]
         return self._passed(slots, sizes, drawn)

@@ -332,8 +332,7 @@ def _choose(
 
 def _kind(job: Job, replicas: int) -> str:
     """What the programs of a cohort depend on."""
-    configuration = {**job.configuration.to_dict(), "hyperparameters": None}
-    return json.dumps([configuration, replicas, job.threads, code()], sort_keys=True)
+    return json.dumps([job.configuration.shape, replicas, job.threads, code()], sort_keys=True)
 
 
 def seconds_a_step(replica: Replica) -> float:

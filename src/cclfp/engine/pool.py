@@ -42,11 +42,11 @@ def do_all(jobs: Sequence[Job], workers: int, report: JobReport) -> list[Record]
 
 
 def cohorts(jobs: Sequence[Job], workers: int) -> list[list[int]]:
-    """Which jobs train together: those that differ in seed and hyperparameters only, spread over the workers."""
+    """Which jobs train together: those of one :attr:`Configuration.shape`, spread over the workers."""
     alike: dict[str, list[int]] = {}
     for number, job in enumerate(jobs):
         kind = {name: value for name, value in job.to_dict().items() if name not in ("seed", "save")}
-        kind["configuration"] = {**kind["configuration"], "hyperparameters": None}
+        kind["configuration"] = job.configuration.shape
         alone = number if job.engine == "eager" else None
         alike.setdefault(json.dumps([kind, alone]), []).append(number)
     parts = []

@@ -92,7 +92,7 @@ class Replica:
         """Replicas of a cohort with the same key have the same plans."""
         memory = self.learner.memory
         chosen = tuple(memory.rows.tolist()) if memory is not None and memory.keeps_task else None
-        return self.learner.seed, id(self.stream), chosen
+        return self.learner.seed, id(self.stream), self.learner.replay, chosen
 
     def begin_task(self) -> ClassMask:
         """Let the next task begin; the mask to train it with."""

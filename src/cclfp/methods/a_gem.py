@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -9,10 +10,19 @@ from torch import Tensor
 
 from cclfp.layouts import Layout
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Method, State, TaskContext, gradient, sgd
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
 from cclfp.methods.gem import past_loss
 from cclfp.network import Tensors
 from cclfp.schedules import PastRing
+
+
+@dataclasses.dataclass(frozen=True)
+class AGEMHyper(Hyperparameters):
+    """Hyperparameters of A-GEM."""
+
+    reference: float = setting(
+        256, "examples that the reference gradient is from, or all that stay", low=1, whole=True, before="replay"
+    )
 
 
 class AGEM(Method):
@@ -28,14 +38,16 @@ class AGEM(Method):
     Choices: the paper keeps |M| / T examples of each of T tasks, drawn at random; here the memory is always full and
     holds the most recent examples of every task, in shares that shrink as tasks come. g and g_ref go over all trainable
     parameters. BatchNorm: the pass on the current part updates the statistics; that on the replayed part is one of its
-    own, as in GEM. g_ref is from as many examples as are replayed: 10 in the paper this package reproduces, 256 in the
-    authors' code on MNIST. More of them make a truer g_ref (Split MNIST, class, held-out data: 31.5 with 10, 48.6 with
-    128, three seeds).
+    own, as in GEM. g_ref is from ``reference`` examples, as many as in the authors' code, or from as many as the memory
+    still holds of past tasks when the current one has its share: the number is the same throughout a task. Up to
+    version 0.1 it was ``replay``, 10.
     """
 
     name = "a-gem"
     reference = "Chaudhry et al. 2019, Efficient Lifelong Learning with A-GEM"
+    Hyper = AGEMHyper
     schedule = PastRing
+    replays = "reference"
 
     def step(
         self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -57,9 +57,23 @@ class TaskContext:
         return generator(self.seed, purpose, self.position)
 
 
-def setting(default: float, doc: str, *, low: float, high: float = math.inf, low_open: bool = False) -> Any:
-    """A hyperparameter: its default, one line of documentation and the values it may take."""
-    bounds = {"doc": doc, "low": low, "high": high, "low_open": low_open}
+def setting(
+    default: float,
+    doc: str,
+    *,
+    low: float,
+    high: float = math.inf,
+    low_open: bool = False,
+    whole: bool = False,
+    before: float | str | None = None,
+) -> Any:
+    """A hyperparameter: its default, one line of documentation and the values it may take.
+
+    One that was added after the method was released says which value its runs had ``before``: a number, or the name of
+    the setting that it was the same as. Records and files without the hyperparameter mean that value, and a run with
+    that value has the key that it had then.
+    """
+    bounds = {"doc": doc, "low": low, "high": high, "low_open": low_open, "whole": whole, "before": before}
     return dataclasses.field(default=default, metadata=bounds)
 
 
@@ -108,7 +122,9 @@ class Method:
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
     refuses: ClassVar[dict[str, str]] = {}  # scenarios it is not defined for, and why
     schedule: ClassVar[type[Schedule] | None] = None  # how a memory is filled and replayed; None: there is none
-    replays: ClassVar[bool] = True  # a batch has examples from the memory, where there is one
+    # Where there is a memory, whether a batch has examples from it: as many as the setting ``replay`` says, or as the
+    # hyperparameter says whose name this is.
+    replays: ClassVar[bool | str] = True
     keeps_task: ClassVar[bool] = False  # the memory holds the current task besides, until its end
     joint: ClassVar[bool] = False  # trains on one shuffled stream of all tasks
 
@@ -183,9 +199,24 @@ class Method:
                 raise InputError(
                     f"hyperparameter {name} of {cls.name} must be declared with cclfp.methods.setting(...)"
                 )
-            if not _is_finite(value) or not m["low"] <= value <= m["high"] or (m["low_open"] and value == m["low"]):
-                raise InputError(f"{name}={value!r}: expected a number in {interval(fields[name])} ({m['doc']})")
+            fine = _is_finite(value) and m["low"] <= value <= m["high"] and not (m["low_open"] and value == m["low"])
+            if not fine or (m["whole"] and value != int(value)):
+                kind = "a whole number" if m["whole"] else "a number"
+                raise InputError(f"{name}={value!r}: expected {kind} in {interval(fields[name])} ({m['doc']})")
         return cls.Hyper(**{name: float(value) for name, value in {**cls.defaults(scenario), **given}.items()})
+
+    @classmethod
+    def earlier_values(cls, settings: Mapping[str, Any]) -> dict[str, float]:
+        """The hyperparameters added later, at the values that runs with these other settings had before."""
+        known = {field.name: field.metadata.get("before") for field in dataclasses.fields(cls.Hyper)}
+        return {name: settings[b] if isinstance(b, str) else b for name, b in known.items() if b is not None}
+
+    @classmethod
+    def replay_size(cls, hyper: Hyperparameters, replay: int | None) -> int:
+        """How many examples of the memory join each batch at most; 0: none."""
+        if cls.schedule is None or not cls.replays:
+            return 0
+        return int(getattr(hyper, cls.replays)) if isinstance(cls.replays, str) else replay or 0
 
 
 def _is_finite(value: object) -> bool:

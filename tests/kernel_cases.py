@@ -15,6 +15,7 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 
 from cclfp.nets import kernels
 from cclfp.nets.kernels import Conv, Norm
+from cclfp.nets.stacked import surrogate_step
 
 
 def error(ours: Tensor, exact: Tensor) -> float:
@@ -147,6 +148,13 @@ def check_others(case: Case, side: int) -> dict[str, float]:
     kernels.sgd(p, g, lr, out, copy)
     exact = p.double() - lr.double().view(R, 1, 1, 1) * g.double()
     errors["sgd"], errors["copy"] = error(out, exact), error(copy, exact)
+    g, path, importance, start = (case.random(R, 64, 5, 3, dtype=torch.float32) for _ in range(4))
+    c, given = case.vector(1), [t.double() for t in (p, g, path, importance.abs(), start)]
+    rates = (t.double().view(R, 1, 1, 1) for t in (lr.abs(), c.abs()))
+    exact, exact_path = surrogate_step(*given, *rates)
+    kernels.surrogate(p, g, path, importance.abs(), start, lr.abs(), c.abs(), copy)
+    errors["surrogate"], errors["path"] = error(p, exact), error(path, exact_path)
+    errors["surrogate's copy"] = error(copy, exact)
     x = case.random(R, case.N, 3, side, side, dtype=torch.float32)
     columns = kernels.columns(x, case.dtype).view(case.N, side, side, R, 32)
     exact = F.unfold(x.flatten(0, 1), 3, padding=1).view(R, case.N, 3, 9, side, side)  # channels, then taps

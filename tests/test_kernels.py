@@ -6,6 +6,7 @@ kernels where the tests are of how they are plugged in.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import importlib.util
@@ -190,12 +191,22 @@ class InPyTorch:
         out.copy_(p - lr.view(-1, *[1] * (p.ndim - 1)) * g)
         copy.copy_(out)
 
+    def surrogate(self, p: Tensor, *others: Tensor) -> None:
+        self.calls.append(("surrogate", len(p)))
+        *tensors, lr, c, copy = others
+        g, path, importance, start = tensors
+        ones = [1] * (p.ndim - 1)
+        new = stacked.surrogate_step(p, g, path, importance, start, lr.view(-1, *ones), c.view(-1, *ones))
+        for t, value in zip((p, path), new, strict=True):
+            t.copy_(value)
+        copy.copy_(p)
+
 
 @pytest.fixture
 def in_pytorch(monkeypatch: pytest.MonkeyPatch) -> InPyTorch:
     """The kernels' place taken by PyTorch in float32, on the CPU."""
     those, layout_of = InPyTorch(), Layout.of
-    for name in ("training", "gradient", "frozen", "update"):
+    for name in ("training", "gradient", "frozen", "update", "surrogate"):
         monkeypatch.setattr(stacked, f"run_{name}", getattr(those, name))
     monkeypatch.setattr(stacked, "_has_kernels", lambda device: True)
     monkeypatch.setattr(stacked, "WIDTH", WIDTH["cpu"])
@@ -318,6 +329,26 @@ def test_an_update_and_its_copies(in_place: bool, in_pytorch: InPyTorch) -> None
     assert torch.equal(p["bias"], before["bias"])
     assert (new["filters"].data_ptr() == p["filters"].data_ptr()) == in_place
     assert torch.equal(p["filters"], before["filters"]) != in_place
+
+
+def test_a_step_of_si_and_its_copies(in_pytorch: InPyTorch) -> None:
+    """The filters and their path integrals are overwritten, a bias is not; the numbers are those of the plain step."""
+    shapes = {"filters": (2, 8, 4, 3, 3), "bias": (2, 8)}
+    tensors = [{name: torch.randn(shape) for name, shape in shapes.items()} for _ in range(5)]
+    tensors[3] = {name: t.abs() for name, t in tensors[3].items()}
+    lr, c, before = torch.tensor([0.1, 0.2]), torch.tensor([1.0, 3.0]), copy.deepcopy(tensors)
+    p, _, path, _, _ = tensors
+    rounded = p["filters"].to(torch.bfloat16)
+    with stacked.rounded([p["filters"]], [rounded]):
+        new = vmap(stacked.SurrogateUpdate.apply)(lr, c, *(t for several in tensors for t in several.values()))
+    for i, name in enumerate(shapes):
+        for r in range(2):
+            wanted = stacked.surrogate_step(*(t[name][r] for t in before), lr[r], c[r])
+            torch.testing.assert_close((new[i][r], new[2 + i][r]), wanted)
+    assert torch.equal(rounded, new[0].to(torch.bfloat16))
+    assert (new[0].data_ptr(), new[2].data_ptr()) == (p["filters"].data_ptr(), path["filters"].data_ptr())
+    assert torch.equal(p["bias"], before[0]["bias"])
+    assert in_pytorch.calls == [("surrogate", 2)]
 
 
 # -- cohorts ---------------------------------------------------------------------------------------------------------

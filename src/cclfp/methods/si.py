@@ -10,6 +10,7 @@ import torch
 from cclfp.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting
+from cclfp.nets.stacked import SurrogateUpdate, is_rounding, surrogate_step
 from cclfp.network import Tensors
 
 
@@ -55,13 +56,16 @@ class SI(Method):
             return cross_entropy(self.net.classify(p, z), batch.y, batch.mask), after
 
         grads, buffers = gradient(task_loss, params)
-        new: Tensors = {}
-        path: Tensors = {}
-        for name, g in grads.items():
-            p = params[name].detach()
-            pull = 2 * hyper.lr * hyper.c * state["importance"][name]
-            new[name] = p - (hyper.lr * g + pull * (p - state["start"][name])) / (1 + pull)
-            path[name] = state["path"][name] - g * (new[name] - p)
+        given = [
+            [tensors[name].detach() for name in params]
+            for tensors in (params, grads, state["path"], state["importance"], state["start"])
+        ]
+        if is_rounding() and type(self).step is SI.step:  # a subclass may go on to use what it was given
+            flat = SurrogateUpdate.apply(hyper.lr, hyper.c, *(t for several in given for t in several))
+            after = list(zip(flat[: len(params)], flat[len(params) :], strict=True))
+        else:
+            after = [surrogate_step(*own, hyper.lr, hyper.c) for own in zip(*given, strict=True)]
+        new, path = ({name: pair[i] for name, pair in zip(params, after, strict=True)} for i in (0, 1))
         return new, buffers, {**state, "path": path}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:

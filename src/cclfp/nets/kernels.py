@@ -269,6 +269,21 @@ def sgd_kernel(p, g, lr, out, copy, n, per, B: tl.constexpr):
 
 
 @triton.jit
+def surrogate_kernel(p, g, path, importance, start, lr, c, copy, n, per, B: tl.constexpr):
+    """SI's step of p along g, in place, and its part of the path integral; lr and c are those of the replica."""
+    i = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    ok = i < n
+    rate = tl.load(lr + i // per, mask=ok, other=0.0)
+    pull = 2 * rate * tl.load(c + i // per, mask=ok, other=0.0) * tl.load(importance + i, mask=ok, other=0.0)
+    before = tl.load(p + i, mask=ok, other=0.0)
+    along = tl.load(g + i, mask=ok, other=0.0)
+    v = before - (rate * along + pull * (before - tl.load(start + i, mask=ok, other=0.0))) / (1 + pull)
+    tl.store(path + i, tl.load(path + i, mask=ok, other=0.0) - along * (v - before), mask=ok)
+    tl.store(p + i, v, mask=ok)
+    tl.store(copy + i, v.to(copy.dtype.element_ty), mask=ok)
+
+
+@triton.jit
 def columns_kernel(x, out, stride, R, N, H, W, BM: tl.constexpr):
     """out[n, h, w, r, (kh, kw, c)]: the 3x3 neighbourhoods of images x[r, n, c, h, w]; 27 columns and 5 of zeros."""
     m = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -487,6 +502,17 @@ def sgd(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
     """out = p - lr * g for stacked parameters that lie alike in memory, and the copy of it that convolutions read."""
     n = p.numel()
     _launch(sgd_kernel, (triton.cdiv(n, 2048),), p, g, lr, out, copy, n, n // len(p), B=2048, num_warps=8)
+
+
+def surrogate(
+    p: Tensor, g: Tensor, path: Tensor, importance: Tensor, start: Tensor, lr: Tensor, c: Tensor, copy: Tensor
+) -> None:
+    """SI's step of stacked parameters in place (see :func:`surrogate_kernel`), and the copy that convolutions read."""
+    n = p.numel()
+    _launch(
+        surrogate_kernel, (triton.cdiv(n, 2048),), p, g, path, importance, start, lr, c, copy, n, n // len(p),
+        B=2048, num_warps=8,
+    )  # fmt: skip
 
 
 def columns(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -343,6 +343,52 @@ class Update(torch.autograd.Function):
         return tuple(new), (0,) * n
 
 
+class SurrogateUpdate(torch.autograd.Function):
+    """SI's step for a list of parameters (see :func:`surrogate_step`): one kernel for each of the stacked filters.
+
+    ``tensors`` are the parameters, their gradients, path integrals, importances and starts. Nothing may read the
+    parameters and path integrals any more: those of the filters are overwritten.
+    """
+
+    @staticmethod
+    def forward(lr: Tensor, c: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        new = [surrogate_step(*own, lr, c) for own in zip(*_fifths(tensors), strict=True)]
+        return tuple(p for p, _ in new) + tuple(path for _, path in new)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, lr: Tensor, c: Tensor, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+        lr, c, *stacked = _stacked(info.batch_size, dims, [lr, c, *tensors])
+        lr, c = lr.contiguous(), c.contiguous()
+        new = []
+        for p, g, path, *others in zip(*_fifths(stacked), strict=True):
+            copy = None if _copies is None else _copies.get(p)
+            if copy is None or path.stride() != p.stride():
+                ones = [1] * (p.ndim - 1)
+                new.append(surrogate_step(p, g, path, *others, lr.view(-1, *ones), c.view(-1, *ones)))
+            else:
+                run_surrogate(p, _alike(g, p), path, *(_alike(t, p) for t in others), lr, c, copy)
+                new.append((p, path))
+        return tuple(p for p, _ in new) + tuple(path for _, path in new), (0,) * (2 * len(new))
+
+
+def surrogate_step(
+    p: Tensor, g: Tensor, path: Tensor, importance: Tensor, start: Tensor, lr: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One parameter after a step of SI, and its path integral (see :class:`cclfp.methods.si.SI`)."""
+    pull = 2 * lr * c * importance
+    new = p - (lr * g + pull * (p - start)) / (1 + pull)
+    return new, path - g * (new - p)
+
+
+def _fifths(tensors: Sequence[Tensor]) -> list[Sequence[Tensor]]:
+    n = len(tensors) // 5
+    return [tensors[i * n : (i + 1) * n] for i in range(5)]
+
+
 def _stacked(size: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
     """Tensors with vmap's dimension first."""
     return [
@@ -513,6 +559,15 @@ def run_update(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> N
     from cclfp.nets import kernels
 
     kernels.sgd(p, g, lr.contiguous(), out, copy)
+
+
+def run_surrogate(
+    p: Tensor, g: Tensor, path: Tensor, importance: Tensor, start: Tensor, lr: Tensor, c: Tensor, copy: Tensor
+) -> None:
+    """SI's step in place, and a copy of p in another precision."""
+    from cclfp.nets import kernels
+
+    kernels.surrogate(p, g, path, importance, start, lr, c, copy)
 
 
 def _convs(layout: Layout, side: int) -> list[Any]:

@@ -29,10 +29,10 @@ from cclfp.engine.evaluate import correct
 from cclfp.engine.replica import Replica
 from cclfp.engine.stack import Fork, KernelStack, Tables, _batch, _batches, _compare, _flat_step, together
 from cclfp.memory import Examples
-from cclfp.methods import METHODS
+from cclfp.methods import METHODS, gem
 from cclfp.methods.base import sgd
 from cclfp.methods.er import ER
-from cclfp.nets import MLP, ResNet18, stacked
+from cclfp.nets import MLP, ResNet18, projection, stacked
 from cclfp.nets.stacked import Layout
 from cclfp.network import Network, Tensors, psi_mode
 from cclfp.streams import Stream
@@ -160,7 +160,7 @@ class InPyTorch:
 
     def training(self, layout: Layout, x: Tensor, parts: Any) -> Any:
         self.calls.append(("training", len(x)))
-        outs = [resnet(layout, [[t[r] for t in ts] for ts in parts], x[r], True) for r in range(len(x))]
+        outs = [resnet(layout, own_parts(parts, r, len(x)), x[r], True) for r in range(len(x))]
         norms = [layer.norm for layer in layout.layers]
         z = torch.stack([z for z, _ in outs])
         means, variances = (
@@ -173,7 +173,7 @@ class InPyTorch:
         self.calls.append(("gradient", len(dz)))
         grads = []
         for r in range(len(dz)):
-            own = [[t[r].detach().clone().requires_grad_() for t in ts] for ts in parts]
+            own = [[t.detach().clone().requires_grad_() for t in ts] for ts in own_parts(parts, r, len(dz))]
             with torch.enable_grad():
                 z, _ = resnet(layout, own, saved[0][r], True)
                 grads.append(torch.autograd.grad(z, [t for ts in own for t in ts], dz[r]))
@@ -181,14 +181,25 @@ class InPyTorch:
 
     def frozen(self, layout: Layout, x: Tensor, parts: Any) -> Tensor:
         self.calls.append(("frozen", len(x)))
-        return torch.stack(
-            [resnet(layout, [[t[r] for t in ts] for ts in parts], x[r], False)[0] for r in range(len(x))]
-        )
+        return torch.stack([resnet(layout, own_parts(parts, r, len(x)), x[r], False)[0] for r in range(len(x))])
 
     def update(self, p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
         self.calls.append(("update", len(p)))
         out.copy_(p - lr.view(-1, *[1] * (p.ndim - 1)) * g)
         copy.copy_(out)
+
+    def products(self, g: Tensor, rows: Tensor) -> Tensor:
+        self.calls.append(("products", len(g)))
+        both = torch.cat([g.unsqueeze(1), rows], 1).double()
+        return both @ both.mT
+
+    def combined(self, g: Tensor, rows: Tensor, v: Tensor) -> Tensor:
+        return g + (v.unsqueeze(-1) * rows).sum(1)
+
+
+def own_parts(parts: Sequence[Sequence[Tensor]], r: int, replicas: int) -> list[list[Tensor]]:
+    """One replica's tensors; several in a row may share their filters."""
+    return [[t[r * len(t) // replicas] for t in ts] for ts in parts]
 
 
 @pytest.fixture
@@ -197,6 +208,8 @@ def in_pytorch(monkeypatch: pytest.MonkeyPatch) -> InPyTorch:
     those, layout_of = InPyTorch(), Layout.of
     for name in ("training", "gradient", "frozen", "update"):
         monkeypatch.setattr(stacked, f"run_{name}", getattr(those, name))
+    for name in ("products", "combined"):
+        monkeypatch.setattr(projection, f"run_{name}", getattr(those, name))
     monkeypatch.setattr(stacked, "_has_kernels", lambda device: True)
     monkeypatch.setattr(stacked, "WIDTH", WIDTH["cpu"])
 
@@ -266,15 +279,65 @@ def test_psi_under_vmap_as_one_by_one(in_pytorch: InPyTorch) -> None:
 def test_vmap_inside_vmap_is_more_replicas(in_pytorch: InPyTorch) -> None:
     net, params, buffers = networks(2)
     x = torch.randn(2, 3, 2, 3, 16, 16)  # three minibatches for each replica
-    target = torch.randn(2, 64)
+    target = torch.randn(2, 2, 64)
 
-    def several(params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+    def several(params: Tensors, buffers: Tensors, x: Tensor, target: Tensor) -> Tensor:
         return vmap(lambda x: gradients(net, params, buffers, x, target)[0]["psi.stem.weight"])(x)
 
-    ours = vmap(several)(params, buffers, x)
+    ours = vmap(several)(params, buffers, x, target)
     assert in_pytorch.calls == [("training", 6), ("gradient", 6)]
-    alone = gradients(net, at(params, 1), at(buffers, 1), x[1, 2], target)[0]["psi.stem.weight"]
+    alone = gradients(net, at(params, 1), at(buffers, 1), x[1, 2], target[1])[0]["psi.stem.weight"]
     assert off(ours[1, 2], alone) < 1e-3
+
+
+def test_minibatches_of_one_network_share_its_filters(in_pytorch: InPyTorch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of them would be most of what a step of GEM moves."""
+    net, params, buffers = networks(2)
+    x, counts = torch.randn(2, 3, 2, 3, 16, 16), set()
+
+    def counted(run: Any) -> Any:
+        def counting(layout: Layout, first: Tensor, parts: Any, *more: Any) -> Any:
+            counts.add((len(first), *(len(ts[0]) for ts in parts)))
+            return run(layout, first, parts, *more)
+
+        return counting
+
+    for name in ("training", "gradient", "frozen"):
+        monkeypatch.setattr(stacked, f"run_{name}", counted(getattr(in_pytorch, name)))
+    target = torch.randn(2, 3, 2, 64)
+
+    def several(params: Tensors, buffers: Tensors, x: Tensor, target: Tensor) -> Any:
+        grads, after, _ = vmap(lambda x, target: gradients(net, params, buffers, x, target))(x, target)
+        return grads, after, vmap(lambda x: net.frozen_features(params, buffers, x))(x)
+
+    grads, after, frozen = vmap(several)(params, buffers, x, target)
+    assert counts == {(6, 2, 6, 6, 6, 6), (6, 2, 6, 6)}
+    for r in range(2):
+        for i in range(3):
+            own = gradients(net, at(params, r), at(buffers, r), x[r, i], target[r, i])
+            assert all(off(grads[name][r, i], own[0][name]) < 1e-3 for name in own[0])
+            assert all(off(after[name][r, i], own[1][name]) < 1e-3 for name in own[1])
+            assert off(frozen[r, i], net.frozen_features(at(params, r), at(buffers, r), x[r, i])) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_projection_by_names_as_one_of_rows(dtype: torch.dtype, in_pytorch: InPyTorch) -> None:
+    g = torch.Generator().manual_seed(0)
+    shapes = {"filters": (4, 3, 3, 3), "bias": (4,), "weight": (5, 4)}
+    grads = {name: torch.randn(2, *shape, dtype=dtype, generator=g) for name, shape in shapes.items()}
+    past = {name: torch.randn(2, 3, *shape, dtype=dtype, generator=g) for name, shape in shapes.items()}
+    past["filters"] = past["filters"].movedim(3, -1).contiguous().movedim(-1, 3)  # as the kernels give them
+    gamma = torch.tensor([0.0, 0.5], dtype=dtype)
+    plain = vmap(gem.project_all)(grads, past, gamma)
+    with stacked.rounded([], []):
+        ours = vmap(gem.project_all)(grads, past, gamma)
+    assert ("products", 2) in in_pytorch.calls
+    for r in range(2):
+        rows = torch.cat([torch.cat([grads[n][r][None], past[n][r]]).flatten(1) for n in shapes], 1)
+        exact = gem.project(rows.double(), gamma[r].double()).split([t[r].numel() for t in grads.values()])
+        for (name, shape), part in zip(shapes.items(), exact, strict=True):
+            for found in (plain, ours):
+                torch.testing.assert_close(found[name][r], part.view(shape).to(dtype), rtol=1e-4, atol=1e-4)
 
 
 def test_what_the_kernels_have_not_got_is_refused(in_pytorch: InPyTorch) -> None:
@@ -370,7 +433,7 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: InPyTorch) -> 
     """Step by step from the same state: in whole runs of so small a network rounding flips a ReLU, on any engine."""
     stream = pictures("cpu", each=6)
     several = [replica(method, seed, stream) for seed in range(2)]
-    for _ in range(2):
+    for _ in range(3 if method == "gem" else 2):
         plans, masks = [one.plan() for one in several], [one.begin_task() for one in several]
         stack = together([one.learner for one in several], masks, stream.train.x)
         assert type(stack) is KernelStack
@@ -389,6 +452,8 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: InPyTorch) -> 
     assert ("training", 2) in in_pytorch.calls
     assert (("update", 2) in in_pytorch.calls) == (method != "si")  # whose step is not SGD's
     assert (("frozen", 2) in in_pytorch.calls) == (method == "ccl-fp+")
+    if method == "gem":
+        assert {("training", 4), ("gradient", 4), ("products", 2)} <= set(in_pytorch.calls)  # two past tasks at once
 
 
 @pytest.mark.parametrize("method", ["ccl-fp+", "hal"])

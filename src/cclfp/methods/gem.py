@@ -14,7 +14,7 @@ from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
 from cclfp.nets.projection import Combined, Products
 from cclfp.nets.stacked import is_rounding
-from cclfp.network import Network, Tensors, is_vmapped
+from cclfp.network import Network, Tensors
 from cclfp.qp import solve
 from cclfp.schedules import Ring
 
@@ -90,7 +90,7 @@ class GEM(Method):
         if "past" not in state:
             return super().step(params, buffers, state, batch, hyper)
         past = list(state["past"].values())
-        if is_vmapped() and len({len(task["y"]) for task in past}) == 1:
+        if is_rounding() and len({len(task["y"]) for task in past}) == 1:
             return self._step_at_once(params, buffers, state, batch, hyper)
 
         def losses(copies: Tensors) -> tuple[Tensor, Tensors]:
@@ -115,7 +115,7 @@ class GEM(Method):
     def _step_at_once(
         self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
     ) -> tuple[Tensors, Tensors, State]:
-        """The same with one pass over all past tasks, each normalised by its own statistics: they are stacked too."""
+        """The same in stacked kernels, with one pass over all past tasks, each normalised by its own statistics."""
         names = next(iter(state["past"].values()))
         past = {name: torch.stack([task[name] for task in state["past"].values()]) for name in names}
         masks = past.get("mask", batch.mask[:1].expand(*past["y"].shape, -1))
@@ -138,18 +138,18 @@ def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Ten
 
 
 def project_all(grads: Tensors, past: Tensors, gamma: Tensor) -> Tensors:
-    """:func:`project` for gradients by name, those of the past with a dimension of tasks first."""
-    filters = [name for name, g in grads.items() if g.ndim == 4] if is_rounding() else []
+    """:func:`project` in stacked kernels, for gradients by name, those of the past with a dimension of tasks first.
+
+    The gradients of filters stay where they are; the others, which are small, are one.
+    """
+    filters = [name for name, g in grads.items() if g.ndim == 4]
     others = {name: g for name, g in grads.items() if name not in filters}
     row = torch.cat([g.flatten() for g in others.values()])
     rows = torch.cat([past[name].flatten(1) for name in others], 1)
-    if is_rounding():  # in kernels of our own, which leave the filters' gradients where they are
-        pairs = [(row, rows), *((grads[name], past[name]) for name in filters)]
-        products = torch.stack([Products.apply(*pair) for pair in pairs]).sum(0)
-        v = multipliers(products, gamma, torch.finfo(row.dtype).eps).to(row.dtype)
-        projected, *new = (Combined.apply(*pair, v) for pair in pairs)
-    else:
-        projected, new = project(torch.cat([row.unsqueeze(0), rows]), gamma), []
+    pairs = [(row, rows), *((grads[name], past[name]) for name in filters)]
+    products = torch.stack([Products.apply(*pair) for pair in pairs]).sum(0)
+    v = multipliers(products, gamma, torch.finfo(row.dtype).eps).to(row.dtype)
+    projected, *new = (Combined.apply(*pair, v) for pair in pairs)
     parts = projected.split([g.numel() for g in others.values()])
     found = {name: part.view_as(g) for (name, g), part in zip(others.items(), parts, strict=True)}
     found |= dict(zip(filters, new, strict=True))

@@ -15,7 +15,7 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 
 from cclfp.nets import kernels
 from cclfp.nets.kernels import Conv, Norm
-from cclfp.nets.stacked import surrogate_step
+from cclfp.nets.surrogate import surrogate_step
 
 
 def error(ours: Tensor, exact: Tensor) -> float:
@@ -91,6 +91,11 @@ def check_convolution(case: Case, conv: Conv) -> dict[str, float]:
             d, _ = kernels.convolve(conv, R, dy, w, gradient=True, x2=other, w2=w2, mask=x)
             more = nhwc(input_gradient(shortcut, R, other, w2))
         errors["masked gradient"] = error(d, (gradient + more) * (x > 0))
+    shared, _ = kernels.convolve(conv, R, x, w[: conv.K])
+    errors["shared filters"] = error(shared, nhwc(convolution(conv, R, x, w[: conv.K].repeat(R, 1))))
+    if conv.ks == 3:
+        d, _ = kernels.convolve(conv, R, dy, w[: conv.K], gradient=True)
+        errors["gradient by shared filters"] = error(d, nhwc(input_gradient(conv, R, dy, w[: conv.K].repeat(R, 1))))
     dw = kernels.filter_gradient(conv, R, x, dy)
     shape = (R * conv.K, conv.C, conv.ks, conv.ks)
     exact = conv2d_weight(nchw(x), shape, nchw(dy), stride=conv.stride, padding=conv.ks // 2, groups=R)
@@ -140,6 +145,12 @@ def check_norm(case: Case, side: int, channels: int, *, shortcut: bool) -> dict[
 def check_others(case: Case, side: int) -> dict[str, float]:
     """Sums, the update and the stem's columns."""
     R, errors = case.R, {}
+    for T in (1, 17):
+        g, rows, v = (case.random(R, *shape, dtype=torch.float32) for shape in ((3001,), (T, 3001), (T,)))
+        both = torch.cat([g[:, None], rows], 1).double()
+        errors[f"products of {T}"] = error(kernels.gram(g, rows), both @ both.mT)
+        exact = g.double() + (v[..., None].double() * rows.double()).sum(1)
+        errors[f"combination of {T}"] = error(kernels.combine(g, rows, v), exact)
     for T in (3, 70):
         partial = case.random(T, 2, 100, dtype=torch.float32)
         errors[f"sum of {T}"] = error(kernels.add_up(partial), partial.double().sum(0))

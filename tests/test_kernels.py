@@ -30,10 +30,10 @@ from cclfp.engine.evaluate import correct
 from cclfp.engine.replica import Replica
 from cclfp.engine.stack import Fork, KernelStack, Tables, _batch, _batches, _compare, _flat_step, together
 from cclfp.memory import Examples
-from cclfp.methods import METHODS
+from cclfp.methods import METHODS, gem
 from cclfp.methods.base import sgd
 from cclfp.methods.er import ER
-from cclfp.nets import MLP, ResNet18, stacked
+from cclfp.nets import MLP, ResNet18, projection, stacked, surrogate
 from cclfp.nets.stacked import Layout
 from cclfp.network import Network, Tensors, psi_mode
 from cclfp.streams import Stream
@@ -161,7 +161,7 @@ class InPyTorch:
 
     def training(self, layout: Layout, x: Tensor, parts: Any) -> Any:
         self.calls.append(("training", len(x)))
-        outs = [resnet(layout, [[t[r] for t in ts] for ts in parts], x[r], True) for r in range(len(x))]
+        outs = [resnet(layout, own_parts(parts, r, len(x)), x[r], True) for r in range(len(x))]
         norms = [layer.norm for layer in layout.layers]
         z = torch.stack([z for z, _ in outs])
         means, variances = (
@@ -174,7 +174,7 @@ class InPyTorch:
         self.calls.append(("gradient", len(dz)))
         grads = []
         for r in range(len(dz)):
-            own = [[t[r].detach().clone().requires_grad_() for t in ts] for ts in parts]
+            own = [[t.detach().clone().requires_grad_() for t in ts] for ts in own_parts(parts, r, len(dz))]
             with torch.enable_grad():
                 z, _ = resnet(layout, own, saved[0][r], True)
                 grads.append(torch.autograd.grad(z, [t for ts in own for t in ts], dz[r]))
@@ -182,9 +182,7 @@ class InPyTorch:
 
     def frozen(self, layout: Layout, x: Tensor, parts: Any) -> Tensor:
         self.calls.append(("frozen", len(x)))
-        return torch.stack(
-            [resnet(layout, [[t[r] for t in ts] for ts in parts], x[r], False)[0] for r in range(len(x))]
-        )
+        return torch.stack([resnet(layout, own_parts(parts, r, len(x)), x[r], False)[0] for r in range(len(x))])
 
     def update(self, p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
         self.calls.append(("update", len(p)))
@@ -196,18 +194,34 @@ class InPyTorch:
         *tensors, lr, c, copy = others
         g, path, importance, start = tensors
         ones = [1] * (p.ndim - 1)
-        new = stacked.surrogate_step(p, g, path, importance, start, lr.view(-1, *ones), c.view(-1, *ones))
+        new = surrogate.surrogate_step(p, g, path, importance, start, lr.view(-1, *ones), c.view(-1, *ones))
         for t, value in zip((p, path), new, strict=True):
             t.copy_(value)
         copy.copy_(p)
+
+    def products(self, g: Tensor, rows: Tensor) -> Tensor:
+        self.calls.append(("products", len(g)))
+        both = torch.cat([g.unsqueeze(1), rows], 1).double()
+        return both @ both.mT
+
+    def combined(self, g: Tensor, rows: Tensor, v: Tensor) -> Tensor:
+        return g + (v.unsqueeze(-1) * rows).sum(1)
+
+
+def own_parts(parts: Sequence[Sequence[Tensor]], r: int, replicas: int) -> list[list[Tensor]]:
+    """One replica's tensors; several in a row may share their filters."""
+    return [[t[r * len(t) // replicas] for t in ts] for ts in parts]
 
 
 @pytest.fixture
 def in_pytorch(monkeypatch: pytest.MonkeyPatch) -> InPyTorch:
     """The kernels' place taken by PyTorch in float32, on the CPU."""
     those, layout_of = InPyTorch(), Layout.of
-    for name in ("training", "gradient", "frozen", "update", "surrogate"):
+    for name in ("training", "gradient", "frozen", "update"):
         monkeypatch.setattr(stacked, f"run_{name}", getattr(those, name))
+    for name in ("products", "combined"):
+        monkeypatch.setattr(projection, f"run_{name}", getattr(those, name))
+    monkeypatch.setattr(surrogate, "run_surrogate", those.surrogate)
     monkeypatch.setattr(stacked, "_has_kernels", lambda device: True)
     monkeypatch.setattr(stacked, "WIDTH", WIDTH["cpu"])
 
@@ -277,15 +291,62 @@ def test_psi_under_vmap_as_one_by_one(in_pytorch: InPyTorch) -> None:
 def test_vmap_inside_vmap_is_more_replicas(in_pytorch: InPyTorch) -> None:
     net, params, buffers = networks(2)
     x = torch.randn(2, 3, 2, 3, 16, 16)  # three minibatches for each replica
-    target = torch.randn(2, 64)
+    target = torch.randn(2, 2, 64)
 
-    def several(params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+    def several(params: Tensors, buffers: Tensors, x: Tensor, target: Tensor) -> Tensor:
         return vmap(lambda x: gradients(net, params, buffers, x, target)[0]["psi.stem.weight"])(x)
 
-    ours = vmap(several)(params, buffers, x)
+    ours = vmap(several)(params, buffers, x, target)
     assert in_pytorch.calls == [("training", 6), ("gradient", 6)]
-    alone = gradients(net, at(params, 1), at(buffers, 1), x[1, 2], target)[0]["psi.stem.weight"]
+    alone = gradients(net, at(params, 1), at(buffers, 1), x[1, 2], target[1])[0]["psi.stem.weight"]
     assert off(ours[1, 2], alone) < 1e-3
+
+
+def test_minibatches_of_one_network_share_its_filters(in_pytorch: InPyTorch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of them would be most of what a step of GEM moves."""
+    net, params, buffers = networks(2)
+    x, counts = torch.randn(2, 3, 2, 3, 16, 16), set()
+
+    def counted(run: Any) -> Any:
+        def counting(layout: Layout, first: Tensor, parts: Any, *more: Any) -> Any:
+            counts.add((len(first), *(len(ts[0]) for ts in parts)))
+            return run(layout, first, parts, *more)
+
+        return counting
+
+    for name in ("training", "gradient", "frozen"):
+        monkeypatch.setattr(stacked, f"run_{name}", counted(getattr(in_pytorch, name)))
+    target = torch.randn(2, 3, 2, 64)
+
+    def several(params: Tensors, buffers: Tensors, x: Tensor, target: Tensor) -> Any:
+        grads, after, _ = vmap(lambda x, target: gradients(net, params, buffers, x, target))(x, target)
+        return grads, after, vmap(lambda x: net.frozen_features(params, buffers, x))(x)
+
+    grads, after, frozen = vmap(several)(params, buffers, x, target)
+    assert counts == {(6, 2, 6, 6, 6, 6), (6, 2, 6, 6)}
+    for r in range(2):
+        for i in range(3):
+            own = gradients(net, at(params, r), at(buffers, r), x[r, i], target[r, i])
+            assert all(off(grads[name][r, i], own[0][name]) < 1e-3 for name in own[0])
+            assert all(off(after[name][r, i], own[1][name]) < 1e-3 for name in own[1])
+            assert off(frozen[r, i], net.frozen_features(at(params, r), at(buffers, r), x[r, i])) < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_projection_by_names_as_one_of_rows(dtype: torch.dtype, in_pytorch: InPyTorch) -> None:
+    g = torch.Generator().manual_seed(0)
+    shapes = {"filters": (4, 3, 3, 3), "bias": (4,), "weight": (5, 4)}
+    grads = {name: torch.randn(2, *shape, dtype=dtype, generator=g) for name, shape in shapes.items()}
+    past = {name: torch.randn(2, 3, *shape, dtype=dtype, generator=g) for name, shape in shapes.items()}
+    past["filters"] = past["filters"].movedim(3, -1).contiguous().movedim(-1, 3)  # as the kernels give them
+    gamma = torch.tensor([0.0, 0.5], dtype=dtype)
+    ours = vmap(gem.project_all)(grads, past, gamma)
+    assert in_pytorch.calls == [("products", 2)] * 2
+    for r in range(2):
+        rows = torch.cat([torch.cat([grads[n][r][None], past[n][r]]).flatten(1) for n in shapes], 1)
+        exact = gem.project(rows.double(), gamma[r].double()).split([t[r].numel() for t in grads.values()])
+        for (name, shape), part in zip(shapes.items(), exact, strict=True):
+            torch.testing.assert_close(ours[name][r], part.view(shape).to(dtype), rtol=1e-4, atol=1e-4)
 
 
 def test_what_the_kernels_have_not_got_is_refused(in_pytorch: InPyTorch) -> None:
@@ -340,10 +401,10 @@ def test_a_step_of_si_and_its_copies(in_pytorch: InPyTorch) -> None:
     p, _, path, _, _ = tensors
     rounded = p["filters"].to(torch.bfloat16)
     with stacked.rounded([p["filters"]], [rounded]):
-        new = vmap(stacked.SurrogateUpdate.apply)(lr, c, *(t for several in tensors for t in several.values()))
+        new = vmap(surrogate.SurrogateUpdate.apply)(lr, c, *(t for several in tensors for t in several.values()))
     for i, name in enumerate(shapes):
         for r in range(2):
-            wanted = stacked.surrogate_step(*(t[name][r] for t in before), lr[r], c[r])
+            wanted = surrogate.surrogate_step(*(t[name][r] for t in before), lr[r], c[r])
             torch.testing.assert_close((new[i][r], new[2 + i][r]), wanted)
     assert torch.equal(rounded, new[0].to(torch.bfloat16))
     assert (new[0].data_ptr(), new[2].data_ptr()) == (p["filters"].data_ptr(), path["filters"].data_ptr())
@@ -401,7 +462,7 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: InPyTorch) -> 
     """Step by step from the same state: in whole runs of so small a network rounding flips a ReLU, on any engine."""
     stream = pictures("cpu", each=6)
     several = [replica(method, seed, stream) for seed in range(2)]
-    for _ in range(2):
+    for _ in range(3 if method == "gem" else 2):
         plans, masks = [one.plan() for one in several], [one.begin_task() for one in several]
         stack = together([one.learner for one in several], masks, stream.train.x)
         assert type(stack) is KernelStack
@@ -420,6 +481,8 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: InPyTorch) -> 
     assert ("training", 2) in in_pytorch.calls
     assert (("update", 2) in in_pytorch.calls) == (method != "si")  # whose step is not SGD's
     assert (("frozen", 2) in in_pytorch.calls) == (method == "ccl-fp+")
+    if method == "gem":
+        assert {("training", 4), ("gradient", 4), ("products", 2)} <= set(in_pytorch.calls)  # two past tasks at once
 
 
 @pytest.mark.parametrize("method", ["ccl-fp+", "hal"])

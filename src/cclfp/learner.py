@@ -116,7 +116,8 @@ class Learner:
         self.device = check_device(device) if device is not None else device_of(psi)
         self.memory = None
         if method.schedule is not None:
-            self.replay = method.replay_size(self.hyper, check_whole("replay", replay, at_least=1))
+            replay = check_whole("replay", replay, at_least=1) if method.replays else 0
+            self.replay = method.replay_size(self.hyper, replay)
             schedule = method.schedule(check_whole("memory", memory, at_least=1), seed, num_tasks)
             self.memory = Memory(schedule, self.device, keeps_task=method.keeps_task)
         self.to(self.device)

@@ -12,6 +12,8 @@ from torch import Tensor
 from cclfp.layouts import ANY, Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
+from cclfp.nets.projection import Combined, Products
+from cclfp.nets.stacked import is_rounding
 from cclfp.network import Network, Tensors
 from cclfp.qp import solve
 from cclfp.schedules import Ring
@@ -88,6 +90,8 @@ class GEM(Method):
         if "past" not in state:
             return super().step(params, buffers, state, batch, hyper)
         past = list(state["past"].values())
+        if is_rounding() and len({len(task["y"]) for task in past}) == 1:
+            return self._step_at_once(params, buffers, state, batch, hyper)
 
         def losses(copies: Tensors) -> tuple[Tensor, Tensors]:
             """The loss on the batch and those on the past, each a function of its own copy of the parameters.
@@ -108,6 +112,21 @@ class GEM(Method):
         projected = {name: part.view_as(p) for (name, p), part in zip(params.items(), parts, strict=True)}
         return sgd(params, projected, hyper.lr), after, state
 
+    def _step_at_once(
+        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
+    ) -> tuple[Tensors, Tensors, State]:
+        """The same in stacked kernels, with one pass over all past tasks, each normalised by its own statistics."""
+        names = next(iter(state["past"].values()))
+        past = {name: torch.stack([task[name] for task in state["past"].values()]) for name in names}
+        masks = past.get("mask", batch.mask[:1].expand(*past["y"].shape, -1))
+
+        def of_one(x: Tensor, y: Tensor, mask: Tensor) -> Tensors:
+            return gradient(lambda p: (past_loss(self.net, p, buffers, x, y, mask), {}), params)[0]
+
+        grads, after = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+        rows = torch.func.vmap(of_one)(past["x"], past["y"], masks)
+        return sgd(params, project_all(grads, rows, hyper.gamma), hyper.lr), after, state
+
 
 def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """The loss on examples of the past, which leaves psi's buffers alone.
@@ -116,6 +135,25 @@ def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Ten
     """
     z = net.features(params, buffers, x)[0] if len(y) > 1 else net.frozen_features(params, buffers, x)
     return cross_entropy(net.classify(params, z), y, mask)
+
+
+def project_all(grads: Tensors, past: Tensors, gamma: Tensor) -> Tensors:
+    """:func:`project` in stacked kernels, for gradients by name, those of the past with a dimension of tasks first.
+
+    The gradients of filters stay where they are; the others, which are small, are one.
+    """
+    filters = [name for name, g in grads.items() if g.ndim == 4]
+    others = {name: g for name, g in grads.items() if name not in filters}
+    row = torch.cat([g.flatten() for g in others.values()])
+    rows = torch.cat([past[name].flatten(1) for name in others], 1)
+    pairs = [(row, rows), *((grads[name], past[name]) for name in filters)]
+    products = torch.stack([Products.apply(*pair) for pair in pairs]).sum(0)
+    v = multipliers(products, gamma, torch.finfo(row.dtype).eps).to(row.dtype)
+    projected, *new = (Combined.apply(*pair, v) for pair in pairs)
+    parts = projected.split([g.numel() for g in others.values()])
+    found = {name: part.view_as(g) for (name, g), part in zip(others.items(), parts, strict=True)}
+    found |= dict(zip(filters, new, strict=True))
+    return {name: found[name] for name in grads}
 
 
 def project(rows: Tensor, gamma: Tensor) -> Tensor:
@@ -130,8 +168,15 @@ def project(rows: Tensor, gamma: Tensor) -> Tensor:
         products = (parts @ parts.mT).sum(0)
     else:
         products = (exact @ exact.mT).double()
-    # They are rounded to the gradients' precision: so much more on the diagonal keeps P positive definite.
-    products.diagonal().add_(RIDGE + torch.finfo(rows.dtype).eps * products.trace())
-    agreement, P = products[1:, 0], products[1:, 1:]
-    v = torch.where(agreement.amin() < 0, solve(P, agreement, gamma), 0)
+    v = multipliers(products, gamma, torch.finfo(rows.dtype).eps)
     return torch.addmv(exact[0], exact[1:].mT, v.to(exact.dtype)).to(rows.dtype)
+
+
+def multipliers(products: Tensor, gamma: Tensor, eps: float) -> Tensor:
+    """How often each gradient of the past is added, from the inner products of all: 0 where the first agrees already.
+
+    The products, which are changed, are rounded to ``eps``: so much more on the diagonal keeps P positive definite.
+    """
+    products.diagonal().add_(RIDGE + eps * products.trace())
+    agreement, P = products[1:, 0], products[1:, 1:]
+    return torch.where(agreement.amin() < 0, solve(P, agreement, gamma), 0)

@@ -10,7 +10,8 @@ import torch
 from cclfp.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting
-from cclfp.nets.stacked import SurrogateUpdate, is_rounding, surrogate_step
+from cclfp.nets.stacked import is_rounding
+from cclfp.nets.surrogate import SurrogateUpdate, surrogate_step
 from cclfp.network import Tensors
 
 

@@ -2,7 +2,8 @@
 
 Activations of all replicas lie side by side, (N, H, W, R*C); filters are matrices (R*K, taps*C). What is read outside
 an image is zero: the tensor-descriptor loads see to that. Sums over pixels leave a kernel as one partial sum per tile,
-to be added in a fixed order, so the same inputs give the same bits.
+to be added in a fixed order, so the same inputs give the same bits. The tiles depend on how many replicas there are:
+a replica among others gets the same bits again beside as many of them only.
 """
 
 from __future__ import annotations
@@ -28,23 +29,31 @@ MULTIPROCESSORS = 132  # of an H100 or H200: block sizes are chosen so that this
 
 
 @triton.jit
+def _relu(x):
+    """A NaN stays a NaN, as in PyTorch: a run that diverges must not look well."""
+    return tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def conv_kernel(
-    x, w, y, x2, w2, residual, mask, scale, shift, partial, R, HB,
+    x, w, y, x2, w2, residual, mask, scale, shift, partial, R, PER, HB,
     IN: tl.constexpr, OUT: tl.constexpr, KS: tl.constexpr, S: tl.constexpr, DGRAD: tl.constexpr, RELU: tl.constexpr,
     BI: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     """A convolution of replica r, or the gradient of its input: BN channels of BI images x BH rows x BW columns.
 
     x, y, residual and mask are seen as (N, H/s, s, W/s, s*R*C), so that a stride, or the parity of a pixel, is a
-    coordinate. With stride 2 a gradient has four parities, each with taps of its own. Afterwards, where given: add
-    another gradient (x2, w2: 1x1, stride 2), scale and shift, add the residual, ReLU, zero where the mask is not
-    positive; and write the tile's sums of values and squares to partial (tiles, 2, R*OUT).
+    coordinate. PER replicas in a row have the same filters. With stride 2 a gradient has four parities, each with taps
+    of its own. Afterwards, where given: add another gradient (x2, w2: 1x1, stride 2), scale and shift, add the
+    residual, ReLU, zero where the mask is not positive; and write the tile's sums of values and squares to partial
+    (tiles, 2, R*OUT).
     """
     BM: tl.constexpr = BI * BH * BW
     blocks: tl.constexpr = OUT // BN
     steps: tl.constexpr = IN // BK
     tile = tl.program_id(0) // blocks
     r = tl.program_id(1)
+    rw = r // PER
     k0 = tl.program_id(0) % blocks * BN
     n0 = tile // HB * BI
     h0 = tile % HB * BH
@@ -75,18 +84,18 @@ def conv_kernel(
                 tap = t
                 dh = KS // 2 - a
                 dw = KS // 2 - b
-            filters = w.load([r * IN + c, tap * OUT + k0]).T
+            filters = w.load([rw * IN + c, tap * OUT + k0]).T
             pixels = x.load([n0, h0 + dh, 0, dw, r * IN + c])
         else:
             dh = a - KS // 2
             dw = b - KS // 2
-            filters = w.load([r * OUT + k0, t * IN + c])
+            filters = w.load([rw * OUT + k0, t * IN + c])
             column = ((dw & (S - 1)) * R + r) * IN + c
             pixels = x.load([n0, h0 + (dh >> (S - 1)), dh & (S - 1), dw >> (S - 1), column])
         acc = tl.dot(filters, pixels.reshape(BM, BK).T, acc)
     if x2 is not None:
         for i in range(tl.where(parity == 0, steps, 0)):
-            filters = w2.load([r * IN + i * BK, k0]).T
+            filters = w2.load([rw * IN + i * BK, k0]).T
             pixels = x2.load([n0, h0, 0, 0, r * IN + i * BK])
             acc = tl.dot(filters, pixels.reshape(BM, BK).T, acc)
     channels = r * OUT + k0 + tl.arange(0, BN)
@@ -96,9 +105,9 @@ def conv_kernel(
     if residual is not None:
         acc += residual.load([n0, h0, ph, 0, column]).reshape(BM, BN).T.to(tl.float32)
     if RELU:
-        acc = tl.maximum(acc, 0.0)
+        acc = _relu(acc)
     if mask is not None:
-        acc = tl.where(mask.load([n0, h0, ph, 0, column]).reshape(BM, BN).T.to(tl.float32) > 0, acc, 0.0)
+        acc = tl.where(mask.load([n0, h0, ph, 0, column]).reshape(BM, BN).T.to(tl.float32) <= 0, 0.0, acc)
     values = acc.to(y.dtype)
     if partial is not None:
         rounded = values.to(tl.float32)
@@ -156,7 +165,7 @@ def _total(partial, T, stride, cols, BT: tl.constexpr):
 def _moments(sums, gamma, beta, cols, RC, M, T, BT: tl.constexpr):
     """A column's mean, variance, 1/deviation, scale and shift, from sums (T, 2, RC)."""
     mean = _total(sums, T, 2 * RC, cols, BT) / M
-    var = tl.maximum(_total(sums + RC, T, 2 * RC, cols, BT) / M - mean * mean, 0.0)
+    var = _relu(_total(sums + RC, T, 2 * RC, cols, BT) / M - mean * mean)
     rstd = 1.0 / tl.sqrt(var + EPS)
     scale = tl.load(gamma + cols) * rstd
     return mean, var, rstd, scale, tl.load(beta + cols) - mean * scale
@@ -189,7 +198,7 @@ def norm_kernel(
         v += _normalised(y2, sums2, gamma2, beta2, running2, variance2, new2, off, ok, cols, RC, M, T2, BT2)
     if residual is not None:
         v += tl.load(residual + off, mask=ok, other=0.0).to(tl.float32)
-    tl.store(out + off, tl.maximum(v, 0.0).to(out.dtype.element_ty), mask=ok)
+    tl.store(out + off, _relu(v).to(out.dtype.element_ty), mask=ok)
 
 
 @triton.jit
@@ -209,7 +218,7 @@ def norm_sums_kernel(
     yy = tl.load(y + off, mask=ok, other=0.0).to(tl.float32)
     mean, _, rstd, scale, shift = _moments(sums, gamma, beta, cols, RC, M, T, BT)
     if MASKED:
-        v = tl.where(yy * scale[None, :] + shift[None, :] > 0, v, 0.0)
+        v = tl.where(yy * scale[None, :] + shift[None, :] <= 0, 0.0, v)
     place = partial + tl.program_id(1) * KINDS * RC + cols
     tl.store(place, tl.sum(v * (yy - mean[None, :]), 0) * rstd)
     tl.store(place + RC, tl.sum(v, 0))
@@ -237,7 +246,7 @@ def norm_gradient_kernel(
     yy = tl.load(y + off, mask=ok, other=0.0).to(tl.float32)
     mean, _, rstd, scale, shift = _moments(sums, gamma, beta, cols, RC, M, T, BT)
     if MASKED:
-        v = tl.where(yy * scale[None, :] + shift[None, :] > 0, v, 0.0)
+        v = tl.where(yy * scale[None, :] + shift[None, :] <= 0, 0.0, v)
     dgamma = _total(partial, TG, KINDS * RC, cols, BTG)
     dbeta = _total(partial + RC, TG, KINDS * RC, cols, BTG)
     if tl.program_id(1) == 0:
@@ -281,6 +290,39 @@ def surrogate_kernel(p, g, path, importance, start, lr, c, copy, n, per, B: tl.c
     tl.store(path + i, tl.load(path + i, mask=ok, other=0.0) - along * (v - before), mask=ok)
     tl.store(p + i, v, mask=ok)
     tl.store(copy + i, v.to(copy.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def gram_kernel(g, rows, partial, T, n, per, B: tl.constexpr, BT: tl.constexpr):
+    """partial[part, r]: the inner products of replica r's g (n,) and its T rows (T, n), over n numbers ``per`` part.
+
+    Three products of ten bits each make one of float32's precision.
+    """
+    part = tl.program_id(0)
+    r = tl.program_id(1).to(tl.int64)
+    t = tl.arange(0, BT)
+    acc = tl.zeros((BT, BT), tl.float32)
+    for start in range(part * per, tl.minimum(part * per + per, n), B):
+        i = start + tl.arange(0, B)
+        ok = (i < n)[None, :]
+        is_row = ((t > 0) & (t <= T))[:, None]
+        a = tl.load(rows + ((r * T + t - 1) * n)[:, None] + i[None, :], mask=is_row & ok, other=0.0)
+        a += tl.load(g + r * n + i[None, :] + 0 * t[:, None], mask=(t == 0)[:, None] & ok, other=0.0)
+        acc = tl.dot(a, a.T, acc, input_precision="tf32x3")
+    place = partial + ((part * tl.num_programs(1) + r) * BT + t)[:, None] * BT + t[None, :]
+    tl.store(place, acc)
+
+
+@triton.jit
+def combine_kernel(g, rows, v, out, T, n, B: tl.constexpr):
+    """out = g + the sum over t of v[r, t] * rows[r, t]."""
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    r = tl.program_id(1).to(tl.int64)
+    ok = i < n
+    acc = tl.load(g + r * n + i, mask=ok, other=0.0)
+    for t in range(T):
+        acc += tl.load(v + r * T + t) * tl.load(rows + (r * T + t) * n + i, mask=ok, other=0.0)
+    tl.store(out + r * n + i, acc, mask=ok)
 
 
 @triton.jit
@@ -374,6 +416,7 @@ def convolve(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """The convolution of x or, with ``gradient``, the gradient of its input where that of its output is x.
 
+    Where there are fewer filters (rows of w) than R replicas have, several replicas in a row share them.
     What is done to it afterwards, see :func:`conv_kernel`; with ``statistics`` the sums of values and squares of each
     channel are the second result: (T, 2, R*K), T sums to be added.
     """
@@ -396,7 +439,7 @@ def convolve(
         _images(x, s_in, taken), TensorDescriptor.from_tensor(w, [bk, bn] if gradient else [bn, bk]), given(y),
         None if x2 is None else _images(x2, 1, taken),
         None if w2 is None else TensorDescriptor.from_tensor(w2, [bk, bn]),
-        given(residual), given(mask), scale, shift, partial, R, conv.out // bh,
+        given(residual), given(mask), scale, shift, partial, R, R * conv.K // len(w), conv.out // bh,
         IN=IN, OUT=OUT, KS=conv.ks, S=conv.stride, DGRAD=gradient, RELU=relu,
         BI=bi, BH=bh, BW=bw, BN=bn, BK=bk, num_warps=warps, num_stages=stages,
     )  # fmt: skip
@@ -513,6 +556,25 @@ def surrogate(
         surrogate_kernel, (triton.cdiv(n, 2048),), p, g, path, importance, start, lr, c, copy, n, n // len(p),
         B=2048, num_warps=8,
     )  # fmt: skip
+
+
+def gram(g: Tensor, rows: Tensor) -> Tensor:
+    """The inner products of g (R, n) and rows (R, T, n): (R, 1 + T, 1 + T), in float64."""
+    (R, n), T, block = g.shape, rows.shape[1], 128
+    bt = max(16, triton.next_power_of_2(1 + T))
+    parts = min(triton.cdiv(n, block), max(1, 4 * MULTIPROCESSORS // R))
+    per = triton.cdiv(triton.cdiv(n, parts), block) * block
+    parts = triton.cdiv(n, per)
+    partial = g.new_empty(parts, R, bt, bt)
+    _launch(gram_kernel, (parts, R), g, rows, partial, T, n, per, B=block, BT=bt, num_warps=4)
+    return partial[:, :, : 1 + T, : 1 + T].sum(0, dtype=torch.float64)
+
+
+def combine(g: Tensor, rows: Tensor, v: Tensor) -> Tensor:
+    """g (R, n) plus the sum of rows (R, T, n), weighted with v (R, T)."""
+    (R, n), out = g.shape, torch.empty_like(g)
+    _launch(combine_kernel, (triton.cdiv(n, 1024), R), g, rows, v, out, rows.shape[1], n, B=1024)
+    return out
 
 
 def columns(x: Tensor, dtype: torch.dtype) -> Tensor:

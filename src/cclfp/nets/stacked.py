@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from cclfp.nets.modules import ResNet18
 
 WIDTH = 64  # channels come in multiples of it
 SIDES = (16, 32, 64)  # of the images
-LARGEST = 2**31  # values of an activation: what the kernels' indices reach
+LARGEST = 2**31  # numbers of an activation, or of all replicas' filters of a layer: what the kernels' indices reach
 
 Event = torch.cuda.Event
 Tensors = dict[str, Tensor]
@@ -128,12 +128,21 @@ def freeze(layout: Layout, params: Tensors, buffers: Tensors, x: Tensor) -> Tens
 
 
 class _Folded(torch.autograd.Function):
-    """A function of tensors with a dimension of replicas first. A dimension that vmap adds is one of replicas too."""
+    """A function of tensors with a dimension of replicas first. A dimension that vmap adds is one of replicas too.
+
+    Where the network has no such dimension, as in one step on several minibatches, it stays one that they share.
+    """
+
+    kinds: ClassVar[int]  # of the network's tensors, which come second, as many of each as there are layers
 
     @classmethod
     def vmap(cls, info: Any, dims: Any, layout: Layout, *tensors: Tensor) -> Any:
-        size = info.batch_size
-        new = cls.apply(layout, *(t.flatten(0, 1) for t in _stacked(size, dims[1:], tensors)))
+        size, network = info.batch_size, range(1, 1 + cls.kinds * len(layout.layers))
+        folded = [t.flatten(0, 1) for t in replicas_first(size, dims[1:], tensors)]
+        shared = [i for i in network if dims[1] is not None and dims[1 + i] is None and len(tensors[i]) == 1]
+        for i in shared:
+            folded[i] = tensors[i]
+        new = cls.apply(layout, *folded)
         if isinstance(new, Tensor):
             return new.unflatten(0, (size, -1)), 0
         return tuple(t.unflatten(0, (size, -1)) for t in new), (0,) * len(new)
@@ -142,10 +151,12 @@ class _Folded(torch.autograd.Function):
 class _Train(_Folded):
     """z, the new buffers, and what the gradient needs."""
 
+    kinds = 6
+
     @staticmethod
     def forward(layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
         x, *given = tensors
-        *parts, counts = _parts(layout, given, 6)
+        *parts, counts = _parts(layout, given, 6, len(x))
         z, means, variances, saved = run_training(layout, x, parts)
         return (z, *means, *variances, *torch._foreach_add(counts, 1), *saved)
 
@@ -169,11 +180,13 @@ class _Train(_Folded):
 class _Gradient(_Folded):
     """The gradients of psi's parameters, from that of z."""
 
+    kinds = 3
+
     @staticmethod
     def forward(layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
         n = len(layout.layers)
         dz, *given = tensors
-        return tuple(run_gradient(layout, dz, _parts(layout, given[: 3 * n], 3), given[3 * n :]))
+        return tuple(run_gradient(layout, dz, _parts(layout, given[: 3 * n], 3, len(dz)), given[3 * n :]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -187,10 +200,12 @@ class _Gradient(_Folded):
 class _Frozen(_Folded):
     """z in eval mode."""
 
+    kinds = 5
+
     @staticmethod
     def forward(layout: Layout, *tensors: Tensor) -> Tensor:
         x, *given = tensors
-        return run_frozen(layout, x, _parts(layout, given, 5))
+        return run_frozen(layout, x, _parts(layout, given, 5, len(x)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -201,9 +216,11 @@ class _Frozen(_Folded):
         raise NotStackable("a step takes a gradient through psi in eval mode")
 
 
-def _parts(layout: Layout, tensors: Sequence[Tensor], kinds: int) -> Parts:
+def _parts(layout: Layout, tensors: Sequence[Tensor], kinds: int, replicas: int) -> Parts:
+    """The network's tensors by kind; the vectors once per replica, the filters as often as there are networks."""
     n = len(layout.layers)
-    return [list(tensors[i * n : (i + 1) * n]) for i in range(kinds)]
+    vectors = [t if len(t) == replicas else t.repeat_interleave(replicas // len(t), 0) for t in tensors[n:]]
+    return [list(tensors[:n]), *(vectors[i * n : (i + 1) * n] for i in range(kinds - 1))]
 
 
 # -- copies of the parameters in the kernels' precision --------------------------------------------------------------
@@ -274,6 +291,11 @@ def is_rounding() -> bool:
     return _copies is not None
 
 
+def copy_of(t: Tensor) -> Tensor | None:
+    """The copy of a tensor that convolutions read, where it has one."""
+    return None if _copies is None else _copies.get(t)
+
+
 def round_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """Copies of the tensors, all in one go."""
     new = [torch.empty_like(t, dtype=dtype) for t in tensors]
@@ -311,7 +333,7 @@ class Update(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, in_place: bool, lr: Tensor, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
-        lr, *stacked = _stacked(info.batch_size, dims[1:], [lr, *tensors])
+        lr, *stacked = replicas_first(info.batch_size, dims[1:], [lr, *tensors])
         n = len(stacked) // 2
         new, rest = list(stacked[:n]), []
         held: list[Tensor] = []  # what the other stream reads, until it is joined
@@ -320,12 +342,12 @@ class Update(torch.autograd.Function):
         for i, (p, g) in reversed(pairs):  # the last gradients are made first
             copy = None if _copies is None else _copies.get(p)
             if copy is None or _copies is None:
-                rest.append((i, p, _alike(g, p)))
+                rest.append((i, p, lying_like(g, p)))
                 continue
             if not in_place:
                 new[i], copy = torch.empty_like(p), torch.empty_like(copy)
                 _copies.add(new[i], copy)
-            g = _alike(g, p)
+            g = lying_like(g, p)
             held.append(g)
             if in_place:
                 with beside.after(*(_copies.made(g) or _now(g))):
@@ -343,53 +365,7 @@ class Update(torch.autograd.Function):
         return tuple(new), (0,) * n
 
 
-class SurrogateUpdate(torch.autograd.Function):
-    """SI's step for a list of parameters (see :func:`surrogate_step`): one kernel for each of the stacked filters.
-
-    ``tensors`` are the parameters, their gradients, path integrals, importances and starts. Nothing may read the
-    parameters and path integrals any more: those of the filters are overwritten.
-    """
-
-    @staticmethod
-    def forward(lr: Tensor, c: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        new = [surrogate_step(*own, lr, c) for own in zip(*_fifths(tensors), strict=True)]
-        return tuple(p for p, _ in new) + tuple(path for _, path in new)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output)
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, lr: Tensor, c: Tensor, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
-        lr, c, *stacked = _stacked(info.batch_size, dims, [lr, c, *tensors])
-        lr, c = lr.contiguous(), c.contiguous()
-        new = []
-        for p, g, path, *others in zip(*_fifths(stacked), strict=True):
-            copy = None if _copies is None else _copies.get(p)
-            if copy is None or path.stride() != p.stride():
-                ones = [1] * (p.ndim - 1)
-                new.append(surrogate_step(p, g, path, *others, lr.view(-1, *ones), c.view(-1, *ones)))
-            else:
-                run_surrogate(p, _alike(g, p), path, *(_alike(t, p) for t in others), lr, c, copy)
-                new.append((p, path))
-        return tuple(p for p, _ in new) + tuple(path for _, path in new), (0,) * (2 * len(new))
-
-
-def surrogate_step(
-    p: Tensor, g: Tensor, path: Tensor, importance: Tensor, start: Tensor, lr: Tensor, c: Tensor
-) -> tuple[Tensor, Tensor]:
-    """One parameter after a step of SI, and its path integral (see :class:`cclfp.methods.si.SI`)."""
-    pull = 2 * lr * c * importance
-    new = p - (lr * g + pull * (p - start)) / (1 + pull)
-    return new, path - g * (new - p)
-
-
-def _fifths(tensors: Sequence[Tensor]) -> list[Sequence[Tensor]]:
-    n = len(tensors) // 5
-    return [tensors[i * n : (i + 1) * n] for i in range(5)]
-
-
-def _stacked(size: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
+def replicas_first(size: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -> list[Tensor]:
     """Tensors with vmap's dimension first."""
     return [
         t.unsqueeze(0).expand(size, *t.shape) if dim is None else t.movedim(dim, 0)
@@ -397,7 +373,7 @@ def _stacked(size: int, dims: Sequence[int | None], tensors: Sequence[Tensor]) -
     ]
 
 
-def _alike(t: Tensor, model: Tensor) -> Tensor:
+def lying_like(t: Tensor, model: Tensor) -> Tensor:
     """The tensor, lying in memory as another does."""
     strides = zip(t.shape, t.stride(), model.stride(), strict=True)
     return t if all(a == b for size, a, b in strides if size > 1) else torch.empty_like(model).copy_(t)
@@ -444,7 +420,7 @@ def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[
             a = normalised(k, y, a) if j is None else normalised(k, y, None, j, convolved(j, a))
         return _pooled(a, R)
 
-    z = _compiled(run, "training", layout, x)
+    z = _compiled(run, "training", layout, x, filters)
     halves = [t.view(2, R, -1) for t in new]
     kept = [t.unflatten(-1, (R, -1)).movedim(-2, 0) for t in (*saved, *sums)]
     return z, [mean for mean, _ in halves], [variance for _, variance in halves], kept
@@ -512,7 +488,7 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
         filter_gradient(0, columns, dy0)
         beside.join()
 
-    _compiled(run, "gradient", layout, saved[0])
+    _compiled(run, "gradient", layout, saved[0], filters)
     if _copies is not None:
         _copies.make(dw[1:], events[1:])
     return [*(_filters(t, w) for t, w in zip(dw, filters, strict=True)), *dgamma, *dbeta]
@@ -545,11 +521,11 @@ def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:
         return _pooled(a, R)
 
     if not begun:
-        alone: Tensor = _compiled(run, "frozen", layout, x)
+        alone: Tensor = _compiled(run, "frozen", layout, x, parts[0])
         return alone
     beside = _Beside(x.device)
     with beside.after(*begun):
-        z: Tensor = _compiled(run, "frozen", layout, x)
+        z: Tensor = _compiled(run, "frozen", layout, x, parts[0])
     beside.join()
     return z
 
@@ -559,15 +535,6 @@ def run_update(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> N
     from cclfp.nets import kernels
 
     kernels.sgd(p, g, lr.contiguous(), out, copy)
-
-
-def run_surrogate(
-    p: Tensor, g: Tensor, path: Tensor, importance: Tensor, start: Tensor, lr: Tensor, c: Tensor, copy: Tensor
-) -> None:
-    """SI's step in place, and a copy of p in another precision."""
-    from cclfp.nets import kernels
-
-    kernels.surrogate(p, g, path, importance, start, lr, c, copy)
 
 
 def _convs(layout: Layout, side: int) -> list[Any]:
@@ -596,8 +563,8 @@ def _matrix(w: Tensor) -> Tensor:
 
 def _filters(dw: Tensor, w: Tensor) -> Tensor:
     """A gradient from the kernels in the shape of the filters."""
-    R, K, C, height, width = w.shape
-    return dw[:, : C * height * width].reshape(R, K, height, width, C).permute(0, 1, 4, 2, 3)
+    _, K, C, height, width = w.shape
+    return dw[:, : C * height * width].reshape(-1, K, height, width, C).permute(0, 1, 4, 2, 3)
 
 
 def _pooled(a: Tensor, R: int) -> Tensor:
@@ -645,13 +612,15 @@ def _now(t: Tensor) -> list[Event]:
 _seen: set[Any] = set()
 
 
-def _compiled(run: Callable[[], Any], kind: str, layout: Layout, x: Tensor) -> Any:
+def _compiled(run: Callable[[], Any], kind: str, layout: Layout, x: Tensor, filters: Sequence[Tensor]) -> Any:
     """What ``run`` gives. The first time, all its kernels are compiled at once; one by one they would take a minute."""
     from cclfp.nets import kernels
 
     if x.shape[0] * x.shape[1] * x.shape[3] ** 2 * layout.layers[0].shape[1] >= LARGEST:
         raise NotStackable(f"{x.shape[1]:,} examples of {x.shape[0]} replicas are too many at once")
-    key = (kind, layout, x.device, x.shape)
+    if x.shape[0] * max(w[0].numel() for w in filters) >= LARGEST:
+        raise NotStackable(f"{x.shape[0]} replicas of a network this wide are too many at once")
+    key = (kind, layout, x.device, x.shape, len(filters[0]))
     if x.is_cuda and key not in _seen:
         with kernels.compiling():
             run()

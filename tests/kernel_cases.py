@@ -162,8 +162,8 @@ def check_others(case: Case, side: int) -> dict[str, float]:
     g, path, importance, start = (case.random(R, 64, 5, 3, dtype=torch.float32) for _ in range(4))
     c, given = case.vector(1), [t.double() for t in (p, g, path, importance.abs(), start)]
     rates = (t.double().view(R, 1, 1, 1) for t in (lr.abs(), c.abs()))
-    exact, exact_path = surrogate_step(*given, *rates)
-    kernels.surrogate(p, g, path, importance.abs(), start, lr.abs(), c.abs(), copy)
+    exact, exact_path = surrogate_step(given, *rates)
+    kernels.surrogate([p, g, path, importance.abs(), start], lr.abs(), c.abs(), copy)
     errors["surrogate"], errors["path"] = error(p, exact), error(path, exact_path)
     errors["surrogate's copy"] = error(copy, exact)
     x = case.random(R, case.N, 3, side, side, dtype=torch.float32)

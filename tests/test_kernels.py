@@ -189,12 +189,11 @@ class InPyTorch:
         out.copy_(p - lr.view(-1, *[1] * (p.ndim - 1)) * g)
         copy.copy_(out)
 
-    def surrogate(self, p: Tensor, *others: Tensor) -> None:
+    def surrogate(self, tensors: Sequence[Tensor], lr: Tensor, c: Tensor, copy: Tensor) -> None:
+        p, _, path, *_ = tensors
         self.calls.append(("surrogate", len(p)))
-        *tensors, lr, c, copy = others
-        g, path, importance, start = tensors
         ones = [1] * (p.ndim - 1)
-        new = surrogate.surrogate_step(p, g, path, importance, start, lr.view(-1, *ones), c.view(-1, *ones))
+        new = surrogate.surrogate_step(tensors, lr.view(-1, *ones), c.view(-1, *ones))
         for t, value in zip((p, path), new, strict=True):
             t.copy_(value)
         copy.copy_(p)
@@ -404,7 +403,7 @@ def test_a_step_of_si_and_its_copies(in_pytorch: InPyTorch) -> None:
         new = vmap(surrogate.SurrogateUpdate.apply)(lr, c, *(t for several in tensors for t in several.values()))
     for i, name in enumerate(shapes):
         for r in range(2):
-            wanted = surrogate.surrogate_step(*(t[name][r] for t in before), lr[r], c[r])
+            wanted = surrogate.surrogate_step([t[name][r] for t in before], lr[r], c[r])
             torch.testing.assert_close((new[i][r], new[2 + i][r]), wanted)
     assert torch.equal(rounded, new[0].to(torch.bfloat16))
     assert (new[0].data_ptr(), new[2].data_ptr()) == (p["filters"].data_ptr(), path["filters"].data_ptr())

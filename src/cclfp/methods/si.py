@@ -65,7 +65,7 @@ class SI(Method):
             flat = SurrogateUpdate.apply(hyper.lr, hyper.c, *(t for several in given for t in several))
             after = list(zip(flat[: len(params)], flat[len(params) :], strict=True))
         else:
-            after = [surrogate_step(*own, hyper.lr, hyper.c) for own in zip(*given, strict=True)]
+            after = [surrogate_step(own, hyper.lr, hyper.c) for own in zip(*given, strict=True)]
         new, path = ({name: pair[i] for name, pair in zip(params, after, strict=True)} for i in (0, 1))
         return new, buffers, {**state, "path": path}
 

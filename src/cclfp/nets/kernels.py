@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -547,15 +547,13 @@ def sgd(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
     _launch(sgd_kernel, (triton.cdiv(n, 2048),), p, g, lr, out, copy, n, n // len(p), B=2048, num_warps=8)
 
 
-def surrogate(
-    p: Tensor, g: Tensor, path: Tensor, importance: Tensor, start: Tensor, lr: Tensor, c: Tensor, copy: Tensor
-) -> None:
-    """SI's step of stacked parameters in place (see :func:`surrogate_kernel`), and the copy that convolutions read."""
-    n = p.numel()
-    _launch(
-        surrogate_kernel, (triton.cdiv(n, 2048),), p, g, path, importance, start, lr, c, copy, n, n // len(p),
-        B=2048, num_warps=8,
-    )  # fmt: skip
+def surrogate(tensors: Sequence[Tensor], lr: Tensor, c: Tensor, copy: Tensor) -> None:
+    """SI's step in place for stacked tensors that lie alike in memory, and the copy that convolutions read.
+
+    ``tensors`` are those of :func:`surrogate_kernel`, the parameters first.
+    """
+    n, R = tensors[0].numel(), len(tensors[0])
+    _launch(surrogate_kernel, (triton.cdiv(n, 2048),), *tensors, lr, c, copy, n, n // R, B=2048, num_warps=8)
 
 
 def gram(g: Tensor, rows: Tensor) -> Tensor:

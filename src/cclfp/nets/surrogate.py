@@ -11,10 +11,12 @@ from torch import Tensor
 from cclfp.nets.stacked import copy_of, lying_like, replicas_first
 
 
-def surrogate_step(
-    p: Tensor, g: Tensor, path: Tensor, importance: Tensor, start: Tensor, lr: Tensor, c: Tensor
-) -> tuple[Tensor, Tensor]:
-    """One parameter after a step of SI, and its path integral (see :class:`cclfp.methods.si.SI`)."""
+def surrogate_step(tensors: Sequence[Tensor], lr: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """One parameter after a step of SI, and its path integral (see :class:`cclfp.methods.si.SI`).
+
+    ``tensors`` are the parameter, its gradient, path integral and importance, and where it was when the task began.
+    """
+    p, g, path, importance, start = tensors
     pull = 2 * lr * c * importance
     new = p - (lr * g + pull * (p - start)) / (1 + pull)
     return new, path - g * (new - p)
@@ -23,13 +25,13 @@ def surrogate_step(
 class SurrogateUpdate(torch.autograd.Function):
     """:func:`surrogate_step` for a list of parameters: the new ones, then their path integrals.
 
-    ``tensors`` are the parameters, their gradients, path integrals, importances and starts. Nothing may read the
+    ``tensors`` are the parameters, then their gradients, and so on. Nothing may read the
     parameters and path integrals any more: those of the filters are overwritten.
     """
 
     @staticmethod
     def forward(lr: Tensor, c: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return _flat([surrogate_step(*own, lr, c) for own in _by_parameter(tensors)])
+        return _flat([surrogate_step(own, lr, c) for own in _by_parameter(tensors)])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -40,13 +42,14 @@ class SurrogateUpdate(torch.autograd.Function):
         lr, c, *stacked = replicas_first(info.batch_size, dims, [lr, c, *tensors])
         lr, c = lr.contiguous(), c.contiguous()
         new = []
-        for p, g, path, *others in _by_parameter(stacked):
+        for own in _by_parameter(stacked):
+            p, _, path, *_ = own
             copy = copy_of(p)
             if copy is None or path.stride() != p.stride():
                 ones = [1] * (p.ndim - 1)
-                new.append(surrogate_step(p, g, path, *others, lr.view(-1, *ones), c.view(-1, *ones)))
+                new.append(surrogate_step(own, lr.view(-1, *ones), c.view(-1, *ones)))
             else:
-                run_surrogate(p, lying_like(g, p), path, *(lying_like(t, p) for t in others), lr, c, copy)
+                run_surrogate([lying_like(t, p) for t in own], lr, c, copy)
                 new.append((p, path))
         return _flat(new), (0,) * (2 * len(new))
 
@@ -60,10 +63,8 @@ def _flat(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
     return tuple(new for new, _ in pairs) + tuple(path for _, path in pairs)
 
 
-def run_surrogate(
-    p: Tensor, g: Tensor, path: Tensor, importance: Tensor, start: Tensor, lr: Tensor, c: Tensor, copy: Tensor
-) -> None:
+def run_surrogate(tensors: Sequence[Tensor], lr: Tensor, c: Tensor, copy: Tensor) -> None:
     """:func:`surrogate_step` of stacked parameters, in place, and a copy of them in another precision."""
     from cclfp.nets import kernels
 
-    kernels.surrogate(p, g, path, importance, start, lr, c, copy)
+    kernels.surrogate(tensors, lr, c, copy)

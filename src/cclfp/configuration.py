@@ -33,6 +33,8 @@ USUAL: dict[str, Any] = {
     "method_file": None,
     "validation": False,
 }
+# The methods that got hyperparameters later; at the values they had before, these are left unsaid too.
+_ADDED = [kind.name for kind in METHODS.values() if kind.earlier_values(PROTOCOL)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Configuration:
     def key(self, seed: int) -> str:
         """The same for the same run, on every machine."""
         values = {name: value for name, value in self.to_dict().items() if value != USUAL.get(name, "always said")}
-        if self.method_file is None:
+        if self.method in _ADDED and self.method_file is None:
             earlier = METHODS[self.method].earlier_values(self.to_dict())
             values["hyperparameters"] = {n: v for n, v in self.hyperparameters.items() if v != earlier.get(n)}
         for name in ("backbone", "method_file"):

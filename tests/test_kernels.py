@@ -50,7 +50,7 @@ on_the_card = [
 ]
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton, for its interpreter")
+@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton's interpreter: pip install cclfp[kernels-test], 700 MB")
 def test_each_kernel_in_the_interpreter() -> None:
     script = Path(__file__).with_name("kernel_cases.py")
     environment = {
@@ -421,6 +421,34 @@ def test_a_stacked_cohort(method: str, in_pytorch: Counted, monkeypatch: pytest.
     assert (("curvature", 2) in in_pytorch.calls) == (method == "hal")
     for one in ours:
         assert one.learner.psi.state_dict()["norm.num_batches_tracked"] == one.learner.steps
+
+
+@pytest.mark.parametrize(("method", "copies"), [("er", 1), ("si", 1), ("ccl-fp+", 2), ("icarl", 2)])
+def test_only_networks_are_copied(method: str, copies: int, in_pytorch: Counted) -> None:
+    """SI's state has tensors with the parameters' names, which no kernel reads."""
+    several = [replica(method, seed, pictures("cpu", each=5)) for seed in range(2)]
+    for one in several:
+        one.advance()
+    masks = [one.begin_task() for one in several]
+    stack = together([one.learner for one in several], masks, several[0].stream.train.x)
+    assert isinstance(stack, KernelStack)
+    layout = several[0].learner.method.net.layout
+    assert layout is not None
+    assert len(stack.changing) - stack._leaves == copies * len(layout.filters)
+
+
+def test_what_is_too_large_for_the_kernels_is_refused(in_pytorch: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their indices have 32 bits: at width 512 twenty replicas have more numbers in a layer's filters."""
+    net, params, buffers = networks(2)
+    x = torch.randn(2, 2, 3, 16, 16)
+    largest = 2 * 64 * 64 * 9  # of the last layer's filters
+    assert largest > 2 * 2 * 16 * 16 * 8
+    monkeypatch.setattr(stacked, "LARGEST", largest + 1)
+    vmap(net.features)(params, buffers, x)
+    for limit, reason in ((largest, "a network this wide"), (2 * 2 * 16 * 16 * 8, "2 examples of 2 replicas")):
+        monkeypatch.setattr(stacked, "LARGEST", limit)
+        with pytest.raises(stacked.NotStackable, match=reason):
+            vmap(net.features)(params, buffers, x)
 
 
 def test_one_replica_and_other_networks_are_forked(in_pytorch: Counted) -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from cclfp.nets import kernels
+from cclfp.nets import kernels, tangent_kernels
 from cclfp.nets.kernels import Conv, Norm
 from cclfp.nets.surrogate import surrogate_step
 
@@ -133,6 +133,10 @@ def check_norm(case: Case, side: int, channels: int, *, shortcut: bool) -> dict[
         errors["running 2"] = max(error(new2[i], stats[1][i]) for i in range(2))
     # The gradient of what the norms add up to; or, of the first alone, that of a ReLU behind it.
     target = total if shortcut else torch.relu(first)
+    frozen, _, _ = kernels.norm_gradients(d, norm, None, masked=False, frozen=True)
+    v = y.double()
+    scale = vectors[0].double() * torch.rsqrt(v.var((0, 1, 2), correction=0) + 1e-5)
+    errors["frozen gradient of y"] = error(frozen, d.double() * scale)
     dy, dy2, grads = kernels.norm_gradients(d, norm, other, not shortcut)
     exact = torch.autograd.grad(target, leaves, d.double(), allow_unused=True)
     errors["gradient of y"] = error(dy, exact[0])
@@ -140,6 +144,46 @@ def check_norm(case: Case, side: int, channels: int, *, shortcut: bool) -> dict[
     if dy2 is not None:
         errors["gradient of y2"], errors["gamma 2"] = error(dy2, exact[1]), error(grads[2], exact[4])
     return errors
+
+
+def check_tangents(case: Case, side: int, channels: int) -> dict[str, float]:
+    """Sums of products, and weighted sums of several tensors."""
+    errors = {}
+    tensors = [case.images(side, channels) for _ in range(5)]
+    weights = [case.vector(channels) for _ in range(6)]
+    exact = [t.double() for t in tensors]
+    for count in (1, 2, 5):
+        blended = (
+            sum(t * w.double() for t, w in zip(exact[:count], weights[:count], strict=True)) + weights[-1].double()
+        )
+        used = [*weights[:count], weights[-1]]
+        errors[f"blend of {count}"] = error(tangent_kernels.blend(tensors[:count], used), blended)
+        masked = tangent_kernels.blend(tensors[:count], used, mask=tensors[4])
+        errors[f"masked blend of {count}"] = error(masked, blended * (exact[4] > 0))
+    a, y, b, h, _ = exact
+    wanted = torch.stack([(t.sum((0, 1, 2))) for t in (a * (y - weights[0].double()), a, b * h)])
+    errors["two sums"] = error(tangent_kernels.pair_sums(*tensors[:2], weights[0]), wanted[:2])
+    errors["three sums"] = error(tangent_kernels.pair_sums(*tensors[:2], weights[0], *tensors[2:4]), wanted)
+    return errors
+
+
+def check_nan(case: Case) -> None:
+    """A NaN is still there after every ReLU, as in PyTorch: a network that diverged does not look well."""
+    conv = Conv(64, 64, 1, 1, 4)
+    x, w, ones = case.images(4, 64), case.random(case.R * 64, 64), torch.ones_like(case.vector(64))
+    x[0, 0, 0, 0] = torch.nan
+    y, sums = kernels.convolve(conv, case.R, x, w, statistics=True)
+    eval_mode, _ = kernels.convolve(conv, case.R, x, w, scale=ones, shift=ones, relu=True)
+    assert sums is not None
+    assert y[0, 0, 0, :64].isnan().all()
+    assert eval_mode[0, 0, 0, :64].isnan().all()
+    assert not eval_mode[1:].isnan().any()
+    out, _, _ = kernels.normalise(Norm(y, sums, ones, ones), (ones, ones), None, None, None)
+    assert out[..., :64].isnan().all()
+    assert not out[..., 64:].isnan().any()
+    infinite = torch.full_like(sums, torch.inf)
+    out, _, _ = kernels.normalise(Norm(y, infinite, ones, ones), (ones, ones), None, None, None)
+    assert out.isnan().all()
 
 
 def check_others(case: Case, side: int) -> dict[str, float]:
@@ -184,8 +228,10 @@ def main() -> None:
         "stem": check_convolution(case, Conv(32, 64, 1, 1, 8)),
         "norm": check_norm(case, 4, 64, shortcut=False),
         "norms": check_norm(case, 4, 64, shortcut=True),
+        "tangents": check_tangents(case, 4, 64),
         "others": check_others(case, 8),
     }
+    check_nan(case)
     print(json.dumps(errors))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,13 @@ from torch.func import functional_call
 
 from cclfp.errors import DamagedError, InputError
 from cclfp.layouts import describe_value
-from cclfp.nets import stacked
+from cclfp.nets import stacked, tangents
 
 CHUNK = 800_000  # numbers a forward pass takes at once: 1,000 of MNIST's images, 65 of 64×64; on CUDA 8 times that
 
+HEAD = ("f.weight", "f.bias")
+
+Loss = Callable[[Tensor], Tensor]  # of f's outputs
 Tensors = dict[str, Tensor]
 PsiMode = dict[str, list[str]]
 
@@ -82,6 +85,37 @@ class Network:
         with torch.autocast(x.device.type, self._autocast, cache_enabled=False):
             z: Tensor = functional_call(psi, own | buffers, (x,), tie_weights=self._tied)
         return z.to(self.params["f.weight"].dtype)
+
+
+class Derivatives:
+    """A loss of f(psi(x)) in training, its gradient, and its Hessian times a direction, in stacked kernels.
+
+    PyTorch's way to the latter, a gradient of a gradient, the kernels have not got.
+    """
+
+    def __init__(self, net: Network, params: Tensors, buffers: Tensors, x: Tensor, loss: Loss) -> None:
+        assert net.layout is not None
+        self._net, self._layout, self._params = net, net.layout, net._own(params)
+        self.z, after, self._saved = stacked.train_saving(self._layout, self._params, buffers, x)
+        self.buffers = {name: after[name] for name in buffers}  # afterwards
+        self._head = {name: params[name] for name in HEAD}
+        self._of_head = torch.func.grad(lambda head, z: loss(net.classify(head, z)), argnums=(0, 1))
+        head, self._dz = self._of_head(self._head, self.z)
+        psi = tangents.gradient(self._layout, self._params, self._dz, self._saved)
+        self.gradient = self._in_order(params, psi, head)
+
+    def hessian_times(self, direction: Tensors) -> Tensors:
+        """The Hessian of the loss times a direction, which has a tensor for each parameter."""
+        own = self._net._own(direction)
+        z, others = tangents.tangent(self._layout, self._params, own, self._saved)
+        _, times = torch.func.vjp(self._of_head, self._head, self.z)  # a Hessian is symmetric
+        head, dz = times(({name: direction[name] for name in HEAD}, z))
+        psi = tangents.curvature(self._layout, self._params, own, self._dz, dz, self._saved, others)
+        return self._in_order(direction, psi, head)
+
+    def _in_order(self, like: Tensors, psi: Tensors, head: Tensors) -> Tensors:
+        named = {f"psi.{name}": t for name, t in psi.items()} | head
+        return {name: named[name] for name in like}
 
 
 class _Cast(torch.autograd.Function):

@@ -208,7 +208,9 @@ class Stack(Together):
 class KernelStack(Stack):
     """Replicas of ResNet18 as one network, in kernels of our own.
 
-    Behind the tensors that change there are copies of the filters among them, rounded to what the kernels read.
+    Behind the tensors that change there are copies of the filters of networks among them, rounded to what the kernels
+    read. A state that holds an old network holds its statistics too; what else has a parameter's name, such as SI's
+    sums, no kernel reads.
     """
 
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
@@ -216,10 +218,15 @@ class KernelStack(Stack):
         layout = learners[0].method.net.layout
         assert layout is not None
         names = {f"psi.{name}" for name in layout.filters}
-        paths = [path[-1] for path, _ in tree_flatten_with_path(learners[0].model)[0]]
+        params, buffers, _ = learners[0].model
+        paths = [path for path, _ in tree_flatten_with_path(learners[0].model)[0]]
+        keys = [path[-1].key if isinstance(path[-1], MappingKey) else None for path in paths]
+        in_state = range(len(params) + len(buffers), len(paths))
+        filters = [i for i, key in enumerate(keys) if key in names]
+        has_old = any(keys[i] in buffers for i in in_state)
         self._dtype, self._leaves = layout.dtype, len(paths)
-        self._filters = [i for i, key in enumerate(paths) if isinstance(key, MappingKey) and key.key in names]
-        leaves = [_channels_last(t) if i in self._filters else t for i, t in enumerate(self.changing)]
+        self._filters = [i for i in filters if has_old or i not in in_state]
+        leaves = [_channels_last(t) if i in filters else t for i, t in enumerate(self.changing)]
         self.changing = self._with_copies(leaves)
 
     def own(self, tensors: list[Tensor], replica: int) -> list[Tensor]:

@@ -232,11 +232,12 @@ def norm_sums_kernel(
 def norm_gradient_kernel(
     d, y, sums, gamma, beta, dy, y2, sums2, gamma2, beta2, dy2, partial, grads, M, RC,
     T, BT: tl.constexpr, T2, BT2: tl.constexpr, TG, BTG: tl.constexpr,
-    KINDS: tl.constexpr, MASKED: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+    KINDS: tl.constexpr, MASKED: tl.constexpr, FROZEN: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a BatchNorm's input y (and of y2), from the sums of :func:`norm_sums_kernel`.
 
-    The first rows' program also writes these sums to grads (KINDS, RC).
+    The first rows' program also writes these sums to grads (KINDS, RC). The statistics of a FROZEN BatchNorm do not
+    depend on its input.
     """
     cols = tl.program_id(0) * BC + tl.arange(0, BC)
     rows = tl.program_id(1) * BR + tl.arange(0, BR)
@@ -252,9 +253,11 @@ def norm_gradient_kernel(
     if tl.program_id(1) == 0:
         tl.store(grads + cols, dgamma)
         tl.store(grads + RC + cols, dbeta)
-    a = dgamma / M * rstd
     b = dbeta / M
-    value = scale[None, :] * (v - b[None, :] - (yy - mean[None, :]) * a[None, :])
+    value = v
+    if not FROZEN:
+        value = v - b[None, :] - (yy - mean[None, :]) * (dgamma / M * rstd)[None, :]
+    value = scale[None, :] * value
     tl.store(dy + off, value.to(dy.dtype.element_ty), mask=ok)
     if y2 is not None:
         yy = tl.load(y2 + off, mask=ok, other=0.0).to(tl.float32)
@@ -262,8 +265,10 @@ def norm_gradient_kernel(
         dgamma = _total(partial + 2 * RC, TG, KINDS * RC, cols, BTG)
         if tl.program_id(1) == 0:
             tl.store(grads + 2 * RC + cols, dgamma)
-        a = dgamma / M * rstd
-        value = scale[None, :] * (v - b[None, :] - (yy - mean[None, :]) * a[None, :])
+        value = v
+        if not FROZEN:
+            value = v - b[None, :] - (yy - mean[None, :]) * (dgamma / M * rstd)[None, :]
+        value = scale[None, :] * value
         tl.store(dy2 + off, value.to(dy2.dtype.element_ty), mask=ok)
 
 
@@ -370,7 +375,7 @@ def compiling() -> Iterator[None]:
         _compile_only = False
 
 
-def _launch(kernel, grid, *arguments, **settings):
+def launch(kernel, grid, *arguments, **settings):
     if _compile_only:
         kernel.warmup(*arguments, grid=grid, **settings)
     else:
@@ -434,7 +439,7 @@ def convolve(
         return None if t is None else _images(t, s_out, [bi, bh, 1, bw, bn])
 
     taken = [bi, bh, 1, bw, bk]
-    _launch(
+    launch(
         conv_kernel, (tiles * (OUT // bn), R, parities),
         _images(x, s_in, taken), TensorDescriptor.from_tensor(w, [bk, bn] if gradient else [bn, bk]), given(y),
         None if x2 is None else _images(x2, 1, taken),
@@ -443,7 +448,7 @@ def convolve(
         IN=IN, OUT=OUT, KS=conv.ks, S=conv.stride, DGRAD=gradient, RELU=relu,
         BI=bi, BH=bh, BW=bw, BN=bn, BK=bk, num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    return y, None if partial is None else _few(partial)
+    return y, None if partial is None else few(partial)
 
 
 def filter_gradient(conv: Conv, R: int, x: Tensor, dy: Tensor) -> Tensor:
@@ -452,7 +457,7 @@ def filter_gradient(conv: Conv, R: int, x: Tensor, dy: Tensor) -> Tensor:
     bm, bn, warps, stages, parts = _filter_blocks(conv, R, N)
     bi, bh, bw = _tile(conv.out, 64)
     dw = x.new_empty(parts, R * conv.K, taps * conv.C, dtype=torch.float32)
-    _launch(
+    launch(
         filter_gradient_kernel, ((conv.K // bm) * (conv.C // bn), taps * parts, R),
         _images(x, conv.stride, [bi, bh, 1, bw, bn]),
         TensorDescriptor.from_tensor(dy.view(-1, R * conv.K), [bi * bh * bw, bm]),
@@ -470,11 +475,11 @@ def add_up(partial: Tensor) -> Tensor:
     T, n = len(partial), out.numel()
     bt = min(256, triton.next_power_of_2(T))
     bc = 32 if bt > 8 else 512
-    _launch(add_up_kernel, (triton.cdiv(n, bc),), partial, out, T, n, BT=bt, BC=bc)
+    launch(add_up_kernel, (triton.cdiv(n, bc),), partial, out, T, n, BT=bt, BC=bc)
     return out
 
 
-def _few(partial: Tensor) -> Tensor:
+def few(partial: Tensor) -> Tensor:
     """Partial sums, so few that a kernel can add them up."""
     return partial if len(partial) <= FEW else add_up(partial).unsqueeze(0)
 
@@ -497,7 +502,7 @@ def normalise(
     M, RC = _size(norm.y)
     out, new = torch.empty_like(norm.y), torch.empty_like(norm.sums[0])
     new2 = None if other is None else torch.empty_like(new)
-    _launch(
+    launch(
         norm_kernel, (RC // COLUMNS, triton.cdiv(M, ROWS)),
         *_tensors(norm), *running, new, *_tensors(other), *(running2 or (None, None)), new2,
         residual, out, M, RC, *_count(norm.sums), *_count(None if other is None else other.sums), BR=ROWS, BC=COLUMNS,
@@ -505,24 +510,26 @@ def normalise(
     return out, new, new2
 
 
-def norm_gradients(d: Tensor, norm: Norm, other: Norm | None, masked: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+def norm_gradients(
+    d: Tensor, norm: Norm, other: Norm | None, masked: bool, frozen: bool = False
+) -> tuple[Tensor, Tensor | None, Tensor]:
     """The gradients of y, of the other's, and (kinds, RC) those of gamma, beta and the other's gamma."""
     M, RC = _size(norm.y)
     kinds = 2 if other is None else 3
     counts = *_count(norm.sums), *_count(None if other is None else other.sums)
     partial = d.new_empty(triton.cdiv(M, 2 * ROWS), kinds, RC, dtype=torch.float32)
-    _launch(
+    launch(
         norm_sums_kernel, (RC // COLUMNS, len(partial)),
         d, *_tensors(norm), *_tensors(other), partial, M, RC, *counts,
         KINDS=kinds, MASKED=masked, BR=2 * ROWS, BC=COLUMNS,
     )  # fmt: skip
-    partial = _few(partial)
+    partial = few(partial)
     grads = torch.empty_like(partial[0])
     dy, dy2 = torch.empty_like(norm.y), None if other is None else torch.empty_like(norm.y)
-    _launch(
+    launch(
         norm_gradient_kernel, (RC // COLUMNS, triton.cdiv(M, ROWS)),
         d, *_tensors(norm), dy, *_tensors(other), dy2, partial, grads, M, RC, *counts, *_count(partial),
-        KINDS=kinds, MASKED=masked, BR=ROWS, BC=COLUMNS,
+        KINDS=kinds, MASKED=masked, FROZEN=frozen, BR=ROWS, BC=COLUMNS,
     )  # fmt: skip
     return dy, dy2, grads
 
@@ -544,7 +551,7 @@ def _size(y: Tensor) -> tuple[int, int]:
 def sgd(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
     """out = p - lr * g for stacked parameters that lie alike in memory, and the copy of it that convolutions read."""
     n = p.numel()
-    _launch(sgd_kernel, (triton.cdiv(n, 2048),), p, g, lr, out, copy, n, n // len(p), B=2048, num_warps=8)
+    launch(sgd_kernel, (triton.cdiv(n, 2048),), p, g, lr, out, copy, n, n // len(p), B=2048, num_warps=8)
 
 
 def surrogate(tensors: Sequence[Tensor], lr: Tensor, c: Tensor, copy: Tensor) -> None:
@@ -553,7 +560,7 @@ def surrogate(tensors: Sequence[Tensor], lr: Tensor, c: Tensor, copy: Tensor) ->
     ``tensors`` are those of :func:`surrogate_kernel`, the parameters first.
     """
     n, R = tensors[0].numel(), len(tensors[0])
-    _launch(surrogate_kernel, (triton.cdiv(n, 2048),), *tensors, lr, c, copy, n, n // R, B=2048, num_warps=8)
+    launch(surrogate_kernel, (triton.cdiv(n, 2048),), *tensors, lr, c, copy, n, n // R, B=2048, num_warps=8)
 
 
 def gram(g: Tensor, rows: Tensor) -> Tensor:
@@ -564,14 +571,14 @@ def gram(g: Tensor, rows: Tensor) -> Tensor:
     per = triton.cdiv(triton.cdiv(n, parts), block) * block
     parts = triton.cdiv(n, per)
     partial = g.new_empty(parts, R, bt, bt)
-    _launch(gram_kernel, (parts, R), g, rows, partial, T, n, per, B=block, BT=bt, num_warps=4)
+    launch(gram_kernel, (parts, R), g, rows, partial, T, n, per, B=block, BT=bt, num_warps=4)
     return partial[:, :, : 1 + T, : 1 + T].sum(0, dtype=torch.float64)
 
 
 def combine(g: Tensor, rows: Tensor, v: Tensor) -> Tensor:
     """g (R, n) plus the sum of rows (R, T, n), weighted with v (R, T)."""
     (R, n), out = g.shape, torch.empty_like(g)
-    _launch(combine_kernel, (triton.cdiv(n, 1024), R), g, rows, v, out, rows.shape[1], n, B=1024)
+    launch(combine_kernel, (triton.cdiv(n, 1024), R), g, rows, v, out, rows.shape[1], n, B=1024)
     return out
 
 
@@ -580,5 +587,5 @@ def columns(x: Tensor, dtype: torch.dtype) -> Tensor:
     R, N, _, H, W = x.shape
     x = x if x[0].is_contiguous() else x.contiguous()
     out = x.new_empty(N, H, W, R * 32, dtype=dtype)
-    _launch(columns_kernel, (triton.cdiv(N * H * W, 64), R), x, out, x.stride(0), R, N, H, W, BM=64)
+    launch(columns_kernel, (triton.cdiv(N * H * W, 64), R), x, out, x.stride(0), R, N, H, W, BM=64)
     return out

@@ -111,13 +111,21 @@ def _has_kernels(device: torch.device) -> bool:
 
 def train(layout: Layout, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
     """psi(x) in training, and its buffers afterwards."""
+    return train_saving(layout, params, buffers, x)[:2]
+
+
+def train_saving(
+    layout: Layout, params: Tensors, buffers: Tensors, x: Tensor
+) -> tuple[Tensor, Tensors, tuple[Tensor, ...]]:
+    """The same, and what its derivatives need, with a dimension of one replica first."""
     norms = [layer.norm for layer in layout.layers]
     counts = [buffers[f"{name}.num_batches_tracked"] for name in norms]
     given = [x, *layout.tensors(params, buffers), *counts]
-    z, *others = (t.squeeze(0) for t in _Train.apply(layout, *(t.unsqueeze(0) for t in given)))
+    z, *others = _Train.apply(layout, *(t.unsqueeze(0) for t in given))
     kinds = ("running_mean", "running_var", "num_batches_tracked")
     names = [f"{name}.{kind}" for kind in kinds for name in norms]
-    return z, dict(zip(names, others, strict=False))
+    after = {name: t.squeeze(0) for name, t in zip(names, others, strict=False)}
+    return z.squeeze(0), after, tuple(others[len(names) :])
 
 
 def freeze(layout: Layout, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
@@ -127,7 +135,7 @@ def freeze(layout: Layout, params: Tensors, buffers: Tensors, x: Tensor) -> Tens
     return z.squeeze(0)
 
 
-class _Folded(torch.autograd.Function):
+class Folded(torch.autograd.Function):
     """A function of tensors with a dimension of replicas first. A dimension that vmap adds is one of replicas too.
 
     Where the network has no such dimension, as in one step on several minibatches, it stays one that they share.
@@ -148,7 +156,7 @@ class _Folded(torch.autograd.Function):
         return tuple(t.unflatten(0, (size, -1)) for t in new), (0,) * len(new)
 
 
-class _Train(_Folded):
+class _Train(Folded):
     """z, the new buffers, and what the gradient needs."""
 
     kinds = 6
@@ -156,7 +164,7 @@ class _Train(_Folded):
     @staticmethod
     def forward(layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
         x, *given = tensors
-        *parts, counts = _parts(layout, given, 6, len(x))
+        *parts, counts = parts_of(layout, given, 6, len(x))
         z, means, variances, saved = run_training(layout, x, parts)
         return (z, *means, *variances, *torch._foreach_add(counts, 1), *saved)
 
@@ -177,7 +185,7 @@ class _Train(_Folded):
         return (None, None, *_Gradient.apply(ctx.layout, grads[0], *ctx.saved_tensors), *(None,) * (3 * n))
 
 
-class _Gradient(_Folded):
+class _Gradient(Folded):
     """The gradients of psi's parameters, from that of z."""
 
     kinds = 3
@@ -186,7 +194,7 @@ class _Gradient(_Folded):
     def forward(layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
         n = len(layout.layers)
         dz, *given = tensors
-        return tuple(run_gradient(layout, dz, _parts(layout, given[: 3 * n], 3, len(dz)), given[3 * n :]))
+        return tuple(run_gradient(layout, dz, parts_of(layout, given[: 3 * n], 3, len(dz)), given[3 * n :]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -197,7 +205,7 @@ class _Gradient(_Folded):
         raise NotStackable("a step takes second derivatives of psi")
 
 
-class _Frozen(_Folded):
+class _Frozen(Folded):
     """z in eval mode."""
 
     kinds = 5
@@ -205,18 +213,44 @@ class _Frozen(_Folded):
     @staticmethod
     def forward(layout: Layout, *tensors: Tensor) -> Tensor:
         x, *given = tensors
-        return run_frozen(layout, x, _parts(layout, given, 5, len(x)))
+        return run_frozen(layout, x, parts_of(layout, given, 5, len(x)))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.layout = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.needs_input_grad[1]:
+            raise NotStackable("a step takes a gradient with respect to psi's input")
+        x, *network = ctx.saved_tensors
+        new = _FrozenGradient.apply(ctx.layout, grads[0], *network, x)
+        return (None, None, *new, *(None,) * (2 * len(ctx.layout.layers)))
+
+
+class _FrozenGradient(Folded):
+    """The gradients of psi's parameters in eval mode, from that of z. Its activations are computed anew."""
+
+    kinds = 5
+
+    @staticmethod
+    def forward(layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
+        dz, *network, x = tensors
+        parts = parts_of(layout, network, 5, len(dz))
+        saved = run_training(layout, x, parts, frozen=True)[3]
+        return tuple(run_gradient(layout, dz, parts[:3], saved, frozen=True))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         pass
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise NotStackable("a step takes a gradient through psi in eval mode")
+        raise NotStackable("a step takes second derivatives of psi")
 
 
-def _parts(layout: Layout, tensors: Sequence[Tensor], kinds: int, replicas: int) -> Parts:
+def parts_of(layout: Layout, tensors: Sequence[Tensor], kinds: int, replicas: int) -> Parts:
     """The network's tensors by kind; the vectors once per replica, the filters as often as there are networks."""
     n = len(layout.layers)
     vectors = [t if len(t) == replicas else t.repeat_interleave(replicas // len(t), 0) for t in tensors[n:]]
@@ -382,21 +416,29 @@ def lying_like(t: Tensor, model: Tensor) -> Tensor:
 # -- psi of all replicas ---------------------------------------------------------------------------------------------
 
 
-def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
-    """z (R, N, features), the new running means and variances, and what :func:`run_gradient` takes."""
+def run_training(
+    layout: Layout, x: Tensor, parts: Parts, frozen: bool = False
+) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+    """z (R, N, features), the new running means and variances, and what :func:`run_gradient` takes.
+
+    ``frozen`` is in eval mode: the running statistics take the place of the batch's, and the new ones mean nothing.
+    """
     from cclfp.nets import kernels
 
     filters, *vectors = parts
-    R, matrices, convs = len(x), _with_stem(filters, layout.dtype), _convs(layout, x.shape[3])
+    R, matrices, convs = len(x), with_stem(filters, layout.dtype), convs_of(layout, x.shape[3])
     gammas, betas, means, variances = ([t.contiguous() for t in kind] for kind in vectors)
-    if _copies is not None:
+    if _copies is not None and not frozen:
         _copies.begin_pass(x)
     saved: list[Tensor] = []
     sums: list[Any] = [None] * len(convs)
     new: list[Any] = [None] * len(convs)
 
     def convolved(i: int, a: Tensor) -> kernels.Norm:
-        y, sums[i] = kernels.convolve(convs[i], R, a, matrices[i], statistics=True)
+        y, sums[i] = kernels.convolve(convs[i], R, a, matrices[i], statistics=not frozen)
+        if frozen:
+            pixels, mean = y.numel() // y.shape[-1], means[i].flatten()
+            sums[i] = torch.stack([mean, variances[i].flatten() + mean * mean]).unsqueeze(0) * pixels
         saved.append(y)
         return kernels.Norm(y, sums[i], gammas[i], betas[i])
 
@@ -418,23 +460,25 @@ def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[
             y = convolved(k, normalised(i, convolved(i, a)))
             j = shortcut[0] if shortcut else None
             a = normalised(k, y, a) if j is None else normalised(k, y, None, j, convolved(j, a))
-        return _pooled(a, R)
+        return pooled(a, R)
 
-    z = _compiled(run, "training", layout, x, filters)
+    z = compiled(run, f"training {frozen}", layout, x, filters)
     halves = [t.view(2, R, -1) for t in new]
-    kept = [t.unflatten(-1, (R, -1)).movedim(-2, 0) for t in (*saved, *sums)]
+    kept = [apart(t, R) for t in (*saved, *sums)]
     return z, [mean for mean, _ in halves], [variance for _, variance in halves], kept
 
 
-def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tensor]) -> list[Tensor]:
+def run_gradient(
+    layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tensor], frozen: bool = False
+) -> list[Tensor]:
     """The gradients of the filters, gammas and betas."""
     from cclfp.nets import kernels
 
     filters, gammas, betas = parts
     R, n = len(dz), len(layout.layers)
-    joined = [t.movedim(0, -2).flatten(-2) for t in saved]
+    joined = [side_by_side(t) for t in saved]
     activations, sums = joined[:-n], joined[-n:]
-    matrices, convs = [dz, *_matrices(filters[1:], layout.dtype)], _convs(layout, saved[0].shape[3])
+    matrices, convs = [dz, *matrices_of(filters[1:], layout.dtype)], convs_of(layout, saved[0].shape[3])
     dw, dgamma, dbeta = ([dz] * n for _ in range(3))
     kept: list[Tensor] = []  # until the other queue has read it
     beside = _Beside(dz.device)
@@ -445,7 +489,7 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
 
     def through_norm(d: Tensor, i: int, y: Tensor, masked: bool, j: int | None = None, y2: Tensor | None = None) -> Any:
         other = None if j is None or y2 is None else norm(j, y2)
-        dy, dy2, grads = kernels.norm_gradients(d, norm(i, y), other, masked)
+        dy, dy2, grads = kernels.norm_gradients(d, norm(i, y), other, masked, frozen)
         parts = [t.view(R, -1) for t in grads]
         dgamma[i], dbeta[i] = parts[:2]
         if j is not None:
@@ -464,16 +508,9 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
         return d
 
     def run() -> None:
-        columns, y0, a, *rest = activations
-        inputs, places = [], iter(rest)
-        for i, k, *shortcut in layout.blocks:
-            y1, a1, y2 = next(places), next(places), next(places)
-            ys = next(places) if shortcut else None
-            inputs.append((i, k, shortcut[0] if shortcut else None, a, y1, a1, y2, ys))
-            a = next(places)
-        mean = (dz.transpose(0, 1) / (a.shape[1] * a.shape[2])).to(a.dtype).reshape(len(a), 1, 1, -1)
-        g = torch.ops.aten.threshold_backward(mean.expand_as(a), a, 0)
-        for i, k, s, a, y1, a1, y2, ys in reversed(inputs):
+        columns, y0, *_, last = activations
+        g = unpooled(dz, last)
+        for i, k, s, a, y1, a1, y2, ys, _ in reversed(blocks_of(layout, activations)):
             dy2, dys = through_norm(g, k, y2, False, s, ys)
             filter_gradient(k, a1, dy2)
             dy1, _ = through_norm(input_gradient(k, dy2), i, y1, True)
@@ -488,21 +525,44 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
         filter_gradient(0, columns, dy0)
         beside.join()
 
-    _compiled(run, "gradient", layout, saved[0], filters)
-    if _copies is not None:
+    compiled(run, f"gradient {frozen}", layout, saved[0], filters)
+    if _copies is not None and not frozen:
         _copies.make(dw[1:], events[1:])
-    return [*(_filters(t, w) for t, w in zip(dw, filters, strict=True)), *dgamma, *dbeta]
+    return [*(as_filters(t, w) for t, w in zip(dw, filters, strict=True)), *dgamma, *dbeta]
+
+
+def blocks_of(layout: Layout, activations: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """For each block its layers (first, second, and shortcut or None) and what was saved of it.
+
+    That is its input, the first convolution's output and what became of it, the outputs of the second and of the
+    shortcut's, and the block's own.
+    """
+    _, _, a, *rest = activations
+    found, places = [], iter(rest)
+    for i, k, *shortcut in layout.blocks:
+        y1, a1, y2 = next(places), next(places), next(places)
+        ys = next(places) if shortcut else None
+        out = next(places)
+        found.append((i, k, shortcut[0] if shortcut else None, a, y1, a1, y2, ys, out))
+        a = out
+    return found
+
+
+def unpooled(dz: Tensor, a: Tensor) -> Tensor:
+    """The gradient before the last ReLU, whose output is a, from that of z."""
+    mean = (dz.transpose(0, 1) / (a.shape[1] * a.shape[2])).to(a.dtype).reshape(len(a), 1, 1, -1)
+    return torch.ops.aten.threshold_backward(mean.expand_as(a), a, 0)
 
 
 def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:
     """z (R, N, features) in eval mode."""
     from cclfp.nets import kernels
 
-    R, convs = len(x), _convs(layout, x.shape[3])
+    R, convs = len(x), convs_of(layout, x.shape[3])
     begun = [] if _copies is None else _copies.beginning(x, (t for kind in parts for t in kind))
 
     def run() -> Tensor:
-        matrices = _with_stem(parts[0], layout.dtype)
+        matrices = with_stem(parts[0], layout.dtype)
         gamma, beta, mean, variance = (torch.cat([t.flatten() for t in kind]) for kind in parts[1:])
         scale = gamma * torch.rsqrt(variance + 1e-5)
         sizes = [t.numel() for t in parts[1]]
@@ -518,14 +578,14 @@ def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:
         for i, k, *shortcut in layout.blocks:
             residual = convolved(shortcut[0], a, relu=False) if shortcut else a
             a = convolved(k, convolved(i, a), residual)
-        return _pooled(a, R)
+        return pooled(a, R)
 
     if not begun:
-        alone: Tensor = _compiled(run, "frozen", layout, x, parts[0])
+        alone: Tensor = compiled(run, "frozen", layout, x, parts[0])
         return alone
     beside = _Beside(x.device)
     with beside.after(*begun):
-        z: Tensor = _compiled(run, "frozen", layout, x, parts[0])
+        z: Tensor = compiled(run, "frozen", layout, x, parts[0])
     beside.join()
     return z
 
@@ -537,23 +597,23 @@ def run_update(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> N
     kernels.sgd(p, g, lr.contiguous(), out, copy)
 
 
-def _convs(layout: Layout, side: int) -> list[Any]:
+def convs_of(layout: Layout, side: int) -> list[Any]:
     from cclfp.nets import kernels
 
     shapes = (layer.shape for layer in layout.layers)
     return [kernels.Conv(C, K, ks, stride, side // shrunk) for C, K, ks, stride, shrunk in shapes]
 
 
-def _matrices(filters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+def matrices_of(filters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """Filters (R, K, C, kh, kw) as the kernels read them: rounded, (R*K, taps*C)."""
     copies = [None if _copies is None else _copies.get(w) for w in filters]
     made = iter(round_all([w for w, copy in zip(filters, copies, strict=True) if copy is None], dtype))
     return [_matrix(next(made) if copy is None else copy) for copy in copies]
 
 
-def _with_stem(filters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+def with_stem(filters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """The same, the first of them the stem's, with its 27 columns filled up to 32."""
-    stem, *others = _matrices(filters, dtype)
+    stem, *others = matrices_of(filters, dtype)
     return [F.pad(stem, (0, 5)), *others]
 
 
@@ -561,14 +621,29 @@ def _matrix(w: Tensor) -> Tensor:
     return w.permute(0, 1, 3, 4, 2).reshape(w.shape[0] * w.shape[1], -1)
 
 
-def _filters(dw: Tensor, w: Tensor) -> Tensor:
+def as_filters(dw: Tensor, w: Tensor) -> Tensor:
     """A gradient from the kernels in the shape of the filters."""
     _, K, C, height, width = w.shape
     return dw[:, : C * height * width].reshape(-1, K, height, width, C).permute(0, 1, 4, 2, 3)
 
 
-def _pooled(a: Tensor, R: int) -> Tensor:
-    return a.view(len(a), -1, R, a.shape[-1] // R).mean(1, dtype=torch.float32).transpose(0, 1)
+def side_by_side(t: Tensor) -> Tensor:
+    """Replicas, which are the first dimension, beside each other in the last."""
+    return t.movedim(0, -2).flatten(-2)
+
+
+def apart(t: Tensor, R: int) -> Tensor:
+    """The same the other way round."""
+    return t.unflatten(-1, (R, -1)).movedim(-2, 0)
+
+
+def pooled(a: Tensor, R: int) -> Tensor:
+    """z (R, N, features) from the last activations."""
+    return (
+        a.view(len(a), -1, R, a.shape[-1] // R)
+        .mean(1, dtype=torch.promote_types(a.dtype, torch.float32))
+        .transpose(0, 1)
+    )
 
 
 class _Beside:
@@ -612,7 +687,7 @@ def _now(t: Tensor) -> list[Event]:
 _seen: set[Any] = set()
 
 
-def _compiled(run: Callable[[], Any], kind: str, layout: Layout, x: Tensor, filters: Sequence[Tensor]) -> Any:
+def compiled(run: Callable[[], Any], kind: str, layout: Layout, x: Tensor, filters: Sequence[Tensor]) -> Any:
     """What ``run`` gives. The first time, all its kernels are compiled at once; one by one they would take a minute."""
     from cclfp.nets import kernels
 

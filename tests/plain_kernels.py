@@ -1,0 +1,160 @@
+"""The kernels' functions in plain PyTorch, in any precision and on any device: what is built on them can be tested."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.grad import conv2d_input, conv2d_weight
+
+from cclfp.nets.surrogate import surrogate_step
+
+EPS, MOMENTUM = 1e-5, 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Conv:
+    C: int
+    K: int
+    ks: int
+    stride: int
+    side: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    y: Tensor
+    sums: Tensor
+    gamma: Tensor
+    beta: Tensor
+
+
+def nchw(t: Tensor) -> Tensor:
+    return t.permute(0, 3, 1, 2)
+
+
+def nhwc(t: Tensor) -> Tensor:
+    return t.permute(0, 2, 3, 1).contiguous()
+
+
+def filters(conv: Conv, R: int, w: Tensor) -> Tensor:
+    """As PyTorch has them, once per replica."""
+    own = w.view(-1, conv.K, conv.ks, conv.ks, conv.C).permute(0, 1, 4, 2, 3)
+    return own.repeat_interleave(R // len(own), 0).flatten(0, 1)
+
+
+def convolve(conv: Conv, R: int, x: Tensor, w: Tensor, **more: Any) -> tuple[Tensor, Tensor | None]:
+    how: Any = {"stride": conv.stride, "padding": conv.ks // 2, "groups": R}
+    if more.get("gradient"):
+        shape = (len(x), R * conv.C, conv.side, conv.side)
+        y = nhwc(conv2d_input(shape, filters(conv, R, w), nchw(x), **how))  # type: ignore[no-untyped-call]
+        if more.get("x2") is not None:
+            shortcut = Conv(conv.C, conv.K, 1, conv.stride, conv.side)
+            y = y + convolve(shortcut, R, more["x2"], more["w2"], gradient=True)[0]
+    else:
+        y = nhwc(F.conv2d(nchw(x), filters(conv, R, w), **how))
+    if more.get("scale") is not None:
+        y = y * more["scale"] + more["shift"]
+    if more.get("residual") is not None:
+        y = y + more["residual"]
+    y = torch.relu(y) if more.get("relu") else y
+    y = torch.where(more["mask"] > 0, y, 0) if more.get("mask") is not None else y
+    sums = torch.stack([y.sum((0, 1, 2)), y.square().sum((0, 1, 2))]).unsqueeze(0) if more.get("statistics") else None
+    return y, sums
+
+
+def filter_gradient(conv: Conv, R: int, x: Tensor, dy: Tensor) -> Tensor:
+    shape = (R * conv.K, conv.C, conv.ks, conv.ks)
+    how: Any = {"stride": conv.stride, "padding": conv.ks // 2, "groups": R}
+    return nhwc(conv2d_weight(nchw(x), shape, nchw(dy), **how)).flatten(1)  # type: ignore[no-untyped-call]
+
+
+def moments(norm: Norm) -> tuple[Tensor, Tensor, int]:
+    pixels = norm.y.numel() // norm.y.shape[-1]
+    mean, square = norm.sums.sum(0) / pixels
+    return mean, square - mean.square(), pixels
+
+
+def normalise(norm: Norm, running: Any, other: Norm | None, running2: Any, residual: Tensor | None) -> Any:
+    def one(norm: Norm, running: Any) -> tuple[Tensor, Tensor]:
+        mean, var, n = moments(norm)
+        new = [
+            old.flatten() * (1 - MOMENTUM) + MOMENTUM * now
+            for old, now in zip(running, (mean, var * n / (n - 1)), strict=True)
+        ]
+        out = (norm.y - mean) * torch.rsqrt(var + EPS) * norm.gamma.flatten() + norm.beta.flatten()
+        return out, torch.stack(new)
+
+    out, new = one(norm, running)
+    out2, new2 = (0, None) if other is None else one(other, running2)
+    return torch.relu(out + out2 + (0 if residual is None else residual)), new, new2
+
+
+def norm_gradients(d: Tensor, norm: Norm, other: Norm | None, masked: bool, frozen: bool = False) -> Any:
+    def one(norm: Norm, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, var, n = moments(norm)
+        r = torch.rsqrt(var + EPS)
+        xhat = (norm.y - mean) * r
+        if masked:
+            d = torch.where(xhat * norm.gamma.flatten() + norm.beta.flatten() > 0, d, 0)
+        dgamma, dbeta = (d * xhat).sum((0, 1, 2)), d.sum((0, 1, 2))
+        inside = d if frozen else d - dbeta / n - xhat * dgamma / n
+        return norm.gamma.flatten() * r * inside, dgamma, dbeta
+
+    dy, *grads = one(norm, d)
+    if other is None:
+        return dy, None, torch.stack(grads)
+    dy2, dgamma2, _ = one(other, d)
+    return dy, dy2, torch.stack([*grads, dgamma2])
+
+
+def columns(x: Tensor, dtype: torch.dtype) -> Tensor:
+    R, N, _, H, W = x.shape
+    taps = F.unfold(x.flatten(0, 1), 3, padding=1).view(R, N, 3, 9, H, W).permute(1, 4, 5, 0, 3, 2)
+    return F.pad(taps.reshape(N, H, W, R, 27), (0, 5)).flatten(3).to(dtype)
+
+
+def blend(tensors: Any, weights: Any, mask: Tensor | None = None) -> Tensor:
+    out = sum((t * w for t, w in zip(tensors, weights, strict=False)), weights[-1])
+    return out if mask is None else torch.where(mask > 0, out, 0)
+
+
+def pair_sums(a: Tensor, y: Tensor, mean: Tensor, b: Tensor | None = None, h: Tensor | None = None) -> Tensor:
+    pairs = [a * (y - mean), a, *([] if b is None or h is None else [b * h])]
+    return torch.stack([t.sum((0, 1, 2)) for t in pairs])
+
+
+def gram(g: Tensor, rows: Tensor) -> Tensor:
+    both = torch.cat([g.unsqueeze(1), rows], 1).double()
+    return both @ both.mT
+
+
+def combine(g: Tensor, rows: Tensor, v: Tensor) -> Tensor:
+    return g + (v.unsqueeze(-1) * rows).sum(1)
+
+
+def sgd(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
+    out.copy_(p - lr.view(-1, *[1] * (p.ndim - 1)) * g)
+    copy.copy_(out)
+
+
+def surrogate(tensors: Sequence[Tensor], lr: Tensor, c: Tensor, copy: Tensor) -> None:
+    p, _, path, *_ = tensors
+    ones = [1] * (p.ndim - 1)
+    new, new_path = surrogate_step(tensors, lr.view(-1, *ones), c.view(-1, *ones))
+    p.copy_(new)
+    path.copy_(new_path)
+    copy.copy_(p)
+
+
+kernels = SimpleNamespace(
+    Conv=Conv, Norm=Norm, convolve=convolve, filter_gradient=filter_gradient, normalise=normalise,
+    norm_gradients=norm_gradients, columns=columns, gram=gram, combine=combine, sgd=sgd,
+    surrogate=surrogate,
+)  # fmt: skip
+tangent_kernels = SimpleNamespace(blend=blend, pair_sums=pair_sums)

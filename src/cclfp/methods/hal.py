@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from cclfp.core.layouts import Layout, Like
+from cclfp.core.schedules import Ring, Schedule
 from cclfp.errors import InputError
-from cclfp.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
-from cclfp.network import Tensors
-from cclfp.schedules import Ring, Schedule
+from cclfp.nets.network import Tensors
 
 FEATURES = ".features"  # which no buffer can be called
 BATCH = 10  # of the fine-tuning on the memory

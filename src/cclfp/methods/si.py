@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from cclfp.layouts import Layout, Like
+from cclfp.core.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting
-from cclfp.network import Tensors
+from cclfp.nets.network import Tensors
 
 
 @dataclasses.dataclass(frozen=True)

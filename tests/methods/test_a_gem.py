@@ -1,0 +1,224 @@
+"""A-GEM against the paper's equations in float64, on the batches it was given."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import cclfp
+from cclfp.core.memory import Examples
+from cclfp.learner import Learner
+from cclfp.methods import Batch
+from cclfp.methods.a_gem import AGEM, project
+from cclfp.testing import same
+
+SCENARIOS = ("class", "task", "domain")
+TASKS = [[0, 1], [2, 3], [4, 5]]
+
+
+class Spy(AGEM):
+    """Keeps the batches."""
+
+    name = "a-gem"
+    batches: list[Batch]
+
+    def step(self, params: Any, buffers: Any, state: Any, batch: Batch, hyper: Any) -> Any:
+        Spy.batches.append(batch)
+        return super().step(params, buffers, state, batch, hyper)
+
+
+def small_psi() -> nn.Module:
+    """With BatchNorm, in float64."""
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()).double()
+
+
+def learner_of(scenario: str, memory: int = 12) -> Learner:
+    domain = [list(range(6))] * 3
+    Spy.batches = []
+    return cclfp.make(
+        Spy,
+        psi=small_psi(),
+        num_classes=6,
+        memory=memory,
+        replay=4,
+        scenario=scenario,
+        tasks=domain if scenario == "domain" else TASKS,
+        lr=0.3,
+    )
+
+
+def batches_of(scenario: str, steps: int = 5) -> list[list[tuple[Tensor, Tensor]]]:
+    g = torch.Generator().manual_seed(7)
+    stream = []
+    for task in range(3):
+        batches = []
+        for step in range(steps):
+            n = 3 if step == steps - 1 else 5
+            y = torch.randint(0, 6, (n,), generator=g) if scenario == "domain" else torch.arange(n) % 2 + 2 * task
+            batches.append((torch.randn(n, 3, dtype=torch.float64, generator=g) + (-1) ** y[:, None], y))
+        stream.append(batches)
+    return stream
+
+
+def gradient_of(w: dict[str, Tensor], x: Tensor, y: Tensor, task: Tensor, seen: list[int], scenario: str) -> Tensor:
+    """Of the cross-entropy of these examples, BatchNorm with their own statistics, as one vector."""
+    w = {name: t.clone().requires_grad_() for name, t in w.items()}
+    h = x @ w["0.weight"].T + w["0.bias"]
+    h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]
+    logits = torch.tanh(h) @ w["f.weight"].T + w["f.bias"]
+    total = torch.zeros((), dtype=torch.float64)
+    for row, label, of in zip(logits, y.tolist(), task.tolist(), strict=True):
+        allowed = {"class": seen, "task": TASKS[of], "domain": list(range(6))}[scenario]
+        total = total + torch.logsumexp(row[allowed], 0) - row[label]
+    return torch.cat([g.flatten() for g in torch.autograd.grad(total / len(y), list(w.values()))])
+
+
+def weights(learner: Learner) -> dict[str, Tensor]:
+    psi = {name: p.detach().clone() for name, p in learner.psi.named_parameters()}
+    assert learner.f is not None
+    return psi | {"f.weight": learner.f.weight.detach().clone(), "f.bias": learner.f.bias.detach().clone()}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_equal_to_the_paper(scenario: str) -> None:
+    learner, stream = learner_of(scenario), batches_of(scenario)
+    learner.prepare_for(Examples(*stream[0][0], torch.zeros(5, dtype=torch.int64)))
+    w = weights(learner)
+    mean, var = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    seen: list[int] = []
+    against = along = 0
+    for task, batches in enumerate(stream):
+        seen += TASKS[task]
+        for x, y in batches:
+            n = len(y)
+            learner.observe(x, y, task)
+            batch = Spy.batches[-1]
+            assert torch.equal(batch.x[:n], x)
+            assert torch.equal(batch.y[:n], y)
+            h = x @ w["0.weight"].T + w["0.bias"]
+            mean, var = 0.9 * mean + 0.1 * h.mean(0), 0.9 * var + 0.1 * h.var(0)
+            g = gradient_of(w, x, y, torch.full((n,), task), seen, scenario)
+            assert (len(batch.y) - n) == (4 if task else 0)
+            if task:
+                assert (batch.task[n:] < task).all()
+                ref = gradient_of(w, batch.x[n:], batch.y[n:], batch.task[n:], seen, scenario)
+                inner = float((g * ref).sum())
+                against, along = against + (inner < 0), along + (inner >= 0)
+                if inner < 0:
+                    g = g - inner / float((ref * ref).sum()) * ref
+            parts = g.split([t.numel() for t in w.values()])
+            w = {name: t - 0.3 * part.view_as(t) for (name, t), part in zip(w.items(), parts, strict=True)}
+            for name, t in weights(learner).items():
+                torch.testing.assert_close(t, w[name], rtol=0, atol=1e-8)
+            torch.testing.assert_close(learner.psi[1].running_mean, mean, rtol=0, atol=1e-8)  # type: ignore[index]
+            torch.testing.assert_close(learner.psi[1].running_var, var, rtol=0, atol=1e-8)  # type: ignore[index]
+        learner.end_task()
+    assert against >= 2, "too few steps were projected for this to be a test"
+    assert along >= 1 or scenario == "class", "too few steps were not projected for this to be a test"
+
+
+def test_one_replayed_example_is_normalised_as_in_testing() -> None:
+    """It has no statistics of its own: BatchNorm in training mode refuses it."""
+    learner = cclfp.make(AGEM, psi=small_psi(), num_classes=6, memory=1, replay=1, tasks=TASKS, lr=0.3)
+    (first, *_), (second, *_), _ = batches_of("class")
+    learner.observe(*first, 0)
+    learner.end_task()
+    assert learner.f is not None
+    net = copy.deepcopy(nn.Sequential(learner.psi, learner.f))
+
+    def gradient_by(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(net(x)[:, :4], y)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))])
+
+    ref = gradient_by(copy.deepcopy(net).eval(), first[0][-1:], first[1][-1:])
+    g = gradient_by(net, *second)
+    assert ref @ g < 0, "the step is not projected, so this is no test"
+    learner.observe(*second, 1)
+    expected = torch.cat([p.flatten() for p in net.parameters()]) - 0.3 * (g - (ref @ g) / (ref @ ref) * ref)
+    torch.testing.assert_close(torch.cat([p.flatten() for p in weights(learner).values()]), expected.detach())
+    for ours, theirs in zip(learner.psi.buffers(), net.buffers(), strict=True):  # as after the current batch alone
+        torch.testing.assert_close(ours, theirs)
+
+
+# -- the projection -------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.floats(-15, 15), st.sampled_from([torch.float32, torch.float64]), st.booleans())
+def test_the_projected_gradient_agrees(seed: int, exponent: float, dtype: torch.dtype, opposite: bool) -> None:
+    g = torch.Generator().manual_seed(seed)
+    grads = {name: torch.randn(3, 2, dtype=dtype, generator=g) for name in "ab"}
+    reference = {name: 10**exponent * torch.randn(3, 2, dtype=dtype, generator=g) for name in "ab"}
+    if opposite:
+        reference = {name: -(10**exponent) * g for name, g in grads.items()}
+    x = project(grads, reference)
+    inner = sum(float((grads[name].double() * reference[name].double()).sum()) for name in "ab")
+    size = sum(float(reference[name].double().square().sum()) for name in "ab")
+    for name in "ab":
+        expected = grads[name].double() - min(inner, 0) / size * reference[name].double()
+        torch.testing.assert_close(x[name].double(), expected, rtol=1e-5, atol=1e-5)
+        if inner > 1e-5 * size**0.5:
+            assert torch.equal(x[name], grads[name])
+
+
+def test_a_reference_gradient_of_zero_changes_nothing() -> None:
+    grads = {"a": torch.full((5,), -1.0), "b": torch.full((2, 2), -3.0)}
+    for zero in (0.0, -0.0, 1e-30):  # the last one disagrees, and its square is 0 in float32
+        x = project(grads, {name: torch.full_like(g, zero) for name, g in grads.items()})
+        assert all(torch.equal(x[name], g) for name, g in grads.items())
+
+
+# -- the memory -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_tasks", [5, None])
+def test_the_memory_is_full_and_holds_all_past_tasks(num_tasks: int | None) -> None:
+    """Another implementation keeps one minibatch of each task: 50 of 200 examples."""
+    Spy.batches = []
+    learner = cclfp.make(Spy, psi=nn.Flatten(), num_classes=2, scenario="domain", num_tasks=num_tasks)
+    g = torch.Generator().manual_seed(0)
+    replayed: list[Tensor] = []
+    for task in range(5):
+        Spy.batches.clear()
+        for _ in range(30):
+            learner.observe(torch.randn(10, 2, generator=g), torch.randint(0, 2, (10,), generator=g), task)
+            assert learner.memory is not None
+            assert len(learner.memory) == min(200, 300 * task + 10 * len(Spy.batches))
+        learner.end_task()
+        assert learner.memory is not None
+        held = learner.memory.examples().task.bincount(minlength=5).tolist()
+        assert sum(held) == 200
+        assert max(held[: task + 1]) - min(held[: task + 1]) <= 1
+        assert not any(held[task + 1 :])
+        replayed = [batch.task[batch.n_current :] for batch in Spy.batches]
+        assert all(len(tasks) == (10 if task else 0) and (tasks < task).all() for tasks in replayed)
+    assert set(torch.cat(replayed).tolist()) == {0, 1, 2, 3}
+
+
+# -- saving -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_saved_in_the_middle_of_a_later_task(scenario: str, tmp_path: Path) -> None:
+    learner, stream = learner_of(scenario), batches_of(scenario)
+    for task, batches in enumerate(stream[:2]):
+        for x, y in batches:
+            learner.observe(x, y, task)
+        learner.end_task()
+    for x, y in stream[2][:2]:
+        learner.observe(x, y, 2)
+    learner.save(tmp_path / "learner")
+    again = cclfp.load(tmp_path / "learner", psi=small_psi(), method=Spy)
+    for one in (learner, again):
+        for x, y in stream[2][2:]:
+            one.observe(x, y, 2)
+        one.end_task()
+    assert same(learner, again)

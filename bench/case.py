@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.configuration import configurations
+from cclfp.core.memory import Examples
+from cclfp.core.scenarios import check_scenario
 from cclfp.data import get_dataset
 from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.job import Job, _replica
-from cclfp.memory import Examples
 from cclfp.methods import METHODS
-from cclfp.scenarios import check_scenario
+from cclfp.runs.configuration import configurations
+from cclfp.runs.job import Job, _replica
 from cclfp.streams import BENCHMARKS, Stream
 from cclfp.transforms import Normalise, Scale
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cclfp.files import write_atomic
+from cclfp.core.files import write_atomic
 
 COLOURS = {
     "er": "#3b75af",

@@ -36,10 +36,10 @@ from case import Case, Run
 from suites import SECTIONS, Section
 
 from cclfp import __version__
+from cclfp.core.files import write_atomic
+from cclfp.core.machine import cores
 from cclfp.data import dataset_path, fetch
-from cclfp.engine.environment import commit, device_name
-from cclfp.files import write_atomic
-from cclfp.machine import cores
+from cclfp.runs.environment import commit, device_name
 
 BENCH = Path(__file__).parent
 PEER = BENCH / "peers" / ".venv" / "bin" / "python"

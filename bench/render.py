@@ -21,7 +21,7 @@ from typing import Any
 
 from charts import Charts
 
-from cclfp.files import write_atomic
+from cclfp.core.files import write_atomic
 
 BENCH = Path(__file__).parent
 FORMAT = "cclfp bench 1"

@@ -15,19 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
-from cclfp.files import write_atomic
 from cclfp.metrics import mean_std, number, plus_minus, signed
+from cclfp.paper import TIMING_SEED
+from cclfp.paper.figures import run_time_cells
+from cclfp.paper.tables import LABELS
 from cclfp.report import Content, collect
 from cclfp.report.content import UNCOMMON, Entry, Table, column_title
 from cclfp.report.tables import markdown
-from cclfp.seeds import Seeds
-from cclfp.store import Record, Store
+from cclfp.runs.seeds import Seeds
+from cclfp.runs.store import Record, Store
+from cclfp.runs.transfer import import_runs, read
 from cclfp.streams import BENCHMARKS
-from cclfp.study import TIMING_SEED
-from cclfp.study.figures import run_time_cells
-from cclfp.study.tables import LABELS
-from cclfp.transfer import import_runs, read
 
 RESULTS = Path(__file__).parent
 EARLIER = RESULTS / "earlier"  # runs with settings that are no longer a preset's

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cclfp import metrics
-from cclfp.configuration import Configuration
 from cclfp.metrics import Matrix
-from cclfp.record import MEASURES, Record
+from cclfp.runs.configuration import Configuration
+from cclfp.runs.record import MEASURES, Record
 
 
 def with_accuracy(record: Record, accuracy: float) -> Record:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import cclfp
+
+PACKAGE = Path(cclfp.__file__).parent
 
 
 def test_training_needs_torch_and_numpy_only() -> None:
     code = (
         "import sys\n"
         "for name in ('pooch', 'platformdirs', 'rich', 'typer', 'requests'): sys.modules[name] = None\n"
-        "import cclfp, cclfp.experiment\n"
+        "import cclfp, cclfp.runs.experiment\n"
         "cclfp.testing.check_method('finetune')"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -21,3 +25,55 @@ def test_training_needs_torch_and_numpy_only() -> None:
 def test_the_public_names() -> None:
     for name in dir(cclfp):
         assert getattr(cclfp, name) is not None
+
+
+# What each part of the package may import, lowest first: every part may import those above it in this list.
+LAYERS = (
+    "_version errors losses metrics",
+    "core",
+    "transforms schedules nets data",
+    "methods streams",
+    "learner",
+    "engine",
+    "testing runs",
+    "paper",
+    "report",
+    "cli",
+    "__init__ __main__",
+)
+
+
+def part_of(module: str) -> str:
+    """The package, or the module at the top, that a dotted name lies in."""
+    _, _, rest = module.partition("cclfp.")
+    return rest.split(".")[0] or "__init__"
+
+
+def imports_between_parts() -> set[tuple[str, str]]:
+    """Which part imports which other, anywhere in its code."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        importer = path.relative_to(PACKAGE).with_suffix("").parts[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module == "cclfp":
+                names = [f"cclfp.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module]
+            found |= {(importer, part_of(name)) for name in names if name.startswith("cclfp.")}
+    return {(importer, imported) for importer, imported in found if importer != imported}
+
+
+def test_no_part_imports_one_above_it() -> None:
+    layer = {name: number for number, line in enumerate(LAYERS) for name in line.split()}
+    imports = imports_between_parts()
+    assert len(imports) > 40
+    assert [pair for pair in sorted(imports) if layer[pair[0]] < layer[pair[1]]] == []
+    # Within a layer: schedules, nets and data know nothing of each other, and so on.
+    assert [pair for pair in sorted(imports) if layer[pair[0]] == layer[pair[1]] and pair[::-1] in imports] == []
+
+
+def test_the_equations_need_torch_alone() -> None:
+    assert [imported for importer, imported in imports_between_parts() if importer == "losses"] == []

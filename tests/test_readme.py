@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cclfp.store import Store
-from cclfp.study import cells, compare, gather
-from cclfp.transfer import import_runs
+from cclfp.paper import cells, compare, gather
+from cclfp.runs.store import Store
+from cclfp.runs.transfer import import_runs
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

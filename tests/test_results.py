@@ -15,14 +15,14 @@ import pytest
 from records import made_up
 from test_transfer import matrix_of
 
-from cclfp.engine.job import Job, JobReport
 from cclfp.errors import InputError
-from cclfp.presets import presets
-from cclfp.store import Record, Store
+from cclfp.paper import TABLES, Cell, cells, tuning
+from cclfp.paper.tuning import halved_settings, tune
+from cclfp.runs.job import Job, JobReport
+from cclfp.runs.presets import presets
+from cclfp.runs.store import Record, Store
+from cclfp.runs.transfer import export, import_runs
 from cclfp.streams import BENCHMARKS
-from cclfp.study import TABLES, Cell, cells, tuning
-from cclfp.study.tuning import halved_settings, tune
-from cclfp.transfer import export, import_runs
 
 REPOSITORY = Path(__file__).parents[1]
 FILES = sorted((REPOSITORY / "results").glob("*.jsonl"))

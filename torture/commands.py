@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 import cclfp.cli
-from cclfp.loading import load
-from cclfp.store import Store
+from cclfp.learner.loading import load
+from cclfp.runs.store import Store
 from torture.campaign import Fault, Verdict, descendants, kill_all
 
 TRACEBACK = "Traceback (most recent call last)"

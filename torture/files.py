@@ -22,16 +22,16 @@ import torch
 
 import cclfp
 from cclfp.cli import main
-from cclfp.configuration import configurations
 from cclfp.data import dataset_path, load_dataset, verify
 from cclfp.data.images import import_images
-from cclfp.engine import job as jobs
 from cclfp.errors import InputError, RunError
 from cclfp.learner import Learner
 from cclfp.nets import MLP
-from cclfp.presets import read_presets, with_preset, write_presets
-from cclfp.store import Store
-from cclfp.transfer import import_runs
+from cclfp.runs import job as jobs
+from cclfp.runs.configuration import configurations
+from cclfp.runs.presets import read_presets, with_preset, write_presets
+from cclfp.runs.store import Store
+from cclfp.runs.transfer import import_runs
 from torture.campaign import Case, Fault, Kind, Verdict
 from torture.commands import RESULT, Ended, check, digest
 from torture.damage import PLAIN, TENSORS, damaged, forged
@@ -255,7 +255,7 @@ def use_store(case: Case, path: Path, is_forged: bool) -> list[Any]:
 
 def run_presets(case: Case) -> Verdict:
     """Presets are text that users edit: what is accepted has values that the methods take."""
-    original = Path(cclfp.presets.__file__).with_name("presets.json").read_bytes()
+    original = Path(cclfp.runs.presets.__file__).with_name("presets.json").read_bytes()
     several = json.loads(original)[:8]
     _, content = pick(case, lambda: forge_json(case, several), json.dumps(several).encode())
     path = case.folder / "presets.json"

@@ -19,9 +19,9 @@ KINDS: list[Kind] = [kind for module in MODULES for kind in module.KINDS]
 def warm_up(kinds: Sequence[Kind]) -> None:
     """Import in this process what the copies of it need, and compute nothing."""
     used = (
-        "cclfp.experiment",
+        "cclfp.runs.experiment",
         "cclfp.report",
-        "cclfp.study.tuning",
+        "cclfp.paper.tuning",
         "torch.fx.experimental.symbolic_shapes",
         "vl_convert",
     )

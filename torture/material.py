@@ -102,8 +102,8 @@ def put_records(place: Path, step: int = 4) -> None:
 
 def put_store(place: Path, step: int = 4) -> None:
     """A store with these records."""
-    from cclfp.store import Store
-    from cclfp.transfer import import_runs
+    from cclfp.runs.store import Store
+    from cclfp.runs.transfer import import_runs
 
     put_records(place, step)
     import_runs([place / "records.jsonl"], Store(place / "runs.sqlite"))

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 import cclfp
-from cclfp.configuration import USUAL, Configuration
 from cclfp.data import load_dataset
 from cclfp.data.images import import_images
-from cclfp.engine import job as jobs
 from cclfp.errors import InputError, RunError
-from cclfp.presets import read_presets
-from cclfp.store import Store
-from cclfp.transfer import import_runs
+from cclfp.runs import job as jobs
+from cclfp.runs.configuration import USUAL, Configuration
+from cclfp.runs.presets import read_presets
+from cclfp.runs.store import Store
+from cclfp.runs.transfer import import_runs
 from torture.campaign import Case, Fault, Kind, Verdict
 from torture.damage import SCRIPT
 from torture.files import CLASSES, INPUTS, call, job_in, own_home

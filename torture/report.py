@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from cclfp._version import __version__
-from cclfp.engine.environment import commit, device_name
-from cclfp.machine import cores
+from cclfp.core.machine import cores
+from cclfp.runs.environment import commit, device_name
 from torture.campaign import FINE, Kind, Outcome, Verdict
 
 Facts = dict[str, Any]

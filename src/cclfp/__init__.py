@@ -13,22 +13,21 @@ from cclfp._version import __version__
 from cclfp.errors import DataError, InputError
 
 if TYPE_CHECKING:
-    from cclfp.experiment import Result, run
-    from cclfp.learner import Learner, make
-    from cclfp.loading import load
+    from cclfp.learner import Learner, load, make
     from cclfp.methods import Method
+    from cclfp.runs.experiment import Result, run
 
 # torch takes two seconds to import; the command line's help should not wait for it.
 _LAZY = {
     "Learner": "learner",
-    "load": "loading",
+    "load": "learner",
     "make": "learner",
     "Method": "methods",
-    "Result": "experiment",
-    "run": "experiment",
+    "Result": "runs.experiment",
+    "run": "runs.experiment",
 }
 
-_MODULES = ("data", "losses", "metrics", "methods", "nets", "schedules", "streams", "study", "testing", "transforms")
+_MODULES = ("data", "losses", "metrics", "methods", "nets", "schedules", "paper", "streams", "testing", "transforms")
 
 __all__ = ["DataError", "InputError", "Learner", "Method", "Result", "__version__", "load", "make", "run"]
 

@@ -11,8 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cclfp.network import is_transformed
-
 # Stands for -inf where a class may not be chosen: finite, so that no arithmetic on it gives NaN.
 MASKED = -1e30
 
@@ -98,3 +96,8 @@ def cross_entropy(logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     if logits.is_cuda and is_transformed():  # vmap makes thirty operations of the usual one
         return -torch.log_softmax(logits, dim=-1).gather(-1, y.unsqueeze(-1)).mean()
     return F.cross_entropy(logits, y)
+
+
+def is_transformed() -> bool:
+    """Whether this runs under vmap, torch.func.grad or torch.compile."""
+    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None

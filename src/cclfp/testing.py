@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from cclfp.core.memory import Examples
+from cclfp.core.randomness import generator
 from cclfp.engine.replica import Replica
 from cclfp.learner import Learner, make
-from cclfp.loading import load
-from cclfp.memory import Examples
+from cclfp.learner.loading import load
 from cclfp.methods import Method, get_method
 from cclfp.methods.base import Batch, State
 from cclfp.nets import linear
-from cclfp.network import Tensors
-from cclfp.randomness import generator
+from cclfp.nets.network import Tensors
 from cclfp.streams import Stream
 
 MEMORY = 150  # more than one task fills, less than all do

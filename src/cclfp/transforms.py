@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from cclfp.checks import check_whole
+from cclfp.core.checks import check_whole
 from cclfp.errors import InputError, unknown
 
 Transform = Callable[[Tensor], Tensor]

@@ -87,6 +87,6 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
 
 
 def hyperparameters(values: dict[str, float]) -> str:
-    from cclfp.configuration import show_value
+    from cclfp.runs.configuration import show_value
 
     return " ".join(f"{name}={show_value(value)}" for name, value in values.items())

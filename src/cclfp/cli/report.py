@@ -33,10 +33,10 @@ def report(
     """
     chosen_seeds = parse_seeds(seeds)
 
-    from cclfp.experiment import check_seeds
     from cclfp.report import write_report
     from cclfp.report.tables import tally
-    from cclfp.store import Row, Store, default_store, exists
+    from cclfp.runs.experiment import check_seeds
+    from cclfp.runs.store import Row, Store, default_store, exists
 
     path = store or default_store()
     bad: list[Row] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,7 @@ from cclfp.cli.output import (
 from cclfp.errors import InputError
 
 if TYPE_CHECKING:
-    from cclfp.experiment import Result
+    from cclfp.runs.experiment import Result
 
 
 def run(
@@ -152,7 +152,7 @@ def run(
     chosen_seeds = parse_seeds(seeds)
 
     from cclfp.cli.progress import progress
-    from cclfp.experiment import run
+    from cclfp.runs.experiment import run
 
     with progress() as shown:
         results = run(
@@ -180,16 +180,27 @@ def run(
             settings=values,
         )
     if json:
-        print_json({"configurations": [result.to_dict(include_diverged=include_diverged) for result in results]})
+        print_json({"configurations": [_to_dict(result, include_diverged) for result in results]})
     else:
         _print_results(results, [name for name, several in values.items() if len(several) > 1], include_diverged)
         if save is not None:
             typer.echo(f"learners saved in {save}")
 
 
+def _to_dict(result: Result, include_diverged: bool) -> dict[str, Any]:
+    from cclfp.paper import published_for
+
+    published = published_for(result.configuration)
+    return {
+        **result.to_dict(include_diverged=include_diverged),
+        "published": None if published is None else published._asdict(),
+    }
+
+
 def _print_results(results: list[Result], varied: list[str], include_diverged: bool) -> None:
-    from cclfp.backbones import show_backbone
-    from cclfp.configuration import show_value
+    from cclfp.nets.backbones import show_backbone
+    from cclfp.paper import published_for
+    from cclfp.runs.configuration import show_value
     from cclfp.streams import get_benchmark
 
     c = results[0].configuration
@@ -204,7 +215,7 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
     title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
     rows = []
     for result in results:
-        paper, ours = result.published, result.seeds(include_diverged)
+        paper, ours = published_for(result.configuration), result.seeds(include_diverged)
         settings = {**result.configuration.to_dict(), **result.configuration.hyperparameters}
         rows.append(
             [

@@ -13,7 +13,7 @@ from cclfp.cli.output import JsonOption, StoreOption, hyperparameters, number, p
 from cclfp.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from cclfp.store import Record, Row, Store
+    from cclfp.runs.store import Record, Row, Store
 
 app = typer.Typer()
 
@@ -64,7 +64,7 @@ def check(store: StoreOption = None, json: JsonOption = False) -> None:
 
     The exit code is 0 where all are good, 1 where one is bad or the file is damaged, 2 where it is no store.
     """
-    from cclfp.store import Store, default_store, exists
+    from cclfp.runs.store import Store, default_store, exists
 
     path = store or default_store()
     if store is not None and not exists(store):
@@ -133,7 +133,7 @@ def delete(
         )
     if not yes and (json or not sys.stdin.isatty()):
         raise InputError("deleting asks first, and there is no terminal to ask on: add --yes")
-    from cclfp.store import Store, default_store, exists  # takes seconds, so after the checks
+    from cclfp.runs.store import Store, default_store, exists  # takes seconds, so after the checks
 
     path = store or default_store()
     if not exists(path):
@@ -173,8 +173,8 @@ def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: boo
 
 
 def _print_records(records: Sequence[Record], title: str) -> None:
-    from cclfp.backbones import show_backbone
-    from cclfp.configuration import PROTOCOL, USUAL
+    from cclfp.nets.backbones import show_backbone
+    from cclfp.runs.configuration import PROTOCOL, USUAL
 
     columns = ["key", "finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
     columns += [">accuracy", ">forgetting", ">seconds"]
@@ -208,7 +208,7 @@ def _print_records(records: Sequence[Record], title: str) -> None:
 def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:
     """Where the store is, and those of its records that the filters leave; a warning tells of bad ones."""
     from cclfp.methods import METHODS
-    from cclfp.store import Store, default_store, exists
+    from cclfp.runs.store import Store, default_store, exists
     from cclfp.streams.benchmarks import benchmark_names
 
     path = store or default_store()

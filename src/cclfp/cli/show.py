@@ -42,10 +42,10 @@ def show(
 
     cclfp show split-cifar10 --images tasks.png
     """
-    from cclfp.checks import check_whole
+    from cclfp.core.checks import check_whole
+    from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
     from cclfp.streams.benchmarks import benchmark_names, get_benchmark
-    from cclfp.userfiles import is_reference
 
     if images is not None and images.suffix.lower() != ".png":
         raise InputError(f"--images {images}: expected the name of a file to write that ends in .png")
@@ -70,7 +70,7 @@ def show(
 
 
 def _benchmark(benchmark: Any, order: Any, sizes: Any, seed: int) -> dict[str, Any]:
-    from cclfp.presets import presets
+    from cclfp.runs.presets import presets
 
     return {
         "name": benchmark.name,
@@ -101,7 +101,7 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
 
 def _draw(benchmark: Any, order: Any, sizes: Any, seed: int, path: Path) -> None:
     from cclfp.data import EventListener, fetch
-    from cclfp.pictures import draw_stream
+    from cclfp.streams.pictures import draw_stream
 
     with progress() as shown:
         fetch(benchmark.dataset, EventListener(functools.partial(shown.update, -1)))
@@ -112,7 +112,7 @@ def _draw(benchmark: Any, order: Any, sizes: Any, seed: int, path: Path) -> None
 def _method(name: str) -> dict[str, Any]:
     from cclfp.methods import get_method
     from cclfp.methods.base import interval
-    from cclfp.presets import presets
+    from cclfp.runs.presets import presets
 
     kind = get_method(name)
     return {
@@ -130,7 +130,7 @@ def _method(name: str) -> dict[str, Any]:
 
 
 def _preset(preset: Any) -> dict[str, Any]:
-    from cclfp.study import published
+    from cclfp.paper import published
 
     paper = published(preset.method, preset.benchmark, preset.scenario, 200)
     return dataclasses.asdict(preset) | {"published": None if paper is None else paper._asdict()}

@@ -24,9 +24,9 @@ from cclfp.cli.run import parse_seeds
 from cclfp.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from cclfp.engine.job import Job, JobReport
-    from cclfp.store import Record, Store
-    from cclfp.study import Cell, Comparison
+    from cclfp.paper import Cell, Comparison
+    from cclfp.runs.job import Job, JobReport
+    from cclfp.runs.store import Record, Store
 
     Train = Callable[[Sequence[Job], JobReport], object]
     Column = tuple[str, str, str]  # of a table: benchmark and scenario
@@ -78,10 +78,10 @@ def study(
         raise InputError(f"--seeds {seeds}: run times are measured with one seed, which no table uses; leave it out")
     chosen_seeds = parse_seeds(seeds or "5")
 
-    from cclfp.experiment import check_seeds, do_jobs, make_jobs
-    from cclfp.store import Store
-    from cclfp.study import TABLES, TIMING_SEED
-    from cclfp.study.training import do_one_by_one, longest_first, measured_here, select
+    from cclfp.paper import TABLES, TIMING_SEED
+    from cclfp.paper.training import do_one_by_one, longest_first, measured_here, select
+    from cclfp.runs.experiment import check_seeds, do_jobs, make_jobs
+    from cclfp.runs.store import Store
 
     cells = select(TABLES if table == "all" else [table], _names("--benchmark", benchmark), _names("--method", method))
     numbers = [TIMING_SEED] if timing else check_seeds(chosen_seeds)
@@ -129,9 +129,9 @@ def _train(
     The columns are added to those ``printed``; where that is None no table is.
     """
     from cclfp.cli.progress import progress
-    from cclfp.experiment import ABOUT_ALL
-    from cclfp.study import compare
-    from cclfp.study.training import cost
+    from cclfp.paper import compare
+    from cclfp.paper.training import cost
+    from cclfp.runs.experiment import ABOUT_ALL
 
     keys = {cell: [cell.key(seed) for seed in seeds] for cell in cells}
     records: dict[str, Record] = {}
@@ -181,9 +181,9 @@ def _verdict(comparison: Comparison) -> str:
 
 
 def _print_plan(cells: Sequence[Cell], jobs: Sequence[Job], json: bool) -> None:
-    from cclfp.engine.job import finished
-    from cclfp.store import Store, exists
-    from cclfp.study.training import steps
+    from cclfp.paper.training import steps
+    from cclfp.runs.job import finished
+    from cclfp.runs.store import Store, exists
 
     path = jobs[0].store
     store = Store(path, read_only=True) if exists(path) else None  # a plan leaves no file behind
@@ -248,7 +248,7 @@ def _print_rest(
     json: bool,
 ) -> None:
     """The columns that have runs and were not printed yet, then how many numbers agree; nothing where there is none."""
-    from cclfp.study import compare, gather
+    from cclfp.paper import compare, gather
 
     found = {cell: compare(cell, records, include_diverged) for cell, records in gather(cells, store, seeds).items()}
     if not any(comparison.n for comparison in found.values()):
@@ -274,8 +274,8 @@ def _by_column(cells: Iterable[Cell]) -> dict[Column, list[Cell]]:
 
 def _print_column(comparisons: Sequence[Comparison], seeds: Sequence[int]) -> None:
     """A column of the paper's as a table, like that of ``cclfp run``."""
+    from cclfp.paper import TABLES
     from cclfp.streams import get_benchmark
-    from cclfp.study import TABLES
 
     cell = comparisons[0].cell
     memory = cell.table == "buffer"
@@ -298,8 +298,8 @@ def _print_column(comparisons: Sequence[Comparison], seeds: Sequence[int]) -> No
 
 def _print_times(cells: Sequence[Cell], store: Store, json: bool) -> None:
     """How long each method's run took, benchmark by benchmark; a dash where it was not measured like the others."""
+    from cclfp.paper import comparable, conditions, gather_timings
     from cclfp.streams import get_benchmark
-    from cclfp.study import comparable, conditions, gather_timings
 
     parts = ("train_seconds", "test_seconds", "seconds")
     panels: list[dict[str, Any]] = []

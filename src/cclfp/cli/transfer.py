@@ -20,7 +20,7 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Write run records to a file, one JSON object a line, for the store of another machine."""
-    from cclfp.transfer import export
+    from cclfp.runs.transfer import export
 
     path, records = stored_runs(store, method, benchmark)
     if not records:
@@ -49,8 +49,8 @@ def import_runs(
     Nothing is added at all where a line is no run record, or differs from the record that the store or another line
     has of the same run: the error names the line, the run's key and what differs.
     """
-    from cclfp.store import default_store
-    from cclfp.transfer import import_runs
+    from cclfp.runs.store import default_store
+    from cclfp.runs.transfer import import_runs
 
     path = store or default_store()
     added, duplicates = import_runs(files, path)

@@ -22,7 +22,7 @@ from cclfp.cli.output import (
 from cclfp.metrics import of_seeds_diverged
 
 if TYPE_CHECKING:
-    from cclfp.study.tuning import Trial, Tuned
+    from cclfp.paper.tuning import Trial, Tuned
 
 SHOWN = 10  # of the settings that were tried
 
@@ -83,8 +83,8 @@ def tune(
     cclfp tune fdr split-cifar10 --scenario task --halving 12
     """
     from cclfp.cli.progress import progress
-    from cclfp.presets import presets, read_presets, with_preset, write_presets
-    from cclfp.study.tuning import halved_settings, outdated, tune
+    from cclfp.paper.tuning import halved_settings, outdated, tune
+    from cclfp.runs.presets import presets, read_presets, with_preset, write_presets
 
     known = read_presets(write) if write is not None and write.exists() else None
     with progress() as shown:
@@ -131,7 +131,7 @@ def _print(tuned: Tuned, write: Path | None) -> None:
 
 
 def _print_trials(tuned: Tuned) -> None:
-    from cclfp.configuration import show_value
+    from cclfp.runs.configuration import show_value
 
     varied = [name for name in tuned.trials[0].settings if len({t.settings[name] for t in tuned.trials}) > 1]
     rows = [

@@ -18,12 +18,12 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
+from cclfp.core.files import sync_directory, write_atomic
 from cclfp.data.download import discard
 from cclfp.data.source import ARRAYS, Arrays, Listener, Source, sha256_of
 from cclfp.data.sources import dataset_names, get_dataset
 from cclfp.data.stored import SUMS, arrays_folder, damaged, dataset_folder, map_arrays, read_checksums
 from cclfp.errors import DataError, unknown
-from cclfp.files import sync_directory, write_atomic
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,11 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cclfp.core.machine import cores
+from cclfp.core.orphans import kill
 from cclfp.data.decoder import COUNT, ERROR, GREY, LENGTH, REPLY, TOO_LARGE
 from cclfp.data.source import Listener
 from cclfp.errors import DataError, RunError
-from cclfp.machine import cores
-from cclfp.orphans import kill
 
 SCRIPT = Path(__file__).with_name("decoder.py")
 CHUNK_FILES, CHUNK_BYTES = 250, 1 << 22  # what a worker is given at a time, at most

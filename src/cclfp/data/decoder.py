@@ -25,7 +25,7 @@ COLOUR, GREY, ERROR, TOO_LARGE = range(4)
 
 def main() -> None:
     sys.path[:], *limits = json.loads(sys.argv[1])
-    from cclfp.orphans import end_now, end_with_parent
+    from cclfp.core.orphans import end_now, end_with_parent
 
     end_with_parent()
     with contextlib.suppress(BrokenPipeError, EOFError):  # the parent is gone

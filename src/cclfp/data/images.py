@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cclfp.checks import check_whole
+from cclfp.core.checks import check_whole
+from cclfp.core.randomness import generator
 from cclfp.data.cache import is_cached, store, verify
 from cclfp.data.decode import MOST_PIXELS, Image, TooLarge, decode
 from cclfp.data.npy import Header, Npz, open_npz
@@ -23,7 +24,6 @@ from cclfp.data.own import OwnImages, own_dataset, own_datasets
 from cclfp.data.source import ARRAYS, Arrays, Listener, first_line, sha256_of, some, with_progress
 from cclfp.data.stored import ABOUT
 from cclfp.errors import DataError, InputError
-from cclfp.randomness import generator
 
 TEST_SHARE = 5  # one image in so many of a class folder is for testing
 FORMATS = {  # suffix -> Pillow's name of the format

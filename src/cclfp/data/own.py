@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from cclfp.core.files import home
 from cclfp.data.source import ARRAYS, Arrays, ArraySpec, Listener, Origin, Source
 from cclfp.data.stored import ABOUT, damaged, read_json
 from cclfp.errors import DataError
-from cclfp.files import home
 
 
 class OwnImages(Source):

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from cclfp.core.files import home
 from cclfp.data.npy import read_header
 from cclfp.data.source import ARRAYS, Arrays, first_line
 from cclfp.errors import DataError, InputError
-from cclfp.files import home
 
 SUMS = "sums.json"  # array or file beside the arrays -> sha256, of what was stored
 ABOUT = "about.json"  # what is known of images of a user's own

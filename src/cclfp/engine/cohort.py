@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from cclfp.core.scenarios import ClassMask
 from cclfp.engine import eager
 from cclfp.engine.compiled import NotCompiled, Programs, first_line
 from cclfp.engine.evaluate import test_together
@@ -17,7 +18,6 @@ from cclfp.engine.plan import Plan
 from cclfp.engine.precision import computing_in
 from cclfp.engine.replica import Replica, find_diverged
 from cclfp.engine.stack import Tables, has_kernels, is_normalised, together
-from cclfp.scenarios import ClassMask
 
 SHARE = 0.7  # of a graphics card's free memory that may be used
 STACKED = 20  # runs that train as one network: more are hardly faster

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from cclfp.core.files import home
 from cclfp.engine.stack import Compile, Step, Tables, Together
-from cclfp.files import home
 
 WORTH = 3_000  # replica-steps of one kind that pay for a program: it takes the compiler about ten seconds
 LONGEST = 1_500  # operations of a step; the compiler's time grows with them

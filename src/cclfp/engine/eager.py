@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cclfp.core.memory import Examples, Replayed
+from cclfp.core.scenarios import ClassMask
 from cclfp.engine.plan import Plan
 from cclfp.learner import Learner
-from cclfp.memory import Examples, Replayed
-from cclfp.scenarios import ClassMask
 
 
 def train(

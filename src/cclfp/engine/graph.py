@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cclfp.engine.compiled import NotCompiled, Steps
 from cclfp.engine.stack import Step, Tables, Together
-from cclfp.network import copy_all
+from cclfp.nets.network import copy_all
 
 WORTH = 100_000  # steps of one kind that pay for a program: it takes the compiler half a minute, or two for ResNet18
 SHORTEST = 8  # steps that are worth recording

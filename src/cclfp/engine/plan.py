@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cclfp.memory import Memory
-from cclfp.schedules import Ahead, Schedule
+from cclfp.core.memory import Memory
+from cclfp.core.schedules import Ahead, Schedule
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from cclfp.core.finite import not_finite
+from cclfp.core.layouts import check_value
+from cclfp.core.memory import Memory
+from cclfp.core.randomness import generator
+from cclfp.core.scenarios import ClassMask
 from cclfp.engine import eager
 from cclfp.engine.plan import Plan, plan_task
 from cclfp.errors import DamagedError
-from cclfp.finite import not_finite
-from cclfp.layouts import check_value
 from cclfp.learner import Learner
-from cclfp.memory import Memory
 from cclfp.methods import Method
-from cclfp.randomness import generator
-from cclfp.scenarios import ClassMask
 from cclfp.streams import Stream
 
 

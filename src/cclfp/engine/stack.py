@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten, tree_flatten_with_path, tree_map, tree_unflatten
 
+from cclfp.core.finite import not_finite
+from cclfp.core.memory import Examples
+from cclfp.core.scenarios import ClassMask
 from cclfp.engine.plan import Plan
-from cclfp.finite import not_finite
 from cclfp.learner import Learner
-from cclfp.memory import Examples
 from cclfp.methods import Batch
 from cclfp.nets.stacked import round_all, rounded
-from cclfp.scenarios import ClassMask
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
 Compile = Callable[..., Step]  # of a step and three arguments like those it will be called with

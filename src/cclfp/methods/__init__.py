@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cclfp.core.userfiles import Reference, is_reference, refer, resolve, show_reference
 from cclfp.errors import InputError, unknown
 from cclfp.methods.a_gem import AGEM
 from cclfp.methods.base import Batch, Hyperparameters, Method, TaskContext, gradient, setting, sgd
@@ -17,7 +18,6 @@ from cclfp.methods.icarl import ICaRL
 from cclfp.methods.joint import Joint
 from cclfp.methods.lwf import LwF
 from cclfp.methods.si import SI
-from cclfp.userfiles import Reference, is_reference, refer, resolve, show_reference
 
 # In the order of the paper's table.
 _ALL: tuple[type[Method], ...] = (Joint, Finetune, SI, LwF, ER, GEM, AGEM, ICaRL, FDR, HAL, CCLFP, CCLFPPlus)

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.layouts import Layout
+from cclfp.core.layouts import Layout
+from cclfp.core.schedules import PastRing
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
 from cclfp.methods.gem import past_loss
-from cclfp.network import Tensors
-from cclfp.schedules import PastRing
+from cclfp.nets.network import Tensors
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,14 +17,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from cclfp.core.layouts import Layout
+from cclfp.core.memory import Memory
+from cclfp.core.randomness import generator
+from cclfp.core.scenarios import SCENARIOS, ClassMask, check_scenario
+from cclfp.core.schedules import Schedule
 from cclfp.errors import InputError, unknown
-from cclfp.layouts import Layout
-from cclfp.memory import Memory
+from cclfp.losses import is_transformed
+from cclfp.nets.network import Network, Tensors
 from cclfp.nets.stacked import Update, is_rounding
-from cclfp.network import Network, Tensors, is_transformed
-from cclfp.randomness import generator
-from cclfp.scenarios import SCENARIOS, ClassMask, check_scenario
-from cclfp.schedules import Schedule
 
 State = dict[str, Any]  # nested dictionaries of tensors
 

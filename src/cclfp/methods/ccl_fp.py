@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.layouts import Layout
+from cclfp.core.layouts import Layout
+from cclfp.core.schedules import Reservoir
 from cclfp.losses import contrastive_rehearsal, cross_entropy, distances, propagate, supervised_contrastive
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
-from cclfp.network import Tensors
-from cclfp.schedules import Reservoir
+from cclfp.nets.network import Tensors
 
 REFERENCE = "Han & Guo 2021, Contrastive Continual Learning with Feature Propagation"
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.layouts import Layout, Like
+from cclfp.core.layouts import Layout, Like
+from cclfp.core.schedules import Reservoir
 from cclfp.losses import MASKED, cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
-from cclfp.network import Tensors, chunks
-from cclfp.schedules import Reservoir
+from cclfp.nets.network import Tensors, chunks
 
 
 @dataclasses.dataclass(frozen=True)

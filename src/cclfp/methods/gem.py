@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cclfp.layouts import ANY, Layout, Like
+from cclfp.core.layouts import ANY, Layout, Like
+from cclfp.core.schedules import Ring
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
+from cclfp.methods.qp import solve
+from cclfp.nets.network import Network, Tensors
 from cclfp.nets.projection import Combined, Products
 from cclfp.nets.stacked import is_rounding
-from cclfp.network import Network, Tensors
-from cclfp.qp import solve
-from cclfp.schedules import Ring
 
 RIDGE = 1e-3  # on the diagonal of the dual programme's matrix, as in the authors' code
 PART = 16_384  # numbers of a gradient that a graphics card multiplies at once

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from cclfp.core.layouts import Layout, Like
+from cclfp.core.schedules import Ring, Schedule
 from cclfp.errors import InputError
-from cclfp.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
+from cclfp.nets.network import Derivatives, Tensors
 from cclfp.nets.stacked import is_rounding
-from cclfp.network import Derivatives, Tensors
-from cclfp.schedules import Ring, Schedule
 
 FEATURES = ".features"  # which no buffer can be called
 BATCH = 10  # of the fine-tuning on the memory

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cclfp.layouts import Layout, Like
+from cclfp.core.layouts import Layout, Like
+from cclfp.core.memory import Memory
+from cclfp.core.schedules import Exemplars, Schedule
 from cclfp.losses import distances
-from cclfp.memory import Memory
 from cclfp.methods.base import Batch, Method, State, TaskContext, gradient, sgd
-from cclfp.network import Tensors, chunks
-from cclfp.schedules import Exemplars, Schedule
+from cclfp.nets.network import Tensors, chunks
 
 FEATURES = ".features"  # which no buffer can be called
 FAR = 10.0  # farther than any distance between unit vectors

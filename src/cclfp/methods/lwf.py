@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from cclfp.layouts import Layout, Like
+from cclfp.core.layouts import Layout, Like
 from cclfp.losses import MASKED, cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
-from cclfp.network import Tensors
+from cclfp.nets.network import Tensors
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from cclfp.layouts import Layout, Like
+from cclfp.core.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting
+from cclfp.nets.network import Tensors
 from cclfp.nets.stacked import is_rounding
 from cclfp.nets.surrogate import SurrogateUpdate, surrogate_step
-from cclfp.network import Tensors
 
 
 @dataclasses.dataclass(frozen=True)

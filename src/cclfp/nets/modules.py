@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cclfp.core.randomness import generator
 from cclfp.errors import InputError, unknown
-from cclfp.randomness import generator
 
 
 def linear(inputs: int, outputs: int, g: torch.Generator, dtype: torch.dtype | None = None) -> nn.Linear:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
-from cclfp.files import write_atomic
 from cclfp.report.content import Content, collect
 from cclfp.report.page import page
 from cclfp.report.svg import figure
 from cclfp.report.tables import comma_separated, latex, markdown
-from cclfp.store import Store
+from cclfp.runs.store import Store
 
 __all__ = ["Content", "collect", "write_report"]
 

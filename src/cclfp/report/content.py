@@ -11,9 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from cclfp.metrics import mean_std
-from cclfp.store import Record, Store
-from cclfp.streams import get_benchmark
-from cclfp.study import (
+from cclfp.paper import (
     TABLES,
     Cell,
     Comparison,
@@ -27,6 +25,8 @@ from cclfp.study import (
     gather_timings,
     run_time_cells,
 )
+from cclfp.runs.store import Record, Store
+from cclfp.streams import get_benchmark
 
 Column = tuple[str, str]  # a benchmark and a scenario
 BOUND = "joint"  # trains on all tasks at once: an upper bound, not a candidate for the best

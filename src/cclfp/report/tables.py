@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from cclfp.metrics import plus_minus, signed
+from cclfp.paper import COMPONENTS, Change, effects
 from cclfp.report.content import UNCOMMON, Content, Entry, Row, Table, column_title, title_of, variant
-from cclfp.study import COMPONENTS, Change, effects
 
 PER_LATEX_TABLE = 5  # columns side by side, as in the paper
 NAMES = {

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from cclfp.core.randomness import generator
 from cclfp.data import Dataset, get_dataset, load_dataset, own_datasets
 from cclfp.errors import InputError, unknown
-from cclfp.randomness import generator
 from cclfp.streams import domains
 from cclfp.streams.split import even_sizes, split
 from cclfp.streams.stream import Stream

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cclfp.core.memory import Examples
+from cclfp.core.randomness import generator
 from cclfp.data import Dataset
-from cclfp.memory import Examples
-from cclfp.randomness import generator
 from cclfp.streams.stream import Stream
 
 DOMAIN_TASKS = 20

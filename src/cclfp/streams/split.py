@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
+from cclfp.core.memory import Examples
 from cclfp.data import Dataset
 from cclfp.errors import InputError
-from cclfp.memory import Examples
 from cclfp.streams.stream import Stream
 from cclfp.transforms import Normalise, Scale
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from cclfp.memory import Examples
-from cclfp.randomness import generator
+from cclfp.core.memory import Examples
+from cclfp.core.randomness import generator
 from cclfp.transforms import Scale, Transform
 
 VALIDATION_SHARE = 10

@@ -1,0 +1,1 @@
+"""What everything else stands on: memory, schedules, scenarios, randomness, files. It imports no other package."""

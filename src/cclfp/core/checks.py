@@ -1,0 +1,68 @@
+"""Checks of what users give: a tensor, a number, a device. A refusal names the value and what was expected."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cclfp.errors import InputError
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    try:
+        tensor = torch.as_tensor(value).detach()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{name} must be a tensor, an array or numbers, not {type(value).__name__}: {error}"
+        ) from error
+    if tensor.layout != torch.strided:
+        raise InputError(f"{name} must be a dense tensor, not {tensor.layout}: give {name}.to_dense()")
+    return tensor
+
+
+def check_whole(name: str, value: Any, at_least: int) -> int:
+    """A whole number, numpy's included, small enough for every file it is written to."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = at_least - 1
+    if isinstance(value, bool) or not at_least <= number < 2**63:
+        raise InputError(f"{name}={value!r}: expected a whole number, {at_least} or more (and below 2**63)")
+    return number
+
+
+def check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list[list[int]] | None:
+    if tasks is None:
+        return None
+    try:
+        declared = [[operator.index(c) for c in classes] for classes in tasks]
+    except TypeError as error:
+        raise InputError(f"tasks={tasks!r}: expected the classes of each task, such as [[0, 1], [2, 3]]") from error
+    for task, classes in enumerate(declared):
+        if not classes:
+            raise InputError(f"tasks[{task}] declares no class")
+        for c in classes:
+            if not 0 <= c < num_classes:
+                raise InputError(f"tasks[{task}] declares class {c}, out of range: classes are 0 to {num_classes - 1}")
+    return declared
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device {device!r} is not known: expected cpu or cuda") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise InputError(f"device {device!r} is not supported: expected cpu or cuda")
+    if chosen.type == "cuda":
+        if not torch.cuda.is_available():
+            raise InputError("device cuda was asked for, but torch sees no CUDA device here")
+        try:
+            return torch.empty(0, device=chosen).device  # with its index
+        except RuntimeError as error:
+            raise InputError(f"device {device!r} cannot be used: {error}") from error
+    return chosen

@@ -1,0 +1,145 @@
+"""Learners from files. Nothing in a file is executed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from cclfp.core.layouts import check_value
+from cclfp.core.tensorfiles import read_tensors
+from cclfp.errors import DamagedError, InputError, shortage
+from cclfp.learner.learner import FORMAT, Learner
+from cclfp.methods import METHODS, Method, get_method
+from cclfp.nets import build_backbone
+from cclfp.transforms import Augmentation, Transform, build_transform
+
+# What reading the state of a file that is not as it was written can raise, besides InputError.
+DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, ArithmeticError)
+NEEDED: dict[str, type[Any]] = {
+    "method": str,
+    "hyper": dict,
+    "num_classes": int,
+    "num_tasks": int,
+    "scenario": str,
+    "seed": int,
+    "replay": int,
+    "memory_size": int,
+}
+NEEDED_CODE = ("backbone", "transform", "predict_transform", "augment")
+MAX_MEMORY = 10**9  # examples
+
+
+def load(
+    path: str | Path,
+    *,
+    psi: nn.Module | None = None,
+    transform: Transform | None = None,
+    predict_transform: Transform | None = None,
+    augment: Augmentation | None = None,
+    method: type[Method] | str | None = None,
+    device: str | torch.device | None = None,
+) -> Learner:
+    """A learner from a file that ``learner.save`` wrote; it goes on as if it had never stopped.
+
+    The file holds tensors and plain values; nothing in it is executed. ``psi`` (same architecture; its weights are
+    overwritten), ``transform``, ``augment`` and a ``method`` of your own are code, so they are given again; those that
+    ship with the package are rebuilt by themselves.
+
+    >>> import tempfile
+    >>> from cclfp import make
+    >>> file = Path(tempfile.mkdtemp()) / "learner.ckpt"
+    >>> learner = make("er", psi=nn.Flatten(), num_classes=2)
+    >>> learner.observe(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
+    >>> learner.save(file)
+    >>> load(file, psi=nn.Flatten())
+    Learner(er: lr=0.1; class scenario, 1 steps, memory 4/200)
+    """
+    path = Path(path)
+    state = read_tensors(path, FORMAT)
+    if missing := [name for name in (*NEEDED, *NEEDED_CODE) if name not in state]:
+        raise InputError(f"{path} is not a whole learner: it lacks {', '.join(missing)}")
+    with _reading(path):
+        for name, kind in NEEDED.items():
+            if name != "num_tasks" or state[name] is not None:
+                check_value(name, state[name], kind)
+        check_value("memory_size", state["memory_size"], int, 0, MAX_MEMORY)
+        psi = _backbone(state) if psi is None else psi
+        same = predict_transform is None and state["predict_transform"] == "same"
+        transform = _transform("transform", transform, state["transform"])
+        if not same:
+            predict_transform = _transform("predict_transform", predict_transform, state["predict_transform"])
+        kind = _method(method, state["method"])
+        learner = Learner(
+            kind,
+            psi,
+            state["num_classes"],
+            memory=state["memory_size"],
+            seed=state["seed"],
+            scenario=state["scenario"],
+            tasks=None,
+            num_tasks=state["num_tasks"],
+            replay=state["replay"],
+            device=device,
+            hyper={**kind.earlier_values(state), **state["hyper"]},  # the file may be older than a hyperparameter
+            transform=transform,
+            predict_transform=transform if same else predict_transform,
+            augment=_transform("augment", augment, state["augment"]),
+        )
+        learner.load_state_dict(state)
+        learner.check_finite()
+    return learner
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file in errors about what it holds."""
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(f"{path} is damaged: {error}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except DAMAGED as error:
+        if (reason := shortage(error)) is not None:
+            raise InputError(f"{path} cannot be loaded: {reason}") from error
+        raise DamagedError(f"{path} is damaged: {error!r}") from error
+
+
+def _method(given: type[Method] | str | None, saved: str) -> type[Method]:
+    if given is None and saved not in METHODS:
+        raise InputError(
+            f"it is a learner of {saved}, which does not ship with cclfp: give the class, load(path, method=...)"
+        )
+    method = get_method(saved if given is None else given)
+    if method.name != saved:
+        raise InputError(f"it is a learner of {saved}, not of {method.name}")
+    return method
+
+
+def _backbone(state: dict[str, Any]) -> nn.Module:
+    """The psi that a file describes."""
+    backbone = state["backbone"]
+    if backbone is None:
+        raise InputError("it was saved with a psi of your own: give the module again, load(path, psi=...)")
+    check_value("psi", state["psi"], dict)
+    lengths = {length for tensor in state["psi"].values() for length in tensor.shape}
+    check_value("backbone", backbone, dict)
+    numbers = [value for name, value in backbone.items() if name != "name"]
+    if unknown := set(tree_leaves(numbers)) - lengths:  # before a network of any size is built
+        raise DamagedError(f"backbone has {unknown}, which no tensor of psi has as a length")
+    return build_backbone(backbone)
+
+
+def _transform(name: str, given: Any, saved: Any) -> Any:
+    if given is not None or saved is None:
+        return given
+    if saved == "custom":
+        raise InputError(f"it was saved with a {name} of your own: give it again, load(path, {name}=...)")
+    check_value(name, saved, dict)
+    return build_transform(saved)

@@ -1,0 +1,76 @@
+"""Which psi a run trains: one that ships with the package, or one that a function in a user's file makes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from cclfp.core.randomness import seeded
+from cclfp.core.userfiles import describe, is_interrupt, is_reference, refer, resolve, show_reference
+from cclfp.errors import InputError, unknown
+from cclfp.nets import BACKBONES
+
+Backbone = dict[str, Any]  # {"name": "resnet18", "width": 64}, or a reference to a function in a file
+
+
+def parse_backbone(text: str) -> Backbone:
+    """From ``mlp``, ``resnet18``, ``resnet18:width=16`` or ``FILE.py:NAME`` to what a configuration keeps.
+
+    >>> parse_backbone("resnet18:width=16")
+    {'name': 'resnet18', 'width': 16}
+    """
+    if not isinstance(text, str):
+        raise InputError(f"backbone={text!r}: expected mlp, resnet18 or FILE.py:NAME (cclfp.make takes any module)")
+    if is_reference(text):
+        reference = refer("backbone", text)
+        resolve("backbone", reference)  # fails now rather than in every worker
+        return {**reference}
+    name, _, rest = text.partition(":")
+    if name not in BACKBONES:
+        raise unknown("backbone", name, [*BACKBONES, "FILE.py:NAME"])
+    width = BACKBONES[name].width
+    if rest:
+        option, _, value = rest.partition("=")
+        if option != "width" or not value.isascii() or not value.isdecimal() or not 1 <= int(value) <= 4096:
+            raise InputError(f"backbone {text!r}: expected {name} or {name}:width=N, with N from 1 to 4096")
+        width = int(value)
+    return {"name": name, "width": width}
+
+
+def show_backbone(backbone: Backbone) -> str:
+    """The text that :func:`parse_backbone` takes, with a file's name instead of its whole path."""
+    if "file" in backbone:
+        return show_reference(backbone)
+    name, width = str(backbone["name"]), backbone["width"]
+    return name + ("" if width == BACKBONES[name].width else f":width={width}")
+
+
+def make_psi(backbone: Backbone, shape: Sequence[int], seed: int) -> nn.Module:
+    """The psi of a run on images of a shape (channels, height, width), its weights drawn from the seed."""
+    if "file" not in backbone:
+        return BACKBONES[backbone["name"]].for_images(shape, backbone["width"], seed)
+    factory, shown = resolve("backbone", backbone), show_backbone(backbone)
+    given = (tuple(shape),) if _takes_shape(factory) else ()
+    try:
+        with seeded(seed, "initialisation", 0, torch.device("cpu")):
+            psi = factory(*given)
+    except BaseException as error:  # sys.exit too must not end the command
+        if is_interrupt(error):
+            raise
+        raise InputError(f"{shown}({', '.join(map(str, given))}) failed: {describe(error)}") from error
+    if not isinstance(psi, nn.Module):
+        raise InputError(f"{shown} must make a torch.nn.Module, not {type(psi).__name__}")
+    return psi
+
+
+def _takes_shape(factory: Callable[..., Any]) -> bool:
+    """Whether it takes the shape of an image: it has a parameter for it."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # some of C's functions tell nothing
+        return False
+    return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)

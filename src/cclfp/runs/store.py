@@ -1,0 +1,420 @@
+"""Run records in SQLite: one file, write-ahead logging, any number of processes.
+
+Every row has a checksum and is checked when it is read, so that a damaged one is never taken for a result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shlex
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from cclfp.core.files import chosen_by, home
+from cclfp.errors import InputError
+from cclfp.runs.record import Record, check_record, parse_json
+
+__all__ = ["JSON_COLUMNS", "Record", "Row", "Store", "default_store", "difference", "exists", "refuse_conflicts"]
+
+VERSION = 2  # 1 had no diverged and no checksum
+APPLICATION = 0x0CC1_F900  # marks the file as ours
+TIMEOUT = 60  # seconds to wait for other processes
+SCHEMA = """
+CREATE TABLE runs (
+    key TEXT PRIMARY KEY,            -- of the configuration and seed
+    method TEXT NOT NULL,
+    benchmark TEXT NOT NULL,
+    scenario TEXT NOT NULL,
+    buffer INTEGER,                  -- null: the method has no memory
+    seed INTEGER NOT NULL,
+    configuration TEXT NOT NULL,     -- JSON
+    average_accuracy REAL,           -- percent
+    forgetting REAL,
+    backward_transfer REAL,
+    forward_transfer REAL,
+    accuracy_matrix TEXT NOT NULL,   -- JSON: row t is after t tasks
+    seconds REAL NOT NULL,           -- training and testing
+    train_seconds REAL NOT NULL,
+    test_seconds REAL NOT NULL,
+    environment TEXT NOT NULL,       -- JSON: engine, precision, threads, device, versions, commit
+    finished_at TEXT NOT NULL,       -- UTC
+    diverged INTEGER,                -- after how many tasks weights were first found not finite; null: never
+    checksum TEXT                    -- of the other columns; null: written by a cclfp that knew of none
+)
+"""
+ADDED = {2: ("diverged INTEGER", "checksum TEXT")}  # version -> the columns it added
+JSON_COLUMNS = ("configuration", "accuracy_matrix", "environment")
+REAL_COLUMNS = (
+    "average_accuracy",
+    "forgetting",
+    "backward_transfer",
+    "forward_transfer",
+    "seconds",
+    "train_seconds",
+    "test_seconds",
+)
+READS = 3  # tries to read a file that others change meanwhile, before its write-ahead log is used
+
+T = TypeVar("T")
+
+
+class Row(NamedTuple):
+    """A row of the table, with the record that it holds; where it is bad there is none, and a reason instead."""
+
+    number: int  # SQLite's rowid
+    values: dict[str, Any]  # as they are stored
+    record: Record | None
+    reason: str
+
+    @property
+    def key(self) -> str:
+        return str(self.values.get("key"))
+
+
+def default_store() -> Path:
+    return home() / "runs.sqlite"
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a store; InputError where that cannot be seen."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise InputError(f"{path} cannot be used as a store of runs: {error}") from error
+
+
+class Store:
+    """The records in one file, which is made where there is none.
+
+    With ``read_only`` nothing is made or changed, so the file may be on a medium that cannot be written. A bad record
+    that is asked for raises an InputError, or is given to ``on_bad`` and left out. A file whose structure is damaged is
+    refused, unless ``damaged`` allows it: to look at what is left, and to delete what is bad.
+
+    >>> import tempfile
+    >>> Store(Path(tempfile.mkdtemp()) / "runs.sqlite").records()
+    []
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool = False,
+        on_bad: Callable[[Row], object] | None = None,
+        damaged: bool = False,
+    ) -> None:
+        self.path = path
+        self.checkpoints = path.with_name(path.name + ".checkpoints")
+        self.read_only, self.on_bad = read_only, on_bad
+        if not read_only:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(f"{path} cannot be used as a store of runs: {error}{chosen_by(path)}") from error
+        self.version, self.damage = self._read(self._inspect if read_only or damaged else self._create)
+        if self.damage and not damaged:
+            raise InputError(f"{path} is damaged ({self.damage[0]}): {self.command('check')} says more")
+        if self.version < VERSION and not (read_only or damaged):
+            with self._connect() as database:
+                self._migrate(database)
+            self.version = VERSION
+
+    def command(self, *words: str) -> str:
+        """A subcommand of ``cclfp runs`` about this store, for the shell."""
+        return shlex.join(["cclfp", "runs", *words, "--store", str(self.path)])
+
+    def _create(self, database: sqlite3.Connection) -> tuple[int, list[str]]:
+        """Make the table where there is none; refuse a file that is something else. Gives what ``_inspect`` does."""
+        database.execute("BEGIN")  # the three marks of one moment: another process may be writing them now
+        marks = _marks(database)
+        database.execute("COMMIT")
+        if not any(marks):
+            database.execute("BEGIN IMMEDIATE")
+            if not any(_marks(database)):  # no other process was faster
+                database.execute(SCHEMA)
+                database.execute(f"PRAGMA application_id = {APPLICATION}")
+                database.execute(f"PRAGMA user_version = {VERSION}")
+            marks = _marks(database)
+            database.execute("COMMIT")
+        self._check_marks(*marks)
+        deadline = time.monotonic() + TIMEOUT
+        while database.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            try:  # this one statement does not wait for other processes by itself
+                database.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+        return self._inspect(database)
+
+    def _check_marks(self, application: int, version: int, tables: int) -> None:
+        if application != APPLICATION:
+            raise InputError(f"{self.path} is a database of something else, not a store of runs")
+        if version > VERSION:
+            text = f"{self.path} was written by a newer cclfp (store format {version}, not {VERSION})"
+            raise InputError(f"{text}: update cclfp, or name another store")
+        if version < 1:
+            raise InputError(f"{self.path} has the store format {version}, which no cclfp writes: it is damaged")
+
+    def _inspect(self, database: sqlite3.Connection) -> tuple[int, list[str]]:
+        """The format, 0 for an empty file, and what is wrong with the structure."""
+        database.execute("BEGIN")
+        marks = _marks(database)
+        if not any(marks):
+            return 0, []
+        self._check_marks(*marks)
+        version = marks[1]
+        damage = [str(row[0]).replace("\n", " ") for row in database.execute("PRAGMA integrity_check(10)")]
+        columns = {row["name"] for row in database.execute("PRAGMA table_info(runs)")}
+        if missing := _columns(version) - columns:
+            raise InputError(f"{self.path} is damaged: its table of runs has no {', '.join(sorted(missing))}")
+        return version, [] if damage == ["ok"] else damage
+
+    def _migrate(self, database: sqlite3.Connection) -> None:
+        """Bring an older format up to date, unless another process has done it."""
+        database.execute("BEGIN IMMEDIATE")
+        _, version, _ = _marks(database)
+        if version < VERSION:
+            for newer in range(version + 1, VERSION + 1):
+                for column in ADDED[newer]:
+                    database.execute(f"ALTER TABLE runs ADD COLUMN {column}")
+            for row in database.execute("SELECT rowid AS number, * FROM runs").fetchall():
+                values = dict(row)
+                number = values.pop("number")
+                database.execute("UPDATE runs SET checksum = ? WHERE rowid = ?", (_checksum(values), number))
+            database.execute(f"PRAGMA user_version = {VERSION}")
+        database.execute("COMMIT")
+
+    def find(self, key: str) -> Record | None:
+        """The record of a finished run."""
+        row = self._read(lambda database: self._row(database, key))
+        return None if row is None else self._good(row)
+
+    def add(self, record: Record, *, replace: bool = False) -> Record:
+        """Keep a finished run's record, and give the one that is kept: an older one of the same run stays.
+
+        With ``replace`` the new one takes its place.
+        """
+        with self._connect() as database:
+            database.execute("BEGIN IMMEDIATE")
+            old = None if replace else self._row(database, record["key"])
+            if old is None:
+                _write(database, record)
+            database.execute("COMMIT")
+        return record if old is None else self._demand(old)
+
+    def merge(self, records: Sequence[tuple[str, Record]]) -> list[str]:
+        """Add records, each given with the place it is from, and say which places had duplicates.
+
+        A duplicate is word for word a record that is here already. A record that differs from one of the same run is
+        a conflict, and then none are added. Each run is given once.
+        """
+        duplicates, conflicts = [], []
+        with self._connect() as database:
+            database.execute("BEGIN IMMEDIATE")
+            for place, record in records:
+                row = self._row(database, record["key"])
+                if row is None:
+                    _write(database, record)
+                elif (old := self._demand(row)) == record:
+                    duplicates.append(place)
+                else:
+                    conflicts.append(f"{place}: {difference(record, old, str(self.path))}")
+            if conflicts:
+                raise refuse_conflicts(conflicts)
+            database.execute("COMMIT")
+        return duplicates
+
+    def records(self, method: str | None = None, benchmark: str | None = None) -> list[Record]:
+        """All finished runs, the oldest first."""
+        records = [record for row in self.rows() if (record := self._good(row)) is not None]
+        return [r for r in records if method in (None, r["method"]) and benchmark in (None, r["benchmark"])]
+
+    def rows(self) -> list[Row]:
+        """All rows, the bad ones too, the oldest first."""
+        if self.version == 0:
+            return []
+        query = "SELECT rowid AS number, * FROM runs NOT INDEXED ORDER BY finished_at, rowid"
+        return [_to_row(row) for row in self._read(lambda database: database.execute(query).fetchall())]
+
+    def delete(self, rows: Sequence[Row]) -> None:
+        """Delete these rows, all or none; the index is made anew where it does not fit the table."""
+        with self._connect() as database:
+            database.execute("BEGIN IMMEDIATE")
+            if self.damage:
+                database.execute("REINDEX")
+            for row in rows:
+                found = database.execute(
+                    "SELECT rowid AS number, * FROM runs WHERE rowid = ?", (row.number,)
+                ).fetchone()
+                if found is None or _to_row(found) != row:
+                    raise InputError(f"{self.path} was changed meanwhile: nothing was deleted, look again")
+                database.execute("DELETE FROM runs WHERE rowid = ?", (row.number,))
+            (damage,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            if damage != "ok":
+                text = f"{self.path} is damaged beyond its rows ({damage}), nothing was deleted"
+                raise InputError(f"{text}: restore it from a copy, or make a new one with cclfp import-runs")
+            database.execute("COMMIT")
+
+    def _good(self, row: Row) -> Record | None:
+        """The row's record; a bad one is given to ``on_bad`` where there is such."""
+        if row.record is None and self.on_bad is not None:
+            self.on_bad(row)
+            return None
+        return self._demand(row)
+
+    def _demand(self, row: Row) -> Record:
+        if row.record is None:
+            delete = self.command("delete", row.key if row.key.isalnum() else "--bad")
+            raise InputError(f"{self.path} has a bad record (key {row.key!a}): {row.reason}. {delete} removes it")
+        return row.record
+
+    def _row(self, database: sqlite3.Connection, key: str) -> Row | None:
+        if self.version == 0:
+            return None
+        row = database.execute("SELECT rowid AS number, * FROM runs WHERE key = ?", (key,)).fetchone()
+        return None if row is None else _to_row(row)
+
+    def _read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+        """What a question to the database gives.
+
+        A file that is only read is opened as one that nobody changes, which needs no file beside it, and asked again
+        if it was changed all the same. Where there is a write-ahead log its content counts, so SQLite reads both.
+        """
+        if not self.read_only:
+            with self._connect() as database:
+                return ask(database)
+        for _ in range(READS):
+            before = self._state()
+            if before is None:
+                break
+            try:
+                with self._connect("mode=ro&immutable=1") as database:
+                    answer = ask(database)
+            except InputError:
+                if self._state() == before:
+                    raise
+            else:
+                if self._state() == before:
+                    return answer
+        with self._connect("mode=ro") as database:
+            return ask(database)
+
+    def _state(self) -> tuple[int, ...] | None:
+        """What changes when the file does; None where there is a write-ahead log."""
+        log = self.path.with_name(self.path.name + "-wal")
+        try:
+            if log.exists() and log.stat().st_size:
+                return None
+            now = self.path.stat()
+        except FileNotFoundError:
+            if self.path.exists():  # it was the log that went away just now
+                return ()
+            raise InputError(f"{self.path}: there is no store of runs") from None
+        except OSError as error:
+            raise InputError(f"{self.path} cannot be used as a store of runs: {error}") from error
+        return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+
+    @contextlib.contextmanager
+    def _connect(self, how: str | None = None) -> Iterator[sqlite3.Connection]:
+        where = self.path if how is None else f"{self.path.absolute().as_uri()}?{how}"
+        try:
+            opened = sqlite3.connect(where, timeout=TIMEOUT, isolation_level=None, uri=how is not None)
+            with contextlib.closing(opened) as database:
+                database.row_factory = sqlite3.Row
+                database.text_factory = _decode
+                yield database
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where SQLite's message shows what is damaged
+            text = f"{self.path} cannot be used as a store of runs: {error}{chosen_by(self.path)}"
+            if how == "mode=ro" and getattr(error, "sqlite_errorname", None) == "SQLITE_CANTOPEN":
+                text += f" (its newest runs are in {self.path.name}-wal: copy both to a folder that can be written)"
+            raise InputError(text) from error
+
+
+def _marks(database: sqlite3.Connection) -> tuple[int, int, int]:
+    """The application and version a file says it is of, and how many tables it has: all 0 for a new file."""
+    marks = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    application, version, tables = (database.execute(mark).fetchone()[0] for mark in marks)
+    return application, version, tables
+
+
+def _columns(version: int) -> set[str]:
+    names = {line.split()[0] for line in SCHEMA.strip().splitlines()[1:-1]}
+    added = {column.split()[0] for newer, several in ADDED.items() if newer > version for column in several}
+    return names - added
+
+
+def _decode(text: bytes) -> str:
+    """A text of the database; one that is damaged comes out as another, not as an error of the whole query."""
+    return text.decode(errors="backslashreplace")
+
+
+def _write(database: sqlite3.Connection, record: Record) -> None:
+    values = {name: _to_column(name, value) for name, value in record.items()}
+    values["checksum"] = _checksum(values)
+    columns, marks = ", ".join(values), ", ".join(f":{name}" for name in values)
+    database.execute(f"INSERT OR REPLACE INTO runs ({columns}) VALUES ({marks})", values)
+
+
+def _to_column(name: str, value: Any) -> Any:
+    if name in JSON_COLUMNS:
+        return json.dumps(value)
+    return float(value) if name in REAL_COLUMNS and value is not None else value
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    """Of what a row has stored; without what is null, so that a column can be added."""
+    stored = {name: value for name, value in values.items() if value is not None and name != "checksum"}
+    return hashlib.sha256(json.dumps(stored, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+def _to_row(row: sqlite3.Row) -> Row:
+    values = dict(row)
+    number = values.pop("number")
+    try:
+        return Row(number, values, _to_record(values), "")
+    except InputError as error:
+        return Row(number, values, None, str(error))
+
+
+def _to_record(values: Mapping[str, Any]) -> Record:
+    checksum = values.get("checksum")
+    if checksum is not None and checksum != _checksum(values):
+        raise InputError("it does not match its checksum")
+    record: Record = {}
+    for name, value in values.items():
+        if name == "checksum" or (name == "diverged" and value is None):
+            continue
+        if name in JSON_COLUMNS and not isinstance(value, str):
+            raise InputError(f"its {name} is not JSON")
+        record[name] = parse_json(value) if name in JSON_COLUMNS else value
+    return check_record(record)
+
+
+def refuse_conflicts(conflicts: Sequence[str]) -> InputError:
+    """The error for records that differ from others of the same run."""
+    others = f" ({len(conflicts) - 1} more lines are in conflict)" if len(conflicts) > 1 else ""
+    return InputError(f"{conflicts[0]}{others}: nothing was added; leave out one of the two")
+
+
+def difference(record: Record, old: Record, where: str) -> str:
+    """In what a record differs from another of the same run."""
+    run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
+    new, old = _flat(record), _flat(old)
+    names = [name for name in {**new, **old} if name not in new or name not in old or new[name] != old[name]]
+    texts = {name: [json.dumps(values.get(name), ensure_ascii=False) for values in (new, old)] for name in names}
+    said = [f"{name} {a} and {b}" if len(a + b) < 80 else name for name, (a, b) in texts.items()]
+    return f"{run} (key {record['key']}) has another record in {where}, which differs in {', '.join(said)}"
+
+
+def _flat(record: Record) -> Record:
+    """With the values of objects beside the others: ``environment.engine``."""
+    flat: Record = {}
+    for name, value in record.items():
+        flat |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+    return flat

@@ -1,0 +1,68 @@
+"""Run records to and from JSON Lines, so that runs made on one machine join the store of another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cclfp.core.files import write_atomic
+from cclfp.errors import InputError
+from cclfp.runs.record import Record, check_record, parse_json
+from cclfp.runs.store import Store, difference, refuse_conflicts
+
+
+def export(records: Sequence[Record], path: Path) -> None:
+    """Write the records, one a line."""
+    lines = [_to_line(record) for record in records]
+    try:
+        write_atomic(path, lambda file: file.writelines(lines))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}") from error
+
+
+def _to_line(record: Record) -> bytes:
+    return (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[str]]:
+    """Add the records of the files to the store: how many were added, and the places of those refused as duplicates.
+
+    A duplicate is word for word what the store has already, or another line before it. Nothing of the files is added
+    where a line is no record, or differs from the record that the store or another line has of the same run. A store
+    given by its path is made only when the files have been found good.
+    """
+    first: dict[str, tuple[str, Record]] = {}
+    repeated: set[str] = set()
+    places: list[str] = []
+    conflicts: list[str] = []
+    for place, record in (found for path in paths for found in read(path)):
+        places.append(place)
+        where, known = first.setdefault(record["key"], (place, record))
+        if known != record:
+            conflicts.append(f"{place}: {difference(record, known, where)}")
+        elif where != place:
+            repeated.add(place)
+    if conflicts:
+        raise refuse_conflicts(conflicts)
+    store = Store(store) if isinstance(store, Path) else store
+    repeated |= set(store.merge(list(first.values())))
+    return len(places) - len(repeated), [place for place in places if place in repeated]
+
+
+def read(path: Path) -> Iterator[tuple[str, Record]]:
+    """The records of a file, each with its place: the file and the line."""
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # not at a U+2028 in a name
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if lines == [""]:
+        raise InputError(f"{path} is empty: expected a run record on every line, as cclfp export writes them")
+    for number, line in enumerate(lines, start=1):
+        place = f"{path}, line {number}"
+        try:
+            record = check_record(parse_json(line))
+            _to_line(record)  # what comes in can go out again
+        except (InputError, UnicodeEncodeError) as error:  # the latter for half of a surrogate pair
+            raise InputError(f"{place}: {error}") from error
+        yield place, record

@@ -1,0 +1,375 @@
+"""Images of a user's own: from folders and .npz files to runs, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Cli
+from PIL import Image
+
+import cclfp
+from cclfp.data import Listener, import_images, is_cached, load_dataset, own_datasets, verify
+from cclfp.errors import InputError
+from cclfp.paper import published_for
+from cclfp.streams import get_benchmark
+
+CLASSES = ("Bird", "cat", "dog", "ox")
+
+
+def picture(seed: int, size: tuple[int, int] = (12, 10), mode: str = "RGB") -> Image.Image:
+    rng = np.random.default_rng(seed)
+    channels = {"RGB": 3, "L": 1, "RGBA": 4}[mode]
+    pixels = rng.integers(0, 256, (size[1], size[0], channels), dtype=np.uint8)
+    return Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
+
+
+def photos(folder: Path, each: int = 10, mode: str = "RGB", size: tuple[int, int] = (12, 10)) -> Path:
+    """A folder of class folders with PNG files."""
+    for c, name in enumerate(CLASSES):
+        (folder / name).mkdir(parents=True)
+        for i in range(each):
+            picture(100 * c + i, size, mode).save(folder / name / f"{i}.png")
+    return folder
+
+
+class Heard(Listener):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_a_folder_of_class_folders(tmp_path: Path) -> None:
+    folder, heard = photos(tmp_path / "My photos"), Heard()
+    name = import_images(folder, listener=heard)
+    assert name.startswith("my-photos-")
+    assert own_datasets() == [name]
+    assert heard.lines == [f"{name}: 4 classes, 32 images to train and 8 to test on, split with seed 0"]
+    verify(name)
+    data = load_dataset(name)
+    assert data.classes == CLASSES
+    assert data.train_images.shape == (32, 3, 10, 12)
+    assert data.train_labels.bincount().tolist() == [8] * 4
+    assert data.test_labels.bincount().tolist() == [2] * 4
+    ours = {
+        (int(y), x.numpy().tobytes())
+        for images, labels in ((data.train_images, data.train_labels), (data.test_images, data.test_labels))
+        for x, y in zip(images, labels, strict=True)
+    }
+    theirs = {(c, np.asarray(picture(100 * c + i)).transpose(2, 0, 1).tobytes()) for c in range(4) for i in range(10)}
+    assert ours == theirs
+    pixels = data.train_images.double() / 255
+    assert data.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), abs=1e-4)
+    assert data.std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), abs=1e-4)
+
+
+def test_the_same_images_are_imported_once_and_others_get_another_name(tmp_path: Path) -> None:
+    folder, heard = photos(tmp_path / "photos"), Heard()
+    name = import_images(folder)
+    assert import_images(folder, listener=heard) == name
+    assert "as it was when it was imported" in heard.lines[0]
+    assert import_images(photos(tmp_path / "elsewhere" / "photos")) == name
+    names = {name, import_images(folder, split_seed=1), import_images(folder, size=8)}
+    picture(999).save(folder / "cat" / "0.png")
+    names.add(import_images(folder))
+    assert len(names) == 4
+    assert sorted(names) == own_datasets()
+
+
+def test_the_split_depends_on_the_seed_alone(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    first, second = (load_dataset(import_images(folder, split_seed=seed)).test_images for seed in (0, 1))
+    assert not np.array_equal(first.numpy(), second.numpy())
+
+
+def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
+    photos(tmp_path / "data" / "train", each=3)
+    photos(tmp_path / "data" / "test", each=1)
+    heard = Heard()
+    data = load_dataset(import_images(tmp_path / "data", listener=heard))
+    assert (len(data.train_labels), len(data.test_labels)) == (12, 4)
+    assert "as its folders train and test say" in heard.lines[-1]
+
+
+def test_train_beside_more_folders_is_no_class(tmp_path: Path) -> None:
+    photos(tmp_path / "data" / "train", each=3)
+    photos(tmp_path / "data" / "val", each=1)
+    assert len(load_dataset(import_images(tmp_path / "data")).test_labels) == 4
+    with pytest.raises(InputError, match="a split seed has no meaning for it"):
+        import_images(tmp_path / "data", split_seed=1)
+    photos(tmp_path / "data" / "test", each=1)
+    with pytest.raises(InputError, match="has test, train, val: expected folders of classes, or train and test alone"):
+        import_images(tmp_path / "data")
+
+
+def test_classes_that_are_numbers_are_in_their_order_and_chosen_by_name(tmp_path: Path, cli: Cli) -> None:
+    given = arrays()
+    for part, n in (("train", 40), ("test", 12)):
+        given[f"{part}_labels"] = np.array([1, 2, 3, 10])[np.arange(n) % 4]  # some are the numbers of other classes
+    name = import_images(npz(tmp_path / "mine.npz", **given))
+    assert load_dataset(name).classes == ("1", "2", "3", "10")
+    tasks = cli("show", name, "--class-order", "10,2/1,3", "--json").json["tasks"]
+    assert tasks == [["10", "2"], ["1", "3"]]
+    benchmark = get_benchmark(name)
+    order, sizes = benchmark.split_into(None, "10,2/1,3")
+    assert (order, sizes) == ((3, 1, 0, 2), (2, 2))
+    assert benchmark.stream("class", 0, order, sizes).classes == [[3, 1], [0, 2]]
+    assert benchmark.split_into(2, [3, 1, 0, 2]) == ((3, 1, 0, 2), (2, 2))  # numbers that are no text are ids
+    for bad in ((2,), (3, 3), (0, 4), ()):
+        with pytest.raises(InputError, match="so many classes a task, 4 in all"):
+            benchmark.stream("class", 0, sizes=bad)
+
+
+def test_folders_that_are_numbers_are_in_their_order(tmp_path: Path) -> None:
+    for c in (10, 2, 1):
+        (tmp_path / "numbers" / str(c)).mkdir(parents=True)
+        for i in range(2):
+            picture(10 * c + i).save(tmp_path / "numbers" / str(c) / f"{i}.png")
+    assert load_dataset(import_images(tmp_path / "numbers")).classes == ("1", "2", "10")
+
+
+def test_a_second_importer_leaves_what_runs_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = photos(tmp_path / "photos")
+    name = import_images(folder)
+    before = (tmp_path / "home" / "data" / name / "arrays").stat().st_ino
+    monkeypatch.setattr("cclfp.data.images.own_datasets", list)  # as if it had looked before the first was done
+    assert import_images(folder) == name
+    assert (tmp_path / "home" / "data" / name / "arrays").stat().st_ino == before
+
+
+def test_verify_finds_a_changed_byte(tmp_path: Path) -> None:
+    name = import_images(npz(tmp_path / "mine.npz"))
+    path = tmp_path / "home" / "data" / name / "arrays" / "train_images.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="train_images is not what was imported"):
+        verify(name)
+
+
+def test_names_with_markup_are_shown_as_they_are(tmp_path: Path, cli: Cli) -> None:
+    name = import_images(npz(tmp_path / "mine.npz", **arrays(labels=["[/cat]", "[red]dog", "c", "d"])))
+    out = cli("show", name).out
+    assert "[/cat], [red]dog" in out
+
+
+def test_a_folder_named_by_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(photos(tmp_path / "photos.v2"))
+    assert import_images(".").startswith("photos-v2-")
+
+
+def test_grey_images_have_one_channel_unless_some_are_coloured(tmp_path: Path) -> None:
+    grey = photos(tmp_path / "grey", mode="L")
+    data = load_dataset(import_images(grey))
+    assert data.train_images.shape == (32, 1, 10, 12)
+    picture(5).save(grey / "cat" / "0.png")
+    assert load_dataset(import_images(grey)).train_images.shape == (32, 3, 10, 12)
+
+
+def test_other_formats_folders_and_files(tmp_path: Path) -> None:
+    folder, heard = photos(tmp_path / "photos", each=3), Heard()
+    (folder / "cat" / "more").mkdir()
+    picture(7).save(folder / "cat" / "more" / "a.BMP")
+    picture(8).save(folder / "dog" / "b.jpeg")
+    picture(9, mode="RGBA").save(folder / "dog" / "c.webp")
+    (folder / "cat" / "notes.txt").write_text("hello")
+    (folder / "cat" / ".DS_Store").write_text("")
+    (folder / "cat" / ".checkpoints").mkdir()
+    picture(10).save(folder / "cat" / ".checkpoints" / "0.png")
+    (folder / ".hidden").mkdir()
+    data = load_dataset(import_images(folder, listener=heard))
+    assert len(data.train_labels) + len(data.test_labels) == 15
+    assert "photos: not images, left out: cat/notes.txt" in heard.lines
+
+
+def test_sizes(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    picture(7, (40, 20)).save(folder / "ox" / "3.png")
+    with pytest.raises(InputError, match=r"different sizes \(Bird/0.png is 12×10, ox/3.png is 40×20\).*--image-size"):
+        import_images(folder)
+    assert own_datasets() == []
+    data = load_dataset(import_images(folder, size=8))
+    assert data.train_images.shape == (32, 3, 8, 8)
+
+
+def test_images_that_do_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cclfp.data.images.MOST_BYTES", 1000)
+    with pytest.raises(InputError, match="Bird/0.png has .*40 images of that size take more than .*--image-size 64"):
+        import_images(photos(tmp_path / "photos"))
+    with pytest.raises(InputError, match="40 images of 8×8 take more than .*--image-size 64"):
+        import_images(tmp_path / "photos", size=8)
+
+
+def test_folders_that_are_refused(tmp_path: Path) -> None:
+    def refused(path: Path, message: str, **more: Any) -> None:
+        with pytest.raises(InputError, match=message):
+            import_images(path, **more)
+        assert own_datasets() == []
+
+    (tmp_path / "empty" / "cat").mkdir(parents=True)
+    refused(tmp_path / "empty", "expected folders of images, one a class, and found none")
+    refused(tmp_path / "nowhere", "expected a folder of class folders, or an .npz file")
+    (tmp_path / "a.txt").write_text("")
+    refused(tmp_path / "a.txt", "expected a folder of class folders, or an .npz file")
+    folder = photos(tmp_path / "photos")
+    refused(folder, "image size=0", size=0)
+    refused(folder, "split seed=-1", split_seed=-1)
+    (folder / "cat" / "4.png").write_bytes(b"not a picture")
+    refused(folder, "cat/4.png cannot be decoded")
+    (folder / "cat" / "4.png").unlink()
+    (folder / "emu").mkdir()
+    picture(1).save(folder / "emu" / "1.png")
+    refused(folder, r"emu has 1 image\(s\): expected two or more")
+    photos(tmp_path / "data" / "train", each=2)
+    photos(tmp_path / "data" / "test", each=2)
+    for i in range(2):
+        (tmp_path / "data" / "test" / "dog" / f"{i}.png").unlink()
+    refused(tmp_path / "data", "no test images of dog")
+    (tmp_path / "one" / "cat").mkdir(parents=True)
+    for i in range(2):
+        picture(i).save(tmp_path / "one" / "cat" / f"{i}.png")
+    refused(tmp_path / "one", "two classes or more, and found cat alone")
+
+
+def arrays(shape: tuple[int, ...] = (8, 8, 3), labels: Any = (3, 5, 7, 9)) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "train_images": rng.integers(0, 256, (40, *shape), dtype=np.uint8),
+        "train_labels": np.array(labels)[np.arange(40) % 4],
+        "test_images": rng.integers(0, 256, (12, *shape), dtype=np.uint8),
+        "test_labels": np.array(labels)[np.arange(12) % 4],
+    }
+
+
+def npz(path: Path, **change: Any) -> Path:
+    contents = {**arrays(), **change}
+    np.savez(path, **{name: value for name, value in contents.items() if value is not None})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("shape", "stored"),
+    [
+        ((8, 8, 3), (3, 8, 8)),
+        ((8, 8, 1), (1, 8, 8)),
+        ((8, 9), (1, 8, 9)),
+        ((3, 8, 8), (3, 8, 8)),
+        ((3, 8, 3), (3, 3, 8)),
+    ],
+)
+def test_an_npz(shape: tuple[int, ...], stored: tuple[int, ...], tmp_path: Path) -> None:
+    given = arrays(shape)
+    name = import_images(npz(tmp_path / "mine.npz", **given))
+    verify(name)
+    data = load_dataset(name)
+    assert data.train_images.shape[1:] == stored
+    assert data.classes == ("3", "5", "7", "9")
+    assert data.train_labels.tolist() == [0, 1, 2, 3] * 10
+    wanted = given["train_images"]
+    wanted = wanted[:, None] if wanted.ndim == 3 else wanted
+    wanted = wanted if wanted.shape[1:] == stored else wanted.transpose(0, 3, 1, 2)
+    assert np.array_equal(data.train_images.numpy(), wanted)
+
+
+def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
+    data = load_dataset(import_images(npz(tmp_path / "mine.npz", **arrays(labels=["d", "a", "c", "b"]))))
+    assert data.classes == ("a", "b", "c", "d")
+    assert data.train_labels[:4].tolist() == [3, 0, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"test_labels": None}, "lacks test_labels; it has train_images"),
+        ({"train_images": np.zeros((40, 8, 8, 3), np.float32)}, "train_images is float32 .*; expected uint8"),
+        ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 of shape \(40, 8\); expected uint8, \(N, height"),
+        ({"train_images": np.zeros((0, 8, 8), np.uint8)}, "expected uint8"),
+        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "neither 1 nor 3 channels"),
+        ({"train_images": np.zeros((39, 8, 8, 3), np.uint8)}, "39 train_images, but 40 train_labels"),
+        ({"train_images": np.zeros((40, 9, 8, 3), np.uint8)}, "different shapes"),
+        ({"train_labels": np.zeros(40)}, "train_labels is float64 .*expected whole numbers or text"),
+        ({"train_labels": np.zeros((40, 2), int)}, "expected whole numbers or text"),
+        ({"test_labels": np.full(12, 3)}, "no test images of 5, 7, 9"),
+        ({"train_labels": np.full(40, 3), "test_labels": np.full(12, 3)}, "two classes or more"),
+        ({"train_labels": np.array([{}] * 40)}, "train_labels is object .*expected whole numbers or text"),
+        ({"test_labels": np.array(list("abcdabcdabcd"))}, "train_labels int64 and test_labels <U1: expected whole"),
+        (arrays(labels=["a", "b", "c", "d\ne"]), "has a name that cannot be printed"),
+    ],
+)
+def test_npz_files_that_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        import_images(npz(tmp_path / "mine.npz", **change))
+    assert own_datasets() == []
+
+
+def test_an_npz_that_is_none(tmp_path: Path) -> None:
+    for content in (b"", b"PK\3\4 rubbish", npz(tmp_path / "good.npz").read_bytes()[:-300]):
+        (tmp_path / "mine.npz").write_bytes(content)
+        with pytest.raises(InputError, match="cannot be read as an .npz|is not an .npz"):
+            import_images(tmp_path / "mine.npz")
+    for size, seed in ((3, None), (None, 3)):
+        with pytest.raises(InputError, match="is an .npz: its images and their split stay as they are"):
+            import_images(tmp_path / "good.npz", size=size, split_seed=seed)
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    (tmp_path / "one.npy").rename(tmp_path / "mine.npz")
+    with pytest.raises(InputError, match="is one array, not an .npz of several"):
+        import_images(tmp_path / "mine.npz")
+
+
+def test_run_on_own_images(cli: Cli, tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos", size=(16, 16))
+    answer = cli(
+        "run", "er", "--images", folder, "--tasks", "2", "--seeds", "1", "--backbone", "mlp", "augment=on", "lr=0.05"
+    )
+    assert answer.code == 0
+    assert "photos-" in answer.out.splitlines()[0]
+    assert ", class-incremental" in answer.out.splitlines()[0]
+    assert "split with seed 0" in answer.err
+    (name,) = own_datasets()
+    order = "ox,dog/Bird,cat"
+    answer = cli("run", "er", name, "--class-order", order, "--seeds", "1", "--backbone", "mlp", "--json")
+    (configuration,) = answer.json["configurations"]
+    assert configuration["benchmark"] == name
+    assert (configuration["class_order"], configuration["tasks"]) == ([3, 2, 0, 1], [2, 2])
+    assert (configuration["hyperparameters"]["lr"], configuration["augment"]) == (0.03, True)
+    assert len(configuration["runs"][0]["accuracy_matrix"]) == 3
+    assert "how many tasks? photos-" in cli("run", "er", "--images", folder).err
+    assert name in cli("list", "benchmarks").out
+    assert "verified" in cli("data", "verify", name).out
+    shown = cli("show", name, "--tasks", "2", "--images", tmp_path / "mine.png", "--json").json
+    assert shown["tasks"] == [["Bird", "cat"], ["dog", "ox"]]
+    assert (tmp_path / "mine.png").stat().st_size > 1000
+
+
+def test_the_python_call_is_as_short(tmp_path: Path) -> None:
+    file = npz(tmp_path / "mine.npz", **arrays((10, 10, 3)))
+    (result,) = cclfp.run("er", images=file, tasks=2, backbone="resnet18:width=2", seeds=1)
+    assert result.configuration.tasks == (2, 2)
+    assert published_for(result.configuration) is None
+    with pytest.raises(InputError, match="a benchmark .* or images of your own, one of the two"):
+        cclfp.run("er", "split-mnist", images=tmp_path / "mine.npz", tasks=2)
+    with pytest.raises(InputError, match="are for images of your own: give images too"):
+        cclfp.run("er", "split-mnist", image_size=3)
+    for odd in (5, b"photos", ""):
+        with pytest.raises(InputError, match="expected a folder of class folders"):
+            cclfp.run("er", images=odd, tasks=2)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"resnet18 takes images of 9×9 pixels or more, not 3×8×8: try mlp"):
+        cclfp.run("er", images=npz(tmp_path / "small.npz"), tasks=2, seeds=1)
+
+
+def test_what_is_kept_says_where_it_comes_from(tmp_path: Path) -> None:
+    name = import_images(photos(tmp_path / "photos"), split_seed=3, size=6)
+    (about,) = (tmp_path / "home" / "data" / name / "arrays").glob("about.json")
+    facts = json.loads(about.read_text())
+    assert (facts["split_seed"], facts["size"]) == (3, 6)
+    assert facts["classes"] == list(CLASSES)
+    about.unlink()
+    assert own_datasets() == []
+    assert is_cached(name)  # the arrays alone are no dataset
+    assert import_images(tmp_path / "photos", split_seed=3, size=6) == name
+    verify(name)

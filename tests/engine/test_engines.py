@@ -1,0 +1,658 @@
+"""Every fast engine does what the eager one does: same plans, same steps to float tolerance, same accuracies."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cclfp
+from cclfp.core.memory import Examples
+from cclfp.core.randomness import generator
+from cclfp.engine import compiled as compiled_module
+from cclfp.engine import graph
+from cclfp.engine.cohort import Cohort
+from cclfp.engine.replica import Replica
+from cclfp.engine.stack import Together
+from cclfp.losses import cross_entropy
+from cclfp.methods import METHODS
+from cclfp.methods.er import ER
+from cclfp.nets import linear
+from cclfp.runs.configuration import configurations
+from cclfp.runs.job import Job, do, do_together
+from cclfp.runs.pool import cohorts, do_all
+from cclfp.runs.store import Store
+from cclfp.streams import Stream
+from cclfp.testing import Case, toy_stream
+
+PROGRAM = compiled_module.program
+CASES = [(m, s) for m, method in METHODS.items() for s in method.scenarios()]
+
+
+def plain_psi(*, random: bool = False) -> nn.Module:
+    """Without BatchNorm, so that replicas are stacked; float64, so that rounding cannot hide what is not the same."""
+    layers = [linear(8, 16, generator(0, "toy psi")), nn.Tanh()]
+    return nn.Sequential(*layers, *[nn.Dropout(0.1)] * random).double()
+
+
+def replica(method: str, scenario: str, seed: int = 0, *, random: bool = False, **hyper: float) -> Replica:
+    case = Case(METHODS[method], scenario, hyper)
+    return Replica(case.learner(seed, psi=plain_psi(random=random)), case.stream())
+
+
+def with_batch_norm(method: str, seed: int = 0, *, dropout: bool = False, **hyper: float) -> Replica:
+    case = Case(METHODS[method], METHODS[method].scenarios()[-1], hyper)
+    g = generator(seed, "initialisation")
+    psi = nn.Sequential(linear(8, 16, g), nn.BatchNorm1d(16), nn.ReLU(), linear(16, 8, g)).double()
+    return Replica(case.learner(seed, psi=psi.append(nn.Dropout()) if dropout else psi), case.stream())
+
+
+def trained(replicas: list[Replica], engine: str, notes: list[str] | None = None) -> list[Replica]:
+    cohort = Cohort(replicas, engine, (notes if notes is not None else []).append)
+    while not cohort.is_done:
+        cohort.advance()
+    return replicas
+
+
+def assert_alike(ours: Replica, theirs: Replica, tolerance: float = 1e-9) -> None:
+    for a, b in zip(ours.learner.model, theirs.learner.model, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+    assert ours.matrix == theirs.matrix
+    assert ours.learner.steps == theirs.learner.steps
+
+
+@pytest.mark.parametrize(("method", "scenario"), CASES)
+def test_stacked_replicas_are_as_each_alone(method: str, scenario: str) -> None:
+    """Without the compiler, which the next tests have: seeds and hyperparameters differ within the cohort."""
+    kinds = [(0, 0.1), (1, 0.1), (1, 0.05)]
+    together = trained([replica(method, scenario, seed, lr=lr) for seed, lr in kinds], "compiled")
+    for (seed, lr), ours in zip(kinds, together, strict=True):
+        (alone,) = trained([replica(method, scenario, seed, lr=lr)], "eager")
+        # At a task's first step FDR's network still gives the outputs that were stored. Which way the gradient of their
+        # distance then points is decided by rounding, which on some processors differs between one and many replicas.
+        assert_alike(ours, alone, tolerance=1e-2 if method == "fdr" else 1e-9)
+
+
+@pytest.fixture(autouse=True)
+def stacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas are stacked however few steps there are, and the compiler, which takes its time, gives back the step."""
+    monkeypatch.setattr(compiled_module, "WORTH", 1)
+    monkeypatch.setattr(compiled_module, "program", lambda step, *arguments: step)
+
+
+@pytest.fixture
+def always(stacked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler compiles."""
+    monkeypatch.setattr(compiled_module, "WORTH", 50)
+    monkeypatch.setattr(compiled_module, "program", PROGRAM)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("method", ["ccl-fp+", "si"])
+def test_compiled_replicas_are_as_each_alone(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    original = compiled_module.program
+
+    def spy(*arguments: Any) -> Any:
+        made.append(original(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(compiled_module, "program", spy)
+    together = trained([replica(method, "domain", seed) for seed in range(2)], "compiled")
+    assert len(made) == 2 if method == "ccl-fp+" else made
+    for seed, ours in enumerate(together):
+        (alone,) = trained([replica(method, "domain", seed)], "eager")
+        assert_alike(ours, alone)
+
+
+def test_a_cohort_of_one_is_as_one_of_many() -> None:
+    many = trained([replica("er", "class", seed) for seed in range(20)], "compiled")
+    (one,) = trained([replica("er", "class", 7)], "compiled")
+    assert_alike(one, many[7])
+
+
+def test_random_layers_are_trained_eagerly_and_it_is_said() -> None:
+    notes: list[str] = []
+    ours = trained([replica("er", "class", seed, random=True) for seed in range(2)], "compiled", notes)
+    assert len(notes) == 1
+    assert "cannot be trained together" in notes[0]
+    assert "random" in notes[0]
+    for seed in range(2):
+        (alone,) = trained([replica("er", "class", seed, random=True)], "eager")
+        assert_alike(ours[seed], alone, tolerance=0)
+
+
+def test_layers_frozen_as_their_seed_drew_them_are_trained_eagerly_and_it_is_said() -> None:
+    def frozen(seed: int) -> Replica:
+        psi = nn.Sequential(linear(8, 16, generator(seed, "frozen")), nn.ReLU(), linear(16, 16, generator(0, "free")))
+        psi[0].requires_grad_(False)
+        case = Case(METHODS["er"], "class", {})
+        return Replica(case.learner(seed, psi=psi), case.stream())
+
+    notes: list[str] = []
+    ours = trained([frozen(0), frozen(1)], "compiled", notes)
+    assert len(notes) == 1
+    assert "differs between them" in notes[0]
+    for seed in range(2):
+        (alone,) = trained([frozen(seed)], "eager")
+        assert_alike(ours[seed], alone, tolerance=0)
+    same: list[str] = []
+    trained([frozen(0), frozen(0)], "compiled", same)
+    assert same == []
+
+
+def test_streams_that_share_inputs_but_not_tasks() -> None:
+    data = toy_stream("task")
+    order = [[5, 0], [1, 4], [3, 2]]
+    of = torch.tensor([next(t for t, members in enumerate(order) if y in members) for y in range(6)])
+    tested = Examples(*(torch.cat(parts) for parts in zip(*data.test, strict=True)))
+    other = dataclasses.replace(
+        data,
+        classes=order,
+        train=data.train._replace(task=of[data.train.y]),
+        train_rows=[(of[data.train.y] == task).nonzero().flatten() for task in range(3)],
+        test=[tested._replace(task=of[tested.y]).rows(of[tested.y] == task) for task in range(3)],
+    )
+
+    def make(stream: Stream) -> Replica:
+        learner = cclfp.make("hal", psi=plain_psi(), num_classes=6, scenario="task", tasks=stream.classes, memory=30)
+        return Replica(learner, stream)
+
+    notes: list[str] = []
+    ours = trained([make(data), make(other)], "compiled", notes)
+    assert notes == []
+    for mine, stream in zip(ours, (data, other), strict=True):
+        assert_alike(mine, trained([make(stream)], "eager")[0])
+
+
+def test_each_replica_has_the_inputs_of_its_own_stream() -> None:
+    data = toy_stream("class")
+    streams = [data, dataclasses.replace(data, train=data.train._replace(x=data.train.x.flip(1)))]
+    case = Case(METHODS["er"], "class", {})
+    make = [lambda s=s: Replica(case.learner(0, psi=plain_psi()), s) for s in streams]
+    ours = trained([one() for one in make], "compiled")
+    for mine, one in zip(ours, make, strict=True):
+        assert_alike(mine, trained([one()], "eager")[0])
+
+
+def test_a_step_that_changes_its_state_in_place_is_not_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counts(ER):
+        name = "counts"
+
+        def begin_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+            return {"n": torch.zeros(())}
+
+        def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+            state["n"] += 1
+            return super().step(params, buffers, state, batch, hyper)
+
+    case = Case(Counts, "class", {})
+    for made in (compiled_module.program, PROGRAM):  # not compiled, and compiled
+        monkeypatch.setattr(compiled_module, "program", made)
+        (ours,) = trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled")
+        assert ours.learner.model[2]["n"] == ours.steps(2)
+
+
+def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
+    notes: list[str] = []
+    data = [toy_stream("class"), toy_stream("class", per_class=31)]
+    case = Case(METHODS["er"], "class", {})
+    trained([Replica(case.learner(0, psi=plain_psi()), stream) for stream in data], "compiled", notes)
+    assert notes == [
+        "its runs cannot be trained together (ValueError: their tasks are of different sizes): going on eagerly"
+    ]
+
+
+@pytest.mark.usefixtures("always")
+def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any, **options: Any) -> Any:
+        raise RuntimeError("no C++ compiler\nfound anywhere")
+
+    monkeypatch.setattr(torch._inductor, "compile", broken)
+    notes: list[str] = []
+    # Two programs, one before there is an old psi and one after; the compiler is asked once.
+    ours, _ = trained([replica("ccl-fp", "domain", seed) for seed in range(2)], "compiled", notes)
+    assert notes == ["not compiled: the compiler failed: RuntimeError: no C++ compiler: going on eagerly"]
+    (alone,) = trained([replica("ccl-fp", "domain")], "eager")
+    assert_alike(ours, alone)
+
+
+@pytest.mark.usefixtures("always")
+def test_a_step_too_long_for_the_compiler_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_module, "LONGEST", 10)
+    notes: list[str] = []
+    trained([replica("er", "domain")], "compiled", notes)
+    assert len(notes) == 1
+    assert "operations, above 10" in notes[0]
+
+
+def test_the_compiler_keeps_its_programs_where_the_package_keeps_its_things(tmp_path: Path) -> None:
+    code = "from cclfp.engine.compiled import _compiler; import os; _compiler(); print(os.environ[NAME])"
+    code = code.replace("NAME", "'TORCHINDUCTOR_CACHE_DIR'")
+    environment = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
+    environment["CCLFP_HOME"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(tmp_path / "compiler")
+
+
+class Remembers(ER):
+    """Keeps in an attribute what belongs into the state."""
+
+    name = "remembers"
+    from_hyper = False
+    scale = 1.0
+
+    def begin_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+        self.scale = 10 * float(hyper.lr) if self.from_hyper else 1 / (1 + context.position)
+        return state
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> tuple[Tensor, Any]:
+        loss, buffers = super().loss(params, buffers, state, batch, hyper)
+        return self.scale * loss, buffers
+
+
+class OfItsHyper(Remembers):
+    """The same, of its hyperparameters."""
+
+    from_hyper = True
+
+
+def test_what_differs_between_settings_and_is_not_in_the_arguments_is_found_among_many() -> None:
+    stream = Case(OfItsHyper, "class", {}).stream()
+    cases = [Case(OfItsHyper, "class", {"lr": lr}) for lr in [0.1] * 10 + [0.05] * 10]
+    notes: list[str] = []
+    ours = trained([Replica(case.learner(0, psi=plain_psi()), stream) for case in cases], "compiled", notes)
+    assert "differs between them" in notes[0]
+    assert_alike(ours[-1], trained([Replica(cases[-1].learner(0, psi=plain_psi()), stream)], "eager")[0])
+
+
+@pytest.mark.usefixtures("always")
+def test_what_a_program_does_not_see_change_is_found() -> None:
+    case = Case(Remembers, "domain", {})
+    notes: list[str] = []
+    (ours,) = trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "compiled", notes)
+    assert "not in its arguments" in notes[0]
+    assert_alike(ours, trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "eager")[0])
+
+
+def test_memory_that_ends_while_learners_take_over_leaves_them_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, failed = torch.clone, list[int]()
+
+    def clone(t: Tensor) -> Tensor:
+        if not failed and t.shape == (6,) and t.dtype == torch.int64:
+            failed.append(1)
+            raise torch.OutOfMemoryError("out of memory")
+        return original(t)
+
+    replicas = [replica("hal", "class", seed) for seed in range(2)]
+    monkeypatch.setattr(torch, "clone", clone)
+    notes: list[str] = []
+    ours = trained(replicas, "compiled", notes)
+    assert failed
+    for seed in range(2):
+        assert_alike(ours[seed], trained([replica("hal", "class", seed)], "eager")[0])
+
+
+def test_an_error_of_who_is_told_is_theirs() -> None:
+    def told(step: int) -> None:
+        raise BrokenPipeError("nobody listens")
+
+    notes: list[str] = []
+    with pytest.raises(BrokenPipeError, match="nobody listens"):
+        Cohort([replica("er", "class")], "compiled", notes.append).advance(told)
+    assert notes == []
+
+
+@pytest.mark.usefixtures("always")
+def test_a_state_that_a_step_turns_in_memory_is_compiled() -> None:
+    class Turns(ER):
+        name = "turns"
+
+        def begin_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+            return {"m": torch.zeros(200, 100, dtype=torch.float64)}
+
+        def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+            params, buffers, _ = super().step(params, buffers, state, batch, hyper)
+            return params, buffers, {"m": (state["m"].contiguous() + 1).contiguous()}
+
+    case = Case(Turns, "domain", {})
+    notes: list[str] = []
+    (ours,) = trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "compiled", notes)
+    assert notes == []
+    assert (ours.learner.model[2]["m"] == ours.steps(2)).all()
+
+
+@pytest.mark.usefixtures("always")
+def test_batch_norm_and_dropout_are_not_compiled_and_it_is_said() -> None:
+    notes: list[str] = []
+    ours = trained([with_batch_norm("finetune", 0, dropout=True, lr=0.01)], "compiled", notes)
+    assert "random layers" in notes[0]
+    (alone,) = trained([with_batch_norm("finetune", 0, dropout=True, lr=0.01)], "eager")
+    assert_alike(ours[0], alone, tolerance=0)
+
+
+@pytest.mark.usefixtures("always")
+def test_side_by_side_and_compiled() -> None:
+    ours = trained([with_batch_norm("er", seed) for seed in range(2)], "compiled")
+    for seed in range(2):
+        assert_alike(ours[seed], trained([with_batch_norm("er", seed)], "eager")[0])
+
+
+class Recorded(graph._Recorded):
+    """In the place of a CUDA graph: a step that is taken again each time, on the same tensors."""
+
+    def __init__(self, step: Any, stack: Any, tables: Any, segment: range, pool: object) -> None:
+        self.step, self._tables, self.graph = step, tables, self  # type: ignore[assignment]
+        self.changing = [t.clone() for t in stack.changing]
+        self._fixed = [stack.fixed[0], *(t.clone() for t in stack.fixed[1:])]
+        self._counter, self._segment = torch.full((1,), segment[0]), segment
+
+    def replay(self) -> None:
+        self._write(self.step(self.changing, self._fixed, self._row(self._segment)))
+        self._counter.add_(1)
+
+
+@pytest.mark.parametrize("make", [replica, with_batch_norm])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_graph_engine_without_a_card(method: str, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the recording itself: tensors that stay in place, a counter that finds each step's row."""
+
+    class Event:
+        def record(self) -> None: ...
+
+        def query(self) -> bool:
+            return True
+
+    monkeypatch.setattr(graph, "_Recorded", Recorded)
+    monkeypatch.setattr(graph, "SHORTEST", 2)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    arguments = (METHODS[method].scenarios()[0],) if make is replica else ()  # class: masks change with the task
+    notes: list[str] = []
+    ours = trained([make(method, *arguments, seed) for seed in range(3)], "graph", notes)
+    assert notes == []
+    for seed in range(3):
+        assert_alike(ours[seed], trained([make(method, *arguments, seed)], "eager")[0])
+
+
+def test_few_steps_are_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_module, "WORTH", 3_000)
+    monkeypatch.setattr(Together, "put_back", lambda *a: pytest.fail("stacked"))
+    cohort = Cohort([replica("er", "class", seed) for seed in range(2)], "compiled")
+    cohort.advance()
+    assert cohort.engine == "eager"
+    assert_alike(cohort.replicas[1], _after_one_task(replica("er", "class", 1)), tolerance=0)
+
+
+def _after_one_task(replica: Replica) -> Replica:
+    replica.advance()
+    return replica
+
+
+def test_kinds_are_counted_from_task_to_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ER's steps are of one kind in all tasks: the second task makes them enough."""
+    case = Case(METHODS["er"], "domain", {})
+    mine = Replica(case.learner(0, psi=plain_psi()), case.stream())
+    monkeypatch.setattr(compiled_module, "WORTH", mine.steps(0) + 1)
+    cohort, engines = Cohort([mine], "compiled"), []
+    while not cohort.is_done:
+        cohort.advance()
+        engines.append(cohort.engine)
+    assert engines == ["eager", "compiled", "compiled"]
+
+
+@pytest.fixture
+def make_job(tmp_path: Path, small_mnist: None) -> Callable[..., Job]:
+    def make(method: str = "er", seed: int = 0, **changes: Any) -> Job:
+        changes = {"engine": "auto", **changes}
+        settings = {name: changes.pop(name) for name in ("lr",) if name in changes}
+        (configuration,) = configurations([method], "split-mnist", settings={k: [v] for k, v in settings.items()})
+        job = Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
+        return dataclasses.replace(job, **changes)
+
+    return make
+
+
+def test_cohorts_differ_in_seed_and_hyperparameters(make_job: Callable[..., Job]) -> None:
+    jobs = [make_job(seed=s, lr=lr) for lr in (0.1, 0.05) for s in range(3)] + [make_job("finetune", s) for s in (0, 1)]
+    assert cohorts(jobs, workers=1) == [[0, 1, 2, 3, 4, 5], [6, 7]]
+    assert cohorts(jobs, workers=2) == [[0, 2, 4], [1, 3, 5], [6], [7]]
+    assert cohorts([make_job(seed=s) for s in range(130)], workers=1)[0] == list(range(0, 130, 3))
+    eager = [dataclasses.replace(job, engine="eager") for job in jobs]
+    assert cohorts(eager, workers=1) == [[n] for n in range(8)]
+
+
+def test_auto_compiles_where_there_is_enough_to_train(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    record = do(make_job(), lambda event: notes.append(str(event.get("text"))))
+    assert record["environment"]["engine"] == "eager"
+    assert any(note.startswith("engine: eager (eager would take about") for note in notes)
+    monkeypatch.setattr("cclfp.runs.job.seconds_a_step", lambda replica: 1.0)
+    assert do(make_job(seed=1), lambda event: None)["environment"]["engine"] == "compiled"
+
+
+def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Eager would take 9 s: too few for the compiler, but not for one that has its programs already.
+    monkeypatch.setattr("cclfp.runs.job.seconds_a_step", lambda r: 9 / sum(map(r.steps, range(5))))
+    engines = [
+        do(make_job(seed=seed, engine=engine), lambda event: None)["environment"]["engine"]
+        for seed, engine in enumerate(["auto", "compiled", "auto"])
+    ]
+    assert engines == ["eager", "compiled", "compiled"]
+
+
+def test_jobs_together_are_as_jobs_alone(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    jobs = [make_job(seed=seed, lr=0.02, engine="compiled") for seed in range(3)]
+    together = do_all(jobs, 1, lambda number, event: None)
+    other = tmp_path / "other.sqlite"
+    alone = [do(make_job(seed=seed, lr=0.02, engine="eager", store=other), lambda event: None) for seed in range(3)]
+    assert [r["accuracy_matrix"] for r in together] == [r["accuracy_matrix"] for r in alone]
+    assert [r["key"] for r in together] == [r["key"] for r in alone]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_replicas_with_batch_norm_go_side_by_side(method: str) -> None:
+    notes: list[str] = []
+    kinds = [(0, 0.1), (1, 0.1), (1, 0.05)]
+    together = trained([with_batch_norm(method, seed, lr=lr) for seed, lr in kinds], "compiled", notes)
+    assert notes == []
+    for (seed, lr), ours in zip(kinds, together, strict=True):
+        (alone,) = trained([with_batch_norm(method, seed, lr=lr)], "eager")
+        assert_alike(ours, alone)
+
+
+def test_random_layers_beside_batch_norm_are_trained_eagerly_and_it_is_said() -> None:
+    notes: list[str] = []
+    ours = trained([with_batch_norm("er", seed, dropout=True) for seed in range(2)], "compiled", notes)
+    assert len(notes) == 1
+    assert "random layers" in notes[0]
+    assert_alike(ours[1], trained([with_batch_norm("er", 1, dropout=True)], "eager")[0], tolerance=0)
+
+
+@pytest.mark.parametrize("scenario", ["class", "task", "domain"])
+def test_replicas_that_take_turns(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the memory has room for at once; a size that does not divide them."""
+    monkeypatch.setattr(Cohort, "_fitting", lambda *arguments: 2)
+    told: list[int] = []
+    cohort = Cohort([replica("ccl-fp+", scenario, seed) for seed in range(5)], "compiled")
+    while not cohort.is_done:
+        told.clear()
+        steps = cohort.replicas[0].steps(cohort.replicas[0].position)
+        cohort.advance(told.append)
+        assert told == sorted(told)
+        assert told[-1] == steps
+    for seed, ours in enumerate(cohort.replicas):
+        assert_alike(ours, trained([replica("ccl-fp+", scenario, seed)], "eager")[0])
+
+
+def test_too_many_for_the_memory_are_halved_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, most = compiled_module.Programs.train, 2
+
+    def train(self: Any, stack: Any, *arguments: Any) -> None:
+        if len(stack.learners) > most:
+            raise torch.OutOfMemoryError("out of memory")
+        original(self, stack, *arguments)
+
+    monkeypatch.setattr(compiled_module.Programs, "train", train)
+    notes: list[str] = []
+    ours = trained([replica("er", "class", seed) for seed in range(5)], "compiled", notes)
+    assert notes == ["5 runs at once need too much memory: 2 from here on"]
+    assert_alike(ours[4], trained([replica("er", "class", 4)], "eager")[0])
+    most = 0
+    notes.clear()
+    trained([replica("er", "class", seed) for seed in range(2)], "compiled", notes)
+    assert notes[0] == "2 runs at once need too much memory: 1 from here on"
+    assert "going on eagerly" in notes[1]
+
+
+def test_plans_are_made_once_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    original = Replica.planning
+
+    def planning(self: Replica, after: Any = None) -> Any:
+        made.append(self.learner.seed)
+        return original(self, after)
+
+    monkeypatch.setattr(Replica, "planning", planning)
+    stream = Case(METHODS["er"], "class", {}).stream()
+    replicas = [
+        Replica(Case(METHODS["er"], "class", {"lr": lr}).learner(seed, psi=plain_psi()), stream)
+        for seed in range(2)
+        for lr in (0.1, 0.05, 0.02)
+    ]
+    trained(replicas, "compiled")
+    assert made == [0, 1] * 3
+
+
+@pytest.mark.parametrize("method", ["ccl-fp+", "a-gem", "hal"])
+def test_a_plan_made_ahead_is_the_plan(method: str) -> None:
+    mine = replica(method, "class")
+    while not mine.is_done:
+        ahead = mine.planning(mine.planning()())() if mine.can_plan_ahead else None
+        mine.advance()
+        if ahead is not None:
+            then = mine.planning()()
+            assert ahead.sizes == then.sizes
+            for name in ("rows", "current", "memory", "slots", "settled"):
+                assert torch.equal(getattr(ahead, name), getattr(then, name)), name
+    assert not replica("icarl", "class").can_plan_ahead
+
+
+def test_scores_that_cannot_be_stacked_are_said_and_taken_one_by_one() -> None:
+    class Odd(ER):
+        name = "odd"
+
+        def scores(self, params: Any, buffers: Any, state: Any, x: Tensor) -> Tensor:
+            given = super().scores(params, buffers, state, x)
+            return given if float(given.sum()) < torch.inf else -given
+
+    case = Case(Odd, "domain", {})
+    notes: list[str] = []
+    stream = case.stream()
+    make = [Replica(case.learner(seed, psi=plain_psi()), stream) for seed in (0, 1)]
+    ours = trained(make, "compiled", notes)
+    assert len(notes) == 1
+    assert "cannot be tested together" in notes[0]
+    assert ours[1].matrix == trained([replica("er", "domain", 1)], "eager")[0].matrix
+
+
+class Stop(BaseException):
+    """Stands for a SIGKILL."""
+
+
+@pytest.mark.parametrize("stop_at", [40, 75])
+def test_a_stopped_cohort_goes_on_where_it_was(
+    stop_at: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cclfp.runs.job.REPORT_EVERY", 0.0)
+
+    def stop(number: int, event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] >= stop_at:
+            raise Stop
+
+    jobs = [make_job("ccl-fp+", seed, engine="compiled") for seed in range(2)]
+    with pytest.raises(Stop):
+        do_together(jobs, stop)
+    assert Store(jobs[0].store).records() == []
+    notes: list[str] = []
+    # The engine that the checkpoints name is used again, whatever auto would choose now.
+    again = do_together([dataclasses.replace(job, engine="auto") for job in jobs], lambda n, e: notes.append(str(e)))
+    assert sum("going on from the checkpoint" in note for note in notes) == 2
+    assert {record["environment"]["engine"] for record in again} == {"compiled"}
+    other = tmp_path / "other.sqlite"
+    whole = do_together([dataclasses.replace(job, store=other) for job in jobs], lambda number, event: None)
+    assert [r["accuracy_matrix"] for r in again] == [r["accuracy_matrix"] for r in whole]
+
+
+def test_another_engine_asked_for_starts_afresh(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cclfp.runs.job.REPORT_EVERY", 0.0)
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] >= 40:
+            raise Stop
+
+    with pytest.raises(Stop):
+        do(make_job(engine="compiled"), stop)
+    notes: list[str] = []
+    record = do(make_job(engine="eager"), lambda event: notes.append(str(event.get("text"))))
+    assert any("it was made with engine compiled, not with the eager asked for" in note for note in notes)
+    assert record["environment"]["engine"] == "eager"
+
+
+def test_one_that_fails_does_not_stop_the_others(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    bad = tmp_path / "a file"
+    bad.write_text("")
+    paths = [tmp_path / "0.ckpt", bad / "1.ckpt", tmp_path / "2.ckpt"]
+    jobs = [make_job(seed=seed, save=path) for seed, path in enumerate(paths)]
+    heard: list[tuple[int, str]] = []
+    with pytest.raises(cclfp.InputError, match="cannot be saved"):
+        do_all(jobs, 1, lambda number, event: heard.append((number, event["event"])))
+    assert [heard.count((number, "done")) for number in range(3)] == [1, 1, 1]  # all are stored
+    assert (0, "note") in heard
+    assert [path.exists() for path in (paths[0], paths[2])] == [True, True]
+    assert {record["seed"] for record in Store(jobs[0].store).records()} == {0, 1, 2}
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(cclfp.InputError, match="engine 'warp'"):
+        cclfp.run("er", "split-mnist", engine="warp")
+
+
+def test_a_state_that_changes_its_structure_is_refused() -> None:
+    class Grows(cclfp.Method):
+        name = "grows"
+
+        def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> tuple[Tensor, Any]:
+            z, buffers = self.net.features(params, buffers, batch.x)
+            return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers
+
+        def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+            params, buffers, _ = super().step(params, buffers, state, batch, hyper)
+            return params, buffers, {"more": torch.zeros(())}
+
+    case = Case(Grows, "class", {})
+    notes: list[str] = []
+    trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled", notes)
+    assert "state of another structure" in notes[0]
+
+
+def test_runs_of_which_not_even_one_can_be_tried_train_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> int:
+        raise ValueError("it reads a tensor's value")
+
+    monkeypatch.setattr(Cohort, "_fitting", fail)
+    notes: list[str] = []
+    together = trained([with_batch_norm("er", seed) for seed in range(2)], "compiled", notes)
+    assert any("reads a tensor's value" in note and note.endswith("going on eagerly") for note in notes)
+    (alone,) = trained([with_batch_norm("er", 1)], "eager")
+    assert_alike(together[1], alone)

@@ -1,0 +1,358 @@
+"""A-GEM against the paper's equations in float64, on the batches it was given."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import cclfp
+from cclfp.core.memory import Examples
+from cclfp.core.schedules import PastRing
+from cclfp.core.tensorfiles import write_tensors
+from cclfp.engine.cohort import Cohort
+from cclfp.engine.replica import Replica
+from cclfp.errors import InputError
+from cclfp.learner import FORMAT, Learner
+from cclfp.methods import Batch
+from cclfp.methods.a_gem import AGEM, project
+from cclfp.runs.configuration import USUAL, check_configuration, configurations
+from cclfp.runs.experiment import make_jobs
+from cclfp.runs.pool import cohorts
+from cclfp.runs.presets import read_presets
+from cclfp.runs.record import check_record
+from cclfp.testing import same, toy_psi, toy_stream
+
+SCENARIOS = ("class", "task", "domain")
+TASKS = [[0, 1], [2, 3], [4, 5]]
+
+
+class Spy(AGEM):
+    """Keeps the batches."""
+
+    name = "a-gem"
+    batches: list[Batch]
+
+    def step(self, params: Any, buffers: Any, state: Any, batch: Batch, hyper: Any) -> Any:
+        Spy.batches.append(batch)
+        return super().step(params, buffers, state, batch, hyper)
+
+
+def small_psi() -> nn.Module:
+    """With BatchNorm, in float64."""
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()).double()
+
+
+def learner_of(scenario: str, memory: int = 12, reference: int = 4) -> Learner:
+    domain = [list(range(6))] * 3
+    Spy.batches = []
+    return cclfp.make(
+        Spy,
+        psi=small_psi(),
+        num_classes=6,
+        memory=memory,
+        reference=reference,
+        scenario=scenario,
+        tasks=domain if scenario == "domain" else TASKS,
+        lr=0.3,
+    )
+
+
+def batches_of(scenario: str, steps: int = 5) -> list[list[tuple[Tensor, Tensor]]]:
+    g = torch.Generator().manual_seed(7)
+    stream = []
+    for task in range(3):
+        batches = []
+        for step in range(steps):
+            n = 3 if step == steps - 1 else 5
+            y = torch.randint(0, 6, (n,), generator=g) if scenario == "domain" else torch.arange(n) % 2 + 2 * task
+            batches.append((torch.randn(n, 3, dtype=torch.float64, generator=g) + (-1) ** y[:, None], y))
+        stream.append(batches)
+    return stream
+
+
+def gradient_of(w: dict[str, Tensor], x: Tensor, y: Tensor, task: Tensor, seen: list[int], scenario: str) -> Tensor:
+    """Of the cross-entropy of these examples, BatchNorm with their own statistics, as one vector."""
+    w = {name: t.clone().requires_grad_() for name, t in w.items()}
+    h = x @ w["0.weight"].T + w["0.bias"]
+    h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]
+    logits = torch.tanh(h) @ w["f.weight"].T + w["f.bias"]
+    total = torch.zeros((), dtype=torch.float64)
+    for row, label, of in zip(logits, y.tolist(), task.tolist(), strict=True):
+        allowed = {"class": seen, "task": TASKS[of], "domain": list(range(6))}[scenario]
+        total = total + torch.logsumexp(row[allowed], 0) - row[label]
+    return torch.cat([g.flatten() for g in torch.autograd.grad(total / len(y), list(w.values()))])
+
+
+def weights(learner: Learner) -> dict[str, Tensor]:
+    psi = {name: p.detach().clone() for name, p in learner.psi.named_parameters()}
+    assert learner.f is not None
+    return psi | {"f.weight": learner.f.weight.detach().clone(), "f.bias": learner.f.bias.detach().clone()}
+
+
+@pytest.mark.parametrize("reference", [4, 256])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_equal_to_the_paper(scenario: str, reference: int) -> None:
+    learner, stream = learner_of(scenario, reference=reference), batches_of(scenario)
+    learner.prepare_for(Examples(*stream[0][0], torch.zeros(5, dtype=torch.int64)))
+    w = weights(learner)
+    mean, var = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    seen: list[int] = []
+    against = along = 0
+    for task, batches in enumerate(stream):
+        seen += TASKS[task]
+        for x, y in batches:
+            n = len(y)
+            learner.observe(x, y, task)
+            batch = Spy.batches[-1]
+            assert torch.equal(batch.x[:n], x)
+            assert torch.equal(batch.y[:n], y)
+            h = x @ w["0.weight"].T + w["0.bias"]
+            mean, var = 0.9 * mean + 0.1 * h.mean(0), 0.9 * var + 0.1 * h.var(0)
+            g = gradient_of(w, x, y, torch.full((n,), task), seen, scenario)
+            assert (len(batch.y) - n) == min(reference, [0, 6, 8][task])  # 12 less the current task's share
+            if task:
+                assert (batch.task[n:] < task).all()
+                ref = gradient_of(w, batch.x[n:], batch.y[n:], batch.task[n:], seen, scenario)
+                inner = float((g * ref).sum())
+                against, along = against + (inner < 0), along + (inner >= 0)
+                if inner < 0:
+                    g = g - inner / float((ref * ref).sum()) * ref
+            parts = g.split([t.numel() for t in w.values()])
+            w = {name: t - 0.3 * part.view_as(t) for (name, t), part in zip(w.items(), parts, strict=True)}
+            for name, t in weights(learner).items():
+                torch.testing.assert_close(t, w[name], rtol=0, atol=1e-8)
+            torch.testing.assert_close(learner.psi[1].running_mean, mean, rtol=0, atol=1e-8)  # type: ignore[index]
+            torch.testing.assert_close(learner.psi[1].running_var, var, rtol=0, atol=1e-8)  # type: ignore[index]
+        learner.end_task()
+    assert against >= 2, "too few steps were projected for this to be a test"
+    assert along >= 1 or scenario == "class", "too few steps were not projected for this to be a test"
+
+
+def test_one_replayed_example_is_normalised_as_in_testing() -> None:
+    """It has no statistics of its own: BatchNorm in training mode refuses it."""
+    learner = learner_of("class", memory=2, reference=1)
+    (first, *_), (second, *_), _ = batches_of("class")
+    learner.observe(*first, 0)
+    learner.end_task()
+    assert learner.f is not None
+    net = copy.deepcopy(nn.Sequential(learner.psi, learner.f))
+
+    def gradient_by(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(net(x)[:, :4], y)
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))])
+
+    learner.observe(*second, 1)
+    batch, n = Spy.batches[-1], len(second[1])
+    assert len(batch.y) == n + 1
+    ref = gradient_by(copy.deepcopy(net).eval(), batch.x[n:], batch.y[n:])
+    g = gradient_by(net, *second)
+    assert ref @ g < 0, "the step is not projected, so this is no test"
+    expected = torch.cat([p.flatten() for p in net.parameters()]) - 0.3 * (g - (ref @ g) / (ref @ ref) * ref)
+    torch.testing.assert_close(torch.cat([p.flatten() for p in weights(learner).values()]), expected.detach())
+    for ours, theirs in zip(learner.psi.buffers(), net.buffers(), strict=True):  # as after the current batch alone
+        torch.testing.assert_close(ours, theirs)
+
+
+# -- the projection -------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.floats(-15, 15), st.sampled_from([torch.float32, torch.float64]), st.booleans())
+def test_the_projected_gradient_agrees(seed: int, exponent: float, dtype: torch.dtype, opposite: bool) -> None:
+    g = torch.Generator().manual_seed(seed)
+    grads = {name: torch.randn(3, 2, dtype=dtype, generator=g) for name in "ab"}
+    reference = {name: 10**exponent * torch.randn(3, 2, dtype=dtype, generator=g) for name in "ab"}
+    if opposite:
+        reference = {name: -(10**exponent) * g for name, g in grads.items()}
+    x = project(grads, reference)
+    inner = sum(float((grads[name].double() * reference[name].double()).sum()) for name in "ab")
+    size = sum(float(reference[name].double().square().sum()) for name in "ab")
+    for name in "ab":
+        expected = grads[name].double() - min(inner, 0) / size * reference[name].double()
+        torch.testing.assert_close(x[name].double(), expected, rtol=1e-5, atol=1e-5)
+        if inner > 1e-5 * size**0.5:
+            assert torch.equal(x[name], grads[name])
+
+
+def test_a_reference_gradient_of_zero_changes_nothing() -> None:
+    grads = {"a": torch.full((5,), -1.0), "b": torch.full((2, 2), -3.0)}
+    for zero in (0.0, -0.0, 1e-30):  # the last one disagrees, and its square is 0 in float32
+        x = project(grads, {name: torch.full_like(g, zero) for name, g in grads.items()})
+        assert all(torch.equal(x[name], g) for name, g in grads.items())
+
+
+# -- the memory -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_tasks", [5, None])
+def test_the_memory_is_full_and_holds_all_past_tasks(num_tasks: int | None) -> None:
+    """Another implementation keeps one minibatch of each task: 50 of 200 examples."""
+    Spy.batches = []
+    learner = cclfp.make(Spy, psi=nn.Flatten(), num_classes=2, scenario="domain", num_tasks=num_tasks, reference=10)
+    g = torch.Generator().manual_seed(0)
+    replayed: list[Tensor] = []
+    for task in range(5):
+        Spy.batches.clear()
+        for _ in range(30):
+            learner.observe(torch.randn(10, 2, generator=g), torch.randint(0, 2, (10,), generator=g), task)
+            assert learner.memory is not None
+            assert len(learner.memory) == min(200, 300 * task + 10 * len(Spy.batches))
+        learner.end_task()
+        assert learner.memory is not None
+        held = learner.memory.examples().task.bincount(minlength=5).tolist()
+        assert sum(held) == 200
+        assert max(held[: task + 1]) - min(held[: task + 1]) <= 1
+        assert not any(held[task + 1 :])
+        replayed = [batch.task[batch.n_current :] for batch in Spy.batches]
+        assert all(len(tasks) == (10 if task else 0) and (tasks < task).all() for tasks in replayed)
+    assert set(torch.cat(replayed).tolist()) == {0, 1, 2, 3}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 12),
+    st.integers(1, 30),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(1, 25)), min_size=1, max_size=6),
+    st.integers(1, 5),
+)
+def test_as_many_examples_are_drawn_at_every_step_of_a_task(
+    size: int, k: int, stream: list[tuple[int, int]], batch: int
+) -> None:
+    """The shapes of a task are fixed, whatever passes between the shares of tasks, and planned ahead alike."""
+    ring, ahead = PastRing(size, seed=0), PastRing(size, seed=0)
+    for task, n in stream:
+        sizes = [min(batch, n - start) for start in range(0, n, batch)]
+        drawn = []
+        for step in sizes:
+            drawn.append(ring.draw(k, [task]))
+            past = {slot for other, slots in ring.slots.items() if other != task for slot in slots}
+            assert set(drawn[-1]) <= past
+            ring.place([task] * step)
+        assert len({len(slots) for slots in drawn}) == 1
+        planned = ahead.ahead(np.full(n, task), np.array(sizes), k).slots
+        assert planned.tolist() == drawn
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_engines_take_the_reference_examples_that_observe_takes(engine: str) -> None:
+    for reference in (10, 256):
+        case = {"psi": toy_psi(random=False), "num_classes": 6, "memory": 150, "tasks": TASKS, "reference": reference}
+        stream = toy_stream("class")
+        trained = cclfp.make(AGEM, **case | {"psi": toy_psi(random=False), "transform": stream.transform})
+        replica = Replica(trained, stream)
+        cohort = Cohort([replica], engine)
+        assert [plan.sizes[0] for plan in [replica.plan()]] == [(10, 0)]
+        cohort.advance()
+        assert set(replica.plan().sizes[:-1]) == {(10, min(reference, 75))}  # of 150, half for the new task
+        cohort.advance()
+        assert set(replica.plan().sizes[:-1]) == {(10, min(reference, 100))}
+
+
+# -- records and files of before ------------------------------------------------------------------------------------
+
+
+def shipped() -> dict[str, Any]:
+    """A record that was made before the setting was there."""
+    with (Path(__file__).parents[1] / "results" / "earlier" / "mnist.jsonl").open(encoding="utf-8") as lines:
+        return next(record for record in map(json.loads, lines) if record["method"] == "a-gem")
+
+
+def test_a_record_without_the_setting_means_the_replay_size_and_keeps_its_key() -> None:
+    record = shipped()
+    assert "reference" not in record["configuration"]["hyperparameters"]
+    assert check_record(copy.deepcopy(record)) == record
+    configuration = check_configuration(record["configuration"])
+    assert configuration.hyperparameters["reference"] == 10
+    assert configuration.key(record["seed"]) == record["key"]
+    place = (record["benchmark"], record["scenario"])
+    lr = [configuration.hyperparameters["lr"]]
+    (same,) = configurations(["a-gem"], *place, settings={"lr": lr, "reference": [10]})
+    assert same == configuration
+    (other,) = configurations(["a-gem"], *place, settings={"lr": lr, "reference": [256]})
+    assert other.key(record["seed"]) != record["key"]
+    assert check_configuration(other.to_dict()) == other
+
+
+def test_before_the_setting_the_replay_size_could_be_set() -> None:
+    old = {**shipped()["configuration"], "replay": 128}
+    assert check_configuration(old).hyperparameters["reference"] == 128
+    assert check_configuration(old).key(0) == hashed({**old, "seed": 0})
+
+
+def hashed(values: dict[str, Any]) -> str:
+    """The key as it was made before the setting was there."""
+    said = {name: value for name, value in values.items() if value != USUAL.get(name, "always said")}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def test_settings_that_are_refused() -> None:
+    with pytest.raises(InputError, match=r"reference=2.5: expected a whole number in \[1, inf\)"):
+        cclfp.make("a-gem", psi=nn.Flatten(), num_classes=2, reference=2.5)
+    with pytest.raises(InputError, match="unknown setting of a-gem 'replay'"):
+        configurations(["a-gem"], "split-mnist", settings={"replay": [20]})
+    lacking = {**shipped()["configuration"], "hyperparameters": {"reference": 10.0}}
+    with pytest.raises(InputError, match="hyperparameters lack lr"):
+        check_configuration(lacking)
+
+
+def test_runs_with_other_sizes_of_batches_do_not_train_together(tmp_path: Path) -> None:
+    several = configurations(["a-gem"], "split-mnist", settings={"reference": [10, 256], "lr": [0.1, 0.3]})
+    jobs = make_jobs(several, [0], store=tmp_path / "runs.sqlite", engine="compiled", device="cpu")
+    assert cohorts(jobs, workers=1) == [[0, 1], [2, 3]]
+
+
+def test_a_file_of_presets_without_the_setting_means_the_replay_size(tmp_path: Path) -> None:
+    preset = {"method": "a-gem", "benchmark": "split-mnist", "scenario": "class", "augment": False, "chosen": "before"}
+    (tmp_path / "presets.json").write_text(json.dumps([preset | {"hyperparameters": {"lr": 0.3}}]))
+    (read,) = read_presets(tmp_path / "presets.json")
+    assert read.hyperparameters == {"lr": 0.3, "reference": 10}
+
+
+def test_a_learner_saved_without_the_setting_goes_on_with_its_replay_size(tmp_path: Path) -> None:
+    learner, again = (cclfp.make("a-gem", psi=nn.Flatten(), num_classes=6, tasks=TASKS, reference=3) for _ in range(2))
+    stream = batches_of("class")
+    for one in (learner, again):
+        for x, y in stream[0]:
+            one.observe(x.float(), y, 0)
+        one.end_task()
+    state = learner.state_dict()
+    del state["hyper"]["reference"]
+    write_tensors(tmp_path / "old", {"format": FORMAT, "cclfp": "0.1.0", **state})
+    loaded = cclfp.load(tmp_path / "old", psi=nn.Flatten())
+    for one in (loaded, again):
+        for x, y in stream[1]:
+            one.observe(x.float(), y, 1)
+    assert loaded.replay == 3
+    assert same(loaded, again)
+
+
+# -- saving -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_saved_in_the_middle_of_a_later_task(scenario: str, tmp_path: Path) -> None:
+    learner, stream = learner_of(scenario), batches_of(scenario)
+    for task, batches in enumerate(stream[:2]):
+        for x, y in batches:
+            learner.observe(x, y, task)
+        learner.end_task()
+    for x, y in stream[2][:2]:
+        learner.observe(x, y, 2)
+    learner.save(tmp_path / "learner")
+    again = cclfp.load(tmp_path / "learner", psi=small_psi(), method=Spy)
+    for one in (learner, again):
+        for x, y in stream[2][2:]:
+            one.observe(x, y, 2)
+        one.end_task()
+    assert same(learner, again)

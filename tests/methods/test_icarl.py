@@ -1,0 +1,531 @@
+"""iCaRL against its paper's algorithms, as loops over plain numbers in float64."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import cclfp
+from cclfp.core.memory import Examples
+from cclfp.engine.replica import Replica
+from cclfp.errors import InputError
+from cclfp.learner import Learner
+from cclfp.methods import Batch
+from cclfp.methods.icarl import ICaRL, herd
+from cclfp.testing import Case, same, toy_psi, toy_stream
+
+Rows = list[list[float]]
+TASKS = [[0, 1], [2, 3], [4]]
+CASES = [Case(ICaRL, scenario, {"lr": 0.2}) for scenario in ICaRL.scenarios()]
+
+
+# -- the paper's algorithms ---------------------------------------------------------------------------------------
+
+
+def unit(v: list[float]) -> list[float]:
+    length = math.sqrt(math.fsum(a * a for a in v))
+    return [a / length for a in v] if length else v
+
+
+def average(vectors: Rows) -> list[float]:
+    """Normalised, as all averages are in the paper."""
+    return unit([math.fsum(column) / len(vectors) for column in zip(*vectors, strict=True)])
+
+
+def naive_herding(phi: Rows, m: int) -> list[int]:
+    """Algorithm 4."""
+    mu, chosen = average(phi), list[int]()
+    while len(chosen) < min(m, len(phi)):
+        best, nearest = -1, math.inf
+        for i in range(len(phi)):
+            if i not in chosen:
+                distance = math.dist(mu, average([*(phi[j] for j in chosen), phi[i]]))
+                if distance < nearest - 1e-12:  # the first of equals
+                    best, nearest = i, distance
+        chosen.append(best)
+    return chosen
+
+
+class Paper:
+    """iCaRL on f(tanh(W x + b)), by hand: forward, backward, exemplars and means."""
+
+    def __init__(self, psi: nn.Module, f: nn.Linear, size: int, lr: float) -> None:
+        self.p = [t.detach().numpy().copy() for t in (*psi.parameters(), f.weight, f.bias)]
+        self.old: list[Any] | None = None
+        self.earlier: set[int] = set()
+        self.size, self.lr = size, lr
+        self.exemplars: dict[int, Rows] = {}  # class -> inputs
+        self.means: dict[int, list[float]] = {}
+
+    @staticmethod
+    def forward(p: list[Any], x: Any) -> tuple[Any, Any]:
+        z = np.tanh(p[0] @ x + p[1])
+        return z, 1 / (1 + np.exp(-(p[2] @ z + p[3])))
+
+    def phi(self, x: Any) -> list[float]:
+        return unit(self.forward(self.p, np.array(x))[0].tolist())
+
+    def step(self, xs: Any, ys: list[int], allowed: list[set[int]], n_current: int) -> None:
+        """Algorithm 3, one minibatch."""
+        grads = [np.zeros_like(t) for t in self.p]
+        for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            z, g = self.forward(self.p, x)
+            delta = np.zeros_like(g)
+            for c in allowed[i] | self.earlier:
+                target = float(c == y)
+                if c in self.earlier and not (c == y and i < n_current):
+                    assert self.old is not None
+                    target = self.forward(self.old, x)[1][c]
+                delta[c] = (g[c] - target) / len(ys)
+            inner = (self.p[2].T @ delta) * (1 - z**2)
+            for grad, part in zip(grads, (np.outer(inner, x), inner, np.outer(delta, z), delta), strict=True):
+                grad += part
+        for t, grad in zip(self.p, grads, strict=True):
+            t -= self.lr * grad
+
+    def end_task(self, data: dict[int, Rows], earlier: set[int]) -> None:
+        """Algorithms 4 and 5, and the means of Algorithm 1."""
+        seen = set(self.exemplars) | set(data)
+        m = self.size // len(seen)
+        for c, xs in data.items():
+            pool = self.exemplars.get(c, []) + xs
+            self.exemplars[c] = [pool[i] for i in naive_herding([self.phi(x) for x in pool], m)]
+        self.exemplars = {c: self.exemplars[c][:m] for c in sorted(seen)}
+        self.means = {c: average([self.phi(x) for x in xs]) for c, xs in self.exemplars.items()}
+        self.old, self.earlier = copy.deepcopy(self.p), earlier
+
+    def memory(self) -> Rows:
+        return [x for xs in self.exemplars.values() for x in xs]
+
+    def predict(self, x: Any, allowed: set[int]) -> int:
+        phi = self.phi(x)
+        return min(allowed, key=lambda c: math.dist(phi, self.means[c]))
+
+
+class Spy(ICaRL):
+    """Remembers the minibatches."""
+
+    seen: list[Batch] = []  # noqa: RUF012
+
+    def step(self, params: Any, buffers: Any, state: Any, batch: Batch, hyper: Any) -> Any:
+        self.seen.append(batch)
+        return super().step(params, buffers, state, batch, hyper)
+
+
+def tiny(seed: int = 0, **options: Any) -> Learner:
+    torch.manual_seed(seed)
+    psi = nn.Sequential(nn.Linear(3, 5), nn.Tanh()).double()
+    options = {"num_classes": 5, "memory": 9, "replay": 4, "lr": 0.5, "tasks": TASKS, **options}
+    return cclfp.make(options.pop("method", ICaRL), psi=psi, **options)
+
+
+def points(y: list[int], seed: int) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    centres = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
+    labels = torch.tensor(y)
+    return centres[labels] + 0.7 * torch.randn(len(y), 3, dtype=torch.float64, generator=g), labels
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+@pytest.mark.parametrize("scenario", ICaRL.scenarios())
+def test_equal_to_the_paper_by_hand(scenario: str, comes_back: bool) -> None:
+    tasks = [[0, 1], [2, 3], [4, 1] if comes_back else [4]]
+    learner = tiny(scenario=scenario, method=Spy, tasks=tasks)
+    paper: Paper | None = None
+    seen: set[int] = set()
+    probe = points([0, 1, 2, 3, 4] * 4, seed=77)[0]
+    for t, classes in enumerate(tasks):
+        seen |= set(classes)
+        data: dict[int, Rows] = {c: [] for c in classes}
+        for step in range(4):
+            x, y = points([classes[i % len(classes)] for i in range(5)], seed=10 * t + step)
+            if paper is None:
+                learner.prepare_for(Examples(x, y, torch.zeros_like(y)))
+                assert learner.f is not None
+                paper = Paper(learner.psi, learner.f, 9, 0.5)
+            learner.observe(x, y, task=t)
+            batch = Spy.seen[-1]
+            expected = [paper.memory()[slot] for slot in batch.slots.tolist()]
+            assert len(expected) == (0 if t == 0 else 4)
+            assert batch.x[5:].tolist() == expected
+            allowed = [seen if scenario == "class" else set(tasks[i]) for i in batch.task.tolist()]
+            paper.step(batch.x.numpy(), batch.y.tolist(), allowed, 5)
+            for ours, theirs in zip(learner._network.params.values(), paper.p, strict=True):
+                torch.testing.assert_close(ours.detach(), torch.from_numpy(theirs), rtol=0, atol=1e-10)
+            for a, label in zip(x.tolist(), y.tolist(), strict=True):
+                data[label].append(a)
+        learner.end_task()
+        assert paper is not None
+        paper.end_task(data, set(seen))
+        assert learner.memory is not None
+        assert learner.memory.examples().x.tolist() == paper.memory()
+        choices = seen if scenario == "class" else set(classes)
+        predicted = learner.predict(probe, task=t if scenario == "task" else None)
+        assert predicted.tolist() == [paper.predict(a, choices) for a in probe.numpy()]
+        for c in seen:
+            torch.testing.assert_close(learner._state["means"][c].tolist(), paper.means[c], rtol=0, atol=1e-10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(0, 14), st.booleans(), st.integers(0, 2**32))
+def test_herding_equals_a_naive_search(n: int, width: int, m: int, repeat: bool, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, width, dtype=torch.float64, generator=g)
+    if repeat:
+        z[-1], z[0] = z[0], 0
+    phi = [unit(row) for row in z.tolist()]
+    chosen = herd(torch.tensor(phi, dtype=torch.float64), m)
+    assert len(chosen) == len(set(chosen)) == min(m, n)
+    # Equal but for ties, which rounding may break either way: compare the distances of the averages to the mean.
+    for k in range(1, len(chosen) + 1):
+        before = [phi[j] for j in chosen[: k - 1]]
+        distances = [math.dist(average(phi), average([*before, phi[i]])) for i in range(n) if i not in chosen[: k - 1]]
+        mine = math.dist(average(phi), average([*before, phi[chosen[k - 1]]]))
+        assert mine <= min(distances) + 1e-7
+    if n > 2 and width > 2 and not repeat:
+        assert chosen == naive_herding(phi, m)
+
+
+# -- the loss -----------------------------------------------------------------------------------------------------
+
+
+def test_classes_outside_the_mask_take_no_part() -> None:
+    learner = tiny()
+    for t, classes in enumerate(TASKS[:2]):
+        learner.observe(*points([classes[i % 2] for i in range(8)], seed=t), task=t)
+        learner.end_task()
+    learner.begin_task()
+    x, y = points([0, 2], seed=5)
+    params, buffers = learner._model
+    mask = torch.tensor([[True, True, False, False, False], [True, False, True, True, False]])
+
+    def gradient(bias: float) -> tuple[Tensor, Tensor]:
+        p = {name: tensor.detach().clone().requires_grad_() for name, tensor in params.items()}
+        with torch.no_grad():
+            p["f.bias"] += 0.3  # away from the old model
+            p["f.bias"][4] = bias  # outside both masks
+        none = torch.empty(0, dtype=torch.int64)
+        batch = Batch(x, y, torch.zeros(2, dtype=torch.int64), mask, 2, none, none.bool())
+        loss, _ = learner._method.loss(p, buffers, learner._state, batch, learner._hyper)
+        return loss, torch.autograd.grad(loss, p["f.bias"])[0]
+
+    plain, extreme = gradient(0.0), gradient(1e30)
+    assert torch.equal(plain[0], extreme[0])
+    assert torch.equal(plain[1], extreme[1])
+    assert plain[1][4] == 0
+    assert (plain[1][:4] != 0).all()
+
+
+def test_in_the_task_scenario_every_example_distils_every_old_head() -> None:
+    learner = tiny(scenario="task")
+    learner.observe(*points([0, 1, 0, 1], seed=0), task=0)
+    learner.end_task()
+    learner.begin_task()
+    x, y = points([2, 3, 0], seed=1)  # two of the current task, an exemplar of the last
+    task = y // 2
+    mask = learner._classes.after(y, task).train(task)
+    assert mask.tolist() == [[False, False, True, True, False]] * 2 + [[True, True, False, False, False]]
+    none = torch.empty(0, dtype=torch.int64)
+    params = {name: p.detach().clone().requires_grad_() for name, p in learner._model[0].items()}
+    with torch.no_grad():
+        params["f.bias"] += 0.3  # away from the old model
+    loss, _ = learner._method.loss(
+        params, {}, learner._state, Batch(x, y, task, mask, 2, none, none.bool()), learner._hyper
+    )
+    slope = torch.autograd.grad(loss, params["f.bias"])[0]
+    assert learner.f is not None
+    old = learner.f(learner.psi(x)).detach()
+    moved = (old + 0.3).sigmoid()
+    expected = torch.zeros(5, dtype=torch.float64)
+    expected[:2] = (moved - old.sigmoid())[:, :2].mean(0)
+    expected[2:4] = (moved - nn.functional.one_hot(y, 5))[:2, 2:4].sum(0) / 3
+    torch.testing.assert_close(slope, expected)
+
+
+def test_the_old_model_stays_as_it_was() -> None:
+    case = CASES[0]
+    replica = case.replica()
+    replica.advance()
+    learner = replica.learner
+    kept = copy.deepcopy({name: learner._state[name] for name in ("params_old", "buffers_old")})
+    assert all(torch.equal(kept["params_old"][name], p) for name, p in learner._model[0].items())
+    for batch in case.batches()[1]:
+        learner.observe(*batch)
+    now = {name: learner._state[name] for name in kept}
+    assert all(map(torch.equal, tree_leaves(kept), tree_leaves(now)))
+    assert not torch.equal(kept["params_old"]["f.weight"], learner._model[0]["f.weight"])
+
+
+def test_batchnorm_is_in_eval_mode_in_the_old_model_and_in_herding() -> None:
+    case = CASES[0]
+    replica = Replica(case.learner(psi=toy_psi(random=False)), case.stream())
+    replica.advance()
+    learner = replica.learner
+    old = copy.deepcopy(learner.psi).eval()
+    assert learner.f is not None
+    assert learner.memory is not None
+
+    train = case.stream().train.rows(case.stream().train_rows[0])
+    held = learner.memory.examples()
+    for c in (0, 1):
+        phi = nn.functional.normalize(old(held.x[held.y == c] / 2).detach())  # the case's transform halves
+        torch.testing.assert_close(learner._state["means"][c], nn.functional.normalize(phi.mean(0), dim=0))
+        mine = train.x[train.y == c]
+        phi = nn.functional.normalize(old(mine / 2).detach())
+        first = (phi @ phi.mean(0)).argmax()
+        assert torch.equal(held.x[held.y == c][0], mine[first])
+
+    x, y, task = case.batches()[1][0]
+    phi = nn.functional.normalize(old(x / 2).detach())
+    nearness = [-(phi - learner._state["means"][c]).norm(dim=1) for c in (0, 1)]
+    torch.testing.assert_close(learner.logits(x)[:, :2], torch.stack(nearness, dim=1))
+
+    mask = learner._classes.after(y, task).train(task)
+    none = torch.empty(0, dtype=torch.int64)
+    batch = Batch(x / 2, y, task, mask, len(y), none, none.bool())
+    loss, _ = learner._method.loss(*learner._model, learner._state, batch, learner._hyper)
+    targets = torch.sigmoid(learner.f(old(x / 2)))
+    targets[:, 2:] = nn.functional.one_hot(y, 6)[:, 2:].float()
+    out = learner.f(copy.deepcopy(learner.psi).train()(x / 2))
+    bce = -(targets * out.sigmoid().log() + (1 - targets) * (1 - out.sigmoid()).log())
+    torch.testing.assert_close(loss, bce[:, :4].sum(-1).mean())
+
+
+def test_extreme_logits_give_finite_gradients() -> None:
+    learner = tiny(lr=1e-6)
+    x, y = points([0, 1, 0, 1], seed=0)
+    learner.observe(1e6 * x, y, task=0)
+    learner.psi[0].weight.data.mul_(1e6)  # type: ignore[index]
+    assert learner.f is not None
+    learner.f.weight.data.mul_(1e8)
+    learner.end_task()
+    learner.observe(1e6 * points([2, 3, 2], seed=1)[0], torch.tensor([2, 3, 2]), task=1)
+    assert all(torch.isfinite(t).all() for t in tree_leaves(learner.state_dict()) if isinstance(t, Tensor))
+
+
+def test_features_of_zero_break_nothing() -> None:
+    """Dead features have no direction to normalise."""
+    learner = tiny()
+    for t, classes in enumerate(TASKS[:2]):
+        learner.observe(torch.zeros(4, 3, dtype=torch.float64), torch.tensor(classes * 2), task=t)
+        learner.psi[0].bias.data.zero_()  # type: ignore[index]
+        learner.end_task()
+    scores = learner.logits(points([0, 1], seed=0)[0])
+    assert torch.isfinite(scores[:, :4]).all()
+
+
+# -- exemplars ----------------------------------------------------------------------------------------------------
+
+
+def test_only_exemplars_are_kept_of_a_past_task() -> None:
+    learner = tiny()
+    x, y = points([0, 1] * 10, seed=0)
+    for start in range(0, 20, 5):
+        learner.observe(x[start : start + 5], y[start : start + 5], task=0)
+    assert learner.memory is not None
+    assert len(learner.memory) == 0
+    assert torch.equal(learner.memory.current().x, x)
+    learner.end_task()
+    assert len(learner.memory.current().y) == 0
+    assert learner.memory.examples().y.tolist() == [0] * 4 + [1] * 4
+    tensors = [t for t in tree_leaves(learner.state_dict()) if isinstance(t, Tensor) and t.dtype == x.dtype]
+    assert sum(len(t) for t in tensors if t.shape[1:] == (3,) and t.shape != (5, 3)) == 8  # (5, 3): the first layer's
+
+
+def test_an_example_is_picked_once_in_several_epochs() -> None:
+    stream = toy_stream("class", per_class=12)
+    memories = []
+    for epochs in (1, 3):
+        learner = cclfp.make(ICaRL, psi=nn.Identity(), num_classes=6, memory=30, tasks=stream.classes)
+        replica = Replica(learner, stream, epochs=epochs)
+        replica.advance()
+        replica.advance()
+        assert learner.memory is not None
+        held = learner.memory.examples()
+        assert held.y.tolist() == [c for c in range(4) for _ in range(7)]
+        assert len(held.x.unique(dim=0)) == 28
+        memories.append({tuple(row) for row in held.x.tolist()})
+    assert memories[0] == memories[1]  # a psi that learns nothing, so herding picks the same
+
+
+def test_a_class_that_comes_back_is_herded_from_old_and_new_examples() -> None:
+    learner = tiny(tasks=None, memory=6)
+    for task, seed in enumerate((0, 1, 2)):
+        learner.observe(*points([0, 1] * 6, seed), task=task)
+        learner.end_task()
+    assert learner.memory is not None
+    held = learner.memory.examples()
+    assert held.y.tolist() == [0, 0, 0, 1, 1, 1]
+    assert len(set(held.task.tolist())) > 1, "of several tasks"
+    assert learner.predict(points([0], 0)[0]).item() in (0, 1)
+
+
+def test_a_class_that_comes_back_is_taught_by_its_labels() -> None:
+    """Its new examples lie where the old model says no; distilled alone it would never learn them."""
+    learner = cclfp.make(ICaRL, psi=nn.Linear(1, 1, bias=False).double(), num_classes=2, memory=4, lr=0.1)
+    with torch.no_grad():
+        learner.psi.weight.fill_(1.0)  # type: ignore[operator]
+    x = torch.tensor([[-1.0], [1.0]], dtype=torch.float64)
+    for _ in range(50):
+        learner.observe(x, torch.tensor([0, 1]), task=0)
+    learner.end_task()
+    assert learner.f is not None
+    before = learner.f(learner.psi(x[:1])).detach()[0, 1]
+    for _ in range(20):
+        learner.observe(x[:1], torch.tensor([1]), task=1)
+    assert learner.f(learner.psi(x[:1])).detach()[0, 1] > before + 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    size=st.integers(1, 14),
+    tasks=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=8), min_size=1, max_size=5),
+    scenario=st.sampled_from(["class", "task"]),
+    seed=st.integers(0, 99),
+)
+def test_any_stream_keeps_the_first_exemplars_of_all_classes(
+    size: int, tasks: list[list[int]], scenario: str, seed: int
+) -> None:
+    """Classes that return or come alone, memories smaller than the classes: shares stay equal, orders stay."""
+    learner = tiny(tasks=None, memory=size, scenario=scenario)
+    assert learner.memory is not None
+    before: dict[int, Rows] = {}
+    seen: set[int] = set()
+    for t, labels in enumerate(tasks):
+        learner.observe(*points(labels, seed + t), task=t)
+        learner.end_task()
+        seen |= set(labels)
+        held = learner.memory.examples()
+        now = {c: held.x[held.y == c].tolist() for c in sorted(seen)}
+        assert held.y.tolist() == [c for c in sorted(seen) for _ in now[c]]
+        for c in seen:
+            assert len(now[c]) <= size // len(seen)
+            if c not in labels:
+                assert now[c] == before[c][: len(now[c])]
+                assert len(now[c]) == min(len(before[c]), size // len(seen))
+        before = now
+        scores = learner.logits(points([0, 1, 2], seed)[0], task=t)
+        allowed = sorted(set(labels))
+        assert torch.isfinite(scores[:, allowed]).all()
+        assert (scores[:, allowed] >= -2).all(), "every class seen has a mean"
+
+
+class Careful(ICaRL):
+    """Sees whether ``end_task`` changes the state it is given."""
+
+    def end_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+        before = copy.deepcopy(state)
+        after = super().end_task(params, buffers, state, hyper, context)
+        assert all(map(torch.equal, tree_leaves(before), tree_leaves(state)))
+        return after
+
+
+def test_the_state_of_the_task_that_ended_stays_as_it_was() -> None:
+    learner = tiny(method=Careful)
+    for t, classes in enumerate(TASKS):
+        learner.observe(*points(classes * 3, seed=t), task=t)
+        learner.end_task()
+
+
+def test_with_less_memory_than_classes_the_means_stay() -> None:
+    learner = tiny(memory=3)
+    for t, classes in enumerate(TASKS):
+        labels = [classes[i % len(classes)] for i in range(6)]
+        x, y = points(labels, seed=t)
+        learner.observe(x, y, task=t)
+        learner.end_task()
+        assert learner.memory is not None
+        assert len(learner.memory) == [2, 0, 0][t]
+        phi = nn.functional.normalize(learner.psi(x).detach())
+        if t > 0:
+            for c in classes:
+                mean = nn.functional.normalize(phi[y == c].mean(0), dim=0)
+                torch.testing.assert_close(learner._state["means"][c], mean)
+    assert (learner.logits(points([0, 1], 0)[0]) >= -2).all()
+
+
+# -- predicting ---------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_minus_the_distance_to_the_means() -> None:
+    learner = tiny()
+    x, y = points([0, 1] * 4, seed=0)
+    features = []
+    for start in (0, 4):
+        features.append(learner.psi(x[start : start + 4]).detach().tolist())  # before the step: its forward pass
+        learner.observe(x[start : start + 4], y[start : start + 4], task=0)
+    rows = [unit(row) for part in features for row in part]
+
+    def expected(means: dict[int, list[float]]) -> Rows:
+        phi = [unit(row) for row in learner.psi(x).detach().tolist()]
+        return [[-math.dist(row, means[c]) for c in (0, 1)] for row in phi]
+
+    running = {c: average([row for row, label in zip(rows, y.tolist(), strict=True) if label == c]) for c in (0, 1)}
+    torch.testing.assert_close(learner.logits(x)[:, :2].tolist(), expected(running), rtol=0, atol=1e-10)
+    assert (learner.logits(x)[:, 2:] == -torch.inf).all()
+
+    learner.end_task()
+    means = {c: learner._state["means"][c].tolist() for c in (0, 1)}
+    assert means != running
+    learner.observe(*points([2, 3] * 2, seed=1), task=1)
+    assert learner._state["means"][:2].tolist() == [means[0], means[1]], "old means wait for the task's end"
+    torch.testing.assert_close(learner.logits(x)[:, :2].tolist(), expected(means), rtol=0, atol=1e-10)
+    learner.end_task()
+    assert learner._state["means"][:2].tolist() != [means[0], means[1]], "and are computed afresh then"
+
+
+def test_a_class_without_a_mean_comes_last() -> None:
+    learner = tiny(scenario="task")
+    x = points([0, 1, 2, 3], seed=0)[0]
+    untrained = learner.logits(x, task=1)
+    assert (untrained[:, 2:4] < -2).all()
+    learner.observe(*points([0, 0, 0], seed=0), task=0)  # class 1 is allowed, but no example of it came
+    assert (learner.predict(x, task=0) == 0).all()
+    assert (learner.logits(x, task=0)[:, 1] < -2).all()
+    assert len(set(learner.logits(x, task=1)[:, 2].tolist())) == 4, "what the network thinks decides between those"
+
+
+def test_replayed_examples_are_not_in_the_running_mean() -> None:
+    learner = tiny(tasks=None)
+    learner.observe(*points([0, 1] * 3, 0), task=0)
+    learner.end_task()
+    learner.observe(*points([2, 2, 3], 1), task=1)
+    assert learner._state["counts"].tolist() == [3, 3, 2, 1, 0]
+
+
+def test_it_is_refused_in_the_domain_scenario() -> None:
+    with pytest.raises(InputError, match="icarl is not defined in the domain scenario: its exemplars"):
+        tiny(scenario="domain", tasks=None)
+
+
+# -- the rest of the contract -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scenario", ICaRL.scenarios())
+def test_saved_in_the_middle_of_a_later_task_it_goes_on(tmp_path: Path, scenario: str) -> None:
+    ours = tiny(scenario=scenario)
+    for t, classes in enumerate(TASKS):
+        for step in range(4):
+            if t == 1 and step == 2:
+                ours.save(tmp_path / "learner")
+                other = cclfp.load(tmp_path / "learner", psi=copy.deepcopy(ours.psi), method=ICaRL)
+                assert other.memory is not None
+                assert len(other.memory.current().y) == 10
+            batch = points([classes[i % len(classes)] for i in range(5)], seed=10 * t + step)
+            ours.observe(*batch, task=t)
+            if t > 1 or (t == 1 and step >= 2):
+                other.observe(*batch, task=t)
+        ours.end_task()
+        if t >= 1:
+            other.end_task()
+    assert same(ours, other)

@@ -1,0 +1,282 @@
+"""From names and settings to configurations; presets and published numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cclfp.errors import InputError
+from cclfp.methods import METHODS, get_method
+from cclfp.methods.er import ER
+from cclfp.paper import published
+from cclfp.paper.tuning import outdated
+from cclfp.runs.configuration import Configuration, check_configuration, configurations
+from cclfp.runs.experiment import check_seeds
+from cclfp.runs.presets import find_preset, presets, read_presets
+from cclfp.streams import BENCHMARKS
+
+
+def test_defaults_come_from_the_preset_and_settings_override_them() -> None:
+    preset = find_preset("ccl-fp+", "rotated-mnist", "domain")
+    assert preset is not None
+    (default,) = configurations(["ccl-fp+"], "rotated-mnist")
+    assert default.scenario == "domain"
+    assert preset.hyperparameters.items() <= default.hyperparameters.items()
+    (changed,) = configurations(["ccl-fp+"], "rotated-mnist", settings={"w": [0.9]})
+    assert changed.hyperparameters == default.hyperparameters | {"w": 0.9}
+
+
+def test_tau_is_1_in_the_domain_scenario_and_01_elsewhere() -> None:
+    assert get_method("ccl-fp").hyper("domain").tau == 1.0  # type: ignore[attr-defined]
+    assert get_method("ccl-fp+").hyper("class").tau == 0.1  # type: ignore[attr-defined]
+    assert get_method("ccl-fp").hyper("domain", tau=0.3).tau == 0.3  # type: ignore[attr-defined]
+
+
+def test_a_grid_is_all_combinations_without_repetition() -> None:
+    grid = configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3, 0.1], "lr": [0.1, 0.01], "batch": [5]})
+    assert [(c.hyperparameters["w"], c.hyperparameters["lr"]) for c in grid] == [
+        (0.1, 0.1),
+        (0.1, 0.01),
+        (0.3, 0.1),
+        (0.3, 0.01),
+    ]
+    assert {c.batch for c in grid} == {5}
+
+
+def test_a_setting_goes_to_the_methods_that_know_it() -> None:
+    finetune, ccl = configurations(
+        ["finetune", "ccl-fp"], "split-mnist", buffer=500, settings={"w": [0.2], "replay": [5]}
+    )
+    assert "w" not in finetune.hyperparameters
+    assert (finetune.buffer, finetune.replay) == (None, None)
+    assert (ccl.hyperparameters["w"], ccl.buffer, ccl.replay) == (0.2, 500, 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"methods": ["ccl-fp"], "settings": {"alpa": [1.0]}},
+            "unknown setting of ccl-fp 'alpa'. Did you mean 'alpha'",
+        ),
+        ({"methods": ["finetune"], "settings": {"replay": [5]}}, "unknown setting of finetune 'replay'"),
+        ({"settings": {"w": [2.0]}}, r"w=2.0: expected a number in \[0, 1\]"),
+        ({"settings": {"batch": [0]}}, "batch=0: expected a whole number, 1 or more"),
+        ({"settings": {"epochs": [1.5]}}, "epochs=1.5"),
+        ({"settings": {"batch": [float("nan")]}}, "batch=nan"),
+        ({"settings": {"w": []}}, "w has no value"),
+        ({"buffer": 0}, "buffer=0"),
+        ({"settings": {"augment": [0.5]}}, "augment=0.5: expected on or off"),
+        ({"settings": {"augment": [True]}}, "augment=on: split-mnist cannot be augmented"),
+        ({"tasks": 0}, "tasks=0: expected a whole number, 1 or more"),
+        ({"tasks": 2.5}, "tasks=2.5: expected a whole number, 1 or more"),
+        ({"backbone": "resnet"}, "Did you mean 'resnet18'"),
+        ({"scenario": "domain"}, "split-mnist has no domain scenario"),
+        ({"scenario": "klass"}, "Did you mean 'class'"),
+        ({"benchmark": "split_mnist"}, "Did you mean 'split-mnist'"),
+        ({"methods": ["er", "gme"]}, "unknown method 'gme'. Did you mean 'gem'"),
+    ],
+)
+def test_refuses(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        configurations(**{"methods": ["ccl-fp"], "benchmark": "split-mnist", **arguments})
+
+
+def test_the_key_names_the_run_and_survives_json() -> None:
+    (a,) = configurations(["er"], "split-mnist")
+    (b,) = configurations(["er"], "split-mnist", class_order=tuple(range(9, -1, -1)))
+    assert len({a.key(0), a.key(1), b.key(0)}) == 3
+    assert Configuration.from_dict(b.to_dict()).key(0) == b.key(0)
+    assert Configuration.from_dict({**b.to_dict(), "class_order": list(range(9, -1, -1))}) == b
+
+
+def test_the_usual_class_order_said_aloud_is_the_same_run() -> None:
+    (a,), (b,) = (configurations(["er"], "split-mnist", class_order=order) for order in (None, tuple(range(10))))
+    assert a == b
+
+
+def test_the_keys_of_runs_that_were_stored_before_there_were_more_settings() -> None:
+    (c,) = configurations(["er"], "split-mnist")
+    assert c.key(0) == "2286cda9b1ab4d9b257c2e19c7213bc09934c50791714737b7d6caa8d578f3a1"
+
+
+def test_augment_comes_from_the_preset_or_the_benchmark_and_can_be_set() -> None:
+    (mnist,) = configurations(["er"], "split-mnist")
+    (cifar,) = configurations(["er"], "split-cifar10")
+    assert (mnist.augment, cifar.augment) == (False, True)
+    off, on = configurations(["er"], "split-cifar10", settings={"augment": [False, True]})
+    assert (off.augment, on) == (False, cifar)
+    assert off.key(0) != on.key(0)
+
+
+def test_a_backbone_is_part_of_the_run() -> None:
+    (usual,) = configurations(["er"], "split-mnist")
+    assert configurations(["er"], "split-mnist", backbone="mlp") == [usual]
+    assert usual.is_papers_protocol
+    (other,) = configurations(["er"], "split-mnist", backbone="resnet18:width=8")
+    assert other.backbone == {"name": "resnet18", "width": 8}
+    assert other.key(0) != usual.key(0)
+    assert not other.is_papers_protocol
+    assert Configuration.from_dict(json.loads(json.dumps(other.to_dict()))) == other
+
+
+def test_a_backbone_file_counts_by_what_is_in_it(tmp_path: Path) -> None:
+    def key(folder: str, text: str) -> str:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "net.py").write_text(text)
+        (c,) = configurations(["er"], "split-mnist", backbone=f"{tmp_path / folder / 'net.py'}:make")
+        return c.key(0)
+
+    one = key("a", "def make(): pass")
+    assert key("b", "def make(): pass") == one
+    assert key("a", "def make(): return 1") != one
+
+
+def test_validation_is_part_of_the_run() -> None:
+    (usual,), (chosen,) = (configurations(["er"], "split-mnist", validation=v) for v in (False, True))
+    assert usual.key(0) != chosen.key(0)
+    assert not chosen.is_papers_protocol
+
+
+def test_tasks_are_part_of_the_run() -> None:
+    (usual,), (ten,) = (configurations(["er"], "split-cifar100", tasks=tasks) for tasks in (None, 10))
+    assert ten.tasks == (10,) * 10
+    assert usual.key(0) != ten.key(0)
+    assert not ten.is_papers_protocol
+    assert Configuration.from_dict(json.loads(json.dumps(ten.to_dict()))) == ten
+
+
+def test_a_method_twice_is_trained_once() -> None:
+    assert len(configurations(["er", "er"], "split-mnist")) == 1
+
+
+def test_a_method_says_why_it_refuses_a_scenario() -> None:
+    class Picky(ER):
+        name = "picky"
+        refuses = {"domain": "it needs new classes"}  # noqa: RUF012
+
+    assert Picky.scenarios() == ["class", "task"]
+    with pytest.raises(InputError, match="picky is not defined in the domain scenario: it needs new classes"):
+        Picky.check_scenario("domain")
+
+
+def test_seeds() -> None:
+    assert check_seeds(3) == [0, 1, 2]
+    assert check_seeds([7, 0]) == [7, 0]
+    for bad in (0, -1, [], [1, 1], [-1], [2**70], 10**9):
+        with pytest.raises(InputError, match="seeds?="):
+            check_seeds(bad)
+
+
+def test_presets() -> None:
+    """What has been measured: all methods on all MNIST streams, and more."""
+    known = {
+        (method, benchmark.name, scenario)
+        for method in METHODS
+        for benchmark in BENCHMARKS.values()
+        for scenario in benchmark.scenarios
+        if scenario in METHODS[method].scenarios()
+    }
+    there = [(p.method, p.benchmark, p.scenario) for p in presets()]
+    assert len(there) == len(set(there))
+    mnist = {one for one in known if one[1].endswith("mnist")}
+    assert len(mnist) == 44
+    assert mnist <= set(there) <= known
+
+
+def test_presets_were_chosen_by_tune() -> None:
+    for preset in presets():
+        assert preset.chosen.startswith("by cclfp tune"), preset
+        if preset.benchmark.endswith("mnist"):
+            assert "on held-out training data, seeds 100 and 101 (" in preset.chosen, preset
+    assert outdated(presets()) == []
+
+
+def test_without_a_preset_the_benchmark_says_what_suits_it() -> None:
+    assert find_preset("hal", "split-tiny-imagenet", "class") is None
+    (c,) = configurations(["hal"], "split-tiny-imagenet")
+    assert (c.hyperparameters["lr"], c.augment) == (0.03, True)
+
+
+@pytest.mark.parametrize("preset", presets(), ids=lambda p: f"{p.method}-{p.benchmark}-{p.scenario}")
+def test_presets_are_valid(preset: Any) -> None:
+    get_method(preset.method).hyper(preset.scenario, **preset.hyperparameters)
+    if preset.method == "ccl-fp+":
+        assert preset.hyperparameters["beta"] > 0
+
+
+def test_published_numbers() -> None:
+    assert published("ccl-fp+", "split-mnist", "class", 200) == (89.16, 1.14)
+    assert published("joint", "rotated-mnist", "domain", None) == (84.12, 0.61)
+    assert published("er", "rotated-mnist", "domain", 5000) == (85.87, 1.15)
+    assert published("er", "rotated-mnist", "domain", 300) is None
+    assert published("lwf", "rotated-mnist", "domain", 200) is None
+
+
+GOOD = [dataclasses.asdict(preset) for preset in presets()[:3]]
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(), max_size=2),
+    st.sampled_from([10**400, 1e400, {"lr": 10**400}, {"scenario": 1}, "mine.py:Mine", "task", "domain", "\ud800"]),
+)
+
+
+@given(data=st.data())
+def test_a_mutated_file_of_presets_is_refused_or_the_same(data: st.DataObject) -> None:
+    several = json.loads(json.dumps(GOOD))
+    inside = data.draw(st.sampled_from([several, *several, *(preset["hyperparameters"] for preset in several)]))
+    names = list(inside) if isinstance(inside, dict) else list(range(len(inside)))
+    name = data.draw(st.sampled_from(names) if isinstance(inside, list) else st.sampled_from([*names, "more"]))
+    inside[name] = data.draw(JUNK)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "presets.json")
+        path.write_text(json.dumps(several))
+        try:
+            found = read_presets(path)
+        except InputError:
+            return
+    assert [dataclasses.asdict(preset) for preset in found] == several
+    for preset in found:
+        METHODS[preset.method].hyper(preset.scenario, **preset.hyperparameters)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" + "9" * 5000 + "]", "", "[null]", "[[]]", "7"])
+def test_a_hostile_file_of_presets_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "presets.json").write_text(text)
+    with pytest.raises(InputError, match="cannot be read as a file of presets"):
+        read_presets(tmp_path / "presets.json")
+
+
+def test_a_file_that_a_preset_names_is_not_run(tmp_path: Path) -> None:
+    file, ran = tmp_path / "mine.py", tmp_path / "ran"
+    file.write_text(f"open({str(ran)!r}, 'w')")
+    (tmp_path / "presets.json").write_text(json.dumps([{**GOOD[0], "method": f"{file}:Mine"}]))
+    with pytest.raises(InputError, match="unknown method"):
+        read_presets(tmp_path / "presets.json")
+    assert not ran.exists()
+
+
+def test_a_number_that_no_float_holds_is_refused() -> None:
+    for value in (10**400, -(10**400), float("inf"), float("nan")):
+        with pytest.raises(InputError, match="expected a number in"):
+            get_method("er").hyper("class", lr=value)
+    with pytest.raises(InputError, match="batch=.*expected a whole number, 1 or more"):
+        configurations(["er"], "split-mnist", settings={"batch": [1e300]})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_made_can_be_read(method: str) -> None:
+    for scenario in METHODS[method].scenarios():
+        (c,) = configurations([method], "rotated-mnist" if scenario == "domain" else "split-cifar10", scenario)
+        assert check_configuration(json.loads(json.dumps(c.to_dict()))) == c

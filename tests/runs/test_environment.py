@@ -1,0 +1,322 @@
+"""What surrounds a command: the terminal's encoding, broken output, CCLFP_HOME, code of a user's own, left-overs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Cli
+from filelock import FileLock
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cclfp
+from cclfp.cli import streams
+from cclfp.cli.output import print_json, print_table
+from cclfp.core import files
+from cclfp.core.files import remove_stale, write_atomic
+from cclfp.errors import InputError, Stopped
+from cclfp.methods import get_method
+from cclfp.nets.backbones import make_psi, parse_backbone
+from cclfp.runs.configuration import configurations
+from cclfp.runs.job import Job, do_cohort, remove_left_overs
+from cclfp.runs.store import Store
+from cclfp.testing import check_method
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="streams and processes as POSIX has them")
+
+# -- encodings ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def ascii_stdout() -> Iterator[io.BytesIO]:
+    """stdout as a command has it on an ASCII terminal."""
+    written = io.BytesIO()
+    with contextlib.redirect_stdout(streams._Text(written, "ascii", streams.ERRORS)) as stdout:
+        yield written
+        stdout.detach()
+
+
+def test_a_table_in_ascii_keeps_its_columns() -> None:
+    with ascii_stdout() as written:
+        print_table(["method ψ", ">accuracy"], [["er", "19.50 ± 13.44"], ["中 [red]", "–"]], "mean ± std")
+    assert written.getvalue().decode("ascii").splitlines() == [
+        "mean +/- std",
+        "+--------------------------------+",
+        "| method psi   |        accuracy |",
+        "|--------------+-----------------|",
+        "| er           | 19.50 +/- 13.44 |",
+        "| \\u4e2d [red] |               - |",
+        "+--------------------------------+",
+    ]
+
+
+def test_json_in_ascii_is_json() -> None:
+    document = {"class": "Körding ± 中", "path": "\udcff"}
+    with ascii_stdout() as written:
+        print_json(document)
+    assert json.loads(written.getvalue().decode("ascii")) == document
+
+
+@given(st.text(st.characters(), max_size=20), st.sampled_from(["ascii", "latin-1", "cp437", "utf-8", "gb18030"]))
+def test_any_text_can_be_printed_in_any_encoding(text: str, encoding: str) -> None:
+    """What the encoding has stays as it is, the rest becomes ASCII."""
+    parts = [c if c.encode(encoding, "ignore") else c.encode("ascii", streams.ERRORS).decode() for c in text]
+    assert text.encode(encoding, streams.ERRORS).decode(encoding) == "".join(parts)
+
+
+def run(arguments: str, redirect: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """A command that does not import torch, by a shell."""
+    command = f"{sys.executable} -m cclfp {arguments} {redirect}"
+    variables = {**os.environ, "COLUMNS": "80", **environment}
+    return subprocess.run(command, shell=True, executable="/bin/bash", env=variables, capture_output=True, text=True)
+
+
+def test_help_and_errors_in_an_ascii_locale() -> None:
+    done = run("--help", LC_ALL="C", PYTHONUTF8="0")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "+- Commands " + "-" * 67 + "+" in lines
+    assert max(map(len, lines)) == 80
+    done = run("frobnicate", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2
+    assert done.stderr.isascii()
+    assert "| No such command 'frobnicate'." in done.stderr
+
+
+# -- broken output ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code", "message"),
+    [
+        (">/dev/full", 1, "error: stdout cannot be written to: No space left on device\n"),
+        (">&-", 1, "error: stdout cannot be written to: Bad file descriptor\n"),
+        ("2>&- >/dev/null", 0, ""),
+        ("| true; exit ${PIPESTATUS[0]}", 141, ""),
+    ],
+    ids=["full", "closed", "stderr closed", "nobody reads"],
+)
+def test_output_that_cannot_be_written(redirect: str, code: int, message: str) -> None:
+    if "/dev/full" in redirect and not Path("/dev/full").exists():
+        pytest.skip("there is no full device")
+    done = run("--help", redirect)
+    assert (done.returncode, done.stderr) == (code, message)
+
+
+def test_messages_that_cannot_be_written_do_not_stop_a_command() -> None:
+    assert run("frobnicate", "2>/dev/full").returncode == 2
+
+
+# -- CCLFP_HOME ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["~nouser/x", "", " ", "{tmp}/file", "{tmp}/file/x", "{tmp}/nowhere"])
+def test_a_home_that_cannot_be(value: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    value = value.format(tmp=tmp_path)
+    monkeypatch.setenv("CCLFP_HOME", value)
+    answer = cli("runs")
+    assert answer.code == 2
+    assert f"CCLFP_HOME={value!r}: " in answer.err
+
+
+def test_a_home_that_cannot_be_written(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CCLFP_HOME", "/proc/x")  # not even root may make this
+    answer = cli("run", "er", "split-mnist")
+    assert answer.code == 2
+    assert "CCLFP_HOME='/proc/x'" in answer.err
+    monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "x" / "y"))
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as for who is not root
+    assert f"it does not exist and cannot be made, since {tmp_path} may not be" in cli("runs").err
+
+
+def test_a_home_of_this_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CCLFP_HOME", "~/cclfp")
+    assert files.home() == tmp_path / "cclfp"
+
+
+def test_a_home_relative_to_the_current_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CCLFP_HOME", "build/home")
+    assert files.home() == tmp_path / "build" / "home"
+
+
+# -- code of a user's own -----------------------------------------------------------------------------------------
+
+
+ODD = "class Odd(BaseException):\n    def __str__(self): raise self\nraise Odd"
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("import sys; sys.exit(7)", "SystemExit: 7"),
+        ("raise SystemExit", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        (ODD, "Odd: <exception str() failed>"),
+        ("x = = 1", "line 1"),
+    ],
+)
+def test_a_file_that_ends_the_process_is_an_error_that_names_it(code: str, text: str, cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(code)
+    for arguments in (["run", f"{file}:Mine", "split-mnist"], ["run", "er", "split-mnist", "--backbone", f"{file}:f"]):
+        answer = cli(*arguments)
+        assert answer.code == 2
+        assert f"file {file} cannot be run: " in answer.err
+        assert text in answer.err
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, Stopped(signal.SIGTERM)])
+def test_a_signal_while_a_file_is_run_is_not_its_error(
+    interrupt: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cclfp, "interrupt", interrupt, raising=False)
+    (tmp_path / "mine.py").write_text("import cclfp; raise cclfp.interrupt")
+    with pytest.raises((KeyboardInterrupt, Stopped)):
+        get_method(f"{tmp_path / 'mine.py'}:Mine")
+
+
+def test_a_backbone_that_ends_the_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def make(shape): raise SystemExit(3)")
+    with pytest.raises(InputError, match=r"mine.py:make\(\(1, 28, 28\)\) failed: SystemExit: 3"):
+        make_psi(parse_backbone(f"{tmp_path / 'mine.py'}:make"), (1, 28, 28), 0)
+
+
+def test_a_method_that_ends_the_process_in_training(small_mnist: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'\n    def loss(self, *_): exit(3)"
+    )
+    (configuration,) = configurations([f"{file}:Mine"], "split-mnist")
+    jobs = [Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1) for seed in range(2)]
+    failures = do_cohort(jobs, lambda number, event: None)
+    assert [type(error) for error in failures.values()] == [InputError] * 2
+    assert f"mine seed 0: the code in {file} called sys.exit (SystemExit(3))" in str(failures[0])
+
+
+def test_a_method_without_loss_and_step_is_refused_before_anything_is_trained(cli: Cli, tmp_path: Path) -> None:
+    class Mine(cclfp.Method):
+        name = "mine"
+
+    class Nameless(Mine):
+        name = None  # type: ignore[assignment]
+
+    for use in (lambda: cclfp.make(Mine, psi=torch.nn.Flatten(), num_classes=2), lambda: check_method(Mine)):
+        with pytest.raises(InputError, match="Mine defines neither loss nor step, so it cannot be trained"):
+            use()
+    with pytest.raises(InputError, match="Nameless has no name"):
+        get_method(Nameless)
+    (tmp_path / "mine.py").write_text("import cclfp\nclass Mine(cclfp.Method):\n    name = 'mine'\n")
+    answer = cli("run", f"{tmp_path / 'mine.py'}:Mine", "split-mnist")
+    assert answer.code == 2
+    assert answer.err.startswith("error: mine.py:Mine defines neither loss nor step")
+
+
+# -- left-overs ---------------------------------------------------------------------------------------------------
+
+
+def dead() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_temporary_files_of_killed_processes_are_removed_by_the_next_write(tmp_path: Path) -> None:
+    here, there = files._here(), "00000000"
+    stale = [f".a[1].md.{dead()}-{here}0a1b2c3d.tmp"]
+    old = [f".a[1].md.{dead()}-{there}0a1b2c3d.tmp", ".a[1].md.123-0a1b2c3d.tmp"]  # another machine; an old version
+    fresh = [name.replace("0a1b", "ffff") for name in old]
+    alive = [f".a[1].md.{os.getpid()}-{here}0a1b2c3d.tmp", f".b.md.{dead()}-{here}0a1b2c3d.tmp", ".a1.md.tmp"]
+    for name in [*stale, *old, *fresh, *alive]:
+        (tmp_path / name).touch()
+    for name in [*old, alive[0]]:
+        os.utime(tmp_path / name, (time.time() - 2 * files.DAY,) * 2)
+    write_atomic(tmp_path / "a[1].md", lambda file: file.write(b"new"))
+    assert {path.name for path in tmp_path.iterdir()} == {"a[1].md", *fresh, *alive}
+
+
+def test_a_killed_write_leaves_what_the_next_one_knows(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys, cclfp.core.files\n"
+        "cclfp.core.files.write_atomic(pathlib.Path(sys.argv[1]), lambda file: os.kill(os.getpid(), 9))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "index.html")])
+    assert done.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 1
+    write_atomic(tmp_path / "index.html", lambda file: file.write(b"new"))
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+
+
+def test_what_cannot_be_removed_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / f".a.{dead()}-{files._here()}0a1b2c3d.tmp").mkdir()
+    remove_stale(tmp_path)
+    remove_stale(tmp_path / "nowhere")
+
+
+def test_lock_files_that_nobody_holds_are_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    store.checkpoints.mkdir()
+    for name in ("free.lock", "held.lock", "free.ckpt", f".a.ckpt.{dead()}-{files._here()}0a1b2c3d.tmp"):
+        (store.checkpoints / name).touch()
+    with FileLock(store.checkpoints / "held.lock"):
+        remove_left_overs(store)
+    assert {path.name for path in store.checkpoints.iterdir()} == {"held.lock", "free.ckpt"}
+
+
+def test_a_lock_whose_file_was_removed_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes removing them safe: who locks a file that its holder has removed meanwhile starts over."""
+    path, real, removed = tmp_path / "a.lock", fcntl.flock, list[int]()
+
+    def flock(file: Any, operation: int) -> None:
+        if not removed:
+            removed.append(path.stat().st_ino)
+            path.unlink()
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with FileLock(path):
+        assert removed
+        with pytest.raises(BlockingIOError), path.open() as file:
+            real(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the name is that of the file which is locked
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "there is not enough memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "there is not enough memory"),
+        (RuntimeError("x: can't allocate memory: y"), "there is not enough memory"),
+        (OSError(errno.EMFILE, "Too many open files"), "too many open files"),
+    ],
+)
+def test_a_shortage_is_one_message(
+    error: Exception, message: str, small_mnist: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("cclfp.runs.experiment.do_all", fail)
+    answer = cli("run", "finetune", "split-mnist", "--seeds", "1")
+    assert answer.code == 1
+    assert message in answer.err
+    assert answer.err.splitlines()[-1].startswith("error: ")

@@ -1,0 +1,452 @@
+"""Jobs: stored once, resumed from any checkpoint, safe beside each other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from records import with_accuracy
+
+import cclfp
+from cclfp.core.machine import cores
+from cclfp.errors import InputError, RunError
+from cclfp.methods import METHODS
+from cclfp.runs import job as job_module
+from cclfp.runs.configuration import configurations
+from cclfp.runs.job import Job, do
+from cclfp.runs.pool import do_all
+from cclfp.runs.store import Record, Store
+from cclfp.testing import same
+
+RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "accuracy_matrix")
+
+pytestmark = pytest.mark.usefixtures("small_mnist")
+
+
+def result(record: Record) -> dict[str, Any]:
+    return {name: record[name] for name in RESULT}
+
+
+def quiet(event: dict[str, Any]) -> None:
+    pass
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Callable[..., Job]:
+    def make(method: str = "ccl-fp+", benchmark: str = "split-mnist", seed: int = 0, **changes: Any) -> Job:
+        (configuration,) = configurations([method], benchmark, changes.pop("scenario", None))
+        job = Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
+        return dataclasses.replace(job, **changes)
+
+    return make
+
+
+class Stop(Exception):
+    """Stands for a SIGKILL at a chosen moment."""
+
+
+def stop_after(steps: int) -> Callable[[dict[str, Any]], None]:
+    def report(event: dict[str, Any]) -> None:
+        if event["event"] == "step" and event["step"] >= steps:
+            raise Stop
+
+    return report
+
+
+@pytest.mark.parametrize("method", ["er", "ccl-fp+"])
+@pytest.mark.parametrize("steps", [1, 31, 60, 75])
+def test_a_stopped_run_ends_with_the_same_numbers(
+    method: str, steps: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    whole = do(make_job(method, store=tmp_path / "other.sqlite", save=tmp_path / "whole.ckpt"), quiet)
+    job = make_job(method, save=tmp_path / "stopped.ckpt")
+    with pytest.raises(Stop):
+        do(job, stop_after(steps))
+    assert Store(job.store).records() == []
+    notes: list[dict[str, Any]] = []
+    again = do(job, notes.append)
+    assert any("going on from the checkpoint" in note.get("text", "") for note in notes) == (steps > 30)
+    assert result(again) == result(whole)
+    assert same(cclfp.load(tmp_path / "whole.ckpt"), cclfp.load(tmp_path / "stopped.ckpt"))
+    assert list(Store(job.store).checkpoints.iterdir()) == []
+
+
+def test_a_fresh_run_that_was_stopped_goes_on_too(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint_of(make_job(), monkeypatch)
+    texts: list[str] = []
+
+    def listen_and_stop(event: dict[str, Any]) -> None:
+        texts.append(event.get("text", ""))
+        stop_after(50)(event)
+
+    with pytest.raises(Stop):  # a fresh run does not go on from what was not fresh
+        do(make_job(fresh=True), listen_and_stop)
+    assert "not started with --fresh" in "".join(texts)
+    texts.clear()
+    do(make_job(fresh=True), lambda event: texts.append(event.get("text", "")))
+    assert "going on from the checkpoint after task 1" in "".join(texts)
+
+
+def test_the_checkpoint_of_a_finished_run_is_removed(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    job = make_job("finetune")
+    do(job, quiet)
+    left = Store(job.store).checkpoints / f"{job.key}.ckpt"  # killed between storing the record and removing this
+    left.write_bytes(b"")
+    cclfp.run("finetune", "split-mnist", seeds=1, store=job.store)
+    assert not left.exists()
+
+
+def test_the_lock_of_a_finished_run_is_removed(make_job: Callable[..., Job]) -> None:
+    job = make_job("finetune")
+    do(job, quiet)
+    left = Store(job.store).checkpoints / f"{job.key}.lock"  # killed between removing the checkpoint and this
+    left.touch()
+    cclfp.run("finetune", "split-mnist", seeds=1, store=job.store)
+    assert not left.exists()
+
+
+def test_a_lock_is_free_again_after_a_failure(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    with pytest.raises(Stop) as kept:  # and with it every frame of the traceback
+        do(make_job(), stop_after(1))
+    assert do(make_job(), quiet)["average_accuracy"] > 0
+    assert kept
+
+
+def test_a_learner_that_cannot_be_saved_does_not_lose_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    job = make_job("finetune", save=tmp_path / "file" / "learner")
+    with pytest.raises(InputError, match="the run is stored, but its learner cannot be saved"):
+        do(job, quiet)
+    assert len(Store(job.store).records()) == 1
+
+
+def test_learners_of_a_cohort_that_cannot_be_saved(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    """All runs are stored, and none is trained again."""
+    (tmp_path / "file").touch()
+    jobs = [make_job("er", seed=seed, engine="compiled", save=tmp_path / "file" / f"{seed}.ckpt") for seed in (0, 1)]
+    events: list[tuple[int, dict[str, Any]]] = []
+    failures = job_module.do_cohort(jobs, lambda number, event: events.append((number, event)))
+    assert [str(tmp_path / "file" / f"{seed}.ckpt") in str(failures[seed]) for seed in (0, 1)] == [True, True]
+    assert [number for number, event in events if event["event"] == "done"] == [0, 1]
+    assert not [event for _, event in events if "one by one" in event.get("text", "")]
+    assert len(Store(jobs[0].store).records()) == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (PermissionError(13, "Permission denied"), InputError),  # as for who is not root
+        (OSError(24, "Too many open files"), InputError),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read_now_is_left_alone(
+    error: Exception, expected: type[Exception], make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be good: it is neither deleted nor taken for damaged."""
+    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    job = make_job("er")
+    with pytest.raises(Stop):
+        do(job, stop_after(60))
+    checkpoint = job_module.checkpoint_path(job, Store(job.store))
+
+    def refuse(file: Any) -> int:
+        raise error
+
+    monkeypatch.setattr("cclfp.core.tensorfiles._check_archive", refuse)
+    with pytest.raises(expected):
+        do(job, quiet)
+    assert checkpoint.exists()
+
+
+def test_what_a_killed_process_left_half_written_is_removed(make_job: Callable[..., Job]) -> None:
+    job = make_job("finetune")
+    half = Store(job.store).checkpoints / f".{job.key}.ckpt.abc.tmp"
+    half.parent.mkdir()
+    half.write_bytes(b"half")
+    do(job, quiet)
+    assert list(half.parent.iterdir()) == []
+
+
+def test_a_finished_run_is_not_trained_again(make_job: Callable[..., Job]) -> None:
+    first = do(make_job(), quiet)
+    heard: list[dict[str, Any]] = []
+    assert do(make_job(), heard.append) == first
+    assert heard == [{"event": "done", "record": first}]
+    events: list[dict[str, Any]] = []
+    again = do(make_job(fresh=True), events.append)
+    assert events
+    assert result(again) == result(first)
+    assert len(Store(make_job().store).records()) == 1
+
+
+def test_a_finished_run_whose_learner_was_not_kept(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    first = do(make_job(), quiet)
+    path = tmp_path / "learner.ckpt"
+    assert result(do(make_job(save=path), quiet)) == result(first)
+    learner = cclfp.load(path)
+    stream = cclfp.streams.get_benchmark("split-mnist").stream("class", 0)
+    right = [(learner.predict(test.x) == test.y).float().mean().item() for test in stream.test]
+    assert 100 * sum(right) / 5 == pytest.approx(first["average_accuracy"], abs=1e-4)
+
+
+def test_who_replaces_a_record(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    store, old = Store(make_job().store), with_accuracy(do(make_job(), quiet), 1.0)
+    store.add(old, replace=True)
+    assert do(make_job(), quiet) == old
+    for again in ({"fresh": True}, {"save": tmp_path / "learner.ckpt"}):
+        store.add(old, replace=True)
+        assert [do(make_job(**again), quiet)] == store.records()
+        assert store.records() != [old]
+
+
+def test_a_record_that_was_added_meanwhile_stays(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    other = with_accuracy(do(make_job(store=tmp_path / "other.sqlite"), quiet), 1.0)
+    events: list[dict[str, Any]] = []
+
+    def report(event: dict[str, Any]) -> None:
+        events.append(event)
+        Store(make_job().store).add(other)
+
+    assert do(make_job(), report) == other
+    assert Store(make_job().store).records() == [other]
+    assert "that one stays" in events[-2]["text"]
+    assert events[-1] == {"event": "done", "record": other}
+
+
+def test_checkpoints_are_not_taken_more_often_than_asked(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(job_module, "write_tensors", lambda path, state: written.append(path))
+    do(make_job(checkpoint_every=3600.0), quiet)
+    assert written == []
+    do(make_job(fresh=True), quiet)
+    assert len(written) == 4  # after each of the five tasks but the last
+
+
+def checkpoint_of(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    with pytest.raises(Stop):
+        do(job, stop_after(50))
+    return Store(job.store).checkpoints / f"{job.key}.ckpt"
+
+
+def test_resumed_with_the_threads_it_was_started_with(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint_of(make_job(threads=2), monkeypatch)
+    assert do(make_job(threads=1), quiet)["environment"]["threads"] == 2
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("damage", ["rubbish", "version", "device", "incomplete"])
+def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
+    damage: str, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = do(make_job(store=tmp_path / "other.sqlite"), quiet)
+    path = checkpoint_of(make_job(), monkeypatch)
+    state = torch.load(path, weights_only=True)
+    if damage == "rubbish":
+        path.write_bytes(b"rubbish")
+    else:
+        if damage == "version":
+            state["code"]["torch"] = "0.1"
+        elif damage == "incomplete":
+            del state["replica"]["learner"]["psi"]
+        else:
+            state["engine"]["device"] = "cuda"
+        torch.save(state, path)
+    notes: list[dict[str, Any]] = []
+    again = do(make_job(), notes.append)
+    is_damaged = damage in ("rubbish", "incomplete")
+    what = "is damaged and kept for inspection as" if is_damaged else "cannot be used"
+    assert any(f"starting afresh, the checkpoint {what}" in note.get("text", "") for note in notes)
+    assert path.with_suffix(".damaged").exists() == is_damaged
+    assert result(again) == result(whole)
+
+
+@pytest.mark.parametrize("scenario", ["class", "task"])
+def test_records_say_how_they_were_made(scenario: str, make_job: Callable[..., Job]) -> None:
+    record = do(make_job("finetune", scenario=scenario), quiet)
+    environment = record["environment"]
+    assert (environment["engine"], environment["precision"], environment["threads"]) == ("eager", "float32", 1)
+    assert (environment["device"], environment["cclfp"]) == ("cpu", cclfp.__version__)
+    assert environment["torch"] == torch.__version__
+    assert len(environment["source"]) == 16
+    assert environment["device_name"]
+    assert record["seconds"] == record["train_seconds"] + record["test_seconds"]
+    matrix = record["accuracy_matrix"]
+    assert len(matrix) == 6
+    known = [[value is not None for value in row] for row in matrix]
+    if scenario == "class":  # a task is tested from when it is learned on
+        assert known == [[i < t for i in range(5)] for t in range(6)]
+        assert record["forward_transfer"] is None
+    else:  # and just before, and untrained
+        assert known == [[True] * 5] + [[i <= t for i in range(5)] for t in range(1, 6)]
+        assert record["forward_transfer"] is not None
+
+
+def test_a_single_run_does_not_depend_on_the_default_dtype(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    usual = do(make_job(), quiet)
+    torch.set_default_dtype(torch.float64)
+    try:
+        other = do(make_job(store=tmp_path / "other.sqlite"), quiet)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert result(other) == result(usual)
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, write: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(job_module, "write_tensors", full)
+    notes: list[str] = []
+    assert do(make_job(), lambda event: notes.append(event.get("text", "")))["average_accuracy"] > 0
+    assert "no checkpoint could be written, going on without: no space left" in notes
+
+
+def test_a_place_where_no_checkpoint_can_be(make_job: Callable[..., Job]) -> None:
+    Store(make_job().store).checkpoints.touch()
+    with pytest.raises(InputError, match="checkpoints cannot be kept in"):
+        do(make_job(), quiet)
+
+
+def test_a_killed_worker_is_named(make_job: Callable[..., Job]) -> None:
+    def kill(number: int, event: dict[str, Any]) -> None:
+        if event["event"] == "step":
+            for worker in children(os.getpid()):
+                os.kill(worker, signal.SIGKILL)
+
+    with pytest.raises(RunError, match=r"er seed [01]: its process was killed by signal 9, perhaps for memory"):
+        do_all([make_job("er", seed=0), make_job("er", seed=1)], 2, kill)
+
+
+def test_joint_has_the_last_row_alone(make_job: Callable[..., Job]) -> None:
+    record = do(make_job("joint"), quiet)
+    assert [any(v is not None for v in row) for row in record["accuracy_matrix"]] == [False] * 5 + [True]
+    assert record["average_accuracy"] > 90
+    assert record["forgetting"] is None
+
+
+def test_training_beside_others_changes_nothing(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    alone = [do(make_job(seed=seed, store=tmp_path / "alone.sqlite"), quiet) for seed in range(3)]
+    together = do_all([make_job(seed=seed) for seed in range(3)], 3, lambda number, event: None)
+    assert [result(r) for r in together] == [result(r) for r in alone]
+    assert len(Store(make_job().store).records()) == 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failure_lets_the_others_finish(workers: int, make_job: Callable[..., Job], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    bad = make_job(seed=0, save=tmp_path / "file" / "learner.ckpt")
+    with pytest.raises(InputError, match="cannot be saved"):
+        do_all([bad, make_job(seed=1), make_job(seed=2)], workers, lambda number, event: None)
+    assert sorted(r["seed"] for r in Store(bad.store).records()) == [0, 1, 2]
+
+
+def test_python_settings_of_every_kind(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"seeds": np.arange(1), "lr": np.float32(0.5), "settings": {"batch": np.int64(50)}}
+    given |= {"class_order": np.arange(10)[::-1], "store": tmp_path / "runs.sqlite"}
+    (result,) = cclfp.run("finetune", "split-mnist", **given)
+    assert (result.configuration.batch, result.configuration.hyperparameters) == (50, {"lr": 0.5})
+    assert result.configuration.class_order == tuple(range(9, -1, -1))
+    mistakes: list[dict[str, Any]] = [{"lr": None}, {"lr": "0.1"}, {"lr": ["a"]}, {"checkpoint_every": "x"}]
+    for wrong in mistakes:
+        with pytest.raises(InputError, match="expected a number"):
+            cclfp.run("finetune", "split-mnist", **wrong)
+    with pytest.raises(InputError, match="run takes methods by name"):
+        cclfp.run(METHODS["er"], "split-mnist")  # type: ignore[arg-type]
+
+
+def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..., Job]) -> None:
+    jobs = [make_job(seed=0, device="tpu"), make_job(seed=1, device="tpu")]
+    with pytest.raises(InputError, match="device 'tpu'"):
+        do_all(jobs, 2, lambda number, event: None)
+
+
+# -- with real processes ------------------------------------------------------------------------------------------
+
+
+def command(store: Path, *more: str) -> list[str]:
+    arguments = ["run", "er,ccl-fp+", "split-mnist", "epochs=12", "--seeds", "2", "--checkpoint-every", "0"]
+    return [sys.executable, "-m", "cclfp", *arguments, "--store", str(store), *more]
+
+
+def times(checkpoints: Path) -> list[tuple[str, int]]:
+    return [(path.name, path.stat().st_mtime_ns) for path in checkpoints.glob("*.ckpt")] if checkpoints.exists() else []
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # empty: a zombie
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_sigkill_and_two_processes_on_one_store(tmp_path: Path) -> None:
+    """Kill it twice, at any moment; go on with two processes at once; the numbers are those of a run never stopped."""
+    once = subprocess.run(command(tmp_path / "once.sqlite", "--json"), capture_output=True, check=True)
+    store = tmp_path / "killed.sqlite"
+    checkpoints = Store(store).checkpoints
+    said = b""
+    for _ in range(2):
+        before = set(times(checkpoints))
+        process = subprocess.Popen(command(store), stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and not set(times(checkpoints)) - before and time.monotonic() < deadline:
+            time.sleep(0.02)  # until there is a new checkpoint
+        workers = children(process.pid)
+        assert workers or cores() == 1
+        process.send_signal(signal.SIGKILL)
+        said += process.communicate()[1]
+        while any(map(alive, workers)) and time.monotonic() < deadline:
+            time.sleep(0.05)  # the workers notice that their parent is gone
+        assert not any(map(alive, workers))
+        assert len(Store(store).records()) < 4, "it was killed too late to show anything"
+        assert times(checkpoints)
+    pair = [
+        subprocess.Popen(command(store, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)
+    ]
+    for process in pair:
+        output, errors = process.communicate(timeout=300)
+        said += errors
+        assert process.returncode == 0
+        assert without_seconds(output) == without_seconds(once.stdout)
+    assert said.count(b"going on from the checkpoint") >= 2
+    assert b"another process is training this run" in said
+    assert b"starting afresh" not in said
+    assert len(Store(store).records()) == 4
+    assert list(checkpoints.iterdir()) == []
+
+
+def without_seconds(output: bytes) -> Any:
+    document = json.loads(output)
+    for configuration in document["configurations"]:
+        del configuration["seconds"]
+        for run in configuration["runs"]:
+            del run["seconds"]
+    return document

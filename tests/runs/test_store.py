@@ -1,0 +1,446 @@
+"""The store of run records."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+from records import made_up, with_accuracy
+
+from cclfp.errors import InputError
+from cclfp.runs import store as store_module
+from cclfp.runs.configuration import Configuration, configurations
+from cclfp.runs.store import JSON_COLUMNS, Record, Row, Store, exists
+
+MATRIX: list[list[float | None]] = [
+    [None, None, None],
+    [90.0, None, None],
+    [80.1, 91.5, None],
+    [70.0, 85.25, 0.1 + 0.2],
+]
+VERSION_1 = """
+CREATE TABLE runs (
+    key TEXT PRIMARY KEY, method TEXT NOT NULL, benchmark TEXT NOT NULL, scenario TEXT NOT NULL, buffer INTEGER,
+    seed INTEGER NOT NULL, configuration TEXT NOT NULL, average_accuracy REAL, forgetting REAL, backward_transfer REAL,
+    forward_transfer REAL, accuracy_matrix TEXT NOT NULL, seconds REAL NOT NULL, train_seconds REAL NOT NULL,
+    test_seconds REAL NOT NULL, environment TEXT NOT NULL, finished_at TEXT NOT NULL
+)
+"""
+
+
+@functools.cache
+def configuration(method: str = "er") -> Configuration:
+    (made,) = configurations([method], "split-mnist", tasks=3)
+    return made
+
+
+def record(seed: int = 0, method: str = "er") -> Record:
+    made = made_up(configuration(method), seed, MATRIX, engine="eager", platform="Linux-test")
+    again: Record = json.loads(json.dumps(made))  # with lists in the place of tuples
+    return again
+
+
+def write(path: Path, *statements: str) -> None:
+    """As somebody would who knows SQL."""
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+
+
+def make_version_1(path: Path, records: list[Record]) -> None:
+    """As cclfp 0.1 wrote it at first."""
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(VERSION_1)
+        for r in records:
+            values = {name: json.dumps(v) if name in JSON_COLUMNS else v for name, v in r.items()}
+            marks = ", ".join(f":{name}" for name in values)
+            database.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks})", values)
+        database.execute(f"PRAGMA application_id = {store_module.APPLICATION}")
+        database.execute("PRAGMA user_version = 1")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode = WAL")
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
+    store = Store(tmp_path / "deep" / "runs.sqlite")
+    assert store.find(record()["key"]) is None
+    store.add(record())
+    assert Store(store.path).find(record()["key"]) == record()
+    assert list(Store(store.path).records()[0]) == list(record())  # an exported line stays the same
+
+
+def test_a_diverged_run_says_after_how_many_tasks(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    store.add(record(0) | {"diverged": 2})
+    store.add(record(1))
+    assert store.records() == [record(0) | {"diverged": 2}, record(1)]
+    assert "diverged" not in store.records()[1]
+
+
+def test_an_older_record_stays_unless_it_is_to_be_replaced(tmp_path: Path) -> None:
+    store, old, new = Store(tmp_path / "runs.sqlite"), record(), with_accuracy(record(), 60.0)
+    assert store.add(old) == old
+    assert store.add(new) == old
+    assert store.records() == [old]
+    assert store.add(new, replace=True) == new
+    assert store.records() == [new]
+    assert store.add(record(1), replace=True) == record(1)
+
+
+def test_filters(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    store.add(record())
+    store.add(record(method="joint"))
+    assert [r["method"] for r in store.records()] == ["er", "joint"]
+    assert [r["method"] for r in store.records(method="joint")] == ["joint"]
+    assert store.records(benchmark="other") == []
+
+
+def test_many_processes_write_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    make_version_1(path, [record(1000)])  # all find the old format and want to change it
+    code = (
+        "import sys; sys.path[:0] = sys.argv[3:]; from pathlib import Path; from test_store import record\n"
+        "from cclfp.runs.store import Store\n"
+        "for i in range(40): Store(Path(sys.argv[1])).add(record(40 * int(sys.argv[2]) + i))"
+    )
+    here = [str(Path(__file__).parents[i]) for i in range(2)]
+    processes = [subprocess.Popen([sys.executable, "-c", code, str(path), str(n), *here]) for n in range(3)]
+    while any(process.poll() is None for process in processes):  # what is read meanwhile is whole, too
+        for seen in Store(path, read_only=True).records():
+            assert seen == record(seen["seed"])
+        time.sleep(0.1)
+    assert [process.wait() for process in processes] == [0] * 3
+    assert len(Store(path).records()) == 121
+
+
+def test_many_make_one_store_at_once(tmp_path: Path) -> None:
+    for attempt in range(20):
+        path, together = tmp_path / f"{attempt}.sqlite", threading.Barrier(8)
+
+        def make(path: Path = path, together: threading.Barrier = together) -> list[Record]:
+            together.wait()
+            return Store(path).records()
+
+        with ThreadPoolExecutor(8) as pool:
+            assert [made.result() for made in [pool.submit(make) for _ in range(8)]] == [[]] * 8
+
+
+def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("my notes, long enough to be taken for something else than an empty database " * 20)
+    before = path.read_bytes()
+    for read_only in (False, True):
+        with pytest.raises(InputError, match="notes.txt cannot be used as a store of runs"):
+            Store(path, read_only=read_only)
+        with pytest.raises(InputError, match="cannot be used as a store|there is no store"):
+            Store(path / "below" / "runs.sqlite", read_only=read_only)
+    assert path.read_bytes() == before
+
+
+def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "mine.sqlite"
+    write(path, "CREATE TABLE mine (x)")
+    before = path.read_bytes()
+    for read_only in (False, True):
+        with pytest.raises(InputError, match="is a database of something else"):
+            Store(path, read_only=read_only)
+    assert path.read_bytes() == before
+
+
+def test_a_store_is_read_without_writing_to_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    store.add(record())
+    with store._connect() as writer:
+        writer.execute("BEGIN IMMEDIATE")  # nobody else could write now
+        assert len(Store(store.path).records()) == 1
+        writer.execute("ROLLBACK")
+
+
+def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    write(store.path, "PRAGMA user_version = 9")
+    for read_only in (False, True):
+        with pytest.raises(InputError, match=r"written by a newer cclfp \(store format 9, not 2\): update cclfp"):
+            Store(store.path, read_only=read_only)
+
+
+def test_write_ahead_logging(tmp_path: Path) -> None:
+    with Store(tmp_path / "runs.sqlite")._connect() as database:
+        assert database.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
+
+
+def test_an_older_store_is_brought_up_to_date_by_who_writes_only(tmp_path: Path) -> None:
+    path, records = tmp_path / "runs.sqlite", [record(seed) for seed in range(5)]
+    make_version_1(path, records)
+    before = path.read_bytes()
+    reader = Store(path, read_only=True)
+    assert (reader.version, reader.records(), reader.find(records[3]["key"])) == (1, records, records[3])
+    assert path.read_bytes() == before
+    writer = Store(path)
+    assert (writer.version, writer.records()) == (2, records)
+    assert [row.values["checksum"] is not None for row in writer.rows()] == [True] * 5
+    assert Store(path, read_only=True).version == 2
+    writer.add(record(7) | {"diverged": 1})
+    assert writer.records() == [*records, record(7) | {"diverged": 1}]
+
+
+def test_a_row_that_an_older_cclfp_adds_is_read(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    store.add(record())
+    write(store.path, "UPDATE runs SET checksum = NULL")
+    assert store.records() == [record()]
+
+
+# What may be in a row: a value of another type, JSON that is none, a configuration that cannot be, a number that lies.
+BAD: dict[str, tuple[str, str]] = {
+    "no JSON": ("configuration = '{'", "not JSON"),
+    "nested": ("configuration = '" + "[" * 100_000 + "'", "not JSON"),
+    "blob": ("accuracy_matrix = x'ff00'", "accuracy_matrix is not JSON"),
+    "list": ("configuration = '[]'", "configuration is []: expected an object"),
+    "lr": ("""configuration = '{"lr": "x"}'""", "its configuration lacks "),
+    "accuracy": ("average_accuracy = 99.0", "average_accuracy is 99.0: expected 51.8"),
+    "text": ("seconds = '<b>'", 'seconds is "<b>": expected a number of seconds'),
+    "no text": ("method = x'ff'", "method is "),
+    "no key": ("key = 'mine'", "the key 'mine' is not that"),
+    "diverged": ("diverged = 0", "diverged is 0: expected after how many of the 3 tasks"),
+    "diverged later": ("diverged = 4", "diverged is 4: expected after how many of the 3 tasks"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_row_is_named_and_never_used(what: str, tmp_path: Path) -> None:
+    change, reason = BAD[what]
+    store, others = Store(tmp_path / "runs.sqlite"), [record(1), record(2)]
+    for one in (record(0), *others):
+        store.add(one)
+    write(store.path, f"UPDATE runs SET {change}, checksum = NULL WHERE seed = 0")
+    key = "mine" if what == "no key" else record(0)["key"]
+    with pytest.raises(InputError, match=f"bad record .*cclfp runs delete {key} --store .* removes it"):
+        store.find(key)
+    with pytest.raises(InputError, match="bad record"):
+        store.records()
+    if what != "no key":
+        with pytest.raises(InputError, match="bad record"):
+            store.add(record(0))  # not over it
+        with pytest.raises(InputError, match="bad record"):
+            store.merge([("here", record(0))])
+    bad: list[Row] = []
+    reader = Store(store.path, read_only=True, on_bad=bad.append)
+    assert reader.records() == others
+    assert reader.find(key) is None
+    assert len(bad) == 2
+    assert reason in bad[0].reason
+    store.delete([bad[0]])
+    assert store.records() == others
+    assert store.find(record(0)["key"]) is None
+
+
+def test_a_bad_row_can_be_replaced(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    store.add(record())
+    write(store.path, "UPDATE runs SET configuration = '{'")
+    assert store.add(record(), replace=True) == record()
+    assert store.records() == [record()]
+
+
+def test_a_changed_row_is_found_by_its_checksum(tmp_path: Path) -> None:
+    """80.1 % on the first task after the second is in no measure: only the matrix has it."""
+    store = Store(tmp_path / "runs.sqlite")
+    store.add(record())
+    write(store.path, "UPDATE runs SET accuracy_matrix = replace(accuracy_matrix, '80.1', '80.3')")
+    with pytest.raises(InputError, match="it does not match its checksum"):
+        store.records()
+
+
+def test_delete_looks_again_before_it_deletes(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    store.add(record(0))
+    rows = store.rows()
+    store.add(with_accuracy(record(0), 10.0), replace=True)
+    with pytest.raises(InputError, match="was changed meanwhile: nothing was deleted"):
+        store.delete(rows)
+    assert len(store.records()) == 1
+
+
+def flipped(path: Path, place: int, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << bit
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_flipped_bit_gives_the_right_answer_or_an_error(version: int, tmp_path: Path) -> None:
+    """Forty of them, in all parts of the file. Format 1 has no checksums: there what a record says is checked alone."""
+    whole, records = tmp_path / "whole.sqlite", [record(seed) for seed in range(6)]
+    if version == 1:
+        make_version_1(whole, records)
+    else:
+        for one in records:
+            Store(whole).add(one)
+    size, rng = whole.stat().st_size, random.Random(f"flips {version}")
+    places = [*range(8), 18, 19, 23, 28, 47, 59, 60, 71, 100, 103, 104, *(rng.randrange(size) for _ in range(21))]
+    right, refused = 0, 0
+    for place in places:
+        path = tmp_path / "flipped.sqlite"
+        shutil.copy(whole, path)
+        flipped(path, place, rng.randrange(8))
+        for read_only in (True, False):
+            bad: list[Row] = []
+            try:
+                store = Store(path, read_only=read_only, on_bad=bad.append)
+                found = store.records()
+                alone = [store.find(one["key"]) for one in records]
+            except InputError:
+                refused += 1
+                continue
+            lost = {row.key for row in bad}
+            assert len(found) + len({row.number for row in bad}) == 6
+            assert lost or alone == records
+            assert all(one is None or one == full for one, full in zip(alone, records, strict=True)) or version == 1
+            assert all(one in records for one in found) or version == 1
+            right += not bad
+        path.unlink()
+    assert right > 0
+    assert refused > 0
+
+
+@pytest.mark.parametrize("broken", [b"r\xeens", b"r\xffns", b"rums", b"\x00uns"])
+def test_a_damaged_schema_is_refused(broken: bytes, tmp_path: Path) -> None:
+    """SQLite shows the name in its message, which is no text then."""
+    path = tmp_path / "runs.sqlite"
+    Store(path).add(record())
+    content = path.read_bytes()
+    assert content.count(b"tablerunsruns") == 1
+    path.write_bytes(content.replace(b"tablerunsruns", b"table" + broken + b"runs"))
+    for read_only in (True, False):
+        with pytest.raises(InputError, match=r"runs.sqlite (cannot be used as a store of runs|is damaged)"):
+            Store(path, read_only=read_only).records()
+
+
+def test_a_damaged_index_is_refused_and_repaired(tmp_path: Path) -> None:
+    """A run that is not found by its key would be trained again."""
+    path = tmp_path / "runs.sqlite"
+    for seed in range(6):
+        Store(path).add(record(seed))
+    key = record(3)["key"].encode()
+    place = path.read_bytes().index(key)
+    if b"er" in path.read_bytes()[place + 64 : place + 66]:  # that is in the table: the index has it too
+        place = path.read_bytes().index(key, place + 1)
+    flipped(path, place, 0)
+    for read_only in (True, False):
+        with pytest.raises(InputError, match=r"is damaged \(.*cclfp runs check --store .* says more"):
+            Store(path, read_only=read_only)
+    store = Store(path, damaged=True)
+    assert [row.record for row in store.rows()] == [record(seed) for seed in range(6)]
+    store.delete([])
+    assert Store(path).find(record(3)["key"]) == record(3)
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_reading_makes_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no store of runs"):
+        Store(tmp_path / "deep" / "runs.sqlite", read_only=True)
+    assert listing(tmp_path) == {}
+    (tmp_path / "empty.sqlite").touch()  # by a process that was killed just then
+    empty = Store(tmp_path / "empty.sqlite", read_only=True)
+    assert (empty.records(), empty.find("k")) == ([], None)
+    store = Store(tmp_path / "runs.sqlite")
+    store.add(record())
+    before = listing(tmp_path)
+    assert Store(store.path, read_only=True).records() == [record()]
+    assert listing(tmp_path) == before
+
+
+def leave_log(path: Path, index: bool) -> None:
+    """As a process leaves it that is killed: the newest run is in the write-ahead log."""
+    store = Store(path)
+    store.add(record(0))
+    with store._connect() as database:
+        database.execute("PRAGMA wal_autocheckpoint = 0")
+        store_module._write(database, record(1))
+        for name in [path.name, f"{path.name}-wal", *([f"{path.name}-shm"] if index else [])]:
+            shutil.copy(path.with_name(name), path.with_name(f"copy-{name}"))
+    path.unlink()
+    for file in path.parent.glob("copy-*"):
+        file.rename(file.with_name(file.name.removeprefix("copy-")))
+
+
+@contextlib.contextmanager
+def nobody() -> Iterator[Path]:
+    """Be a user who may only read, and have a folder that all may read."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        os.seteuid(0)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become another user")
+def test_a_folder_that_cannot_be_written() -> None:
+    with nobody() as here:
+        paths = [here / name / "runs.sqlite" for name in ("clean", "log", "log-alone")]
+        for path in paths:
+            path.parent.mkdir()
+        Store(paths[0]).add(record(0))
+        leave_log(paths[1], index=True)
+        leave_log(paths[2], index=False)
+        os.seteuid(65534)
+        assert [r["seed"] for r in Store(paths[0], read_only=True).records()] == [0]
+        assert [r["seed"] for r in Store(paths[1], read_only=True).records()] == [0, 1]
+        with pytest.raises(InputError, match="its newest runs are in runs.sqlite-wal: copy both to a folder that can"):
+            Store(paths[2], read_only=True)
+        with pytest.raises(InputError, match="cannot be used as a store of runs"):
+            Store(paths[0])
+        os.seteuid(0)
+        paths[0].parent.chmod(0)
+        os.seteuid(65534)
+        with pytest.raises(InputError, match="cannot be used as a store of runs: .*Permission denied"):
+            exists(paths[0])
+
+
+def test_a_medium_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
+    medium = tmp_path / "medium"
+    medium.mkdir()
+    if shutil.which("mount") is None or subprocess.run(["mount", "-t", "tmpfs", "x", medium], stderr=-3).returncode:
+        pytest.skip("mount is refused here")
+    try:
+        Store(medium / "runs.sqlite").add(record(0))
+        (medium / "log").mkdir()
+        leave_log(medium / "log" / "runs.sqlite", index=True)
+        make_version_1(medium / "old.sqlite", [record(2)])
+        subprocess.run(["mount", "-o", "remount,ro", medium], check=True)
+        for name, seeds in (("runs.sqlite", [0]), ("log/runs.sqlite", [0, 1]), ("old.sqlite", [2])):
+            assert [r["seed"] for r in Store(medium / name, read_only=True).records()] == seeds
+            for command in (
+                ["runs"],
+                ["runs", "check"],
+                ["export", tmp_path / "out.jsonl"],
+                ["report", "--out", tmp_path],
+            ):
+                assert cli(*command, "--store", medium / name).code == 0, (command, name)
+            assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == len(seeds)
+        with pytest.raises(InputError, match="cannot be used as a store of runs: "):
+            Store(medium / "old.sqlite")
+    finally:
+        subprocess.run(["umount", medium], check=True)

@@ -1,0 +1,579 @@
+"""Run records to and from JSON Lines."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cli
+from hypothesis import given
+from hypothesis import strategies as st
+from records import made_up
+
+import cclfp
+from cclfp import metrics
+from cclfp.cli.runs import _print_records
+from cclfp.errors import InputError
+from cclfp.runs.configuration import Configuration, check_configuration, configurations
+from cclfp.runs.record import MEASURES, Record, check_record
+from cclfp.runs.store import Store
+from cclfp.runs.transfer import _to_line, export, import_runs, read
+
+Matrix = list[list[float | None]]
+
+
+def matrix_of(last: Sequence[float], scenario: str) -> Matrix:
+    """As a run leaves it: tasks are learned at 95 %, and the first gets 2 % better before it gets worse.
+
+    What comes next was at 40 % and is at 45 %, where it is tested.
+    """
+    tasks = len(last)
+    matrix: Matrix = [[None] * tasks for _ in range(tasks + 1)]
+    for t in range(1, tasks + 1):
+        matrix[t][:t] = [95.0] * t
+        matrix[t][0] = 97.0 if t > 1 else 95.0
+    if scenario != "class":
+        matrix[0] = [40.0] * tasks
+        for t in range(1, tasks):
+            matrix[t][t] = 45.0
+    matrix[-1] = list(last)
+    return matrix
+
+
+LAST = [70.0, 75.0, 80.0, 85.0, 90.0]
+RUNS: list[dict[str, Any]] = [
+    {"scenario": "class"},
+    {"scenario": "task"},
+    {"class_order": "9,8,7,6,5,4,3,2,1,0"},
+    {"validation": True, "tasks": 2},
+]
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    """A file with four runs of ER: class and task scenario, another class order, two tasks tested on held-out data."""
+    store = Store(tmp_path / "there.sqlite")
+    for seed, extra in enumerate(RUNS):
+        (configuration,) = configurations(["er"], "split-mnist", **extra)
+        matrix = matrix_of(LAST[: extra.get("tasks")], configuration.scenario)
+        store.add(made_up(configuration, seed, matrix, platform="a \u2028 line"))
+    path = tmp_path / "runs.jsonl"
+    export(store.records(), path)
+    return path
+
+
+def test_records_come_back_as_they_were(exported: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "here.sqlite")
+    assert import_runs([exported], store) == (4, [])
+    assert store.records() == Store(tmp_path / "there.sqlite").records()
+
+
+def test_the_second_record_is_what_the_changes_below_say(exported: Path) -> None:
+    record = json.loads(exported.read_text().split("\n")[1])
+    given = [record[name] for name in ("average_accuracy", "forgetting", "backward_transfer", "forward_transfer")]
+    assert given == [80.0, 18.0, -17.5, 5.0]
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().removesuffix("\n").split("\n")
+
+
+def test_duplicates_are_refused_one_by_one(exported: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "here.sqlite")
+    first, grown, lines = tmp_path / "first.jsonl", tmp_path / "grown.jsonl", lines_of(exported)
+    first.write_text("\n".join(lines[:2]))
+    assert import_runs([first], store) == (2, [])
+    grown.write_text("\n".join([*lines, lines[2]]))  # what is there, what is not, and one of these twice
+    assert import_runs([grown], store) == (2, [f"{grown}, line {n}" for n in (1, 2, 5)])
+    assert store.records() == Store(tmp_path / "there.sqlite").records()
+    assert import_runs([first, exported], store) == (
+        0,
+        [f"{first}, line 1", f"{first}, line 2", *(f"{exported}, line {n}" for n in (1, 2, 3, 4))],
+    )
+
+
+def test_real_runs_are_not_trained_again_where_they_are_imported(small_mnist: Path, tmp_path: Path) -> None:
+    there, here = Store(tmp_path / "there.sqlite"), Store(tmp_path / "here.sqlite")
+    file = tmp_path / "nets.py"
+    file.write_text("from torch import nn\ndef flat(): return nn.Flatten()\n")
+    trainings: list[dict[str, Any]] = [
+        {"methods": "er"},
+        {"methods": "joint", "class_order": "9,8,7,6,5,4,3,2,1,0", "backbone": f"{file}:flat"},
+        {"methods": "finetune", "scenario": "task", "tasks": 2, "validation": True},
+    ]
+    for arguments in trainings:
+        cclfp.run(benchmark="split-mnist", seeds=1, store=there.path, **arguments)
+    export(there.records(), tmp_path / "runs.jsonl")
+    assert import_runs([tmp_path / "runs.jsonl"], here) == (3, [])
+    events: list[str] = []
+    for arguments in trainings:
+        report = lambda number, event: events.append(event["event"])  # noqa: E731
+        cclfp.run(benchmark="split-mnist", seeds=1, store=here.path, report=report, **arguments)
+    assert events == ["jobs", "stored"] * 3
+
+
+def test_a_record_older_than_a_setting_is_taken(exported: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "here.sqlite")
+    change(exported, 1, lambda record: record["configuration"].pop("validation"))
+    assert import_runs([exported], store) == (4, [])
+    assert import_runs([exported], store)[0] == 0
+
+
+def test_rounding_is_no_difference(exported: Path, tmp_path: Path) -> None:
+    change(exported, 2, lambda r: r.update(forgetting=18.0000001, seconds=3.0000001))
+    assert import_runs([exported], Store(tmp_path / "here.sqlite")) == (4, [])
+
+
+def change(path: Path, line: int, how: Callable[[Record], object]) -> None:
+    lines = lines_of(path)
+    record = json.loads(lines[line - 1])
+    how(record)
+    lines[line - 1] = json.dumps(record)
+    path.write_text("\n".join(lines))
+
+
+def another_result(record: Record) -> None:
+    record["accuracy_matrix"][-1][-1] = 95.0
+    record["average_accuracy"] = metrics.average_accuracy(record["accuracy_matrix"])
+
+
+def another_matrix(last: Sequence[float], **changed: object) -> Callable[[Record], None]:
+    """All that the matrix gives agrees with it."""
+
+    def how(record: Record) -> None:
+        configuration = Configuration.from_dict({**record["configuration"], **changed})
+        record.update(made_up(configuration, record["seed"], matrix_of(last, configuration.scenario)))
+
+    return how
+
+
+def another(**changed: object) -> Callable[[Record], None]:
+    """A configuration that its key agrees with."""
+    return another_matrix(LAST, **changed)
+
+
+OWN = {"file": "/home/me/mine.py", "object": "Mine", "sha256": "0" * 64}
+
+
+def moment(text: object) -> tuple[Callable[[Record], object], str]:
+    return lambda r: r.update(finished_at=text), f"finished_at is {json.dumps(text)}: expected a "
+
+
+CHANGES: dict[str, tuple[Callable[[Record], object], str]] = {
+    "seed": (lambda r: r.update(seed=7), "is not that of its configuration and seed"),
+    "negative seed": (lambda r: r.update(seed=-1), "seed is -1: expected a whole number, 0 or more"),
+    "true seed": (lambda r: r.update(seed=True), "seed is true: expected a whole number"),
+    "broken seed": (lambda r: r.update(seed=1.0), "seed is 1.0: expected a whole number"),
+    "large seed": (lambda r: r.update(seed=2**63), "seed is 9223372036854775808: expected a whole number"),
+    "lr": (lambda r: r["configuration"]["hyperparameters"].update(lr=5.0), "is not that of its configuration and seed"),
+    "text lr": (another(hyperparameters={"lr": "x"}), 'hyperparameter lr is "x": expected a finite number'),
+    "endless lr": (another(hyperparameters={"lr": 10**400}), "hyperparameter lr is 1000"),
+    "negative lr": (another(hyperparameters={"lr": -1.0}), "lr=-1.0: expected a number in (0, inf)"),
+    "true lr": (another(hyperparameters={"lr": True}), "hyperparameter lr is true: expected a finite number"),
+    "no lr": (another(hyperparameters={}), "hyperparameters lack lr, which er has"),
+    "w of er": (another(hyperparameters={"lr": 0.1, "w": 0.5}), "unknown hyperparameter of er 'w'"),
+    "lr alone": (another(hyperparameters=0.1), "hyperparameters is 0.1: expected an object"),
+    "epochs": (another(epochs=-1), "epochs=-1: expected a whole number, 1 or more"),
+    "no epochs": (another(epochs=None), "epochs=None: expected a whole number"),
+    "HTML": (another(batch="<b>10</b>"), "batch='<b>10</b>': expected a whole number"),
+    "true batch": (another(batch=True), "batch=True: expected a whole number"),
+    "endless replay": (another(replay=10**400), "expected a whole number, 1 or more (and below 2**63)"),
+    "no replay": (another(replay=None), "replay=None: expected a whole number"),
+    "null memory": (another(buffer=None), "buffer=None: expected a whole number"),
+    "empty memory": (another(buffer=0), "buffer=0: expected a whole number, 1 or more"),
+    "memory of none": (another(method="joint"), "buffer is 200: expected null: joint has none"),
+    "replay of none": (another(method="joint", buffer=None), "replay is 10: expected null: joint has none"),
+    "augment": (another(augment=1), "augment is 1: expected true or false"),
+    "augmented digits": (another(augment=True), "augment=on: split-mnist cannot be augmented"),
+    "validation": (another(validation="no"), 'validation is "no": expected true or false'),
+    "unknown method": (another(method="erx"), "unknown method 'erx'. Did you mean 'er'"),
+    "no method": (another(method=7), "method is 7: expected a text"),
+    "strange scenario": (another(scenario="domain"), "split-mnist has no domain scenario"),
+    "no scenario": (another(scenario=None), "scenario is null: expected a text"),
+    "strange benchmark": (another(benchmark="<b>"), 'benchmark is "<b>": expected a name'),
+    "backbone": (
+        lambda r: r["configuration"].update(backbone="mlp"),
+        'backbone is "mlp": expected null, a name and a width',
+    ),
+    "wide": (another(backbone={"name": "mlp", "width": 5000}), "with N from 1 to 4096"),
+    "true width": (another(backbone={"name": "mlp", "width": True}), "expected null, a name and a width"),
+    "unknown backbone": (another(backbone={"name": "x.py:f", "width": 1}), "expected null, a name and a width"),
+    "backbone file": (another(backbone={**OWN, "sha256": 5}), "expected the path of a .py file"),
+    "method file": (
+        lambda r: r["configuration"].update(method="mine", method_file="mine.py"),
+        'method_file is "mine.py": expected the path',
+    ),
+    "method file, no text": (another(method="mine", method_file={**OWN, "file": None}), "expected the path of a .py"),
+    "method file, escape": (another(method="mine", method_file={**OWN, "file": "\x1b[2J.py"}), "expected the path"),
+    "own method, built-in name": (another(method_file=OWN), "has the name 'er' of a method that ships with cclfp"),
+    "own method, HTML": (another(method="<b>", method_file=OWN), "mine.py:Mine has the name '<b>'"),
+    "order": (
+        another(class_order=[0, 1]),
+        'class_order is [0, 1]: expected null, "random" or each of the numbers 0 to 9',
+    ),
+    "order twice": (another(class_order=[0] * 10), "each of the numbers 0 to 9 once"),
+    "order of texts": (another(class_order=[str(c) for c in range(10)]), "each of the numbers 0 to 9 once"),
+    "order as text": (another(class_order="label"), 'class_order is "label": expected null, "random"'),
+    "diverged": (lambda r: r.update(diverged=0), "diverged is 0: expected after how many of the 5 tasks"),
+    "diverged late": (lambda r: r.update(diverged=6), "diverged is 6: expected after how many of the 5 tasks"),
+    "not diverged": (lambda r: r.update(diverged=None), "diverged is null: expected after how many"),
+    "true divergence": (lambda r: r.update(diverged=True), "diverged is true: expected after how many"),
+    "key": (lambda r: r.update(key="0"), "the key '0' is not that of its configuration and seed"),
+    "method": (lambda r: r.update(method="gem"), "method is \"gem\": expected 'er', as its configuration says"),
+    "benchmark": (
+        lambda r: r.update(benchmark="rotated-mnist"),
+        "benchmark is \"rotated-mnist\": expected 'split-mnist', as its configuration says",
+    ),
+    "scenario": (lambda r: r.update(scenario="class"), "scenario is \"class\": expected 'task', as its configuration"),
+    "buffer": (lambda r: r.update(buffer=500), "buffer is 500: expected 200"),
+    "broken buffer": (lambda r: r.update(buffer=200.0), "buffer is 200.0: expected a whole number or null"),
+    "no buffer": (lambda r: r.update(buffer=None), "buffer is null: expected 200"),
+    "accuracy": (lambda r: r.update(average_accuracy=99.0), "average_accuracy is 99.0: expected 80.0, as the accuracy"),
+    "no accuracy": (lambda r: r.update(average_accuracy=None), "average_accuracy is null: expected 80.0"),
+    "forgetting": (lambda r: r.update(forgetting=17.5), "forgetting is 17.5: expected 18.0"),
+    "no forgetting": (lambda r: r.update(forgetting=None), "forgetting is null: expected 18.0"),
+    "backward": (lambda r: r.update(backward_transfer=-17.4999), "backward_transfer is -17.4999: expected -17.5"),
+    "no backward": (lambda r: r.update(backward_transfer=None), "backward_transfer is null: expected -17.5"),
+    "forward": (lambda r: r.update(forward_transfer=5.0001), "forward_transfer is 5.0001: expected 5.0"),
+    "no forward": (lambda r: r.update(forward_transfer=None), "forward_transfer is null: expected 5.0"),
+    "text forward": (lambda r: r.update(forward_transfer="5.0"), 'forward_transfer is "5.0": expected 5.0'),
+    "matrix": (lambda r: r["accuracy_matrix"].pop(), "accuracy_matrix is "),
+    "percent": (lambda r: r["accuracy_matrix"][2].__setitem__(0, 101.0), "accuracy_matrix is "),
+    "text": (lambda r: r["accuracy_matrix"][2].__setitem__(0, "90"), "accuracy_matrix is "),
+    "unfinished": (lambda r: r["accuracy_matrix"][-1].__setitem__(1, None), "a last row without null"),
+    "four tasks": (another_matrix(LAST[:4]), "expected 5 tasks, as its stream has"),
+    "six tasks": (another_matrix([*LAST, 90.0]), "expected 5 tasks, as its stream has"),
+    "other tasks": (another_matrix(LAST, tasks=(5, 5)), "expected 2 tasks, as its stream has"),
+    "twenty tasks": (
+        another_matrix(LAST, benchmark="rotated-mnist", scenario="domain"),
+        "expected 20 tasks, as its stream has",
+    ),
+    "classes": (
+        another_matrix(LAST, tasks=(2, 2, 2, 2, 1)),
+        "tasks is [2, 2, 2, 2, 1]: expected how many classes each task has, 10 in all",
+    ),
+    "no class": (another_matrix(LAST, tasks=(0, 2, 2, 2, 4)), "tasks is [0, 2, 2, 2, 4]: expected how many classes"),
+    "tasks as text": (another_matrix(LAST, tasks="22222"), 'tasks is "22222": expected how many classes'),
+    "a number of tasks": (
+        another_matrix(LAST, tasks=5),
+        "tasks is 5: expected how many classes each task has, 10 in all",
+    ),
+    "domains": (
+        another_matrix(LAST, benchmark="rotated-mnist", scenario="domain", tasks=(2, 2, 2, 2, 2)),
+        "tasks is [2, 2, 2, 2, 2]: expected null: all tasks of rotated-mnist have all classes",
+    ),
+    "own images, no tasks": (
+        another_matrix(LAST, benchmark="birds"),
+        "its configuration says no tasks, and birds is no benchmark of this cclfp",
+    ),
+    "own images, other tasks": (another_matrix(LAST, benchmark="birds", tasks=(3, 3)), "expected 2 tasks, as its"),
+    "negative": (lambda r: r.update(seconds=-1), "seconds is -1: expected a number of seconds"),
+    "seconds": (lambda r: r.update(seconds=3.1), "seconds is 3.1: expected 3.0, those of training and testing"),
+    "train": (lambda r: r.update(train_seconds=2.1), "seconds is 3.0: expected 3.1, those of training and testing"),
+    "test": (lambda r: r.update(test_seconds=0), "seconds is 3.0: expected 2.0, those of training and testing"),
+    "nan": (lambda r: r.update(seconds=float("nan")), "NaN is not a number"),
+    "endless": (lambda r: r.update(seconds=10**400), "seconds is 1000"),
+    "no date": moment("yesterday"),
+    "no time": moment("2026-01-01"),
+    "no zone": moment("2026-01-01T00:00:00"),
+    "another zone": moment("2026-01-01T01:00:00+01:00"),
+    "another form": moment("20260101T000000Z"),
+    "no such day": moment("2026-02-30T00:00:00+00:00"),
+    "a number": moment(20260101),
+    "environment": (lambda r: r.update(environment="cpu"), 'environment is "cpu": expected an object'),
+    "engine": (
+        lambda r: r["environment"].update(engine="eager; rm x"),
+        'engine is "eager; rm x": expected one',
+    ),
+    "a number as a name": (lambda r: r["environment"].update(device_name=5), "device_name is 5: expected text"),
+    "truth as a number": (lambda r: r["environment"].update(threads=True), "threads is true: expected a whole number"),
+    "list": (lambda r: r["environment"].update(device=["cpu"]), 'device is ["cpu"]: expected one of cpu, cuda'),
+    "half a letter": (lambda r: r["environment"].update(platform="\ud800"), "surrogates not allowed"),
+    "missing": (lambda r: r.pop("seed"), "not a run record: it has no seed"),
+    "more": (lambda r: r.update(colour=1), "not a run record: it has 'colour'"),
+    "configuration": (
+        lambda r: r["configuration"].update(colour=1),
+        'its configuration has "colour", which is not a setting',
+    ),
+    "bare": (lambda r: r.update(configuration={}), "its configuration lacks benchmark, "),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_changed_record_is_refused_with_all_others(what: str, exported: Path, tmp_path: Path) -> None:
+    how, message = CHANGES[what]
+    change(exported, 2, how)
+    store = Store(tmp_path / "here.sqlite")
+    with pytest.raises(InputError) as refused:
+        import_runs([exported], store)
+    assert str(refused.value).startswith(f"{exported}, line 2: ")
+    assert message in str(refused.value)
+    assert store.records() == []
+
+
+def test_what_is_undefined_is_null(exported: Path, tmp_path: Path) -> None:
+    change(exported, 1, lambda r: r.update(forward_transfer=0.0))  # of a class-incremental run
+    with pytest.raises(InputError, match="line 1: forward_transfer is 0.0: expected null, as the accuracy matrix"):
+        import_runs([exported], Store(tmp_path / "here.sqlite"))
+
+
+def test_a_run_on_images_that_are_not_here_is_taken(exported: Path, tmp_path: Path) -> None:
+    change(exported, 2, another_matrix(LAST, benchmark="birds", tasks=(3, 3, 3, 3, 2)))
+    assert import_runs([exported], Store(tmp_path / "here.sqlite")) == (4, [])
+
+
+def test_a_run_of_a_method_that_is_not_here_is_taken_and_its_file_not_run(exported: Path, tmp_path: Path) -> None:
+    file, ran = tmp_path / "mine.py", tmp_path / "ran"
+    file.write_text(f"open({str(ran)!r}, 'w')")
+    here = {**OWN, "file": str(file)}
+    change(exported, 1, another(method="mine", method_file=OWN, hyperparameters={"own": 3.0}, buffer=None, replay=None))
+    change(exported, 2, another(method="mine", method_file=here, hyperparameters={}, backbone=here))
+    store = Store(tmp_path / "here.sqlite")
+    assert import_runs([exported], store) == (4, [])
+    assert sorted(r["method"] for r in store.records()) == ["er", "er", "mine", "mine"]
+    assert not ran.exists()
+
+
+def test_a_diverged_run_comes_back_and_a_healthy_line_stays_as_it_was(exported: Path, tmp_path: Path) -> None:
+    change(exported, 2, lambda r: r.update(diverged=3))
+    store, again = Store(tmp_path / "here.sqlite"), tmp_path / "again.jsonl"
+    assert import_runs([exported], store) == (4, [])
+    assert [r.get("diverged") for r in store.records()] == [None, 3, None, None]
+    export(store.records(), again)
+    assert [json.loads(line) for line in lines_of(again)] == [json.loads(line) for line in lines_of(exported)]
+    assert [lines_of(again)[n] for n in (0, 2, 3)] == [lines_of(exported)[n] for n in (0, 2, 3)]
+
+
+@functools.cache
+def good_lines() -> list[str]:
+    configurations_ = [configurations(["ccl-fp+"], "split-mnist", **extra)[0] for extra in RUNS]
+    made = [
+        made_up(c, seed, matrix_of(LAST[: extra.get("tasks")], c.scenario), engine="eager", threads=2)
+        for seed, (c, extra) in enumerate(zip(configurations_, RUNS, strict=True))
+    ]
+    made[0]["diverged"] = 2
+    made[1]["configuration"]["backbone"] = OWN
+    made[1]["key"] = Configuration.from_dict(made[1]["configuration"]).key(1)
+    return [json.dumps(record) for record in made]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where something is in a JSON value, the value itself aside."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, part in inner for place in [(*path, key), *places(part, (*path, key))]]
+
+
+JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from(
+        [0, 1, -1, 2**63, 10**400, 1.0, 1e308, "", "x", "er", "random", "<b>", "\ud800", "\x00", "er.py:x"]
+    ),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=5),
+    st.lists(st.integers(0, 9), max_size=3),
+    st.dictionaries(
+        st.sampled_from(["file", "object", "sha256", "name", "width", "lr"]), st.text(max_size=3), max_size=3
+    ),
+)
+
+
+@given(data=st.data())
+def test_a_mutated_record_is_refused_or_the_same(data: st.DataObject) -> None:
+    line = data.draw(st.sampled_from(good_lines()))
+    record, original = json.loads(line), json.loads(line)
+    *way, last = data.draw(st.sampled_from(places(record)))
+    inside = record
+    for step in way:
+        inside = inside[step]
+    how = data.draw(st.sampled_from(["replace", "delete", "add"]))
+    if how == "replace":
+        inside[last] = data.draw(JUNK)
+    elif how == "delete":
+        del inside[last]
+    elif isinstance(inside, list):
+        inside.insert(last, data.draw(JUNK))
+    else:
+        inside[data.draw(st.text(max_size=5))] = data.draw(JUNK)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "runs.jsonl")
+        file.write_text(json.dumps(record))
+        try:
+            ((_, found),) = read(file)
+        except InputError:
+            return
+    # What nothing depends on may be another; the rest agrees with the key and with itself.
+    free = ("environment", "finished_at", "diverged", "train_seconds", "test_seconds", "seconds", "accuracy_matrix")
+    for name in original:
+        assert name in (*free, *MEASURES, "configuration") or found[name] == original[name]
+    assert check_configuration(found["configuration"]) == check_configuration(original["configuration"])
+    for name, measure in MEASURES.items():
+        assert found[name] == pytest.approx(measure(found["accuracy_matrix"]))
+    _to_line(found)
+
+
+@given(data=st.data())
+def test_a_mutated_configuration_is_refused_or_can_be_shown(data: st.DataObject) -> None:
+    """Its key agrees with it, as if somebody had meant it."""
+    record = json.loads(data.draw(st.sampled_from(good_lines())))
+    configuration = record["configuration"]
+    inside = data.draw(st.sampled_from([configuration, configuration["hyperparameters"]]))
+    name = data.draw(st.sampled_from([*inside, "more"]))
+    inside[name] = data.draw(JUNK)
+    with contextlib.suppress(TypeError, AttributeError):  # of what has no key
+        record["key"] = Configuration.from_dict(configuration).key(record["seed"])
+    record |= {name: configuration[name] for name in ("method", "benchmark", "scenario", "buffer")}
+    with contextlib.suppress(InputError), contextlib.redirect_stdout(io.StringIO()):
+        _print_records([check_record(record)], "")
+
+
+@pytest.mark.parametrize("line", ["", "{", "[1, 2]", "null", '"text"', "[" * 100_000])
+def test_a_line_that_is_no_record_is_refused(line: str, exported: Path, tmp_path: Path) -> None:
+    exported.write_text(exported.read_text() + line + "\n")
+    store = Store(tmp_path / "here.sqlite")
+    with pytest.raises(InputError, match="line 5: "):
+        import_runs([exported], store)
+    assert store.records() == []
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"", "is empty"), (b"\xff", "cannot be read")])
+def test_a_file_that_is_none_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "runs.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        import_runs([tmp_path / "runs.jsonl"], Store(tmp_path / "here.sqlite"))
+
+
+def test_another_record_than_the_stores_is_refused_with_all_others(exported: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path / "here.sqlite")
+    first = tmp_path / "first.jsonl"
+    first.write_text(lines_of(exported)[0])
+    assert import_runs([first], store) == (1, [])
+    before = store.records()
+    change(exported, 1, another_result)
+    with pytest.raises(InputError) as refused:
+        import_runs([exported], store)
+    assert str(refused.value) == (
+        f"{exported}, line 1: er on split-mnist (class), seed 0 (key {before[0]['key']}) has another record in "
+        f"{store.path}, which differs in average_accuracy 81.0 and 80.0, accuracy_matrix: nothing was added; leave out "
+        "one of the two"
+    )
+    assert store.records() == before
+
+
+CONFLICTS: dict[str, tuple[Callable[[Record], object], str]] = {
+    "the device": (
+        lambda r: r["environment"].update(device="cuda"),
+        'differs in environment.device "cuda" and "cpu":',
+    ),
+    "what is not said": (lambda r: r["environment"].pop("device"), 'differs in environment.device null and "cpu":'),
+    "the time": (
+        lambda r: r.update(finished_at="2026-01-01T00:00:01+00:00"),
+        'differs in finished_at "2026-01-01T00:00:01+00:00" and "2026-01-01T00:00:00+00:00":',
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CONFLICTS)
+def test_the_same_result_in_another_record_is_a_conflict_too(what: str, exported: Path, tmp_path: Path) -> None:
+    how, message = CONFLICTS[what]
+    change(exported, 2, lambda r: r["environment"].update(device="cpu"))
+    store = Store(tmp_path / "here.sqlite")
+    import_runs([exported], store)
+    before = store.records()
+    change(exported, 2, how)
+    with pytest.raises(InputError) as refused:
+        import_runs([exported], store)
+    assert message in str(refused.value)
+    assert store.records() == before
+
+
+def test_two_records_of_one_run_in_the_files_are_refused(exported: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text(exported.read_text())
+    for line in (1, 3, 4):
+        change(other, line, another_result)
+    store = Store(tmp_path / "here.sqlite")
+    with pytest.raises(InputError, match=f"other.jsonl, line 1: .* record in {exported}, line 1, which .*2 more lines"):
+        import_runs([exported, other], store)
+    assert store.records() == []
+    exported.write_text("\n".join([lines_of(exported)[0], lines_of(other)[0]]))
+    with pytest.raises(InputError, match="runs.jsonl, line 2: .* record in .*runs.jsonl, line 1, which differs in"):
+        import_runs([exported], store)
+    assert store.records() == []
+
+
+def test_the_commands(exported: Path, cli: Cli, tmp_path: Path) -> None:
+    there, here, file = tmp_path / "there.sqlite", tmp_path / "here.sqlite", tmp_path / "er.jsonl"
+    assert cli("export", file, "--store", there, "--method", "er").out == f"4 runs of {there} written to {file}\n"
+    assert "no gem runs in" in cli("export", file, "--store", there, "--method", "gem").err
+    file.write_text(lines_of(file)[0])
+    assert cli("import-runs", file, "--store", here).out == f"1 run added to {here}\n"
+    again = cli("import-runs", exported, "--store", here)
+    refused = "1 duplicate refused: already in the store, word for word\n"
+    assert (again.code, again.out) == (0, f"3 runs added to {here}\n{refused}")
+    assert "0 runs added" in cli("import-runs", exported, "--store", here).out
+    document = cli("import-runs", exported, "--store", here, "--json").json
+    duplicates = [f"{exported}, line {n}" for n in (1, 2, 3, 4)]
+    assert document == {"store": str(here), "added": 0, "duplicates": duplicates}
+    assert cli("export", file, "--store", there, "--json").json["runs"] == 4
+    change(file, 1, another_result)
+    conflict = cli("import-runs", file, "--store", here)
+    assert (conflict.code, conflict.out) == (2, "")
+    assert conflict.err.startswith(f"error: {file}, line 1: er on split-mnist (class), seed 0 (key ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", "a.jsonl"], "no runs in "),
+        (["export", "a.jsonl", "--method", "er"], "no er runs in "),
+        (["export", "a.jsonl", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
+        (["import-runs", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+    ],
+)
+def test_refusals(arguments: list[str], message: str, cli: Cli, tmp_path: Path) -> None:
+    answer = cli(*arguments)
+    assert answer.code == 2
+    assert not (tmp_path / "home").exists()  # no empty store is left behind
+    assert message in answer.err
+    assert not Path("a.jsonl").exists()
+
+
+def test_a_refused_import_leaves_no_store(exported: Path, cli: Cli, tmp_path: Path) -> None:
+    here, twice = tmp_path / "new" / "here.sqlite", tmp_path / "twice.jsonl"
+    twice.write_text(exported.read_text())
+    change(twice, 1, another_result)
+    answer = cli("import-runs", exported, twice, "--store", here)  # two records of one run
+    assert (answer.code, here.parent.exists()) == (2, False)
+    change(exported, 3, another(epochs=-1))
+    answer = cli("import-runs", exported, "--store", here)
+    assert (answer.code, here.parent.exists()) == (2, False)
+    assert "line 3: epochs=-1: expected a whole number" in answer.err
+
+
+def test_the_records_that_ship_are_taken_as_they_are(tmp_path: Path) -> None:
+    files = sorted(Path(__file__).parents[2].joinpath("results").glob("**/*.jsonl"))
+    files = [file for file in files if file.parent.name != "earlier"]
+    store, again = Store(tmp_path / "here.sqlite"), tmp_path / "again.jsonl"
+    lines = [line for file in files for line in lines_of(file)]
+    assert import_runs(files, store) == (len(lines), [])
+    export(store.records(), again)
+    assert sorted(lines_of(again)) == sorted(lines)
+
+
+def test_values_nested_as_deeply_as_json_allows_are_refused(exported: Path) -> None:
+    """Deeper ones are no JSON for Python; these can be read, but not written again for a message."""
+    first = json.loads(exported.read_text(encoding="utf-8").split("\n")[0])
+    for depth in range(850, 1000):
+        line = json.dumps({**first, "configuration": {**first["configuration"], "tasks": "DEEP"}})
+        exported.write_text(line.replace('"DEEP"', "[" * depth + "]" * depth) + "\n")
+        with pytest.raises(InputError):
+            list(read(exported))

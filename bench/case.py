@@ -11,7 +11,6 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +22,10 @@ from cclfp.data import get_dataset
 from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
 from cclfp.methods import METHODS
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, _replica
+from cclfp.runs.execution import Execution
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
+from cclfp.runs.starting import make_replica
 from cclfp.streams import BENCHMARKS, Stream
 from cclfp.transforms import Normalise, Scale
 
@@ -100,7 +101,7 @@ def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
         [case.method],
         case.benchmark,
         case.scenario,
-        buffer=case.memory,
+        memory=case.memory,
         backbone=case.backbone,
         settings=dict(case.grid),
     )
@@ -108,9 +109,9 @@ def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
     if images == "random" or case.is_random or case.is_cut:  # else they are made as for any run
         streams = {(seed, case.device): make_stream(case, images, seed).to(device) for seed in range(case.seeds)}
     precision = case.precision or PRECISION[case.device]
-    environment = {"threads": case.threads, "device": case.device, "precision": precision}
+    execution = Execution(case.device, precision=precision, threads=case.threads)
     replicas = [
-        _replica(Job(configuration, seed, Path(), case.device, case.threads), environment, streams)
+        make_replica(Job(configuration, seed, execution), execution.start_with(), streams)
         for configuration in found
         for seed in range(case.seeds)
     ]

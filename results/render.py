@@ -24,8 +24,9 @@ from cclfp.paper.tables import LABELS
 from cclfp.report import Content, collect
 from cclfp.report.content import UNCOMMON, Entry, Table, column_title
 from cclfp.report.tables import markdown
+from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
-from cclfp.runs.store import Record, Store
+from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs, read
 from cclfp.streams import BENCHMARKS
 

@@ -18,9 +18,11 @@ from test_transfer import matrix_of
 from cclfp.errors import InputError
 from cclfp.paper import TABLES, Cell, cells, tuning
 from cclfp.paper.tuning import tune
-from cclfp.runs.job import Job, JobReport
+from cclfp.runs.events import OnEvent
+from cclfp.runs.jobs import Job
 from cclfp.runs.presets import presets
-from cclfp.runs.store import Record, Store
+from cclfp.runs.record import Record
+from cclfp.runs.store import Store
 from cclfp.runs.transfer import export, import_runs
 from cclfp.streams import BENCHMARKS
 
@@ -81,13 +83,13 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
             render.check_public(place, record)
             assert record["configuration"]["validation"] == (file in files)
 
-    def stored(jobs: Sequence[Job], report: JobReport) -> list[Record]:
-        found = [record for job in jobs if (record := store.find(job.key)) is not None]
+    def stored(jobs: Sequence[Job], on_event: OnEvent) -> dict[str, Record]:
+        found = {job.key: record for job in jobs if (record := store.find(job.key)) is not None}
         if len(found) < len(jobs):
             raise LookupError
         return found
 
-    monkeypatch.setattr(tuning, "do_jobs", stored)
+    monkeypatch.setattr(tuning, "run_jobs", stored)
     without = []
     for preset in presets():
         halving = re.search(r"successive halving in (\S+) min", preset.chosen)
@@ -125,7 +127,7 @@ def test_as_the_readme_says_ccl_fp_plus_is_above_er_wherever_classes_are_added()
 # How they are rendered ------------------------------------------------------------------------------------------------
 
 
-def record_of(cell: Cell, seed: int, accuracy: float) -> Record:
+def record_of(cell: Cell, seed: int, accuracy: float) -> Any:
     tasks = BENCHMARKS[cell.benchmark].num_tasks
     assert tasks is not None
     return made_up(cell.configuration(), seed, matrix_of([accuracy] * tasks, cell.scenario), **ENVIRONMENT)

@@ -234,7 +234,7 @@ def contents(place: Path) -> dict[str, Any]:
 
 def results(store: Path) -> dict[str, Any]:
     """By a run's key, its numbers and how many runs trained with it."""
-    records = Store(store).records() if store.exists() else []
+    records: list[Any] = list(Store(store).records()) if store.exists() else []
     return {
         record["key"]: {**{name: record[name] for name in RESULT}, "together": record["environment"].get("together")}
         for record in records

@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,14 @@ from cclfp.data.images import import_images
 from cclfp.errors import InputError, RunError
 from cclfp.learner import Learner
 from cclfp.nets import MLP
-from cclfp.runs import job as jobs
-from cclfp.runs.configuration import configurations
+from cclfp.runs.checkpoints import checkpoint_path
+from cclfp.runs.events import Event, OnEvent, Step, ignore
+from cclfp.runs.execution import Execution
+from cclfp.runs.executors import ThisProcess
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
 from cclfp.runs.presets import read_presets, with_preset, write_presets
+from cclfp.runs.run import run_jobs
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs
 from torture.campaign import Case, Fault, Kind, Verdict
@@ -160,23 +165,28 @@ class Stop(Exception):
     """Stands for a SIGKILL."""
 
 
-def job_in(folder: Path, seed: int = 0) -> jobs.Job:
-    (configuration,) = configurations(["er"], "split-mnist", buffer=20, backbone="mlp:width=8")
-    return jobs.Job(configuration, seed, folder / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
+def job_in(folder: Path, seed: int = 0) -> Job:
+    (configuration,) = configurations(["er"], "split-mnist", memory=20, backbone="mlp:width=8")
+    return Job(configuration, seed, Execution("cpu", "eager", store=folder / "runs.sqlite", checkpoint_every=0.0))
+
+
+def train(job: Job, on_event: OnEvent = ignore) -> dict[str, Any]:
+    """Train one run in this process, and give its record."""
+    return dict(run_jobs([job], on_event, ThisProcess())[job.key])
 
 
 def prepare_checkpoints(material: Path) -> None:
     put_mnist(material)
     os.environ["CCLFP_HOME"] = str(material / "home")
-    whole = jobs.do(job_in(material / "whole"), lambda event: None)
+    whole = train(job_in(material / "whole"))
     (material / "expected.json").write_text(json.dumps([whole[name] for name in RESULT]))
 
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["task"] > 3:
+    def stop(event: Event) -> None:
+        if isinstance(event, Step) and event.task > 3:
             raise Stop
 
     with contextlib.suppress(Stop):
-        jobs.do(job_in(material / "stopped"), stop)
+        train(job_in(material / "stopped"), stop)
     (checkpoint,) = (material / "stopped" / "runs.sqlite.checkpoints").glob("*.ckpt")
     shutil.copy(checkpoint, material / "original.ckpt")
 
@@ -186,14 +196,14 @@ def run_checkpoint(case: Case) -> Verdict:
     original = case.material / "original.ckpt"
     is_forged, content = pick(case, lambda: forge_tensors(case, original), original.read_bytes())
     job = job_in(case.folder)
-    path = jobs.checkpoint_path(job, Store(job.store))
+    path = checkpoint_path(job, Store(job.execution.store))
     path.parent.mkdir()
     path.write_bytes(content)
     return attempt(case, path, is_forged, use_checkpoint, json.loads((case.material / "expected.json").read_text()))
 
 
 def use_checkpoint(case: Case, path: Path, is_forged: bool) -> list[Any]:
-    record = jobs.do(job_in(case.folder), lambda event: None)
+    record = train(job_in(case.folder))
     return [record[name] for name in RESULT]
 
 
@@ -227,7 +237,7 @@ def forge_json(case: Case, original: Any) -> tuple[str, bytes]:
     return how, json.dumps(value).encode()
 
 
-def _protected(record: dict[str, Any]) -> list[Any]:
+def _protected(record: Mapping[str, Any]) -> list[Any]:
     """Of a record what its key and its accuracies hold, to six digits."""
     values = [record[name] for name in PROTECTED]
     return [round(value, 5) if isinstance(value, float) else value for value in values]

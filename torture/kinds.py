@@ -19,7 +19,7 @@ KINDS: list[Kind] = [kind for module in MODULES for kind in module.KINDS]
 def warm_up(kinds: Sequence[Kind]) -> None:
     """Import in this process what the copies of it need, and compute nothing."""
     used = (
-        "cclfp.runs.experiment",
+        "cclfp.runs.run",
         "cclfp.report",
         "cclfp.paper.tuning",
         "torch.fx.experimental.symbolic_shapes",

@@ -19,14 +19,14 @@ import cclfp
 from cclfp.data import load_dataset
 from cclfp.data.images import import_images
 from cclfp.errors import InputError, RunError
-from cclfp.runs import job as jobs
+from cclfp.runs.checkpoints import FORMAT, checkpoint_path
 from cclfp.runs.configuration import USUAL, Configuration
 from cclfp.runs.presets import read_presets
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs
 from torture.campaign import Case, Fault, Kind, Verdict
 from torture.damage import SCRIPT
-from torture.files import CLASSES, INPUTS, call, job_in, own_home
+from torture.files import CLASSES, INPUTS, call, job_in, own_home, train
 from torture.material import put_arrays, put_images, put_mnist, record_lines
 
 
@@ -92,10 +92,10 @@ def checkpoint(case: Case, form: str) -> None:
     put_mnist(case.folder)
     own_home(case)
     job = job_in(case.folder)
-    path = jobs.checkpoint_path(job, Store(job.store))
+    path = checkpoint_path(job, Store(job.execution.store))
     path.parent.mkdir()
-    path.write_bytes(_pickles(case, form, {"format": jobs.FORMAT}))
-    jobs.do(job, lambda event: None)
+    path.write_bytes(_pickles(case, form, {"format": FORMAT}))
+    train(job)
 
 
 def npz(case: Case, form: str) -> None:

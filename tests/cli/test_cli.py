@@ -127,7 +127,7 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
         (["run", "er", "split-mnist", "buffer=500"], "unknown setting of er 'buffer'"),
         (["run", "ER", "split-mnist"], "unknown method 'ER'. Did you mean 'er'?"),
         (["runs", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
-        (["run", "er", "split-mnist", "--buffer", "0"], "buffer=0"),
+        (["run", "er", "split-mnist", "--buffer", "0"], "memory=0"),
         (["run", "er", "split-mnist", "--device", "tpu"], "device 'tpu': expected auto, cpu or cuda"),
         (["run", "er", "split-mnist", "--threads", "0"], "threads=0"),
         (["run", "er", "split-mnist", "--checkpoint-every", "-1"], "checkpoint_every=-1.0"),

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from listening import EventListener
 
 from cclfp.cli import main
-from cclfp.data import DATASETS, EventListener, cifar, dataset_path, fetch, import_dataset, is_cached, load_dataset
+from cclfp.data import DATASETS, cifar, dataset_path, fetch, import_dataset, is_cached, load_dataset
 from cclfp.data import verify as verify_dataset
 from cclfp.data.source import ArraySpec, sha256_of
 from cclfp.errors import DataError

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from listening import EventListener
 
-from cclfp.data import EventListener, Listener
+from cclfp.data import Listener
 from cclfp.data import decode as module
 from cclfp.data.decode import Image, TooLarge
 from cclfp.data.images import FORMATS

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
+from listening import EventListener
 
-from cclfp.data import EventListener, Listener, download
+from cclfp.data import Listener, download
 from cclfp.data.download import discard, retrieve
 
 CONTENT = np.random.default_rng(0).bytes(3_500_000)

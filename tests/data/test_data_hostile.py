@@ -22,13 +22,14 @@ import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from listening import EventListener
 from PIL import Image, PngImagePlugin
 
 from cclfp.data import cache, decoder, import_dataset, import_images, load_dataset, mnist, own_datasets, verify
 from cclfp.data import decode as decoding
 from cclfp.data.images import FORMATS, _Npz
 from cclfp.data.npy import read_header
-from cclfp.data.source import ARRAYS, EventListener, Listener
+from cclfp.data.source import ARRAYS, Listener
 from cclfp.errors import DataError, InputError
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0

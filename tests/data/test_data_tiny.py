@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from listening import EventListener
 
 from cclfp.data import (
     DATASETS,
-    EventListener,
     dataset_path,
     fetch,
     import_dataset,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,8 @@ from hypothesis import strategies as st
 from records import made_up
 from test_report import cell_of, made_up_record, rows_of
 from torch import Tensor, nn
+from training import Stop, stop_at, texts, train
+from training import make_job as make_any_job
 
 import cclfp
 from cclfp.core.finite import not_finite
@@ -31,12 +32,14 @@ from cclfp.paper import cells, compare
 from cclfp.report import collect
 from cclfp.report.content import Content, Table
 from cclfp.report.tables import comma_separated, latex, markdown, worth
-from cclfp.runs import job as job_module
-from cclfp.runs.configuration import configurations
-from cclfp.runs.experiment import Result
-from cclfp.runs.job import Job, do
+from cclfp.runs import training
+from cclfp.runs.events import Event
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
+from cclfp.runs.record import Record
+from cclfp.runs.run import Result
 from cclfp.runs.seeds import Seeds
-from cclfp.runs.store import Record, Store
+from cclfp.runs.store import Store
 from cclfp.testing import Case, same, toy_psi
 
 NUMBERS = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -182,48 +185,37 @@ def test_psis_statistics_count() -> None:
 def make_job(small_mnist: Path, tmp_path: Path) -> Callable[..., Job]:
     def make(lr: float, seed: int = 0, **changes: Any) -> Job:
         (configuration,) = configurations(["er"], "split-mnist", None, settings={"lr": [lr]})
-        job = Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
-        return dataclasses.replace(job, **changes)
+        return make_any_job(configuration, seed, **{"store": tmp_path / "runs.sqlite", **changes})
 
     return make
 
 
 def test_a_diverged_run_is_stored_as_such_and_said_once(make_job: Callable[..., Job]) -> None:
-    notes: list[str] = []
-    record = do(make_job(1e20), lambda event: notes.append(event.get("text", "")))
+    events: list[Event] = []
+    record = train(make_job(1e20), events.append)
     assert record["diverged"] == 1
-    text = "weights are not finite after task 1 of 5: the run has diverged; try a smaller lr"
-    assert [note for note in notes if note] == [text]
-    (stored,) = Store(make_job(1e20).store).records()
+    assert texts(events) == ["weights are not finite after task 1 of 5: the run has diverged; try a smaller lr"]
+    (stored,) = Store(make_job(1e20).execution.store).records()
     assert stored == record
-    assert "diverged" not in do(make_job(0.1), lambda event: None)
+    assert "diverged" not in train(make_job(0.1))
 
 
 def test_a_stopped_run_that_diverged_is_still_known(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stop(Exception):
-        pass
-
-    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
-    notes: list[str] = []
-
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] > 40:
-            raise Stop
-
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
     with pytest.raises(Stop):
-        do(make_job(1e20), stop)
-    record = do(make_job(1e20), lambda event: notes.append(event.get("text", "")))
-    assert record["diverged"] == 1
-    assert [note for note in notes if note] == ["going on from the checkpoint after task 1 of 5"]  # said before
+        train(make_job(1e20), stop_at(41))
+    events: list[Event] = []
+    assert train(make_job(1e20), events.append)["diverged"] == 1
+    assert texts(events) == ["continuing from the checkpoint after task 1 of 5"]  # the note came before
 
 
 @pytest.mark.usefixtures("small_mnist")
 def test_the_command_says_it_beside_the_mean_of_the_others(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cclfp.runs.experiment.cores", lambda: 1)  # no other process is started
+    monkeypatch.setattr("cclfp.runs.executors.cores", lambda: 1)  # no other process is started
     command = ("run", "er", "split-mnist", "lr=0.1,1e20", "--seeds", "2", "--store", tmp_path / "runs.sqlite")
     answer = cli(*command, "--engine", "eager")
     assert answer.code == 0

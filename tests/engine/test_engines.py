@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from training import Stop, change, stop_at, texts, train, train_all
+from training import make_job as make_any_job
 
 import cclfp
 from cclfp.core.memory import Examples
@@ -26,9 +28,11 @@ from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import linear
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, do, do_together
-from cclfp.runs.pool import cohorts, do_all
+from cclfp.runs.events import Event, Finished, Note
+from cclfp.runs.executors import ThisProcess
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job, into_cohorts
+from cclfp.runs.run import run_jobs
 from cclfp.runs.store import Store
 from cclfp.streams import Stream
 from cclfp.testing import Case, toy_stream
@@ -415,37 +419,40 @@ def make_job(tmp_path: Path, small_mnist: None) -> Callable[..., Job]:
         changes = {"engine": "auto", **changes}
         settings = {name: changes.pop(name) for name in ("lr",) if name in changes}
         (configuration,) = configurations([method], "split-mnist", settings={k: [v] for k, v in settings.items()})
-        job = Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
-        return dataclasses.replace(job, **changes)
+        return make_any_job(configuration, seed, **{"store": tmp_path / "runs.sqlite", **changes})
 
     return make
 
 
 def test_cohorts_differ_in_seed_and_hyperparameters(make_job: Callable[..., Job]) -> None:
     jobs = [make_job(seed=s, lr=lr) for lr in (0.1, 0.05) for s in range(3)] + [make_job("finetune", s) for s in (0, 1)]
+
+    def cohorts(jobs: list[Job], workers: int) -> list[list[int]]:
+        return [[jobs.index(job) for job in cohort] for cohort in into_cohorts(jobs, workers)]
+
     assert cohorts(jobs, workers=1) == [[0, 1, 2, 3, 4, 5], [6, 7]]
     assert cohorts(jobs, workers=2) == [[0, 2, 4], [1, 3, 5], [6], [7]]
     assert cohorts([make_job(seed=s) for s in range(130)], workers=1)[0] == list(range(0, 130, 3))
-    eager = [dataclasses.replace(job, engine="eager") for job in jobs]
+    eager = [change(job, engine="eager") for job in jobs]
     assert cohorts(eager, workers=1) == [[n] for n in range(8)]
 
 
 def test_auto_compiles_where_there_is_enough_to_train(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes: list[str] = []
-    record = do(make_job(), lambda event: notes.append(str(event.get("text"))))
+    events: list[Event] = []
+    record = train(make_job(), events.append)
     assert record["environment"]["engine"] == "eager"
-    assert any(note.startswith("engine: eager (eager would take about") for note in notes)
-    monkeypatch.setattr("cclfp.runs.job.seconds_a_step", lambda replica: 1.0)
-    assert do(make_job(seed=1), lambda event: None)["environment"]["engine"] == "compiled"
+    assert any(text.startswith("engine: eager (eager would take about") for text in texts(events))
+    monkeypatch.setattr("cclfp.runs.starting.seconds_per_step", lambda replica: 1.0)
+    assert train(make_job(seed=1))["environment"]["engine"] == "compiled"
 
 
 def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager would take 9 s: too few for the compiler, but not for one that has its programs already.
-    monkeypatch.setattr("cclfp.runs.job.seconds_a_step", lambda r: 9 / sum(map(r.steps, range(5))))
+    monkeypatch.setattr("cclfp.runs.starting.seconds_per_step", lambda r: 9 / sum(map(r.steps, range(5))))
     engines = [
-        do(make_job(seed=seed, engine=engine), lambda event: None)["environment"]["engine"]
+        train(make_job(seed=seed, engine=engine))["environment"]["engine"]
         for seed, engine in enumerate(["auto", "compiled", "auto"])
     ]
     assert engines == ["eager", "compiled", "compiled"]
@@ -453,11 +460,10 @@ def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monke
 
 def test_jobs_together_are_as_jobs_alone(make_job: Callable[..., Job], tmp_path: Path) -> None:
     jobs = [make_job(seed=seed, lr=0.02, engine="compiled") for seed in range(3)]
-    together = do_all(jobs, 1, lambda number, event: None)
+    together = run_jobs(jobs, executor=ThisProcess())
     other = tmp_path / "other.sqlite"
-    alone = [do(make_job(seed=seed, lr=0.02, engine="eager", store=other), lambda event: None) for seed in range(3)]
-    assert [r["accuracy_matrix"] for r in together] == [r["accuracy_matrix"] for r in alone]
-    assert [r["key"] for r in together] == [r["key"] for r in alone]
+    alone = [train(make_job(seed=seed, lr=0.02, engine="eager", store=other)) for seed in range(3)]
+    assert [together[r["key"]]["accuracy_matrix"] for r in alone] == [r["accuracy_matrix"] for r in alone]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -566,61 +572,48 @@ def test_scores_that_cannot_be_stacked_are_said_and_taken_one_by_one() -> None:
     assert ours[1].matrix == trained([replica("er", "domain", 1)], "eager")[0].matrix
 
 
-class Stop(BaseException):
-    """Stands for a SIGKILL."""
-
-
-@pytest.mark.parametrize("stop_at", [40, 75])
+@pytest.mark.parametrize("step", [40, 75])
 def test_a_stopped_cohort_goes_on_where_it_was(
-    stop_at: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cclfp.runs.job.REPORT_EVERY", 0.0)
-
-    def stop(number: int, event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= stop_at:
-            raise Stop
+    monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
 
     jobs = [make_job("ccl-fp+", seed, engine="compiled") for seed in range(2)]
     with pytest.raises(Stop):
-        do_together(jobs, stop)
-    assert Store(jobs[0].store).records() == []
-    notes: list[str] = []
+        train_all(jobs, stop_at(step))
+    assert Store(jobs[0].execution.store).records() == []
+    events: list[Event] = []
     # The engine that the checkpoints name is used again, whatever auto would choose now.
-    again = do_together([dataclasses.replace(job, engine="auto") for job in jobs], lambda n, e: notes.append(str(e)))
-    assert sum("going on from the checkpoint" in note for note in notes) == 2
+    again = train_all([change(job, engine="auto") for job in jobs], events.append)
+    assert sum("continuing from the checkpoint" in text for text in texts(events)) == 2
     assert {record["environment"]["engine"] for record in again} == {"compiled"}
     other = tmp_path / "other.sqlite"
-    whole = do_together([dataclasses.replace(job, store=other) for job in jobs], lambda number, event: None)
+    whole = train_all([change(job, store=other) for job in jobs])
     assert [r["accuracy_matrix"] for r in again] == [r["accuracy_matrix"] for r in whole]
 
 
-def test_another_engine_asked_for_starts_afresh(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.runs.job.REPORT_EVERY", 0.0)
-
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= 40:
-            raise Stop
-
+def test_another_engine_asked_for_starts_again(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
     with pytest.raises(Stop):
-        do(make_job(engine="compiled"), stop)
-    notes: list[str] = []
-    record = do(make_job(engine="eager"), lambda event: notes.append(str(event.get("text"))))
-    assert any("it was made with engine compiled, not with the eager asked for" in note for note in notes)
+        train(make_job(engine="compiled"), stop_at(40))
+    events: list[Event] = []
+    record = train(make_job(engine="eager"), events.append)
+    assert any("it was made with engine compiled, not with the eager asked for" in text for text in texts(events))
     assert record["environment"]["engine"] == "eager"
 
 
 def test_one_that_fails_does_not_stop_the_others(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    bad = tmp_path / "a file"
-    bad.write_text("")
-    paths = [tmp_path / "0.ckpt", bad / "1.ckpt", tmp_path / "2.ckpt"]
-    jobs = [make_job(seed=seed, save=path) for seed, path in enumerate(paths)]
-    heard: list[tuple[int, str]] = []
+    jobs = [make_job(seed=seed, save=tmp_path / "learners") for seed in range(3)]
+    files = [job.learner_file for job in jobs]
+    assert files[1] is not None
+    files[1].mkdir(parents=True)
+    events: list[Event] = []
     with pytest.raises(cclfp.InputError, match="cannot be saved"):
-        do_all(jobs, 1, lambda number, event: heard.append((number, event["event"])))
-    assert [heard.count((number, "done")) for number in range(3)] == [1, 1, 1]  # all are stored
-    assert (0, "note") in heard
-    assert [path.exists() for path in (paths[0], paths[2])] == [True, True]
-    assert {record["seed"] for record in Store(jobs[0].store).records()} == {0, 1, 2}
+        run_jobs(jobs, events.append, ThisProcess())
+    assert [event.key for event in events if isinstance(event, Finished)] == [job.key for job in jobs]  # all are stored
+    assert any(isinstance(event, Note) and event.key == jobs[0].key for event in events)
+    assert [path.is_file() for path in files if path is not None] == [True, False, True]
+    assert {record["seed"] for record in Store(jobs[0].execution.store).records()} == {0, 1, 2}
 
 
 def test_an_unknown_engine_is_refused() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from training import Stop, make_job, stop_at, texts, train, train_all
 
 import cclfp
 from cclfp.core.finite import not_finite
@@ -23,8 +24,8 @@ from cclfp.errors import DivergenceError
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import ResNet18, linear
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, do, do_together
+from cclfp.runs.events import Event
+from cclfp.runs.grid import configurations
 from cclfp.streams import Stream
 from cclfp.testing import same, toy_psi, toy_stream
 from cclfp.transforms import CropFlip, Normalise
@@ -89,19 +90,14 @@ def test_moves_there_and_back(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_mnist")
 def test_a_job_stopped_and_resumed(tmp_path: Path) -> None:
     (configuration,) = configurations(["ccl-fp+"], "split-mnist")
-    job = Job(configuration, 0, tmp_path / "runs.sqlite", "auto", 1, checkpoint_every=0.0)
-
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= 90:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        do(job, stop)
-    notes: list[str] = []
-    record = do(job, lambda event: notes.append(event.get("text", "")))
-    assert any("going on from the checkpoint" in note for note in notes)
+    job = make_job(configuration, 0, tmp_path / "runs.sqlite", device="auto")
+    with pytest.raises(Stop):
+        train(job, stop_at(90))
+    events: list[Event] = []
+    record = train(job, events.append)
+    assert any("continuing from the checkpoint" in text for text in texts(events))
     assert record["environment"]["device"] == "cuda"
-    whole = do(Job(configuration, 0, tmp_path / "whole.sqlite", "auto", 1), lambda event: None)
+    whole = train(make_job(configuration, 0, tmp_path / "whole.sqlite", device="auto"))
     assert record["accuracy_matrix"] == whole["accuracy_matrix"]
 
 
@@ -325,20 +321,15 @@ def test_compiled_in_a_graph(psi: Callable[[int], nn.Module], monkeypatch: pytes
 @pytest.mark.usefixtures("small_mnist")
 def test_a_cohort_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "AHEAD", 1)
-    monkeypatch.setattr("cclfp.runs.job.REPORT_EVERY", 0.0)
+    monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
     (configuration,) = configurations(["ccl-fp+"], "split-mnist")
     store = tmp_path / "runs.sqlite"
-    jobs = [Job(configuration, s, store, "auto", 1, engine="graph", checkpoint_every=0.0) for s in range(2)]
-
-    def stop(number: int, event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= 90:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        do_together(jobs, stop)
-    notes: list[str] = []
-    records = do_together(jobs, lambda number, event: notes.append(event.get("text", "")))
-    assert sum("going on from the checkpoint" in note for note in notes) == 2
+    jobs = [make_job(configuration, s, store, device="auto", engine="graph") for s in range(2)]
+    with pytest.raises(Stop):
+        train_all(jobs, stop_at(90))
+    events: list[Event] = []
+    records = train_all(jobs, events.append)
+    assert sum("continuing from the checkpoint" in text for text in texts(events)) == 2
     assert {record["environment"]["engine"] for record in records} == {"graph"}
     assert {record["environment"]["precision"] for record in records} == {"tf32"}
 

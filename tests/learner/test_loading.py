@@ -23,6 +23,8 @@ from conftest import Cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from training import Stop, stop_at, texts, train
+from training import make_job as make_any_job
 
 import cclfp
 from cclfp.core import tensorfiles
@@ -37,9 +39,10 @@ from cclfp.methods.base import State
 from cclfp.methods.ccl_fp import CCLFP
 from cclfp.methods.er import ER
 from cclfp.nets import MLP
-from cclfp.runs import job as job_module
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, do
+from cclfp.runs import checkpoints, starting, training
+from cclfp.runs.events import Event, ignore
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
 from cclfp.runs.store import Store
 from cclfp.testing import Case, _equal, same
 from cclfp.transforms import CropFlip, Normalise
@@ -84,8 +87,8 @@ def contents() -> dict[str, bytes]:
         path = Path(folder) / "file"
         trained("er").save(path)
         learner = path.read_bytes()
-        write_tensors(path, {"format": job_module.FORMAT, "engine": {"threads": 1}, "replica": replica.state_dict()})
-        return {FORMAT: learner, job_module.FORMAT: path.read_bytes()}
+        write_tensors(path, {"format": checkpoints.FORMAT, "engine": {"threads": 1}, "replica": replica.state_dict()})
+        return {FORMAT: learner, checkpoints.FORMAT: path.read_bytes()}
 
 
 def check_damaged(kind: str, original: bytes, content: bytes) -> bool:
@@ -102,7 +105,7 @@ def check_damaged(kind: str, original: bytes, content: bytes) -> bool:
         return False
 
 
-@pytest.mark.parametrize("kind", [FORMAT, job_module.FORMAT])
+@pytest.mark.parametrize("kind", [FORMAT, checkpoints.FORMAT])
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_equal(kind: str, data: st.DataObject) -> None:
@@ -437,33 +440,23 @@ def test_a_method_of_ones_own_has_the_layout_of_what_it_keeps() -> None:
 # -- damaged checkpoints ------------------------------------------------------------------------------------------
 
 
-class Stop(Exception):
-    """Stands for a SIGKILL."""
-
-
 def make_job(store: Path, **changes: Any) -> Job:
     (configuration,) = configurations(["er"], "split-mnist", None)
-    return Job(configuration, 0, store, "cpu", 1, **{"checkpoint_every": 0.0, **changes})
+    return make_any_job(configuration, 0, store, **changes)
 
 
 def stopped(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The checkpoint of a run that was stopped in its second task."""
-    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
-
-    def report(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= 50:
-            raise Stop
-
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
     with pytest.raises(Stop):
-        do(job, report)
-    return Store(job.store).checkpoints / f"{job.key}.ckpt"
+        train(job, stop_at(50))
+    return Store(job.execution.store).checkpoints / f"{job.key}.ckpt"
 
 
-def noted(job: Job) -> tuple[list[list[float | None]], list[str]]:
+def noted(job: Job) -> tuple[Any, list[str]]:
     """The accuracies of a run, and what it said."""
-    notes: list[str] = []
-    record = do(job, lambda event: notes.append(event.get("text", "")))
-    return record["accuracy_matrix"], notes
+    events: list[Event] = []
+    return train(job, events.append)["accuracy_matrix"], texts(events)
 
 
 @pytest.mark.usefixtures("small_mnist")
@@ -477,13 +470,13 @@ def test_a_damaged_checkpoint_is_kept_aside_and_the_run_starts_afresh(
         content, kept = flip(path), path.with_suffix(".damaged")
         matrix, notes = noted(job)
         assert matrix == right
-        (afresh,) = (note for note in notes if "starting afresh, the checkpoint is damaged" in note)
+        (afresh,) = (note for note in notes if "starting again, the checkpoint is damaged" in note)
         assert kept.name in afresh
         assert "does not match its checksum" in afresh
         assert f"a damaged checkpoint of this run is kept as {kept}" in notes[-2]
         assert kept.read_bytes() == content  # the last one, and no other
         assert list(kept.parent.iterdir()) == [kept], again
-        Store(job.store).path.unlink()
+        Store(job.execution.store).path.unlink()
 
 
 def change_position(state: dict[str, Any]) -> None:
@@ -509,11 +502,11 @@ def test_a_checkpoint_whose_values_were_changed_is_damaged(tmp_path: Path, monke
     original = path.read_bytes()
     for change in (change_position, change_matrix, change_engine, change_weights):
         path.write_bytes(original)
-        state = read_tensors(path, job_module.FORMAT)
+        state = read_tensors(path, checkpoints.FORMAT)
         change(state)
         torch.save(state, path)
         with pytest.raises(DamagedError):
-            job_module._resume(job, path, {}, print)
+            starting._continue(job, path, {}, ignore)
 
 
 # -- full disks ---------------------------------------------------------------------------------------------------

@@ -34,8 +34,9 @@ from cclfp.report.content import Content, Panel, Value, exact, seen_so_far
 from cclfp.report.page import page
 from cclfp.report.svg import STYLES, figure, ticks
 from cclfp.report.tables import comma_separated, escape_latex, latex, markdown, worth
-from cclfp.runs.configuration import configurations
-from cclfp.runs.store import JSON_COLUMNS, Record, Store
+from cclfp.runs.grid import configurations
+from cclfp.runs.record import JSON_COLUMNS, Record
+from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
 ENVIRONMENT = {
@@ -53,7 +54,7 @@ ENVIRONMENT = {
 }
 
 
-def made_up_record(cell: Cell, seed: int, environment: dict[str, Any] | None = None) -> Record:
+def made_up_record(cell: Cell, seed: int, environment: dict[str, Any] | None = None) -> Any:
     """A run that never was: accuracies scattered around the published one, forgetting on the way."""
     configuration, benchmark = cell.configuration(), get_benchmark(cell.benchmark)
     rng = random.Random(f"{cell.method} {cell.benchmark} {cell.scenario} {cell.buffer} {cell.settings} {seed}")
@@ -116,7 +117,7 @@ def test_every_number_is_that_of_the_runs(full: Store, content: Content) -> None
     runs = [record for record in full.records() if record["seed"] != TIMING_SEED]
     for record in sorted(runs, key=lambda record: int(record["seed"])):
         key = json.dumps([record["configuration"], record["buffer"]])
-        records.setdefault(key, []).append(record["average_accuracy"])
+        records.setdefault(key, []).append(record["average_accuracy"] or 0.0)
     lines = [line for table in content.tables for line in rows_of(comma_separated(table, content))]
     assert len(lines) == 216
     for entry, line in zip(content.entries, lines, strict=True):
@@ -224,7 +225,7 @@ def test_each_command_trains_the_runs_of_its_number(
         asked.update(options, names=names, benchmark=benchmark)
         return []
 
-    monkeypatch.setattr("cclfp.runs.experiment.run", run)
+    monkeypatch.setattr("cclfp.runs.run.run", run)
     for entry in content.entries:
         words = shlex.split(entry.command(content.seeds))
         assert cli(*words[1:], "--json").code == 0
@@ -233,7 +234,7 @@ def test_each_command_trains_the_runs_of_its_number(
             for name, values in asked["settings"].items()
         }
         (made,) = configurations(
-            asked["names"], asked["benchmark"], asked["scenario"], buffer=asked["buffer"], settings=settings
+            asked["names"], asked["benchmark"], asked["scenario"], memory=asked["memory"], settings=settings
         )
         seeds = range(asked["seeds"])
         assert [made.key(seed) for seed in seeds] == [record["key"] for record in entry.records]

@@ -22,6 +22,7 @@ from conftest import Cli
 from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
+from training import make_job
 
 import cclfp
 from cclfp.cli import streams
@@ -31,9 +32,11 @@ from cclfp.core.files import remove_stale, write_atomic
 from cclfp.errors import InputError, Stopped
 from cclfp.methods import get_method
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, do_cohort, remove_left_overs
+from cclfp.runs.checkpoints import remove_left_overs
+from cclfp.runs.events import Event, Failed
+from cclfp.runs.grid import configurations
 from cclfp.runs.store import Store
+from cclfp.runs.training import train_cohort
 from cclfp.testing import check_method
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="streams and processes as POSIX has them")
@@ -207,9 +210,10 @@ def test_a_method_that_ends_the_process_in_training(small_mnist: Path, tmp_path:
         "from cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'\n    def loss(self, *_): exit(3)"
     )
     (configuration,) = configurations([f"{file}:Mine"], "split-mnist")
-    jobs = [Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1) for seed in range(2)]
-    failures = do_cohort(jobs, lambda number, event: None)
-    assert [type(error) for error in failures.values()] == [InputError] * 2
+    events: list[Event] = []
+    train_cohort([make_job(configuration, seed, tmp_path / "runs.sqlite") for seed in range(2)], events.append)
+    failures = [event.error for event in events if isinstance(event, Failed)]
+    assert [type(error) for error in failures] == [InputError] * 2
     assert f"mine seed 0: the code in {file} called sys.exit (SystemExit(3))" in str(failures[0])
 
 
@@ -315,7 +319,7 @@ def test_a_shortage_is_one_message(
     def fail(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr("cclfp.runs.experiment.do_all", fail)
+    monkeypatch.setattr("cclfp.runs.executors.ProcessPool.run", fail)
     answer = cli("run", "finetune", "split-mnist", "--seeds", "1")
     assert answer.code == 1
     assert message in answer.err

@@ -24,8 +24,10 @@ from records import made_up, with_accuracy
 
 from cclfp.errors import InputError
 from cclfp.runs import store as store_module
-from cclfp.runs.configuration import Configuration, configurations
-from cclfp.runs.store import JSON_COLUMNS, Record, Row, Store, exists
+from cclfp.runs.configuration import Configuration
+from cclfp.runs.grid import configurations
+from cclfp.runs.record import JSON_COLUMNS, Record
+from cclfp.runs.store import Store, StoredRow, exists
 
 MATRIX: list[list[float | None]] = [
     [None, None, None],
@@ -240,7 +242,7 @@ def test_a_bad_row_is_named_and_never_used(what: str, tmp_path: Path) -> None:
             store.add(record(0))  # not over it
         with pytest.raises(InputError, match="bad record"):
             store.merge([("here", record(0))])
-    bad: list[Row] = []
+    bad: list[StoredRow] = []
     reader = Store(store.path, read_only=True, on_bad=bad.append)
     assert reader.records() == others
     assert reader.find(key) is None
@@ -301,7 +303,7 @@ def test_a_flipped_bit_gives_the_right_answer_or_an_error(version: int, tmp_path
         shutil.copy(whole, path)
         flipped(path, place, rng.randrange(8))
         for read_only in (True, False):
-            bad: list[Row] = []
+            bad: list[StoredRow] = []
             try:
                 store = Store(path, read_only=read_only, on_bad=bad.append)
                 found = store.records()

@@ -21,10 +21,15 @@ import cclfp
 from cclfp import metrics
 from cclfp.cli.runs import _print_records
 from cclfp.errors import InputError
-from cclfp.runs.configuration import Configuration, check_configuration, configurations
-from cclfp.runs.record import MEASURES, Record, check_record
+from cclfp.runs.configuration import Configuration
+from cclfp.runs.events import Event, Planned, Stored
+from cclfp.runs.grid import configurations
+from cclfp.runs.record import MEASURES, check_record, to_line
 from cclfp.runs.store import Store
-from cclfp.runs.transfer import _to_line, export, import_runs, read
+from cclfp.runs.transfer import export, import_runs, read
+from cclfp.runs.validation import check_configuration
+
+Record = Any  # tests make others of them that are none
 
 Matrix = list[list[float | None]]
 
@@ -112,11 +117,10 @@ def test_real_runs_are_not_trained_again_where_they_are_imported(small_mnist: Pa
         cclfp.run(benchmark="split-mnist", seeds=1, store=there.path, **arguments)
     export(there.records(), tmp_path / "runs.jsonl")
     assert import_runs([tmp_path / "runs.jsonl"], here) == (3, [])
-    events: list[str] = []
+    events: list[Event] = []
     for arguments in trainings:
-        report = lambda number, event: events.append(event["event"])  # noqa: E731
-        cclfp.run(benchmark="split-mnist", seeds=1, store=here.path, report=report, **arguments)
-    assert events == ["jobs", "stored"] * 3
+        cclfp.run(benchmark="split-mnist", seeds=1, store=here.path, on_event=events.append, **arguments)
+    assert [type(event) for event in events] == [Planned, Stored] * 3
 
 
 def test_a_record_older_than_a_setting_is_taken(exported: Path, tmp_path: Path) -> None:
@@ -407,17 +411,18 @@ def test_a_mutated_record_is_refused_or_the_same(data: st.DataObject) -> None:
         file = Path(folder, "runs.jsonl")
         file.write_text(json.dumps(record))
         try:
-            ((_, found),) = read(file)
+            ((_, record),) = read(file)
         except InputError:
             return
     # What nothing depends on may be another; the rest agrees with the key and with itself.
     free = ("environment", "finished_at", "diverged", "train_seconds", "test_seconds", "seconds", "accuracy_matrix")
+    found: dict[str, Any] = dict(record)
     for name in original:
         assert name in (*free, *MEASURES, "configuration") or found[name] == original[name]
     assert check_configuration(found["configuration"]) == check_configuration(original["configuration"])
     for name, measure in MEASURES.items():
         assert found[name] == pytest.approx(measure(found["accuracy_matrix"]))
-    _to_line(found)
+    to_line(record)
 
 
 @given(data=st.data())

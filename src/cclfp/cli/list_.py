@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cclfp.cli.output import JsonOption, print_json, print_table
+from cclfp.cli.options import JsonOption
+from cclfp.cli.output import print_json, print_table
 from cclfp.errors import unknown
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from cclfp.data.cache import Dataset, dataset_path, fetch, import_dataset, is_cached, load_dataset, verify
 from cclfp.data.images import import_images
 from cclfp.data.own import own_datasets
-from cclfp.data.source import EventListener, Listener
+from cclfp.data.source import Listener
 from cclfp.data.sources import DATASETS, dataset_names, get_dataset
 
 __all__ = [
     "DATASETS",
     "Dataset",
-    "EventListener",
     "Listener",
     "dataset_names",
     "dataset_path",

@@ -8,7 +8,7 @@ import hashlib
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -31,19 +31,6 @@ class Listener:
 
     def progress(self, what: str, done: int, total: int, unit: str) -> None:
         """How far a long step is; ``total`` is 0 where it is not known."""
-
-
-class EventListener(Listener):
-    """Passes on what it is told as the events that the command line shows."""
-
-    def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
-        self.report = report
-
-    def say(self, line: str) -> None:
-        self.report({"event": "note", "text": line})
-
-    def progress(self, what: str, done: int, total: int, unit: str) -> None:
-        self.report({"event": "data", "what": what, "done": done, "total": total, "unit": unit})
 
 
 @dataclasses.dataclass(frozen=True)

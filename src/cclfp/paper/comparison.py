@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from cclfp import metrics
 from cclfp.paper.tables import COMPONENTS, Cell
+from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
-from cclfp.runs.store import Record, Store
+from cclfp.runs.store import Store
 
 WITHIN = 2  # standard deviations
 ROUNDING = 1e-9

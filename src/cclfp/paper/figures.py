@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cclfp.methods import METHODS
 from cclfp.paper.tables import Cell, cells
-from cclfp.runs.store import Record, Store
+from cclfp.runs.store import Store
 
 TIMING_SEED = 200  # of the runs that are there for their time; no reported number uses it, nor does tuning
 COMPARABLE = ("device_name", "engine", "precision", "threads")  # what times must share to stand side by side
+
+
+Timing = Mapping[str, Any]  # the record of a run that was made for its time
 
 
 class Panel(NamedTuple):
@@ -77,24 +80,24 @@ def run_time_cells() -> list[Cell]:
     return [by_place[panel.benchmark, panel.scenario, method] for panel in figure.panels for method in panel.methods]
 
 
-def gather_timings(cells: Iterable[Cell], store: Store) -> dict[Cell, Record]:
+def gather_timings(cells: Iterable[Cell], store: Store) -> dict[Cell, Timing]:
     """The run of each cell that was made for its time, where there is one and it trained alone.
 
     The seconds of runs that train together are shares of what they took.
     """
     stored = ((cell, store.find(cell.key(TIMING_SEED))) for cell in cells)
-    return {cell: r for cell, r in stored if r is not None and r["environment"].get("together") == 1}
+    return {cell: dict(r) for cell, r in stored if r is not None and r["environment"].get("together") == 1}
 
 
-def comparable(timings: Mapping[Cell, Record]) -> dict[Cell, Record]:
+def comparable(timings: Mapping[Cell, Timing]) -> dict[Cell, Timing]:
     """Those of the timings that were made alike, on one device and engine: of several such groups the largest."""
-    groups: dict[str, dict[Cell, Record]] = {}
+    groups: dict[str, dict[Cell, Timing]] = {}
     for cell, record in timings.items():
         groups.setdefault(conditions(record), {})[cell] = record
     return max(groups.values(), key=len, default={})
 
 
-def conditions(record: Record) -> str:
+def conditions(record: Timing) -> str:
     """What a run's time depends on: ``A processor, eager engine, float32, 1 thread``."""
     device, engine, precision, threads = (record["environment"].get(name) for name in COMPARABLE)
     return ", ".join(

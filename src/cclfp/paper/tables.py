@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from cclfp.errors import unknown
 from cclfp.methods import METHODS
-from cclfp.runs.configuration import Configuration, configurations
+from cclfp.runs.configuration import Configuration
+from cclfp.runs.grid import configurations
 from cclfp.runs.presets import find_preset
 
 TABLES = {
@@ -97,7 +98,7 @@ class Cell:
             [self.method],
             self.benchmark,
             self.scenario,
-            buffer=200 if self.buffer is None else self.buffer,
+            memory=200 if self.buffer is None else self.buffer,
             settings={name: [value] for name, value in self.settings},
         )
         return found

@@ -25,7 +25,8 @@ from cclfp.paper import (
     gather_timings,
     run_time_cells,
 )
-from cclfp.runs.store import Record, Store
+from cclfp.runs.record import Record
+from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
 Column = tuple[str, str]  # a benchmark and a scenario

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from cclfp import metrics
-from cclfp.runs.store import Record
+from cclfp.runs.record import Record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +40,12 @@ class Seeds:
     @property
     def accuracies(self) -> dict[int, float]:
         """The average accuracy of each seed that is counted."""
-        return {run["seed"]: run["average_accuracy"] for run in self.counted}
+        found = ((run["seed"], run["average_accuracy"]) for run in self.counted)
+        return {seed: accuracy for seed, accuracy in found if accuracy is not None}
 
     def mean_std(self, measure: str) -> dict[str, float | None]:
         """Mean and standard deviation over the seeds that are counted."""
-        return metrics.mean_std([run[measure] for run in self.counted])
+        return metrics.mean_std([run[measure] for run in self.counted])  # type: ignore[literal-required]
 
     def text(self, measure: str, between: str = ", ") -> str:
         """``79.47 ± 1.49``, beside it how many diverged; that alone where there is no mean."""

@@ -6,64 +6,25 @@ Every row has a checksum and is checked when it is read, so that a damaged one i
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import shlex
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cclfp.core.files import chosen_by, home
 from cclfp.errors import InputError
-from cclfp.runs.record import Record, check_record, parse_json
+from cclfp.runs.record import ADDED, SCHEMA, VERSION, Record, checksum, columns, difference, from_row, to_row
 
-__all__ = ["JSON_COLUMNS", "Record", "Row", "Store", "default_store", "difference", "exists", "refuse_conflicts"]
-
-VERSION = 2  # 1 had no diverged and no checksum
-APPLICATION = 0x0CC1_F900  # marks the file as ours
 TIMEOUT = 60  # seconds to wait for other processes
-SCHEMA = """
-CREATE TABLE runs (
-    key TEXT PRIMARY KEY,            -- of the configuration and seed
-    method TEXT NOT NULL,
-    benchmark TEXT NOT NULL,
-    scenario TEXT NOT NULL,
-    buffer INTEGER,                  -- null: the method has no memory
-    seed INTEGER NOT NULL,
-    configuration TEXT NOT NULL,     -- JSON
-    average_accuracy REAL,           -- percent
-    forgetting REAL,
-    backward_transfer REAL,
-    forward_transfer REAL,
-    accuracy_matrix TEXT NOT NULL,   -- JSON: row t is after t tasks
-    seconds REAL NOT NULL,           -- training and testing
-    train_seconds REAL NOT NULL,
-    test_seconds REAL NOT NULL,
-    environment TEXT NOT NULL,       -- JSON: engine, precision, threads, device, versions, commit
-    finished_at TEXT NOT NULL,       -- UTC
-    diverged INTEGER,                -- after how many tasks weights were first found not finite; null: never
-    checksum TEXT                    -- of the other columns; null: written by a cclfp that knew of none
-)
-"""
-ADDED = {2: ("diverged INTEGER", "checksum TEXT")}  # version -> the columns it added
-JSON_COLUMNS = ("configuration", "accuracy_matrix", "environment")
-REAL_COLUMNS = (
-    "average_accuracy",
-    "forgetting",
-    "backward_transfer",
-    "forward_transfer",
-    "seconds",
-    "train_seconds",
-    "test_seconds",
-)
+APPLICATION = 0x0CC1_F900  # marks the file as ours
 READS = 3  # tries to read a file that others change meanwhile, before its write-ahead log is used
 
 T = TypeVar("T")
 
 
-class Row(NamedTuple):
+class StoredRow(NamedTuple):
     """A row of the table, with the record that it holds; where it is bad there is none, and a reason instead."""
 
     number: int  # SQLite's rowid
@@ -105,7 +66,7 @@ class Store:
         path: Path,
         *,
         read_only: bool = False,
-        on_bad: Callable[[Row], object] | None = None,
+        on_bad: Callable[[StoredRow], object] | None = None,
         damaged: bool = False,
     ) -> None:
         self.path = path
@@ -170,8 +131,8 @@ class Store:
         self._check_marks(*marks)
         version = marks[1]
         damage = [str(row[0]).replace("\n", " ") for row in database.execute("PRAGMA integrity_check(10)")]
-        columns = {row["name"] for row in database.execute("PRAGMA table_info(runs)")}
-        if missing := _columns(version) - columns:
+        found = {row["name"] for row in database.execute("PRAGMA table_info(runs)")}
+        if missing := columns(version) - found:
             raise InputError(f"{self.path} is damaged: its table of runs has no {', '.join(sorted(missing))}")
         return version, [] if damage == ["ok"] else damage
 
@@ -186,7 +147,7 @@ class Store:
             for row in database.execute("SELECT rowid AS number, * FROM runs").fetchall():
                 values = dict(row)
                 number = values.pop("number")
-                database.execute("UPDATE runs SET checksum = ? WHERE rowid = ?", (_checksum(values), number))
+                database.execute("UPDATE runs SET checksum = ? WHERE rowid = ?", (checksum(values), number))
             database.execute(f"PRAGMA user_version = {VERSION}")
         database.execute("COMMIT")
 
@@ -235,14 +196,14 @@ class Store:
         records = [record for row in self.rows() if (record := self._good(row)) is not None]
         return [r for r in records if method in (None, r["method"]) and benchmark in (None, r["benchmark"])]
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[StoredRow]:
         """All rows, the bad ones too, the oldest first."""
         if self.version == 0:
             return []
         query = "SELECT rowid AS number, * FROM runs NOT INDEXED ORDER BY finished_at, rowid"
         return [_to_row(row) for row in self._read(lambda database: database.execute(query).fetchall())]
 
-    def delete(self, rows: Sequence[Row]) -> None:
+    def delete(self, rows: Sequence[StoredRow]) -> None:
         """Delete these rows, all or none; the index is made anew where it does not fit the table."""
         with self._connect() as database:
             database.execute("BEGIN IMMEDIATE")
@@ -258,23 +219,23 @@ class Store:
             (damage,) = database.execute("PRAGMA integrity_check(1)").fetchone()
             if damage != "ok":
                 text = f"{self.path} is damaged beyond its rows ({damage}), nothing was deleted"
-                raise InputError(f"{text}: restore it from a copy, or make a new one with cclfp import-runs")
+                raise InputError(f"{text}: restore it from a copy, or make a new one with cclfp runs import")
             database.execute("COMMIT")
 
-    def _good(self, row: Row) -> Record | None:
+    def _good(self, row: StoredRow) -> Record | None:
         """The row's record; a bad one is given to ``on_bad`` where there is such."""
         if row.record is None and self.on_bad is not None:
             self.on_bad(row)
             return None
         return self._demand(row)
 
-    def _demand(self, row: Row) -> Record:
+    def _demand(self, row: StoredRow) -> Record:
         if row.record is None:
             delete = self.command("delete", row.key if row.key.isalnum() else "--bad")
             raise InputError(f"{self.path} has a bad record (key {row.key!a}): {row.reason}. {delete} removes it")
         return row.record
 
-    def _row(self, database: sqlite3.Connection, key: str) -> Row | None:
+    def _row(self, database: sqlite3.Connection, key: str) -> StoredRow | None:
         if self.version == 0:
             return None
         row = database.execute("SELECT rowid AS number, * FROM runs WHERE key = ?", (key,)).fetchone()
@@ -343,78 +304,27 @@ def _marks(database: sqlite3.Connection) -> tuple[int, int, int]:
     return application, version, tables
 
 
-def _columns(version: int) -> set[str]:
-    names = {line.split()[0] for line in SCHEMA.strip().splitlines()[1:-1]}
-    added = {column.split()[0] for newer, several in ADDED.items() if newer > version for column in several}
-    return names - added
-
-
 def _decode(text: bytes) -> str:
     """A text of the database; one that is damaged comes out as another, not as an error of the whole query."""
     return text.decode(errors="backslashreplace")
 
 
 def _write(database: sqlite3.Connection, record: Record) -> None:
-    values = {name: _to_column(name, value) for name, value in record.items()}
-    values["checksum"] = _checksum(values)
-    columns, marks = ", ".join(values), ", ".join(f":{name}" for name in values)
-    database.execute(f"INSERT OR REPLACE INTO runs ({columns}) VALUES ({marks})", values)
+    values = to_row(record)
+    names, marks = ", ".join(values), ", ".join(f":{name}" for name in values)
+    database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", values)
 
 
-def _to_column(name: str, value: Any) -> Any:
-    if name in JSON_COLUMNS:
-        return json.dumps(value)
-    return float(value) if name in REAL_COLUMNS and value is not None else value
-
-
-def _checksum(values: Mapping[str, Any]) -> str:
-    """Of what a row has stored; without what is null, so that a column can be added."""
-    stored = {name: value for name, value in values.items() if value is not None and name != "checksum"}
-    return hashlib.sha256(json.dumps(stored, sort_keys=True, default=repr).encode()).hexdigest()
-
-
-def _to_row(row: sqlite3.Row) -> Row:
+def _to_row(row: sqlite3.Row) -> StoredRow:
     values = dict(row)
     number = values.pop("number")
     try:
-        return Row(number, values, _to_record(values), "")
+        return StoredRow(number, values, from_row(values), "")
     except InputError as error:
-        return Row(number, values, None, str(error))
-
-
-def _to_record(values: Mapping[str, Any]) -> Record:
-    checksum = values.get("checksum")
-    if checksum is not None and checksum != _checksum(values):
-        raise InputError("it does not match its checksum")
-    record: Record = {}
-    for name, value in values.items():
-        if name == "checksum" or (name == "diverged" and value is None):
-            continue
-        if name in JSON_COLUMNS and not isinstance(value, str):
-            raise InputError(f"its {name} is not JSON")
-        record[name] = parse_json(value) if name in JSON_COLUMNS else value
-    return check_record(record)
+        return StoredRow(number, values, None, str(error))
 
 
 def refuse_conflicts(conflicts: Sequence[str]) -> InputError:
     """The error for records that differ from others of the same run."""
     others = f" ({len(conflicts) - 1} more lines are in conflict)" if len(conflicts) > 1 else ""
     return InputError(f"{conflicts[0]}{others}: nothing was added; leave out one of the two")
-
-
-def difference(record: Record, old: Record, where: str) -> str:
-    """In what a record differs from another of the same run."""
-    run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
-    new, old = _flat(record), _flat(old)
-    names = [name for name in {**new, **old} if name not in new or name not in old or new[name] != old[name]]
-    texts = {name: [json.dumps(values.get(name), ensure_ascii=False) for values in (new, old)] for name in names}
-    said = [f"{name} {a} and {b}" if len(a + b) < 80 else name for name, (a, b) in texts.items()]
-    return f"{run} (key {record['key']}) has another record in {where}, which differs in {', '.join(said)}"
-
-
-def _flat(record: Record) -> Record:
-    """With the values of objects beside the others: ``environment.engine``."""
-    flat: Record = {}
-    for name, value in record.items():
-        flat |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
-    return flat

@@ -34,7 +34,7 @@ class Secretive(ER):
 
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         self.count += 1
-        params, buffers, state = super().step(params, buffers, state, batch, hyper)
+        params, buffers, state, *_ = super().step(params, buffers, state, batch, hyper)
         return {**params, "psi.0.bias": params["psi.0.bias"] + 1e-3 * self.count}, buffers, state
 
 
@@ -46,7 +46,7 @@ class Shared(ER):
 
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         self.count[0] += 1
-        params, buffers, state = super().step(params, buffers, state, batch, hyper)
+        params, buffers, state, *_ = super().step(params, buffers, state, batch, hyper)
         return {**params, "psi.0.bias": params["psi.0.bias"] + 1e-6 * self.count[0]}, buffers, state
 
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.core.memory import Examples
-from cclfp.learner.learner import FORMAT
+from cclfp.learner.saving import FORMAT, learner_state, load_learner_state
 from cclfp.methods import METHODS
 from cclfp.testing import _equal, same, toy_psi
 
@@ -88,7 +87,7 @@ def test_tied_weights_are_trained_as_one() -> None:
     expected = copy.deepcopy(module)
     ours = cclfp.make("finetune", psi=module, num_classes=6, tasks=[[*range(6)]])
     x, y = batch()
-    ours.prepare_for(Examples(x, y, y))  # makes f
+    ours.trainer.make_classifier(x)  # makes f
     f = copy.deepcopy(ours.f)
     assert f is not None
     loss = nn.functional.cross_entropy(f(expected(x)), y)
@@ -146,7 +145,7 @@ def test_declared_classes_count_from_a_tasks_first_batch_on() -> None:
 
 def test_task_scenario_trains_each_tasks_classes_alone() -> None:
     ours = learner("finetune", scenario="task", tasks=[[0, 1], [2, 3], [4, 5]])
-    ours.prepare_for(Examples(*batch(), torch.zeros(5)))  # makes f
+    ours.trainer.make_classifier(batch()[0])  # makes f
     assert ours.f is not None
     before = ours.f.weight.detach().clone()
     ours.observe(*batch(), task=0)
@@ -267,10 +266,10 @@ def test_a_step_that_fails_leaves_no_trace() -> None:
         ours.observe(torch.full((3, 4), 1e7), LABELS)
     assert ours.f is None
     ours.observe(*batch())
-    before = copy.deepcopy(ours.state_dict())
+    before = copy.deepcopy(learner_state(ours.trainer))
     with pytest.raises(RuntimeError, match="no"):
         ours.observe(torch.full((3, 4), 1e7), LABELS, task=1)
-    after = ours.state_dict()
+    after = learner_state(ours.trainer)
     assert _equal(before, after)
 
 
@@ -489,9 +488,9 @@ def test_psi_counts_as_it_was_given(tmp_path: Path) -> None:
 
 def test_a_state_can_be_gone_back_to_twice() -> None:
     ours, other = trained(), trained()
-    saved = copy.deepcopy(ours.state_dict())
+    saved = copy.deepcopy(learner_state(ours.trainer))
     for _ in range(2):
-        other.load_state_dict(saved)
+        load_learner_state(other.trainer, saved)
         assert same(ours, other)
         other.observe(*batch(seed=4), task=1)
 

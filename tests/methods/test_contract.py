@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.methods import METHODS, Batch
 from cclfp.testing import CHECKS, Case, toy_psi
@@ -52,14 +53,14 @@ def test_a_step_compiles_without_a_break(row: dict[str, Any]) -> None:
     case = Case(METHODS[row["method"]], "class", {name: value for name, value in row.items() if name != "method"})
     stream = case.stream()
     replica = Replica(case.learner(psi=toy_psi(random=False)), stream)
-    replica.advance()
+    Cohort([replica]).advance()
     learner = replica.learner
-    learner.begin_task()
+    learner.trainer.begin_task()
     raw = stream.train.rows(torch.arange(20))
-    mask = learner.expect(torch.tensor(stream.task_ids(0))).train(raw.task)
+    mask = learner.trainer.expect_tasks(torch.tensor(stream.task_ids(0))).train(raw.task)
     batch = Batch(raw.x, raw.y, raw.task, mask, 10, torch.arange(10), torch.arange(10) % 2 == 0)
-    arguments = (*learner._model, learner._state, batch, learner._hyper)
-    eager = learner._method.step(*arguments)
-    compiled = torch.compile(learner._method.step, fullgraph=True, backend="aot_eager")(*arguments)
+    arguments = (*learner.trainer.model, batch, learner.trainer.hyper_tensors)
+    eager = learner.trainer.method.step(*arguments)
+    compiled = torch.compile(learner.trainer.method.step, fullgraph=True, backend="aot_eager")(*arguments)
     for a, b in zip(tree_leaves(eager), tree_leaves(compiled), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

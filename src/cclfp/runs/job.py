@@ -20,12 +20,12 @@ from cclfp import metrics
 from cclfp.core.files import remove_stale
 from cclfp.core.layouts import check_value
 from cclfp.core.tensorfiles import read_tensors, write_tensors
-from cclfp.engine import eager
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.compiled import first_line, is_known, remember
+from cclfp.engine.eager import seconds_per_step
+from cclfp.engine.grouping import is_normalised
 from cclfp.engine.precision import autocast_of, computing_in, pick_precision
 from cclfp.engine.replica import Replica
-from cclfp.engine.stack import is_normalised
 from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.learner import make
 from cclfp.learner.loading import DAMAGED
@@ -38,7 +38,6 @@ from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 FORMAT = "cclfp checkpoint 1"
 DAMAGED_SUFFIX = ".damaged"  # of the last damaged checkpoint of a run, beside the others
 MOST_THREADS = 4096  # that a checkpoint can ask for
-PROBED = 10  # steps that tell how long the eager engine would take
 GRAPH_SECONDS = 3.0  # that it would have to take for a CUDA graph to pay
 COMPILER_SECONDS = {"cold": 10.0, "warm": 5.0}  # that the compiler takes, where it has not or has compiled the same
 REPORT_EVERY = 0.2  # seconds between two reports of progress
@@ -317,7 +316,7 @@ def _choose(
     replica, engine = started[open_[0]]
     with _threads(engine["threads"]), computing_in(engine["precision"]):
         probe = _replica(jobs[open_[0]], engine, streams)
-        seconds = len(open_) * sum(map(probe.steps, range(len(probe.stream.train_rows)))) * seconds_a_step(probe)
+        seconds = len(open_) * sum(map(probe.steps, range(len(probe.stream.train_rows)))) * seconds_per_step(probe)
     chosen = "eager"
     if engine["device"] == "cuda":
         chosen = "graph" if seconds > GRAPH_SECONDS else chosen
@@ -334,28 +333,6 @@ def _kind(job: Job, replicas: int) -> str:
     """What the programs of a cohort depend on."""
     configuration = {**job.configuration.to_dict(), "hyperparameters": None}
     return json.dumps([configuration, replicas, job.threads, code()], sort_keys=True)
-
-
-def seconds_a_step(replica: Replica) -> float:
-    """How long the eager engine takes a step of a replica, which is of no use after it."""
-    plan = replica.plan()
-    mask = replica.begin_task()
-    began = 0.0
-
-    def progress(step: int) -> None:
-        nonlocal began
-        if step == min(2, len(plan.sizes)):  # the first steps are slower
-            began = _now(replica)
-
-    short = dataclasses.replace(plan, sizes=plan.sizes[: 2 + PROBED])
-    eager.train(replica.learner, replica.stream.train, mask, short, progress)
-    return (_now(replica) - began) / max(1, len(short.sizes) - 2)
-
-
-def _now(replica: Replica) -> float:
-    if replica.learner.device.type == "cuda":
-        torch.cuda.synchronize(replica.learner.device)
-    return time.perf_counter()
 
 
 def _resume(job: Job, checkpoint: Path, streams: Streams, report: Report) -> tuple[Replica, Engine]:
@@ -429,7 +406,7 @@ def _replica(job: Job, engine: Engine, streams: Streams) -> Replica:
             device=engine["device"],
             **hyper,
         )
-    learner.autocast = autocast_of(engine["precision"])
+    learner.trainer.autocast = autocast_of(engine["precision"])
     if engine["device"] == "cuda":
         learner.psi.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as its convolutions like it
     return Replica(learner, stream, batch=configuration.batch, epochs=configuration.epochs)

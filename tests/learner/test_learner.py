@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
+from cclfp.errors import InputError
 from cclfp.learner.saving import FORMAT, learner_state, load_learner_state
 from cclfp.methods import METHODS
+from cclfp.methods.er import ER
 from cclfp.testing import _equal, same, toy_psi
 
 
@@ -37,6 +39,99 @@ def batch(n: int = 5, low: int = 0, high: int = 2, seed: int = 0) -> tuple[Tenso
 
 
 # -- learning -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_method_is_known_before_the_first_batch(method: str) -> None:
+    ours = learner(method)
+    for _ in range(2):
+        assert ours.method is METHODS[method]
+        assert ours.method.name == method
+        assert ours.hyper.lr == 0.1
+        ours.observe(*batch(), task=0)
+
+
+def test_a_learner_is_made_again_from_its_method() -> None:
+    class Own(ER):
+        name = "own"
+
+    ours = cclfp.make(Own, psi=psi(), num_classes=6)
+    assert ours.method is Own
+    assert cclfp.make(ours.method, psi=psi(), num_classes=6).method.name == "own"
+
+
+def test_what_engines_use_is_not_on_the_learner() -> None:
+    public = {name for name in dir(cclfp.Learner) if not name.startswith("_")}
+    assert public == {
+        *("observe", "end_task", "predict", "logits", "to", "save"),
+        *("method", "hyper", "psi", "f", "memory", "device", "scenario", "seed", "num_classes", "steps", "tasks_done"),
+        "trainer",
+    }
+    ours = learner()
+    with pytest.raises(AttributeError):
+        ours.autocast = torch.bfloat16  # type: ignore[attr-defined]  # which would change nothing
+
+
+def test_observe_returns_the_loss() -> None:
+    """The cross-entropy before the step, on the batch and the examples that are replayed with it."""
+    ours = learner("er", replay=1000)
+    x, y = batch()
+    first = ours.observe(x, y)
+    assert type(first) is float
+    z = ours.logits(x)
+    expected = nn.functional.cross_entropy(torch.cat([z, z]), torch.cat([y, y]))  # the memory holds the batch
+    assert ours.observe(x, y) == pytest.approx(float(expected))
+    assert first > float(expected)
+
+
+class Unreported(ER):
+    """Returns three values, as methods did before losses were returned."""
+
+    name = "unreported"
+
+    def step(self, *arguments: Any) -> Any:
+        return super().step(*arguments)[:3]
+
+
+def test_a_step_may_return_no_loss() -> None:
+    ours, theirs = (cclfp.make(method, psi=psi(), num_classes=6) for method in (ER, Unreported))
+    for _ in range(3):
+        assert ours.observe(*batch()) is not None
+        assert theirs.observe(*batch()) is None
+    assert torch.equal(ours.logits(batch()[0]), theirs.logits(batch()[0]))
+
+
+@pytest.mark.parametrize(
+    ("fourth", "finding"),
+    [
+        (({"loss": torch.ones(2)},), r"the loss that a step of strange returned is a tensor of shape \(2,\)"),
+        (({"loss": 1.0},), "the loss that a step of strange returned is float, expected a 0-d tensor"),
+        ((torch.ones(()),), "the fourth value of a step of strange is a Tensor, expected a dict"),
+        (({}, {}), "a step of strange returned 5 values"),
+    ],
+)
+def test_what_is_no_loss_is_refused(fourth: tuple[Any, ...], finding: str) -> None:
+    class Strange(ER):
+        name = "strange"
+
+        def step(self, *arguments: Any) -> Any:
+            return *super().step(*arguments)[:3], *fourth
+
+    ours = cclfp.make(Strange, psi=psi(), num_classes=6)
+    before = copy.deepcopy(learner_state(ours.trainer))
+    with pytest.raises(InputError, match=finding):
+        ours.observe(*batch())
+    assert _equal(before, learner_state(ours.trainer))
+
+
+def test_a_step_may_report_other_values() -> None:
+    class Talkative(ER):
+        name = "talkative"
+
+        def step(self, *arguments: Any) -> Any:
+            return *super().step(*arguments)[:3], {"norm": torch.ones(3)}
+
+    assert cclfp.make(Talkative, psi=psi(), num_classes=6).observe(*batch()) is None
 
 
 def test_psi_is_trained_in_place() -> None:

@@ -196,6 +196,18 @@ def test_checksums_are_written_whatever_the_user_chose(tmp_path: Path) -> None:
     assert same(ours, cclfp.load(tmp_path / "learner", psi=psi()))
 
 
+def test_the_names_in_a_file_stay() -> None:
+    """Files of the version before have these names: attributes may be renamed, but not what is in a file."""
+    state = learner_state(trained("er").trainer)
+    assert list(state) == [
+        *("method", "hyper", "num_classes", "num_tasks", "scenario", "seed", "replay", "memory_size"),
+        *("backbone", "transform", "predict_transform", "augment"),
+        *("psi", "psi_mode", "f", "state", "memory", "classes", "like", "steps", "tasks_done", "in_task"),
+    ]
+    assert list(state["memory"]) == ["schedule", "examples"]
+    assert list(state["memory"]["schedule"]) == ["seen", "written", "settled", "_draws", "_places"]
+
+
 def test_files_of_the_version_before_are_read(tmp_path: Path) -> None:
     ours = trained("icarl")
     torch.save({"format": "cclfp learner 2", "cclfp": "0", **learner_state(ours.trainer)}, tmp_path / "learner")

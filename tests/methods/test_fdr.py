@@ -18,7 +18,7 @@ from cclfp.engine.replica import Replica
 from cclfp.learner import Learner
 from cclfp.learner.loading import load
 from cclfp.methods import METHODS, Batch
-from cclfp.methods.base import State
+from cclfp.methods.base import State, Stepped
 from cclfp.methods.fdr import FDR, function_distance
 from cclfp.nets.network import Tensors
 from cclfp.testing import Case, same

@@ -27,7 +27,7 @@ from cclfp.core.memory import Examples
 from cclfp.engine import compiled, graph
 from cclfp.engine.agreement import compare_steps
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.evaluate import count_correct, test_alone
+from cclfp.engine.evaluate import count_correct, evaluate_alone
 from cclfp.engine.group import flat_step, make_batch, prepare_batches
 from cclfp.engine.grouping import make_group
 from cclfp.engine.parallel import ParallelGroup
@@ -431,7 +431,7 @@ def test_replicas_of_several_streams_are_tested_together(in_pytorch: InPyTorch) 
     ours = count_correct(several, range(3))
     assert in_pytorch.calls == [("frozen", 3)] * 3
     for one, counts in zip(several, torch.stack(ours).T, strict=True):
-        test_alone(one)
+        evaluate_alone(one)
         right = [round(one.matrix[0][task] * len(one.stream.test[task].y) / 100) for task in range(3)]  # type: ignore[operator]
         assert counts.tolist() == right
 

@@ -13,7 +13,7 @@ from cclfp.core.scenarios import ClassMask
 from cclfp.engine import eager
 from cclfp.engine.capacity import count_fitting
 from cclfp.engine.compiled import NotCompiled, Programs, first_line
-from cclfp.engine.evaluate import test_alone, test_together
+from cclfp.engine.evaluate import evaluate_alone, evaluate_together
 from cclfp.engine.graph import Graphs
 from cclfp.engine.grouping import has_kernels, is_normalised, make_group
 from cclfp.engine.plan import Plan
@@ -195,13 +195,13 @@ class Cohort:
         )
         if one_by_one or not self._test_together():
             for replica in self.replicas:
-                test_alone(replica)
+                evaluate_alone(replica)
 
     def _test_together(self) -> bool:
         """Test all replicas at once, and return whether that worked; if not, their matrices are as they were."""
         if self._can_test_together:
             try:
-                test_together(self.replicas)
+                evaluate_together(self.replicas)
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
                 self._note(f"its runs cannot be tested together ({first_line(error)}): they are tested one by one")
                 self._can_test_together = False

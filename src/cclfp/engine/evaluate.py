@@ -18,7 +18,7 @@ NUMBERS = {"cpu": 4_000_000, "cuda": 400_000_000}
 NUMBERS_CONVOLVED = 20_000_000
 
 
-def test_alone(replica: Replica) -> None:
+def evaluate_alone(replica: Replica) -> None:
     """Fill the next row of a replica's matrix."""
     row, tasks = replica.next_tests
     began = time.perf_counter()
@@ -29,8 +29,8 @@ def test_alone(replica: Replica) -> None:
     replica.test_seconds += time.perf_counter() - began
 
 
-def test_together(replicas: Sequence[Replica]) -> None:
-    """Fill the next row of each replica's matrix, as :func:`test_alone` does for one replica."""
+def evaluate_together(replicas: Sequence[Replica]) -> None:
+    """Fill the next row of each replica's matrix, as :func:`evaluate_alone` does for one replica."""
     row, tasks = replicas[0].next_tests
     began = time.perf_counter()
     groups = _by_sizes(replicas) if is_normalised(replicas[0].trainer.psi) else _by_stream(replicas)

@@ -17,7 +17,7 @@ from measure import chosen_sections, take_turns
 from render import FORMAT, Measured, bends, document, number, read
 from suites import SECTIONS
 
-from cclfp.learner import Learner
+from cclfp.learner.trainer import Trainer
 
 LITTLE = Case("peers", "er", "split-mnist", "eager", seeds=2, tasks=3, examples=30, last=200)
 
@@ -43,13 +43,13 @@ def test_short_windows_count_only_where_there_is_no_other() -> None:
 
 
 def test_a_case_is_measured_in_its_last_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    train_step = Learner.train_step
+    train_step = Trainer.train_step
 
-    def slow_step(self: Learner, *arguments: Any) -> Any:
+    def slow_step(self: Trainer, *arguments: Any) -> Any:
         time.sleep(0.002)
         return train_step(self, *arguments)
 
-    monkeypatch.setattr(Learner, "train_step", slow_step)
+    monkeypatch.setattr(Trainer, "train_step", slow_step)
     (measured,) = take_turns([Run(LITTLE, "random", window=0.05)])
     assert measured["steps"] == 20  # of each replica
     assert measured["windows"] > 1

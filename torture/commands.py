@@ -22,6 +22,7 @@ from torch import Tensor
 
 import cclfp.cli
 from cclfp.learner.loading import load
+from cclfp.learner.saving import learner_state
 from cclfp.runs.store import Store
 from torture.campaign import Fault, Verdict, descendants, kill_all
 
@@ -224,7 +225,7 @@ def contents(place: Path) -> dict[str, Any]:
         if name.endswith(".sqlite"):
             found[name] = results(path)
         elif name.startswith("learners/") and name.endswith(".ckpt"):
-            found[name] = digest(load(path).state_dict())
+            found[name] = digest(learner_state(load(path).trainer))
         elif name.endswith(".pdf"):  # its parts come in any order
             found[name] = path.read_bytes()[:5] == b"%PDF-" and b"%%EOF" in path.read_bytes()[-10:]
         else:

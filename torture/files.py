@@ -26,6 +26,7 @@ from cclfp.data import dataset_path, load_dataset, verify
 from cclfp.data.images import import_images
 from cclfp.errors import InputError, RunError
 from cclfp.learner import Learner
+from cclfp.learner.saving import learner_state
 from cclfp.nets import MLP
 from cclfp.runs.checkpoints import checkpoint_path
 from cclfp.runs.events import Event, OnEvent, Step, ignore
@@ -123,14 +124,14 @@ def run_learner(case: Case) -> Verdict:
     original = (case.material / path.name).read_bytes()
     is_forged, content = pick(case, lambda: forge_tensors(case, case.material / path.name), original)
     path.write_bytes(content)
-    expected = digest(cclfp.load(case.material / path.name).state_dict())
+    expected = digest(learner_state(cclfp.load(case.material / path.name).trainer))
     return attempt(case, path, is_forged, use_learner, expected)
 
 
 def use_learner(case: Case, path: Path, is_forged: bool) -> str:
     """Load it, and go on with it."""
     learner = cclfp.load(path)
-    state = digest(learner.state_dict())
+    state = digest(learner_state(learner.trainer))
     go_on(learner, case.folder / "again.ckpt")
     return state
 

@@ -102,7 +102,7 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
     ]
     for file in files:
         learner = cclfp.load(file)
-        assert (learner.method_name, learner.tasks_done) == ("er", 5)
+        assert (learner.method.name, learner.tasks_done) == ("er", 5)
     assert "[1/" not in cli("run", "er", "split-mnist", "--seeds", "2", "--save", tmp_path / "learners").err
 
 
@@ -245,8 +245,8 @@ def test_run_with_a_narrow_resnet_and_augmentation(cli: Cli, small_data: Path, t
     assert first["backbone"] == {"name": "resnet18", "width": 2}
     assert first["published"] is None
     learners = [cclfp.load(file) for file in (tmp_path / "learners").iterdir()]
-    assert {type(learner.augment) for learner in learners} == {CropFlip, type(None)}
-    assert {type(learner.transform) for learner in learners} == {Normalise}
+    assert {type(learner.trainer.settings.augment) for learner in learners} == {CropFlip, type(None)}
+    assert {type(learner.trainer.settings.transform) for learner in learners} == {Normalise}
     weights = [learner.psi.state_dict()["stem.weight"] for learner in learners]
     assert not np.array_equal(*weights)
     listed = cli("runs").out
@@ -312,7 +312,7 @@ def test_run_a_method_of_ones_own(cli: Cli, small_mnist: Path, tmp_path: Path) -
     saved = next((tmp_path / "learners").glob("mine*"))
     with pytest.raises(cclfp.InputError, match=r"a learner of mine, which does not ship with cclfp: give the class"):
         cclfp.load(saved)
-    assert cclfp.load(saved, method=f"{file}:Mine").method_name == "mine"
+    assert cclfp.load(saved, method=f"{file}:Mine").method.name == "mine"
     file.write_text(MINE.replace("0.5, ", "0.7, "))
     assert "[6/6]" in cli(*arguments).err  # another method now
     for name, message in (

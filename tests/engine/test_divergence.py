@@ -77,7 +77,7 @@ def trained(replicas: list[Replica], engine: str = "eager", notes: list[str] | N
 def test_every_method_diverges_and_goes_on_to_the_end(method: str) -> None:
     bad = replica(method, lr=1e30)
     while not bad.is_done:
-        bad.advance()
+        Cohort([bad]).advance()
     assert bad.diverged == (bad.stream.num_tasks if METHODS[method].joint else 1)
     assert all(accuracy is not None for accuracy in bad.matrix[-1])
 
@@ -108,7 +108,7 @@ class LateNan(ER):
     name = "late-nan"
 
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-        new, buffers, state = super().step(params, buffers, state, batch, hyper)
+        new, buffers, state, *_ = super().step(params, buffers, state, batch, hyper)
         bad = (batch.task[0] == 1) & (batch.n_current > 0)
         return {name: torch.where(bad, torch.nan, p) for name, p in new.items()}, buffers, state
 
@@ -117,7 +117,7 @@ def test_the_task_is_the_first_after_which_it_was_found(tmp_path: Path) -> None:
     late = replica(LateNan)
     found = []
     while not late.is_done:
-        late.advance()
+        Cohort([late]).advance()
         found.append(late.diverged)
     assert found == [None, 2, 2]
     state = late.state_dict()
@@ -170,11 +170,11 @@ def test_only_what_predictions_use_counts_and_infinities_on_purpose_do_not() -> 
 
 def test_psis_statistics_count() -> None:
     bad = replica("er")
-    bad.advance()
+    Cohort([bad]).advance()
     found = [bad.diverged]
     with torch.no_grad():
         dict(bad.learner.psi.named_buffers())["1.running_var"][0] = torch.inf
-    bad.advance()
+    Cohort([bad]).advance()
     assert [*found, bad.diverged] == [None, 2]
 
 
@@ -442,13 +442,13 @@ def test_a_huge_step_size_is_refused_and_named() -> None:
 def test_a_memory_of_a_streams_rows_stays_so() -> None:
     """A refused batch does not make copies of the rows, with which the replica could not go on."""
     rows = replica("er")
-    rows.advance()
+    Cohort([rows]).advance()
     with pytest.raises(DivergenceError):
         rows.learner.observe(1e38 * batch()[0], torch.tensor([2, 3] * 3), task=1)
-    rows.advance()
+    Cohort([rows]).advance()
     never = replica("er")
-    never.advance()
-    never.advance()
+    Cohort([never]).advance()
+    Cohort([never]).advance()
     assert same(rows.learner, never.learner)
 
 
@@ -501,7 +501,7 @@ def test_engines_do_not_check_every_step(monkeypatch: pytest.MonkeyPatch) -> Non
         return not_finite(tensors)
 
     monkeypatch.setattr("cclfp.engine.replica.not_finite", spy)
-    monkeypatch.setattr("cclfp.learner.learner.not_finite", spy)
+    monkeypatch.setattr("cclfp.learner.divergence.not_finite", spy)
     several = [replica("er", seed) for seed in range(3)]
     calls.clear()
     trained(several)

@@ -22,8 +22,8 @@ from cclfp.core.randomness import generator
 from cclfp.engine import compiled as compiled_module
 from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
+from cclfp.engine.group import Group
 from cclfp.engine.replica import Replica
-from cclfp.engine.stack import Together
 from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
@@ -67,7 +67,7 @@ def trained(replicas: list[Replica], engine: str, notes: list[str] | None = None
 
 
 def assert_alike(ours: Replica, theirs: Replica, tolerance: float = 1e-9) -> None:
-    for a, b in zip(ours.learner.model, theirs.learner.model, strict=True):
+    for a, b in zip(ours.learner.trainer.model, theirs.learner.trainer.model, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
     assert ours.matrix == theirs.matrix
     assert ours.learner.steps == theirs.learner.steps
@@ -202,7 +202,7 @@ def test_a_step_that_changes_its_state_in_place_is_not_taken_twice(monkeypatch: 
     for made in (compiled_module.program, PROGRAM):  # not compiled, and compiled
         monkeypatch.setattr(compiled_module, "program", made)
         (ours,) = trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled")
-        assert ours.learner.model[2]["n"] == ours.steps(2)
+        assert ours.learner.trainer.model[2]["n"] == ours.steps(2)
 
 
 def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
@@ -324,14 +324,14 @@ def test_a_state_that_a_step_turns_in_memory_is_compiled() -> None:
             return {"m": torch.zeros(200, 100, dtype=torch.float64)}
 
         def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-            params, buffers, _ = super().step(params, buffers, state, batch, hyper)
+            params, buffers, *_ = super().step(params, buffers, state, batch, hyper)
             return params, buffers, {"m": (state["m"].contiguous() + 1).contiguous()}
 
     case = Case(Turns, "domain", {})
     notes: list[str] = []
     (ours,) = trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "compiled", notes)
     assert notes == []
-    assert (ours.learner.model[2]["m"] == ours.steps(2)).all()
+    assert (ours.learner.trainer.model[2]["m"] == ours.steps(2)).all()
 
 
 @pytest.mark.usefixtures("always")
@@ -389,7 +389,7 @@ def test_the_graph_engine_without_a_card(method: str, make: Any, monkeypatch: py
 
 def test_few_steps_are_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_module, "WORTH", 3_000)
-    monkeypatch.setattr(Together, "put_back", lambda *a: pytest.fail("stacked"))
+    monkeypatch.setattr(Group, "write_back", lambda *a: pytest.fail("stacked"))
     cohort = Cohort([replica("er", "class", seed) for seed in range(2)], "compiled")
     cohort.advance()
     assert cohort.engine == "eager"
@@ -397,7 +397,7 @@ def test_few_steps_are_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _after_one_task(replica: Replica) -> Replica:
-    replica.advance()
+    Cohort([replica]).advance()
     return replica
 
 
@@ -488,7 +488,7 @@ def test_random_layers_beside_batch_norm_are_trained_eagerly_and_it_is_said() ->
 @pytest.mark.parametrize("scenario", ["class", "task", "domain"])
 def test_replicas_that_take_turns(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the memory has room for at once; a size that does not divide them."""
-    monkeypatch.setattr(Cohort, "_fitting", lambda *arguments: 2)
+    monkeypatch.setattr(Cohort, "_count_at_once", lambda *arguments: 2)
     told: list[int] = []
     cohort = Cohort([replica("ccl-fp+", scenario, seed) for seed in range(5)], "compiled")
     while not cohort.is_done:
@@ -523,13 +523,13 @@ def test_too_many_for_the_memory_are_halved_and_it_is_said(monkeypatch: pytest.M
 
 def test_plans_are_made_once_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    original = Replica.planning
+    original = Replica.plan_maker
 
     def planning(self: Replica, after: Any = None) -> Any:
         made.append(self.learner.seed)
         return original(self, after)
 
-    monkeypatch.setattr(Replica, "planning", planning)
+    monkeypatch.setattr(Replica, "plan_maker", planning)
     stream = Case(METHODS["er"], "class", {}).stream()
     replicas = [
         Replica(Case(METHODS["er"], "class", {"lr": lr}).learner(seed, psi=plain_psi()), stream)
@@ -544,12 +544,12 @@ def test_plans_are_made_once_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_made_ahead_is_the_plan(method: str) -> None:
     mine = replica(method, "class")
     while not mine.is_done:
-        ahead = mine.planning(mine.planning()())() if mine.can_plan_ahead else None
-        mine.advance()
+        ahead = mine.plan_maker(mine.plan_maker()())() if mine.can_plan_ahead else None
+        Cohort([mine]).advance()
         if ahead is not None:
-            then = mine.planning()()
+            then = mine.plan_maker()()
             assert ahead.sizes == then.sizes
-            for name in ("rows", "current", "memory", "slots", "settled"):
+            for name in ("rows", "current", "memory", "slots", "from_past_task"):
                 assert torch.equal(getattr(ahead, name), getattr(then, name)), name
     assert not replica("icarl", "class").can_plan_ahead
 
@@ -630,7 +630,7 @@ def test_a_state_that_changes_its_structure_is_refused() -> None:
             return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers
 
         def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-            params, buffers, _ = super().step(params, buffers, state, batch, hyper)
+            params, buffers, *_ = super().step(params, buffers, state, batch, hyper)
             return params, buffers, {"more": torch.zeros(())}
 
     case = Case(Grows, "class", {})
@@ -643,7 +643,7 @@ def test_runs_of_which_not_even_one_can_be_tried_train_eagerly(monkeypatch: pyte
     def fail(*arguments: Any) -> int:
         raise ValueError("it reads a tensor's value")
 
-    monkeypatch.setattr(Cohort, "_fitting", fail)
+    monkeypatch.setattr(Cohort, "_count_at_once", fail)
     notes: list[str] = []
     together = trained([with_batch_norm("er", seed) for seed in range(2)], "compiled", notes)
     assert any("reads a tensor's value" in note and note.endswith("going on eagerly") for note in notes)

@@ -43,7 +43,7 @@ def trained(method: str, scenario: str, device: str, psi: nn.Module) -> Replica:
     )
     replica = Replica(learner, stream)
     while not replica.is_done:
-        replica.advance()
+        Cohort([replica]).advance()
     return replica
 
 
@@ -123,7 +123,7 @@ def test_a_convolutional_net_with_augmentation_as_on_the_cpu() -> None:
         )
         replica = Replica(learner, stream.to(torch.device(device)))
         while not replica.is_done:
-            replica.advance()
+            Cohort([replica]).advance()
         return replica
 
     here, there = trained_on("cpu"), trained_on("cuda")
@@ -166,10 +166,10 @@ def in_a_cohort(replicas: list[Replica], engine: str, precision: str = "float32"
 
 def assert_alike(ours: Replica, theirs: Replica) -> None:
     # Where a task begins FDR's outputs are those it has stored, and its gradient what rounding makes of their distance.
-    tolerance = 0.05 if ours.learner.method_name == "fdr" else 1e-8
-    for a, b in zip(ours.learner.model, theirs.learner.model, strict=True):
+    tolerance = 0.05 if ours.learner.method.name == "fdr" else 1e-8
+    for a, b in zip(ours.learner.trainer.model, theirs.learner.trainer.model, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-    assert ours.matrix == theirs.matrix or ours.learner.method_name == "fdr"
+    assert ours.matrix == theirs.matrix or ours.learner.method.name == "fdr"
     assert ours.learner.steps == theirs.learner.steps
 
 
@@ -246,7 +246,7 @@ def test_the_watch_for_waiting_sees_it() -> None:
 
 @pytest.mark.usefixtures("short_graphs")
 def test_runs_take_turns_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.engine.cohort.SHARE", 1e-6)
+    monkeypatch.setattr("cclfp.engine.capacity.SHARE", 1e-6)
     ours, notes = in_a_cohort([on_cuda("ccl-fp+", "class", seed) for seed in range(3)], "graph")
     assert len(notes) == 1
     assert "they take turns" in notes[0]
@@ -293,7 +293,7 @@ def test_precisions_stay_near(precision: str, psi: Callable[[int], nn.Module]) -
     def make() -> list[Replica]:
         replicas = [on_cuda("ccl-fp+", "class", seed, psi=psi(seed).float()) for seed in range(2)]
         for replica in replicas:
-            replica.learner.autocast = autocast_of(precision)
+            replica.learner.trainer.autocast = autocast_of(precision)
         return replicas
 
     ours, notes = in_a_cohort(make(), "graph", precision)
@@ -302,8 +302,8 @@ def test_precisions_stay_near(precision: str, psi: Callable[[int], nn.Module]) -
     exact, _ = in_a_cohort(make(), "eager", "float32") if precision == "tf32" else (alone, [])
     for mine, theirs, start in zip(ours, exact, make(), strict=True):
         start.begin_task()
-        for name, p in mine.learner.model[0].items():
-            before, after = start.learner.model[0][name], theirs.learner.model[0][name]
+        for name, p in mine.learner.trainer.model[0].items():
+            before, after = start.learner.trainer.model[0][name], theirs.learner.trainer.model[0][name]
             assert p.dtype == torch.float32
             assert (p - after).norm() <= 0.3 * (after - before).norm() + 1e-3, name
 

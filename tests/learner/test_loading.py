@@ -30,10 +30,11 @@ import cclfp
 from cclfp.core import tensorfiles
 from cclfp.core.schedules import Schedule
 from cclfp.core.tensorfiles import read_tensors, write_tensors
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
-from cclfp.learner.learner import FORMAT
 from cclfp.learner.loading import DAMAGED
+from cclfp.learner.saving import FORMAT, learner_state
 from cclfp.methods import METHODS, Method
 from cclfp.methods.base import State
 from cclfp.methods.ccl_fp import CCLFP
@@ -82,7 +83,7 @@ def trained(method: str | type[Method], tasks: int = 1, in_task: bool = True, **
 def contents() -> dict[str, bytes]:
     """A learner file, and one like a checkpoint."""
     replica = Case(METHODS["ccl-fp+"], "class", {}).replica()
-    replica.advance()
+    Cohort([replica]).advance()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
         trained("er").save(path)
@@ -198,9 +199,21 @@ def test_checksums_are_written_whatever_the_user_chose(tmp_path: Path) -> None:
     assert same(ours, cclfp.load(tmp_path / "learner", psi=psi()))
 
 
+def test_the_names_in_a_file_stay() -> None:
+    """Files of the version before have these names: attributes may be renamed, but not what is in a file."""
+    state = learner_state(trained("er").trainer)
+    assert list(state) == [
+        *("method", "hyper", "num_classes", "num_tasks", "scenario", "seed", "replay", "memory_size"),
+        *("backbone", "transform", "predict_transform", "augment"),
+        *("psi", "psi_mode", "f", "state", "memory", "classes", "like", "steps", "tasks_done", "in_task"),
+    ]
+    assert list(state["memory"]) == ["schedule", "examples"]
+    assert list(state["memory"]["schedule"]) == ["seen", "written", "settled", "_draws", "_places"]
+
+
 def test_files_of_the_version_before_are_read(tmp_path: Path) -> None:
     ours = trained("icarl")
-    torch.save({"format": "cclfp learner 2", "cclfp": "0", **ours.state_dict()}, tmp_path / "learner")
+    torch.save({"format": "cclfp learner 2", "cclfp": "0", **learner_state(ours.trainer)}, tmp_path / "learner")
     assert same(ours, cclfp.load(tmp_path / "learner", psi=psi()))
 
 
@@ -238,7 +251,7 @@ def test_an_altered_learner_is_refused_or_can_be_used(method: str, arguments: di
             refused += 1
             continue
         try:
-            if other.state_dict()["in_task"]:
+            if other.trainer.in_task:
                 other.end_task()
             use(learner, path)
         except Exception as error:
@@ -250,7 +263,7 @@ def test_an_altered_learner_is_refused_or_can_be_used(method: str, arguments: di
 def test_an_altered_checkpoint_is_refused_or_can_be_used(method: str) -> None:
     case = Case(METHODS[method], "class", {"lr": 0.01})
     stopped = case.replica()
-    stopped.advance()
+    Cohort([stopped]).advance()
     refused = 0
     for name, state in sample(stopped.state_dict()):
         replica = Replica(case.learner(), stopped.stream)
@@ -260,7 +273,7 @@ def test_an_altered_checkpoint_is_refused_or_can_be_used(method: str) -> None:
             refused += 1
             continue
         try:
-            replica.advance()
+            Cohort([replica]).advance()
             assert replica.accuracy is not None
         except Exception as error:
             raise AssertionError(f"{name}: it is loaded, but cannot be used") from error

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.core.memory import Examples
 from cclfp.learner import Learner
 from cclfp.methods import Batch
 from cclfp.methods.a_gem import AGEM, project
@@ -90,7 +89,7 @@ def weights(learner: Learner) -> dict[str, Tensor]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_equal_to_the_paper(scenario: str) -> None:
     learner, stream = learner_of(scenario), batches_of(scenario)
-    learner.prepare_for(Examples(*stream[0][0], torch.zeros(5, dtype=torch.int64)))
+    learner.trainer.make_classifier(stream[0][0][0])
     w = weights(learner)
     mean, var = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
     seen: list[int] = []

@@ -27,10 +27,10 @@ class Examples(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Where replayed examples come from: their slots, and whether each was there when the last task ended."""
+    """Where replayed examples come from: their slots, and whether each came before the current task began."""
 
     slots: Tensor
-    settled: Tensor
+    from_past_task: Tensor
 
 
 class Memory:

@@ -20,13 +20,14 @@ from cclfp.core.randomness import generator
 from cclfp.errors import DamagedError, InputError
 
 MOST = 2**53  # examples that can pass: as many as a float64 counts
+SAVED_AS = {"seen_before_task": "settled"}  # attributes that have another name in files
 
 
-class Ahead(NamedTuple):
+class ScheduledSteps(NamedTuple):
     """Many steps of a schedule."""
 
     slots: np.ndarray  # steps x replayed: the slots each step replays, then -1
-    settled: np.ndarray  # steps x replayed: whether each held then what it held when the last task ended
+    from_past_task: np.ndarray  # steps x replayed: whether each slot held an example of a task that had ended
     placed: np.ndarray  # the slot each example goes to; -1: not kept, or overwritten at once
 
 
@@ -43,7 +44,7 @@ class Schedule:
         def depth(name: str) -> int:
             return next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
 
-        step = ("draw", "place", "is_settled", "__len__", "_slot", "_slots", "_choose")
+        step = ("draw", "place", "is_from_past_task", "__len__", "_slot", "_slots", "_choose")
         if min(map(depth, step)) < depth("ahead"):
             cls.ahead = Schedule.ahead  # type: ignore[method-assign]
 
@@ -51,7 +52,7 @@ class Schedule:
         self.size = size
         self.seen = 0  # examples that passed
         self.written: list[int] = []  # for each filled slot, which of them it holds
-        self.settled = 0  # how many had passed when the last task ended
+        self.seen_before_task = 0  # how many had passed when the last task ended
         self._draws = generator(seed, "replay")
 
     def __len__(self) -> int:
@@ -74,19 +75,19 @@ class Schedule:
         last = {slot: i for i, slot in enumerate(slots)}
         return [slot if last[slot] == i else -1 for i, slot in enumerate(slots)]
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> ScheduledSteps:
         """``draw(k)`` and ``place`` for many steps, the i-th of which has the next ``sizes[i]`` examples, one at least.
 
         ``tasks`` has the task of every example.
         """
         slots: list[list[int]] = []
-        settled: list[list[bool]] = []
+        from_past_task: list[list[bool]] = []
         placed: list[int] = []
         for of in np.split(tasks, np.cumsum(sizes)[:-1]) if len(sizes) else []:
             slots.append(self.draw(k, of.tolist()))
-            settled.append([self.is_settled(slot) for slot in slots[-1]])
+            from_past_task.append([self.is_from_past_task(slot) for slot in slots[-1]])
             placed += self.place(of.tolist())
-        return Ahead(_padded(slots, -1), _padded(settled, False), np.array(placed, dtype=np.int64))
+        return ScheduledSteps(_padded(slots, -1), _padded(from_past_task, False), np.array(placed, dtype=np.int64))
 
     def position(self) -> torch.Tensor:
         """Where in its draws the schedule is; ``rewind`` goes back there."""
@@ -96,11 +97,11 @@ class Schedule:
         self._draws.set_state(position)
 
     def end_task(self) -> None:
-        self.settled = self.seen
+        self.seen_before_task = self.seen
 
-    def is_settled(self, slot: int) -> bool:
-        """Whether the slot holds what it held when the last task ended."""
-        return self.written[slot] < self.settled
+    def is_from_past_task(self, slot: int) -> bool:
+        """Whether the slot holds an example that came before the current task began."""
+        return self.written[slot] < self.seen_before_task
 
     def _slot(self, number: int, task: int) -> int:
         """The slot of one example, the ``number``-th of all."""
@@ -121,7 +122,7 @@ class Schedule:
             chosen.append(top if i in chosen else i)
         return [slots[i] for i in chosen]
 
-    def _at_once(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+    def _at_once(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> ScheduledSteps:
         """:meth:`ahead` in arrays, where ``_slots`` needs to know of no step and all that is held may be drawn."""
         slots = self._slots(tasks)
         return self._passed(slots, sizes, self._choose_often(self._held(slots, sizes), k))
@@ -146,7 +147,7 @@ class Schedule:
             chosen[j] = np.where((chosen[:j] == i).any(0), top, i)
         return np.where(is_drawn, chosen.T, -1)
 
-    def _passed(self, slots: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -> Ahead:
+    def _passed(self, slots: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -> ScheduledSteps:
         """Let the examples of many steps pass, which go to ``slots`` while ``drawn`` are replayed."""
         kept = np.flatnonzero(slots >= 0)
         new = int(slots.max(initial=-1)) + 1 - len(self)
@@ -154,7 +155,7 @@ class Schedule:
         until = np.full(len(written), len(slots))  # which example is the first to be written to a slot
         until[slots[kept][::-1]] = kept[::-1]
         starts = (np.cumsum(sizes) - sizes)[:, None]
-        settled = (drawn >= 0) & (written[drawn] < self.settled) & (starts <= until[drawn])
+        from_past_task = (drawn >= 0) & (written[drawn] < self.seen_before_task) & (starts <= until[drawn])
         placed = slots.copy()
         step = np.repeat(np.arange(len(sizes)), sizes)
         first, second = _successive(slots)
@@ -162,7 +163,7 @@ class Schedule:
         written[slots[kept]] = self.seen + kept
         self.written = written.tolist()
         self.seen += len(slots)
-        return Ahead(drawn, settled, placed)
+        return ScheduledSteps(drawn, from_past_task, placed)
 
     def __deepcopy__(self, memo: object) -> Schedule:
         twin = object.__new__(type(self))
@@ -174,7 +175,7 @@ class Schedule:
     def state_dict(self) -> dict[str, Any]:
         """All that changes; generators as their states."""
         return {
-            name: value.get_state() if isinstance(value, torch.Generator) else copy.deepcopy(value)
+            SAVED_AS.get(name, name): value.get_state() if isinstance(value, torch.Generator) else copy.deepcopy(value)
             for name, value in vars(self).items()
             if name != "size"
         }
@@ -187,7 +188,7 @@ class Schedule:
             if isinstance(value, torch.Generator):
                 value.set_state(state[name].cpu())
             elif name != "size":
-                setattr(self, name, copy.deepcopy(state[name]))
+                setattr(self, name, copy.deepcopy(state[SAVED_AS.get(name, name)]))
 
     def _check(self, state: dict[str, Any]) -> None:
         seen, settled, written = state["seen"], state["settled"], state["written"]
@@ -218,7 +219,7 @@ class Reservoir(Schedule):
         super().__init__(size, seed)
         self._places = generator(seed, "memory")
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> ScheduledSteps:
         return self._at_once(tasks, sizes, k)
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
@@ -249,7 +250,7 @@ class Ring(Schedule):
         self.num_tasks = num_tasks
         self.slots: dict[int, list[int]] = {}  # task -> its slots, the oldest example's first
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> ScheduledSteps:
         return self._at_once(tasks, sizes, k)
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
@@ -314,7 +315,7 @@ class PastRing(Ring):
         past = sorted(slot for task, slots in self.slots.items() if task not in tasks for slot in slots)
         return self._choose(past, k)
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> ScheduledSteps:
         known = {task: list(mine) for task, mine in self.slots.items()}
         slots = self._slots(tasks)
         owner = np.empty(len(self) + len(tasks), dtype=np.int64)  # slot -> the task of its example, else of its first
@@ -350,7 +351,7 @@ class Exemplars(Schedule):
     def keep(self, n: int) -> None:
         self.written = [-1] * n
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> ScheduledSteps:
         return self._at_once(tasks, sizes, k)
 
     def _check_slots(self, state: dict[str, Any], held: int) -> None:

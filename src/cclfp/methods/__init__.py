@@ -7,7 +7,7 @@ import re
 from cclfp.core.userfiles import Reference, is_reference, refer, resolve, show_reference
 from cclfp.errors import InputError, unknown
 from cclfp.methods.a_gem import AGEM
-from cclfp.methods.base import Batch, Hyperparameters, Method, TaskContext, gradient, setting, sgd
+from cclfp.methods.base import Batch, Hyperparameters, Method, TaskContext, gradient, gradient_and_loss, setting, sgd
 from cclfp.methods.ccl_fp import CCLFP, CCLFPPlus
 from cclfp.methods.er import ER
 from cclfp.methods.fdr import FDR
@@ -73,6 +73,7 @@ __all__ = [
     "check_own_name",
     "get_method",
     "gradient",
+    "gradient_and_loss",
     "own_method",
     "setting",
     "sgd",

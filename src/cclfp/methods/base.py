@@ -28,6 +28,8 @@ from cclfp.nets.network import Network, Tensors
 from cclfp.nets.stacked import Update, is_rounding
 
 State = dict[str, Any]  # nested dictionaries of tensors
+# What a step returns: new parameters, buffers and state, and possibly {"loss": a 0-d tensor}.
+Stepped = tuple[Tensors, Tensors, State] | tuple[Tensors, Tensors, State, Tensors]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Batch:
     mask: Tensor  # examples x classes: which classes each example may choose from
     n_current: int
     slots: Tensor  # the slot each replayed example has in the memory
-    settled: Tensor  # for each replayed example whether it was in its slot when the last task ended
+    from_past_task: Tensor  # whether each replayed example came before the current task began
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,13 +132,16 @@ class Method:
         """The loss on a batch, and psi's buffers after the forward pass on it."""
         raise TypeError(f"{type(self).__name__} defines neither loss nor step")
 
-    def step(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
-        """One training step. Returns new tensors; its arguments are left as they are."""
-        grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
-        # A subclass that calls this step may go on to use the parameters that it was given.
-        return sgd(params, grads, hyper.lr, in_place=type(self).step is Method.step), buffers, state
+    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
+        """One training step: new parameters, buffers and state. The arguments stay as they are.
+
+        A fourth value is optional: a dictionary with ``loss``, a 0-d tensor, which ``Learner.observe`` returns. Engines
+        do not use it. Here it is the value of :meth:`loss` before the step.
+        """
+        grads, loss, buffers = gradient_and_loss(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+        # A subclass that calls this step may still use the parameters that it was given.
+        params = sgd(params, grads, hyper.lr, in_place=type(self).step is Method.step)
+        return params, buffers, state, {"loss": loss}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         """The method's state for a task that is about to begin. Ordinary Python; copy what must not change."""
@@ -199,6 +204,28 @@ def _is_finite(value: object) -> bool:
         return False
 
 
+def unpack_step(method: Method, stepped: Any) -> tuple[Tensors, Tensors, State, Tensor | None]:
+    """What a step returned, with the loss or None; InputError where it is not what a step may return."""
+    if not isinstance(stepped, tuple) or len(stepped) not in (3, 4):
+        got = f"{len(stepped)} values" if isinstance(stepped, tuple) else type(stepped).__name__
+        raise InputError(
+            f"a step of {method.name} returned {got}, expected (params, buffers, state) or these and a dict"
+        )
+    params, buffers, state, *rest = stepped
+    if not rest:
+        return params, buffers, state, None
+    if not isinstance(rest[0], dict):
+        kind = type(rest[0]).__name__
+        raise InputError(
+            f"the fourth value of a step of {method.name} is a {kind}, expected a dict such as {{'loss': loss}}"
+        )
+    loss = rest[0].get("loss")
+    if loss is not None and not (isinstance(loss, Tensor) and loss.ndim == 0):
+        got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise InputError(f"the loss that a step of {method.name} returned is {got}, expected a 0-d tensor")
+    return params, buffers, state, loss
+
+
 def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors) -> tuple[Tensors, Tensors]:
     """The gradient of the objective's first output with respect to each parameter, and its second output.
 
@@ -206,15 +233,29 @@ def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Ten
     >>> grads["a"]
     tensor([2., 4.])
     """
-    # Under vmap and torch.compile only func.grad works; elsewhere autograd.grad is faster by half.
+    grads, _, aux = gradient_and_loss(objective, params)
+    return grads, aux
+
+
+def gradient_and_loss(
+    objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
+) -> tuple[Tensors, Tensor, Tensors]:
+    """The gradient of the objective's first output, that output itself (the loss), and its second output.
+
+    >>> grads, loss, _ = gradient_and_loss(lambda p: ((p["a"] ** 2).sum(), {}), {"a": torch.tensor([1.0, 2.0])})
+    >>> loss
+    tensor(5.)
+    """
+    # Under vmap and torch.compile only torch.func works; elsewhere autograd.grad takes two thirds of its time.
     params = {name: p.detach() for name, p in params.items()}
     if is_transformed():
-        return torch.func.grad(objective, has_aux=True)(params)  # type: ignore[no-any-return]
+        grads, (loss, aux) = torch.func.grad_and_value(objective, has_aux=True)(params)
+        return grads, loss, aux
     leaves = {name: p.requires_grad_() for name, p in params.items()}
     with torch.enable_grad():
         loss, aux = objective(leaves)
-    grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(params, grads, strict=True)), {name: a.detach() for name, a in aux.items()}
+    of_each = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(params, of_each, strict=True)), loss.detach(), {name: a.detach() for name, a in aux.items()}
 
 
 def sgd(params: Tensors, grads: Tensors, lr: Tensor, *, in_place: bool = False) -> Tensors:

@@ -76,7 +76,7 @@ class FDR(Method):
         loss = cross_entropy(logits[:n], batch.y[:n], batch.mask[:n])
         if holds:
             p, p_old = outputs(logits[n:], batch.mask[n:]), state["outputs"][batch.slots]
-            loss = loss + hyper.alpha * function_distance(p, p_old, batch.settled)
+            loss = loss + hyper.alpha * function_distance(p, p_old, batch.from_past_task)
         return loss, buffers
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
@@ -87,7 +87,7 @@ class FDR(Method):
         logits = [self.scores(params, buffers, state, context.prepare(x)) for x in chunks(held.x)]
         new = outputs(torch.cat(logits), masks)
         stored = state.get("outputs", new.new_zeros(memory.size, new.shape[1])).clone()
-        came = [slot for slot in range(len(memory)) if not memory.schedule.is_settled(slot)]  # in this task
+        came = [slot for slot in range(len(memory)) if not memory.schedule.is_from_past_task(slot)]  # in this task
         stored[came] = new[came]
         return {"outputs": stored}
 

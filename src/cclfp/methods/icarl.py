@@ -12,7 +12,7 @@ from cclfp.core.layouts import Layout, Like
 from cclfp.core.memory import Memory
 from cclfp.core.schedules import Exemplars, Schedule
 from cclfp.losses import distances
-from cclfp.methods.base import Batch, Method, State, TaskContext, gradient, sgd
+from cclfp.methods.base import Batch, Method, State, Stepped, TaskContext, gradient_and_loss, sgd
 from cclfp.nets.network import Tensors, chunks
 
 FEATURES = ".features"  # which no buffer can be called
@@ -70,14 +70,13 @@ class ICaRL(Method):
         bce = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
         return torch.where(batch.mask | state["known"], bce, 0).sum(-1).mean(), {**buffers, FEATURES: z}
 
-    def step(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
-        grads, aux = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
+        grads, loss, aux = gradient_and_loss(lambda p: self.loss(p, buffers, state, batch, hyper), params)
         phi = F.normalize(aux.pop(FEATURES)[: batch.n_current])
         of_class = batch.y[: batch.n_current] == torch.arange(batch.mask.shape[-1], device=phi.device)[:, None]
         state = {**state, "sums": state["sums"] + of_class.to(phi.dtype) @ phi}
-        return sgd(params, grads, hyper.lr), aux, {**state, "counts": state["counts"] + of_class.sum(-1)}
+        state = {**state, "counts": state["counts"] + of_class.sum(-1)}
+        return sgd(params, grads, hyper.lr), aux, state, {"loss": loss}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         memory = context.memory

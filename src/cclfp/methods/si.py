@@ -9,7 +9,7 @@ import torch
 
 from cclfp.core.layouts import Layout, Like
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient_and_loss, setting
 from cclfp.nets.network import Tensors
 
 
@@ -47,14 +47,14 @@ class SI(Method):
     reference = "Zenke et al. 2017, Continual Learning Through Synaptic Intelligence"
     Hyper = SIHyper
 
-    def step(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
+    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
+        """The loss it returns is the cross-entropy, without SI's penalty, which the update contains in closed form."""
+
         def task_loss(p: Tensors) -> tuple[torch.Tensor, Tensors]:
             z, after = self.net.features(p, buffers, batch.x)
             return cross_entropy(self.net.classify(p, z), batch.y, batch.mask), after
 
-        grads, buffers = gradient(task_loss, params)
+        grads, loss, buffers = gradient_and_loss(task_loss, params)
         new: Tensors = {}
         path: Tensors = {}
         for name, g in grads.items():
@@ -62,7 +62,7 @@ class SI(Method):
             pull = 2 * hyper.lr * hyper.c * state["importance"][name]
             new[name] = p - (hyper.lr * g + pull * (p - state["start"][name])) / (1 + pull)
             path[name] = state["path"][name] - g * (new[name] - p)
-        return new, buffers, {**state, "path": path}
+        return new, buffers, {**state, "path": path}, {"loss": loss}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         """omega at 0, and where the task starts: theta*, for that is where the last one ended."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from cclfp.engine import eager
 from cclfp.engine.choice import Engine
 from cclfp.engine.compiled import is_known
+from cclfp.engine.eager import seconds_per_step
+from cclfp.engine.grouping import is_normalised
 from cclfp.engine.precision import autocast_of, computing_in
 from cclfp.engine.replica import Replica
-from cclfp.engine.stack import is_normalised
 from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.learner import make
 from cclfp.learner.loading import DAMAGED
@@ -29,7 +28,6 @@ from cclfp.runs.jobs import Job
 from cclfp.runs.store import Store
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
-PROBED_STEPS = 10  # steps that tell how long the eager engine would take
 GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to pay
 COMPILER_SECONDS = {"cold": 10.0, "warm": 5.0}  # what the compiler takes without and with its results in its cache
 
@@ -119,7 +117,7 @@ def make_replica(job: Job, engine: Engine, streams: Streams) -> Replica:
             device=engine.device,
             **hyper,
         )
-    learner.autocast = autocast_of(engine.precision)
+    learner.trainer.autocast = autocast_of(engine.precision)
     if engine.device == "cuda":
         learner.psi.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
     return Replica(learner, stream, batch=c.batch, epochs=c.epochs)
@@ -172,25 +170,3 @@ def kind_of_programs(job: Job, replicas: int) -> str:
     """What the compiled programs of a cohort depend on."""
     configuration = {**job.configuration.to_dict(), "hyperparameters": None}
     return json.dumps([configuration, replicas, job.execution.threads, code()], sort_keys=True)
-
-
-def seconds_per_step(replica: Replica) -> float:
-    """How long the eager engine takes per step of a replica, which is of no use afterwards."""
-    plan = replica.plan()
-    mask = replica.begin_task()
-    began = 0.0
-
-    def progress(step: int) -> None:
-        nonlocal began
-        if step == min(2, len(plan.sizes)):  # the first steps are slower
-            began = _now(replica)
-
-    short = dataclasses.replace(plan, sizes=plan.sizes[: 2 + PROBED_STEPS])
-    eager.train(replica.learner, replica.stream.train, mask, short, progress)
-    return (_now(replica) - began) / max(1, len(short.sizes) - 2)
-
-
-def _now(replica: Replica) -> float:
-    if replica.learner.device.type == "cuda":
-        torch.cuda.synchronize(replica.learner.device)
-    return time.perf_counter()

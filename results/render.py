@@ -22,8 +22,8 @@ from cclfp.paper import TIMING_SEED
 from cclfp.paper.figures import run_time_cells
 from cclfp.paper.tables import LABELS
 from cclfp.report import Content, collect
-from cclfp.report.content import UNCOMMON, Entry, Table, column_title
-from cclfp.report.tables import markdown
+from cclfp.report.entries import RARE_VERDICTS, Entry, Table, column_title
+from cclfp.report.tables import to_markdown
 from cclfp.runs.seeds import Seeds
 from cclfp.runs.store import Record, Store
 from cclfp.runs.transfer import import_runs, read
@@ -108,7 +108,7 @@ def in_short(results: Results) -> list[str]:
         ("– buffer, Rotated MNIST", lambda e: is_mnist(e) and e.cell.table == "buffer"),
         ("– ablation", lambda e: is_mnist(e) and e.cell.table == "ablation"),
     ]
-    shown = [name for name in VERDICTS if name not in UNCOMMON or content.counts()[name]]
+    shown = [name for name in VERDICTS if name not in RARE_VERDICTS or content.counts()[name]]
     rows = []
     for title, belongs in parts:
         entries = [entry for entry in content.entries if belongs(entry)]
@@ -282,7 +282,11 @@ def document(
         said["above"],
     ]
     for one in content.tables:
-        parts += [f"#{markdown(one, content).strip()}", *(ahead(one) if one.name == "accuracy" else []), said[one.name]]
+        parts += [
+            f"#{to_markdown(one, content).strip()}",
+            *(ahead(one) if one.name == "accuracy" else []),
+            said[one.name],
+        ]
     parts += [
         "## Missing",
         *missing(content),

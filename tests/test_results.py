@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import made_up
-from test_transfer import matrix_of
+from records import made_up, matrix_of
 
 from cclfp.errors import InputError
 from cclfp.paper import TABLES, Cell, cells, tuning

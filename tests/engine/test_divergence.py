@@ -356,7 +356,7 @@ def test_charts_leave_them_out_and_say_so(content: Content) -> None:
     assert er is not None
     assert len(er.seeds) == 3
     assert chart.notes(panel) == ["ER-Res.: 2 of 5 seeds diverged; FDR: 5 of 5 seeds diverged"]
-    assert panel.lacking(panel.series[0], "FDR") == "diverged"
+    assert panel.reason_missing(panel.series[0], "FDR") == "diverged"
     ablation = next(chart for chart in content.charts if chart.name == "ablation")
     assert ablation.notes(ablation.panels[0]) == ["w: 1 of 5 seeds diverged; w, α (CCL-FP): 1 of 5 seeds diverged"]
 

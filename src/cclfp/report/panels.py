@@ -34,13 +34,19 @@ def draw_panel(chart: Chart, panel: ChartPanel) -> Drawing:
     return _draw_curves(chart, panel) if chart.kind == "lines" else _draw_rows(chart, panel)
 
 
+def format_tick(value: float) -> str:
+    return f"{value:,g}"
+
+
 def _draw_curves(chart: Chart, panel: ChartPanel) -> Drawing:
     """Curves over the panel's positions, with marks."""
     few = len(panel.categories) <= FEW
-    frame = left, top, right, bottom = LEFT, TOP, chart.panel_width - RIGHT, TOP + PLOT_HEIGHT
+    top, right, bottom = TOP, chart.panel_width - RIGHT, TOP + PLOT_HEIGHT
+    scale = scale_of_values(chart, panel, bottom, top, spread=few and not panel.is_empty, ours=not few)
+    left = max(LEFT, 12 + shapes.CHARACTER * max(len(format_tick(tick)) for tick in scale.ticks))
+    frame = left, top, right, bottom
     first, last = panel.positions[0], panel.positions[-1]
     positions = [left + 8 + (right - left - 16) * (at - first) / (last - first) for at in panel.positions]
-    scale = scale_of_values(chart, panel, bottom, top, spread=few and not panel.is_empty, ours=not few)
     labelled = range(len(positions)) if len(positions) <= LABELLED else [0, *range(4, len(positions), 5)]
     body = [shapes.text(4, 15, panel.title, "title"), *_curve_axes(chart, scale, frame)]
     body += [shapes.text(positions[i], bottom + 16, panel.categories[i], "mid") for i in labelled]
@@ -60,7 +66,7 @@ def _curve_axes(chart: Chart, scale: Scale, frame: Frame) -> list[str]:
     body = []
     for tick in scale.ticks:
         body.append(shapes.horizontal("grid", left, right, scale(tick)))
-        body.append(shapes.text(left - 6, scale(tick) + 4, f"{tick:,g}", "end"))
+        body.append(shapes.text(left - 6, scale(tick) + 4, format_tick(tick), "end"))
     return [*body, shapes.horizontal("axis", left, right, bottom)]
 
 
@@ -95,7 +101,7 @@ def _draw_rows(chart: Chart, panel: ChartPanel) -> Drawing:
     body = [shapes.text(4, 15, panel.title, "title")]
     for tick in [] if bars and panel.is_empty else scale.ticks:
         body.append(shapes.vertical("grid", scale(tick), top, bottom))
-        body.append(shapes.text(scale(tick), bottom + 16, f"{tick:,g}", "mid"))
+        body.append(shapes.text(scale(tick), bottom + 16, format_tick(tick), "mid"))
     body.append(shapes.text((left + right) / 2, bottom + 31, chart.value_title, "mid"))
     for i, (y, category) in enumerate(zip(positions, panel.categories, strict=True)):
         body.append(shapes.text(left - 8, y + 4, category, "label end"))

@@ -89,7 +89,7 @@ def scale_of_bars(panel: ChartPanel, start: float, end: float, count: int = 4) -
 
 def _positive_range(several: Sequence[Series]) -> tuple[float, float]:
     known = [value.mean for series in several for value in series.values if value is not None]
-    return min(known), max(known)
+    return min(known, default=1.0), max(known, default=10.0)
 
 
 def _percentage_range(several: Iterable[Series], spread: bool) -> tuple[float, float]:

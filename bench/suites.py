@@ -119,14 +119,14 @@ def tasks(device: str, quick: bool) -> Groups:
         case = dataclasses.replace(case, benchmark="permuted-mnist", scenario="domain")
         for count in (5, 20) if quick else TASKS[device]:
             if case.method == "gem" and device == "cuda" and count > 20:
-                continue  # each task has its own program; capturing them takes minutes, and the CPU shows the same growth
+                continue  # capturing one program per task takes minutes, and the CPU shows the same growth
             examples, last = max(10, 200 // count), 200 if case.method == "gem" else 6200
             found.append([dataclasses.replace(case, stream_tasks=count, examples=examples, last=last)])
     return found
 
 
 def _growing(section: str, device: str, quick: bool) -> list[Case]:
-    """Cases of methods whose cost may grow with the memory or the tasks; on a CPU, GEM has one seed and also runs eagerly."""
+    """Methods whose cost may grow with the memory or the tasks; on a CPU, GEM has one seed and also runs eagerly."""
     case = Case(section, "er", "split-mnist", FAST[device], device, seeds=5)
     gem = dataclasses.replace(case, method="gem", seeds=1 if device == "cpu" else 5)
     plus = [] if quick else [dataclasses.replace(case, method="ccl-fp+")]

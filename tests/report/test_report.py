@@ -374,7 +374,8 @@ def test_run_times_of_different_devices_are_not_set_side_by_side(tmp_path: Path)
         drawn = [stop for stop, value in zip(panel.categories, series.values, strict=True) if value is not None]
         assert drawn == ["GEM", "HAL"]
     assert panel.note == (
-        "Each method alone on Another, graph engine, float32, 2 threads; measured otherwise, and left out: ER-Res."
+        "Each method alone on Another, graph engine, float32, 2 threads; left out, because they were measured under "
+        "other conditions: ER-Res."
     )
 
 
@@ -402,7 +403,7 @@ def test_what_is_not_tuned_is_told(full: Store, monkeypatch: pytest.MonkeyPatch)
         if (line["method"], line["scenario"]) == ("er", "task"):
             assert line["chosen"] == "defaults, not tuned"
         elif line["table"] == "ablation" and line["row"] != "w, α, β":
-            assert line["chosen"] == "preset, but for what is left out"
+            assert line["chosen"] == "preset, except for the components left out"
         else:
             assert line["chosen"] == ("preset" if line["buffer"] in ("", "200") else "preset, tuned with memory 200")
     assert len({line["chosen"] for line in lines}) == 4
@@ -419,15 +420,15 @@ def test_what_each_component_is_worth_is_said(content: Content, empty: Content, 
     *others, ablation = content.tables
     assert [describe_components(table) for table in others] == [[], []]
     first, *sentences = describe_components(ablation)
-    assert "the paper's in brackets" in first
+    assert "with the paper's change in brackets" in first
     assert len(sentences) == 5
     text = to_markdown(ablation, content)
     assert text.endswith("\n\n" + "\n".join(f"- {sentence}" for sentence in sentences) + "\n")
     none = describe_components(empty.tables[2])[5]
     assert none == (
         "Rotated MNIST, domain: without w missing (−0.27), without α missing (−0.28), without β missing (−1.38); "
-        "w alone missing (−0.39), α alone missing (+0.12), β alone missing (+1.24); what matters most is not known "
-        "yet, in the paper the supervised contrastive loss (β)."
+        "w alone missing (−0.39), α alone missing (+0.12), β alone missing (+1.24); it is not known yet which "
+        "component matters most; in the paper, the supervised contrastive loss (β) matters most."
     )
     store = Store(tmp_path / "runs.sqlite")
     made_up = {"none": 80.0, "w": 80.5, "β": 82.0, "w, α": 80.0, "w, β": 82.5, "α, β": 83.0, "w, α, β": 83.25}
@@ -442,11 +443,14 @@ def test_what_each_component_is_worth_is_said(content: Content, empty: Content, 
     other = made_up_record(cell_of("ablation", "α, β", "rotated-mnist", "domain"), 0)
     store.add(with_accuracy(other, 70.0), replace=True)
     assert describe_components(collect(store, [0]).tables[2])[5].endswith(
-        "feature propagation (w) matters most, in the paper the supervised contrastive loss (β)."
+        "; feature propagation (w) matters most; in the paper, the supervised contrastive loss (β) matters most."
     )
     whole = made_up_record(cell_of("ablation", "w, α, β", "rotated-mnist", "domain"), 0)
     store.add(with_accuracy(whole, 60.0), replace=True)
-    assert "; none is missed, in the paper" in describe_components(collect(store, [0]).tables[2])[5]
+    assert (
+        "; removing a component costs nothing; in the paper, the"
+        in describe_components(collect(store, [0]).tables[2])[5]
+    )
 
 
 def test_figures_are_well_formed_and_alone(content: Content) -> None:

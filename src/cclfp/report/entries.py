@@ -18,9 +18,9 @@ VERDICTS = {
     "within": "within two standard deviations of the paper's number",
     "above": "above the paper's number by more than two standard deviations",
     "below": "below the paper's number by more than two standard deviations",
-    "unjudged": "one seed only, and no published standard deviation to judge it by",
+    "unjudged": "only one seed, and no published standard deviation to compare with",
     "missing": "not trained yet",
-    "diverged": "all seeds diverged: there is no mean",
+    "diverged": "all seeds diverged, so there is no mean",
 }
 RARE_VERDICTS = ("unjudged", "diverged")  # shown only where a number has them
 # The fields of a record's environment that the report shows, with their titles, the most important first.
@@ -81,7 +81,7 @@ class Entry:
         if not self.cell.has_preset:
             return "defaults, not tuned"
         if self.cell.settings:
-            return "preset, but for what is left out"
+            return "preset, except for the components left out"
         return "preset" if self.cell.buffer in (None, 200) else "preset, tuned with memory 200"
 
     @property

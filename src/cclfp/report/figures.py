@@ -42,8 +42,8 @@ def _evolution_chart(table: Table) -> Chart:
     return Chart(
         name="evolution",
         title=figure.title,
-        caption="After each task, the mean test accuracy on all tasks seen until then. The paper did not publish its "
-        "curves.",
+        caption="The mean test accuracy on all tasks seen so far, after each task. The paper does not publish the "
+        "numbers behind its curves.",
         kind="lines",
         category_title="tasks learned",
         value_title="average accuracy (%)",
@@ -74,8 +74,8 @@ def _forgetting_chart(table: Table) -> Chart:
     return Chart(
         name="forgetting",
         title=figure.title,
-        caption="How far the accuracy on a task lies, at the end, below the best it had: the mean over all tasks but "
-        "the last. Less is better. The paper did not publish these numbers.",
+        caption="The best accuracy that a task had minus its accuracy at the end, as the mean over all tasks except "
+        "the last. Less is better. The paper does not publish these numbers.",
         kind="bars",
         category_title="method",
         value_title="forgetting (%)",
@@ -96,17 +96,16 @@ def _run_time_chart(store: Store) -> Chart:
         ]
         others = [cell.row for cell in timings if cell not in alike]
         note = f"Each method alone on {conditions(next(iter(alike.values())))}" if alike else ""
-        note += f"; measured otherwise, and left out: {', '.join(others)}" if others else ""
+        note += f"; left out, because they were measured under other conditions: {', '.join(others)}" if others else ""
         panels.append(ChartPanel(column_title(column), [cell.row for cell in shown], series, note=note))
     return Chart(
         name="runtime",
         title=figure.title,
-        caption="Seconds of one run, training and testing after every task. Each method was trained alone, one run at "
-        "a time, with the same engine on the same device, as cclfp study runtime does it. The paper did not publish "
-        "its times.",
+        caption="Seconds per run, for training and for testing after every task. cclfp study runtime trained each "
+        "method alone, one run at a time, with the same engine on the same device. The paper does not publish its times.",
         kind="bars",
         category_title="method",
-        value_title="seconds a run",
+        value_title="seconds per run",
         panels=panels,
     )
 
@@ -127,8 +126,8 @@ def _memory_chart(table: Table) -> Chart:
         panels.append(ChartPanel(column_title(column), list(map(str, sizes)), series, positions, diverged=diverged))
     return Chart(
         name="buffer",
-        title="Accuracy against the size of the memory",
-        caption="Average accuracy by the end of training, against the number of examples the memory holds.",
+        title="Accuracy by memory size",
+        caption="The average accuracy at the end of training, by the number of examples in the memory.",
         kind="lines",
         category_title="examples in memory",
         value_title="average accuracy (%)",
@@ -149,8 +148,8 @@ def _ablation_chart(table: Table) -> Chart:
     return Chart(
         name="ablation",
         title="What each component adds",
-        caption="Which of the three components are there: feature propagation (w), contrastive rehearsal (α), the "
-        "supervised contrastive loss (β). With none of them the method is ER, with the first two CCL-FP; all have "
+        caption="The components of each variant: feature propagation (w), contrastive rehearsal (α) and the supervised "
+        "contrastive loss (β). Without any of them the method is ER, with the first two it is CCL-FP. All variants use "
         "CCL-FP+'s other hyperparameters.",
         kind="dots",
         category_title="components",

@@ -9,7 +9,7 @@ from cclfp.report.content import Content
 from cclfp.report.entries import Entry, Table, TableRow, benchmark_title
 from cclfp.report.wording import explain_table, label_headers, row_labels
 
-COLUMNS_PER_TABULAR = 5  # columns side by side, as in the paper
+COLUMNS_PER_TABULAR = 5  # as in the paper
 REPLACEMENTS = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -27,7 +27,7 @@ REPLACEMENTS = {
 
 
 def to_latex(table: Table, content: Content) -> str:
-    """A floating table, with ours above the paper's number in every cell."""
+    """A floating table with our number above the paper's in every cell."""
     starts = range(0, len(table.columns), COLUMNS_PER_TABULAR)
     parts = ["\n".join(_tabular(table, start, len(content.seeds))) for start in starts]
     lines = [
@@ -36,7 +36,7 @@ def to_latex(table: Table, content: Content) -> str:
         r"  \centering\footnotesize",
         "\n  \\par\\bigskip\n".join(parts),
     ]
-    explained = explain_table(table, content, papers="the paper's number below")
+    explained = explain_table(table, content, published="with the paper's number below it")
     caption = escape_latex(f"{table.title}. {explained}")
     return "\n".join([*lines, f"  \\caption{{{caption}}}", f"  \\label{{tab:{table.name}}}", r"\end{table*}"]) + "\n"
 
@@ -93,7 +93,7 @@ def _number(mean: float, std: float | None, bold: bool) -> str:
 
 
 def escape_latex(text: str) -> str:
-    r"""Text as LaTeX prints it.
+    r"""Text with its special characters as LaTeX commands.
 
     >>> print(escape_latex("50% of_x, α"))
     50\% of\_x, $\alpha$

@@ -121,12 +121,12 @@ def _chart_style() -> str:
 
 def _describe_runs(content: Content) -> str:
     runs = f"{content.runs:,} run{'s' * (content.runs != 1)}"
-    return f"From {runs}, the last finished on {content.latest}" if content.latest else "There are no runs yet"
+    return f"From {runs}, the last of which finished on {content.latest}" if content.latest else "There are no runs yet"
 
 
 def _explain(table: Table, content: Content) -> str:
     marks = f"{SYMBOLS['above']} and {SYMBOLS['below']}"
-    return explain_table(table, content, "below it the paper’s number and the difference", marks)
+    return explain_table(table, content, "with the paper’s number and the difference below it", marks)
 
 
 def _benchmark_groups(table: Table) -> list[tuple[str, int]]:

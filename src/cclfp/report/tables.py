@@ -44,7 +44,7 @@ def _markdown_cell(entry: Entry | None, seeds: int) -> str:
 
 
 def to_csv(table: Table, content: Content) -> str:
-    """One line a number."""
+    """One line per number."""
     text = io.StringIO()
     head = "table,row,method,benchmark,scenario,buffer,mean,std,seeds,published_mean,published_std,difference,verdict"
     writer = csv.writer(text, lineterminator="\n")

@@ -212,19 +212,16 @@ def list_environments(results: Results) -> list[str]:
     for group, records in sorted(groups.items()):
         environments = [record["environment"] for record in records]
         days = sorted({record["finished_at"][:10] for record in records})
-        versions = [f"cclfp {_distinct(e.get('cclfp') for e in environments)}"]
-        versions += [
-            f"torch {_distinct(e.get('torch') for e in environments)}",
-            f"code {_distinct(map(_code, environments))}",
-        ]
+        versions = [f"{name} {_distinct(e.get(name) for e in environments)}" for name in ("cclfp", "torch")]
+        versions.append(f"code {_distinct(map(_code, environments))}")
         hours = f"{sum(record['seconds'] for record in records) / 3600:.2f}"
         finished = " to ".join(dict.fromkeys([days[0], days[-1]]))
         rows.append([*group, str(len(records)), hours, ", ".join(versions), finished])
     sentences = [f"{len(results.runs):,} runs; some of them belong to several tables."]
     if results.unused:
         sentences.append(
-            f"**{len(results.unused)} of them belong to no number**: no cell of a table has their settings, or a preset "
-            "has changed."
+            f"**{len(results.unused)} of them belong to no number**: no cell of a table has their settings, or a "
+            "preset has changed."
         )
     columns = ["records", "device", "engine", "precision", ">runs", ">hours", "made with", "finished"]
     return [" ".join(sentences), table(columns, rows)] if rows else ["No runs yet."]
@@ -237,9 +234,8 @@ def _distinct(values: Iterable[Any]) -> str:
 def _code(environment: dict[str, Any]) -> str:
     """The commit or, without a checkout, the first digits of the package's checksum."""
     commit = str(environment.get("commit") or "")
-    return (
-        commit[:10] + "+" * commit.endswith("+") if commit else f"checksum {str(environment.get('source') or '?')[:8]}"
-    )
+    checksum = str(environment.get("source") or "?")
+    return commit[:10] + "+" * commit.endswith("+") if commit else f"checksum {checksum[:8]}"
 
 
 def show_commands(results: Results) -> str:

@@ -97,9 +97,7 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
             without.append((preset.method, preset.benchmark, preset.scenario))
         else:
             assert tuned.preset == preset
-    assert without == [
-        ("ccl-fp+", "split-cifar100", "class")
-    ]  # these records were lost with the machine that made them
+    assert without == [("ccl-fp+", "split-cifar100", "class")]  # lost with the machine that made them
 
 
 def test_every_mnist_number_has_its_five_seeds_once_there_are_records() -> None:

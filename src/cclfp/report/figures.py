@@ -102,7 +102,8 @@ def _run_time_chart(store: Store) -> Chart:
         name="runtime",
         title=figure.title,
         caption="Seconds per run, for training and for testing after every task. cclfp study runtime trained each "
-        "method alone, one run at a time, with the same engine on the same device. The paper does not publish its times.",
+        "method alone, one run at a time, with the same engine on the same device. The paper does not publish its "
+        "times.",
         kind="bars",
         category_title="method",
         value_title="seconds per run",

@@ -14,7 +14,8 @@ COMPONENT_NAMES = {
 }
 UNTUNED = "†"
 NOTES = {
-    "accuracy": "In complete columns, the best number is bold; Joint, which trains on all tasks at once, does not count.",
+    "accuracy": "In complete columns, the best number is bold; Joint, which trains on all tasks at once, does not "
+    "count.",
     "buffer": "In complete columns, the best number for each memory size is bold. The hyperparameters are those tuned "
     "with a memory of 200.",
     "ablation": "In complete columns, the best number is bold. All rows use CCL-FP+'s hyperparameters, with 0 for the "

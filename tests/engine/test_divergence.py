@@ -30,8 +30,11 @@ from cclfp.methods.er import ER
 from cclfp.methods.icarl import ICaRL
 from cclfp.paper import cells, compare
 from cclfp.report import collect
-from cclfp.report.content import Content, Table
-from cclfp.report.tables import comma_separated, latex, markdown, worth
+from cclfp.report.content import Content
+from cclfp.report.entries import Table
+from cclfp.report.latex import to_latex
+from cclfp.report.tables import to_csv, to_markdown
+from cclfp.report.wording import describe_components
 from cclfp.runs import training
 from cclfp.runs.events import Event
 from cclfp.runs.grid import configurations
@@ -295,19 +298,19 @@ def test_a_comparison_leaves_out_what_diverged(diverged: Store) -> None:
 def test_every_table_says_how_many_seeds_diverged(content: Content) -> None:
     table = table_of(content)
     assert content.counts()["diverged"] == 1
-    text = markdown(table, content)
+    text = to_markdown(table, content)
     (er,) = [line for line in text.splitlines() if line.startswith("| ER-Res.")]
     (fdr,) = [line for line in text.splitlines() if line.startswith("| FDR")]
     assert re.search(r"\d\d\.\d\d ± \d+\.\d\d\S* \[2 of 5 seeds diverged\] \(76.43", er)
     assert "| 5 of 5 seeds diverged (" in fdr
     assert "Means leave out runs that diverged" in text
     assert ", 1 diverged." in text
-    listed = rows_of(comma_separated(table, content))
+    listed = rows_of(to_csv(table, content))
     lines = {r["row"]: r for r in listed if (r["benchmark"], r["scenario"]) == ("split-mnist", "class")}
     assert [lines[row]["diverged"] for row in ("ER-Res.", "FDR", "GEM")] == ["1 3", "0 1 2 3 4", ""]
     assert [pair.split(":")[0] for pair in lines["ER-Res."]["accuracies"].split()] == ["0", "2", "4"]
     assert lines["FDR"]["verdict"] == "diverged"
-    tex = latex(table, content)
+    tex = to_latex(table, content)
     assert r" \\ {\scriptsize 2 of 5 seeds diverged}}" in tex
     assert r"\textit{5 of 5 seeds diverged}" in tex
 
@@ -323,7 +326,7 @@ def test_they_can_be_included(diverged: Store, content: Content) -> None:
     mean = found[False][0].comparison.mean
     assert mean is not None
     assert er.comparison.mean == pytest.approx((3 * mean + 2 * 9.8) / 5)
-    assert "2 of 5 seeds diverged, included" in markdown(table_of(with_all), with_all)
+    assert "2 of 5 seeds diverged, included" in to_markdown(table_of(with_all), with_all)
     assert er.command([]).endswith("--include-diverged")
     assert "--include-diverged" not in found[False][0].command([])
 
@@ -333,19 +336,19 @@ def test_differences_are_of_the_seeds_that_diverged_in_neither(content: Content)
     whole, without = (entries[row].comparison.seeds.accuracies for row in ("w, α, β", "w, α"))
     assert list(without) == [1, 2, 3, 4]
     change = sum(without[seed] - whole[seed] for seed in without) / 4
-    assert f"without β {change:+.2f}".replace("-", "−") in " ".join(worth(table_of(content, "ablation")))
+    assert f"without β {change:+.2f}".replace("-", "−") in " ".join(describe_components(table_of(content, "ablation")))
 
 
 def test_charts_leave_them_out_and_say_so(content: Content) -> None:
     chart = next(chart for chart in content.charts if chart.name == "forgetting")
     panel = chart.panels[0]
-    values = dict(zip(panel.stops, panel.series[0].values, strict=True))
+    values = dict(zip(panel.categories, panel.series[0].values, strict=True))
     assert values["FDR"] is None
     er = values["ER-Res."]
     assert er is not None
     assert len(er.seeds) == 3
     assert chart.notes(panel) == ["ER-Res.: 2 of 5 seeds diverged; FDR: 5 of 5 seeds diverged"]
-    assert panel.lacking(panel.series[0], "FDR") == "diverged"
+    assert panel.reason_missing(panel.series[0], "FDR") == "diverged"
     ablation = next(chart for chart in content.charts if chart.name == "ablation")
     assert ablation.notes(ablation.panels[0]) == ["w: 1 of 5 seeds diverged; w, α (CCL-FP): 1 of 5 seeds diverged"]
 
@@ -358,7 +361,9 @@ def test_the_report_and_its_page(diverged: Store, cli: Cli, tmp_path: Path, monk
     assert re.search(r'<td class="v-diverged"[^>]*><span class="ours">5 of 5 seeds diverged</span>', page)
     assert '"counted":[0,2,4],"diverged":{"1":2,"3":2},"remark":"2 of 5 seeds diverged"' in page
     assert ">diverged</text>" in page
-    monkeypatch.setattr("cclfp.report._figures", lambda content: {f"{c.name}.svg": b"" for c in content.charts})  # slow
+    monkeypatch.setattr(
+        "cclfp.report._render_figures", lambda content: {f"{c.name}.svg": b"" for c in content.charts}
+    )  # slow
     counts = cli("report", "--out", tmp_path / "all", "--store", diverged.path, "--include-diverged", "--json").json
     assert counts["counts"]["diverged"] == 0
     assert "2 of 5 seeds diverged, included" in (tmp_path / "all/index.html").read_text()

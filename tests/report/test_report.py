@@ -30,10 +30,17 @@ from cclfp.methods import METHODS
 from cclfp.metrics import signed
 from cclfp.paper import TABLES, TIMING_SEED, Cell, cells, compare, run_time_cells
 from cclfp.report import collect, write_report
-from cclfp.report.content import Content, Panel, Value, exact, seen_so_far
-from cclfp.report.page import page
-from cclfp.report.svg import STYLES, figure, ticks
-from cclfp.report.tables import comma_separated, escape_latex, latex, markdown, worth
+from cclfp.report.charts import ChartPanel, Value
+from cclfp.report.content import Content
+from cclfp.report.entries import format_exactly
+from cclfp.report.figures import accuracy_so_far
+from cclfp.report.latex import escape_latex, to_latex
+from cclfp.report.page import render_page
+from cclfp.report.scales import linear_ticks
+from cclfp.report.styles import STYLES
+from cclfp.report.svg import draw_figure
+from cclfp.report.tables import to_csv, to_markdown
+from cclfp.report.wording import describe_components
 from cclfp.runs.grid import configurations
 from cclfp.runs.record import JSON_COLUMNS, Record
 from cclfp.runs.store import Store
@@ -118,7 +125,7 @@ def test_every_number_is_that_of_the_runs(full: Store, content: Content) -> None
     for record in sorted(runs, key=lambda record: int(record["seed"])):
         key = json.dumps([record["configuration"], record["buffer"]])
         records.setdefault(key, []).append(record["average_accuracy"] or 0.0)
-    lines = [line for table in content.tables for line in rows_of(comma_separated(table, content))]
+    lines = [line for table in content.tables for line in rows_of(to_csv(table, content))]
     assert len(lines) == 216
     for entry, line in zip(content.entries, lines, strict=True):
         ours = records[json.dumps([entry.cell.configuration().to_dict(), entry.cell.buffer])]
@@ -145,7 +152,7 @@ def test_every_number_is_that_of_the_runs(full: Store, content: Content) -> None
 
 def test_best_is_the_best_of_its_column_joint_aside(content: Content) -> None:
     for table in content.tables:
-        lines = rows_of(comma_separated(table, content))
+        lines = rows_of(to_csv(table, content))
         columns: dict[tuple[str, ...], list[dict[str, str]]] = {}
         for line in lines:
             size = line["buffer"] if table.name == "buffer" else ""
@@ -182,16 +189,16 @@ def empty(tmp_path: Path) -> Content:
 def test_what_is_missing_is_said_to_be_missing(empty: Content) -> None:
     assert empty.counts() == {"within": 0, "above": 0, "below": 0, "unjudged": 0, "missing": 216, "diverged": 0}
     for table in empty.tables:
-        assert markdown(table, empty).count("| missing (") == len(table.entries)
-        assert latex(table, empty).count(r"\textit{missing}") == len(table.entries)
-        assert [line["mean"] for line in rows_of(comma_separated(table, empty))] == [""] * len(table.entries)
-        assert {line["verdict"] for line in rows_of(comma_separated(table, empty))} == {"missing"}
+        assert to_markdown(table, empty).count("| missing (") == len(table.entries)
+        assert to_latex(table, empty).count(r"\textit{missing}") == len(table.entries)
+        assert [line["mean"] for line in rows_of(to_csv(table, empty))] == [""] * len(table.entries)
+        assert {line["verdict"] for line in rows_of(to_csv(table, empty))} == {"missing"}
         assert not any(entry.best for entry in table.entries)
     for chart in empty.charts:
-        drawn = figure(chart)
+        drawn = draw_figure(chart)
         assert drawn.count("no runs yet") + (drawn.count(">missing<") > 0) >= 1
     assert empty.environments == []
-    assert not any("†" in markdown(table, empty) for table in empty.tables)  # nothing is there to be marked
+    assert not any("†" in to_markdown(table, empty) for table in empty.tables)  # nothing is there to be marked
 
 
 def test_fewer_seeds_than_asked_for_are_told(tmp_path: Path) -> None:
@@ -202,10 +209,10 @@ def test_fewer_seeds_than_asked_for_are_told(tmp_path: Path) -> None:
     content = collect(store, range(5))
     (accuracy, _, ablation) = content.tables
     mean = statistics.fmean(made_up_record(er, seed)["average_accuracy"] for seed in (0, 2, 3))
-    assert f"{mean:.2f}" in markdown(accuracy, content)
-    assert markdown(accuracy, content).count("[3 of 5 seeds]") == 1
-    assert markdown(accuracy, content).count("[1 of 5 seeds]") == 1
-    assert latex(accuracy, content).count("_{n=3}") == 1
+    assert f"{mean:.2f}" in to_markdown(accuracy, content)
+    assert to_markdown(accuracy, content).count("[3 of 5 seeds]") == 1
+    assert to_markdown(accuracy, content).count("[1 of 5 seeds]") == 1
+    assert to_latex(accuracy, content).count("_{n=3}") == 1
     (entry,) = [e for e in accuracy.entries if e.cell == er]
     assert entry.command(content.seeds).endswith(
         " --seeds 0,2,3 --engine eager --precision float32 --device cpu --threads 1 --fresh"
@@ -244,12 +251,12 @@ def test_each_command_trains_the_runs_of_its_number(
         # Nothing is left to the presets, which may change.
         said = {*entry.cell.configuration().hyperparameters, *(["augment"] if "mnist" not in made.benchmark else [])}
         assert set(asked["settings"]) == said
-    assert [exact(value) for value in (0.1, 1.0, 1e-5, 0.123456789)] == ["0.1", "1", "1e-05", "0.123456789"]
+    assert [format_exactly(value) for value in (0.1, 1.0, 1e-5, 0.123456789)] == ["0.1", "1", "1e-05", "0.123456789"]
 
 
 def test_markdown(content: Content) -> None:
     for table in content.tables:
-        lines = [line for line in markdown(table, content).splitlines() if line.startswith("|")]
+        lines = [line for line in to_markdown(table, content).splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) == 1
         for row, line in zip(table.rows, lines[2:], strict=True):
             found = line.strip("| ").split(" | ")[-len(table.columns) :]
@@ -267,7 +274,7 @@ def test_markdown(content: Content) -> None:
 
 def test_latex(content: Content) -> None:
     for table in content.tables:
-        text = latex(table, content)
+        text = to_latex(table, content)
         assert text.count("{") == text.count("}")
         assert text.isascii()
         assert text.count(r"\begin") == text.count(r"\end")
@@ -315,13 +322,13 @@ def test_the_curves_end_where_the_table_stands(content: Content) -> None:
     assert checked == 2 * 11 + 2 * 11 + 2 * 9
     er = cell_of("accuracy", "ER-Res.", "rotated-mnist", "domain")
     forgetting = charts["forgetting"].panels[2]
-    value = forgetting.series[0].values[forgetting.stops.index("ER-Res.")]
+    value = forgetting.series[0].values[forgetting.categories.index("ER-Res.")]
     assert value is not None
     assert value.seeds == pytest.approx([made_up_record(er, seed)["forgetting"] for seed in range(5)])
-    assert seen_so_far([[None, None], [90.0, None], [70.0, None]], 2) is None
+    assert accuracy_so_far([[None, None], [90.0, None], [70.0, None]], 2) is None
 
 
-def run_time_panel(store: Store) -> Panel:
+def run_time_panel(store: Store) -> ChartPanel:
     """That of Rotated MNIST."""
     chart = next(chart for chart in collect(store, [0]).charts if chart.name == "runtime")
     return next(panel for panel in chart.panels if panel.title == "Rotated MNIST, domain")
@@ -329,7 +336,7 @@ def run_time_panel(store: Store) -> Panel:
 
 def test_run_times_are_those_of_methods_that_trained_alone(full: Store, tmp_path: Path) -> None:
     panel, shown = run_time_panel(full), [c for c in run_time_cells() if c.benchmark == "rotated-mnist"]
-    assert panel.stops == [cell.row for cell in shown]
+    assert panel.categories == [cell.row for cell in shown]
     assert [(series.key, series.label) for series in panel.series] == [("train", "training"), ("test", "testing")]
     for i, cell in enumerate(shown):
         record = made_up_record(cell, TIMING_SEED)
@@ -349,9 +356,11 @@ def test_run_times_are_those_of_methods_that_trained_alone(full: Store, tmp_path
     add_all(store, [made_up_record(hal, TIMING_SEED)])
     panel = run_time_panel(store)
     for series in panel.series:
-        assert [stop for stop, value in zip(panel.stops, series.values, strict=True) if value is not None] == ["HAL"]
+        assert [stop for stop, value in zip(panel.categories, series.values, strict=True) if value is not None] == [
+            "HAL"
+        ]
     chart = next(chart for chart in collect(store, [0]).charts if chart.name == "runtime")
-    assert figure(chart).count(">missing<") == 12 + 12 + 9
+    assert draw_figure(chart).count(">missing<") == 12 + 12 + 9
     assert "alone, one run at a time" in chart.caption
 
 
@@ -363,10 +372,11 @@ def test_run_times_of_different_devices_are_not_set_side_by_side(tmp_path: Path)
     add_all(store, [made_up_record(cell, TIMING_SEED, graph) for cell in (gem, hal)])
     panel = run_time_panel(store)
     for series in panel.series:
-        drawn = [stop for stop, value in zip(panel.stops, series.values, strict=True) if value is not None]
+        drawn = [stop for stop, value in zip(panel.categories, series.values, strict=True) if value is not None]
         assert drawn == ["GEM", "HAL"]
     assert panel.note == (
-        "Each method alone on Another, graph engine, float32, 2 threads; measured otherwise, and left out: ER-Res."
+        "Each method alone on Another, graph engine, float32, 2 threads; left out, because they were measured under "
+        "other conditions: ER-Res."
     )
 
 
@@ -389,61 +399,64 @@ def test_what_is_not_tuned_is_told(full: Store, monkeypatch: pytest.MonkeyPatch)
         "cclfp.paper.tables.find_preset", lambda m, b, s: None if (m, s) == ("er", "task") else object()
     )
     content = collect(full, range(5))
-    lines = [line for table in content.tables for line in rows_of(comma_separated(table, content))]
+    lines = [line for table in content.tables for line in rows_of(to_csv(table, content))]
     for line in lines:
         if (line["method"], line["scenario"]) == ("er", "task"):
             assert line["chosen"] == "defaults, not tuned"
         elif line["table"] == "ablation" and line["row"] != "w, α, β":
-            assert line["chosen"] == "preset, but for what is left out"
+            assert line["chosen"] == "preset, except for the components left out"
         else:
             assert line["chosen"] == ("preset" if line["buffer"] in ("", "200") else "preset, tuned with memory 200")
     assert len({line["chosen"] for line in lines}) == 4
     for table in content.tables:
         marked = sum(entry.cell.method == "er" and entry.cell.scenario == "task" for entry in table.entries)
         assert marked == {"accuracy": 4, "buffer": 8, "ablation": 0}[table.name]
-        text = markdown(table, content)
+        text = to_markdown(table, content)
         assert (text.count("†"), text.count("†: with the method's")) == (marked + bool(marked), bool(marked))
-        text = latex(table, content)
+        text = to_latex(table, content)
         assert (text.count(r"^{\dagger}"), text.count(r"$\dagger$: with the method's")) == (marked, bool(marked))
 
 
 def test_what_each_component_is_worth_is_said(content: Content, empty: Content, tmp_path: Path) -> None:
     *others, ablation = content.tables
-    assert [worth(table) for table in others] == [[], []]
-    first, *sentences = worth(ablation)
-    assert "the paper's in brackets" in first
+    assert [describe_components(table) for table in others] == [[], []]
+    first, *sentences = describe_components(ablation)
+    assert "with the paper's change in brackets" in first
     assert len(sentences) == 5
-    text = markdown(ablation, content)
+    text = to_markdown(ablation, content)
     assert text.endswith("\n\n" + "\n".join(f"- {sentence}" for sentence in sentences) + "\n")
-    none = worth(empty.tables[2])[5]
+    none = describe_components(empty.tables[2])[5]
     assert none == (
         "Rotated MNIST, domain: without w missing (−0.27), without α missing (−0.28), without β missing (−1.38); "
-        "w alone missing (−0.39), α alone missing (+0.12), β alone missing (+1.24); what matters most is not known "
-        "yet, in the paper the supervised contrastive loss (β)."
+        "w alone missing (−0.39), α alone missing (+0.12), β alone missing (+1.24); it is not known yet which "
+        "component matters most; in the paper, the supervised contrastive loss (β) matters most."
     )
     store = Store(tmp_path / "runs.sqlite")
     made_up = {"none": 80.0, "w": 80.5, "β": 82.0, "w, α": 80.0, "w, β": 82.5, "α, β": 83.0, "w, α, β": 83.25}
     for row, accuracy in made_up.items():
         record = made_up_record(cell_of("ablation", row, "rotated-mnist", "domain"), 0)
         store.add(with_accuracy(record, accuracy))
-    assert worth(collect(store, [0]).tables[2])[5] == (
+    assert describe_components(collect(store, [0]).tables[2])[5] == (
         "Rotated MNIST, domain: without w −0.25 (−0.27), without α −0.75 (−0.28), without β −3.25 (−1.38); "
         "w alone +0.50 (−0.39), α alone missing (+0.12), β alone +2.00 (+1.24); the supervised contrastive loss (β) "
         "matters most, as in the paper."
     )
     other = made_up_record(cell_of("ablation", "α, β", "rotated-mnist", "domain"), 0)
     store.add(with_accuracy(other, 70.0), replace=True)
-    assert worth(collect(store, [0]).tables[2])[5].endswith(
-        "feature propagation (w) matters most, in the paper the supervised contrastive loss (β)."
+    assert describe_components(collect(store, [0]).tables[2])[5].endswith(
+        "; feature propagation (w) matters most; in the paper, the supervised contrastive loss (β) matters most."
     )
     whole = made_up_record(cell_of("ablation", "w, α, β", "rotated-mnist", "domain"), 0)
     store.add(with_accuracy(whole, 60.0), replace=True)
-    assert "; none is missed, in the paper" in worth(collect(store, [0]).tables[2])[5]
+    assert (
+        "; removing a component costs nothing; in the paper, the"
+        in describe_components(collect(store, [0]).tables[2])[5]
+    )
 
 
 def test_figures_are_well_formed_and_alone(content: Content) -> None:
     for chart in content.charts:
-        drawn = figure(chart)
+        drawn = draw_figure(chart)
         root = ElementTree.fromstring(drawn)
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
         assert re.findall(r"https?://[^\"]*", drawn) == ["http://www.w3.org/2000/svg"]
@@ -465,14 +478,14 @@ def test_a_gap_in_a_curve_is_a_gap(tmp_path: Path) -> None:
     assert chart.notes(panel) == ["missing: ER-Res.; HAL (500); CCL-FP+"]
     (curve,) = re.findall(
         r'<path class="curve k-hal" [^>]*data-series="HAL" d="([^"]*)"',
-        "".join(part for part in figure(chart).split("<g ") if "Rotated MNIST" in part or "curve k-hal" in part),
+        "".join(part for part in draw_figure(chart).split("<g ") if "Rotated MNIST" in part or "curve k-hal" in part),
     )[-1:]
     assert curve.count("M") == 2
 
 
 @given(low=st.floats(-1e4, 1e4), span=st.floats(1e-3, 1e4), count=st.integers(2, 8))
 def test_ticks_enclose_what_they_are_for(low: float, span: float, count: int) -> None:
-    found = ticks(low, low + span, count)
+    found = linear_ticks(low, low + span, count)
     assert 2 <= len(found) <= count + 3
     assert found[0] <= low + 1e-6 * span + 1e-9
     assert found[-1] >= low + span - 1e-6 * span - 1e-9
@@ -523,7 +536,7 @@ def test_the_page_needs_nothing_else(content: Content) -> None:
         for name in names
         for kind in kinds
     }
-    text = page(content, files)
+    text = render_page(content, files)
     for link in re.findall(r"(?:href|src|action|data|poster|srcset)=[\"']([^\"']*)", text):
         assert link.startswith(("data:", "#"))
     assert "@import" not in text

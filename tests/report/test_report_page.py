@@ -249,7 +249,7 @@ def test_how_a_number_was_made(open_page: Open) -> None:
         shown = row.locator("th, td").all_inner_texts()
         assert shown == [str(seed["seed"]), *(f"{seed[part]:.2f}".replace("-", "−") for part in parts)]
     assert "Hyperparameters (preset)" in text
-    assert "shares of what all of them took" not in text
+    assert "its share of the total" not in text
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     assert page.evaluate("document.activeElement.dataset.cell") == cell
@@ -264,12 +264,12 @@ def test_how_a_number_was_made(open_page: Open) -> None:
     assert {text.partition(",")[0] for text in chosen} == {"preset", "defaults"}
     page = open_page("few")
     page.click("td[data-cell='accuracy/Joint//split-mnist/class']")
-    assert "The command that would make it" in page.locator("dialog").inner_text()
+    assert "The command that trains it" in page.locator("dialog").inner_text()
     page.keyboard.press("Escape")
     page.click("td[data-cell='accuracy/GEM/200/split-mnist/class']")
     text = page.locator("dialog").inner_text()
     assert "Hyperparameters (defaults, not tuned)" in text
-    assert "shares of what all of them took" in text
+    assert "its share of the total" in text
 
 
 def test_what_each_component_is_worth_stands_below_the_ablation(open_page: Open) -> None:

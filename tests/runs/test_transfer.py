@@ -15,7 +15,7 @@ import pytest
 from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
-from records import made_up
+from records import made_up, matrix_of
 
 import cclfp
 from cclfp import metrics
@@ -32,24 +32,6 @@ from cclfp.runs.validation import check_configuration
 Record = Any  # tests make others of them that are none
 
 Matrix = list[list[float | None]]
-
-
-def matrix_of(last: Sequence[float], scenario: str) -> Matrix:
-    """As a run leaves it: tasks are learned at 95 %, and the first gets 2 % better before it gets worse.
-
-    What comes next was at 40 % and is at 45 %, where it is tested.
-    """
-    tasks = len(last)
-    matrix: Matrix = [[None] * tasks for _ in range(tasks + 1)]
-    for t in range(1, tasks + 1):
-        matrix[t][:t] = [95.0] * t
-        matrix[t][0] = 97.0 if t > 1 else 95.0
-    if scenario != "class":
-        matrix[0] = [40.0] * tasks
-        for t in range(1, tasks):
-            matrix[t][t] = 45.0
-    matrix[-1] = list(last)
-    return matrix
 
 
 LAST = [70.0, 75.0, 80.0, 85.0, 90.0]

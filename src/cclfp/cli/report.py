@@ -34,7 +34,7 @@ def report(
     chosen_seeds = parse_seeds(seeds)
 
     from cclfp.report import write_report
-    from cclfp.report.tables import tally
+    from cclfp.report.wording import tally
     from cclfp.runs.jobs import check_seeds
     from cclfp.runs.store import Store, StoredRow, default_store, exists
 

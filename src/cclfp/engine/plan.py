@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.memory import Memory
-from cclfp.core.schedules import Ahead, Schedule
+from cclfp.core.schedules import PlannedReplay, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +58,9 @@ def plan_task(
     current = torch.cat([rows[torch.randperm(len(rows), generator=order)] for _ in range(epochs)]).numpy()
     batches = np.tile(np.diff([*range(0, len(rows), batch), len(rows)]), epochs)
     schedule, held = None, np.empty(0, dtype=np.int64)
-    ahead = Ahead(np.empty((len(batches), 0), np.int64), np.empty((len(batches), 0), bool), np.full(len(current), -1))
+    ahead = PlannedReplay(
+        np.empty((len(batches), 0), np.int64), np.empty((len(batches), 0), bool), np.full(len(current), -1)
+    )
     if memory is not None:
         schedule, held = copy.deepcopy(memory.schedule), memory.rows.cpu().numpy()
         ahead = schedule.ahead(tasks.cpu().numpy()[current], batches, replay)

@@ -156,9 +156,7 @@ class Memory:
         if self._rows is not None:
             return self._rows
         if len(self):
-            raise InputError(
-                "the memory holds copies of observed examples, not rows of the stream, so this learner cannot train on a stream"
-            )
+            raise InputError("the memory holds copies of observed examples, not rows of the stream to train on")
         return torch.empty(0, dtype=torch.int64)
 
     def to(self, device: torch.device) -> None:

@@ -310,7 +310,7 @@ def test_a_psi_that_gives_no_features(module: nn.Module, message: str) -> None:
         ({"tasks": 3}, "tasks=3: expected the classes of each task"),
         ({"tasks": [[0.5]]}, "expected the classes of each task"),
         ({"method": int}, "is not a method"),
-        ({"psi": nn.DataParallel(nn.Flatten())}, "psi is a DataParallel: give the plain module"),
+        ({"psi": nn.DataParallel(nn.Flatten())}, "psi is a DataParallel: pass the plain module"),
         ({"psi": nn.LazyLinear(3)}, "lazy layers that have seen no input"),
         ({"memory": 2.5}, "memory=2.5"),
     ],

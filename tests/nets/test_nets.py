@@ -172,7 +172,7 @@ def test_backbones_that_are_none(text: str, message: str, file: Path) -> None:
 
 
 def test_a_file_that_fails(file: Path) -> None:
-    with pytest.raises(InputError, match=r"number must make a torch.nn.Module, not int"):
+    with pytest.raises(InputError, match=r"number must return a torch.nn.Module, not int"):
         make_psi(parse_backbone(f"{file}:number"), (1, 2, 3), 0)
     with pytest.raises(InputError, match=r"fails\(\(1, 2, 3\)\) failed: KeyError"):
         make_psi(parse_backbone(f"{file}:fails"), (1, 2, 3), 0)

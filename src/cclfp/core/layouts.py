@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cclfp.errors import DamagedError
 
-KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", dict: "a dictionary"}
+KINDS = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", dict: "a dictionary"}
 ANY = "*"  # the only key of a layout: the dictionary may have any keys, at least one
 
 

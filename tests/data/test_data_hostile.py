@@ -430,7 +430,9 @@ def test_an_archive_with_odd_names_is_diagnosed(tmp_path: Path) -> None:
     content = path.read_bytes()
     for odd in (content.replace(b"yy", b"\xff\xff").replace(b"\x14\0\0\0", b"\x14\0\0\x08"), unnamed(content)):
         path.write_bytes(odd)
-        with pytest.raises(DataError, match="is not the published cifar-10-python.tar.gz: md5 .*Nothing of it was kept"):
+        with pytest.raises(
+            DataError, match="is not the published cifar-10-python.tar.gz: md5 .*Nothing of it was kept"
+        ):
             import_dataset("cifar10", path)
 
 
@@ -577,8 +579,8 @@ def test_json_that_is_refused(content: bytes, file: str, stored: Path) -> None:
     ("content", "message"),
     [
         (header("[" * 4000), "its header is not"),
-        (described("'|u1'", "(999999999, 3, 4, 5)"), "does not match the file size"),
-        (described("'|O'", "(8, 3, 4, 5)") + b"\0" * 3840, "does not match the file size"),
+        (described("'|u1'", "(999999999, 3, 4, 5)"), "does not match"),
+        (described("'|O'", "(8, 3, 4, 5)") + b"\0" * 3840, "does not match"),
         (described("'|u1'", "(0, 3, 4, 5)"), "train_images"),
         (npy(np.zeros((8, 3, 4), np.uint8)), r"train_images is uint8 of shape \(8, 3, 4\)"),
         (npy(np.zeros((8, 3, 4, 5), np.int8)), "train_images is int8"),

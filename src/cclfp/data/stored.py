@@ -64,7 +64,9 @@ def map_arrays(name: str) -> Arrays:
                 header = read_header(file)
                 size = file.seek(0, 2)
                 if size != header.offset + header.nbytes or header.dtype.hasobject:
-                    raise InputError(f"{header.dtype} of shape {header.shape} does not match the file size of {size:,} bytes")
+                    raise InputError(
+                        f"{header.dtype} of shape {header.shape} does not match the file size of {size:,} bytes"
+                    )
                 values = np.memmap(file, np.uint8, "c", header.offset, (header.nbytes,))
             arrays[array] = header.arrange(values)
         except (OSError, ValueError, OverflowError) as error:

@@ -264,12 +264,12 @@ def test_paddings_that_are_none(padding: Any) -> None:
 
 @pytest.mark.parametrize(("mean", "std"), [([0.5, 0.5], [0.5]), ([0.5], [0.0])])
 def test_means_that_are_none(mean: list[float], std: list[float]) -> None:
-    with pytest.raises(InputError, match="expected one number per channel, std above 0"):
+    with pytest.raises(InputError, match="expected one finite number per channel, and std above 0"):
         Normalise(mean, std)
 
 
 def test_normalise_refuses_other_channels() -> None:
-    with pytest.raises(InputError, match=r"Normalise has 3 channels; images of shape \(4, 1, 6, 6\) do not"):
+    with pytest.raises(InputError, match=r"Normalise expects images with 3 channels, not of shape \(4, 1, 6, 6\)"):
         Normalise([0.5] * 3, [0.5] * 3)(images(4))
 
 

@@ -127,7 +127,7 @@ def test_state_goes_there_and_back(copies: bool) -> None:
     assert other.schedule.draw(3) == memory.schedule.draw(3)
     assert other.schedule.place([0] * 9) == memory.schedule.place([0] * 9)
     if copies:
-        with pytest.raises(InputError, match="no rows of the stream"):
+        with pytest.raises(InputError, match="not rows of the stream"):
             _ = other.rows
     else:
         assert other.rows.tolist() == [7, 5, 3, 1]

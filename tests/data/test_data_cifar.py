@@ -204,7 +204,7 @@ def test_a_wrong_folder_is_refused(little: Little, tmp_path: Path, monkeypatch: 
     folder = little.folder(tmp_path / "mine")
     (folder / ".hidden").write_bytes(b"")  # does not matter
     change(folder / first)
-    refused(little, folder, f"{first} is not what was published: md5 .*, published .*Nothing was kept")
+    refused(little, folder, f"{first} is not what was published: md5 .*, published .*Nothing of it was kept")
     (folder / first).write_bytes(little.files[first][:-9])
     size = len(little.files[first])
     refused(little, folder, rf"truncated: {first} \({size - 9:,} bytes of {size:,}\)")
@@ -227,13 +227,13 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile
 @pytest.mark.parametrize(
     ("member", "told"),
     [
-        (entry("FOLDER/../evil"), r"lead out of the folder: FOLDER/\.\./evil"),
-        (entry("/etc/evil"), "lead out of the folder: /etc/evil"),
-        (entry("FOLDER\\..\\evil"), "lead out of the folder: FOLDER"),
+        (entry("FOLDER/../evil"), r"outside the folder: FOLDER/\.\./evil"),
+        (entry("/etc/evil"), "outside the folder: /etc/evil"),
+        (entry("FOLDER\\..\\evil"), "outside the folder: FOLDER"),
         (entry("FOLDER/link", tarfile.SYMTYPE, "/etc/passwd"), "links.*: FOLDER/link"),
         (entry("FOLDER/link", tarfile.LNKTYPE, "FOLDER/test"), "links.*: FOLDER/link"),
         (entry("FOLDER/null", tarfile.CHRTYPE), "devices.*: FOLDER/null"),
-        (entry("FOLDER/FIRST"), "there twice: FOLDER/FIRST"),
+        (entry("FOLDER/FIRST"), "duplicates: FOLDER/FIRST"),
         (entry("FOLDER/virus.py"), "that do not belong there: FOLDER/virus.py"),
         (entry("other", tarfile.DIRTYPE), "that do not belong there: other"),
     ],
@@ -249,7 +249,7 @@ def test_an_archive_with_a_wrong_member(
     if sum_is_right and "belong" in told:  # then its authors packed it, and it is left alone
         import_dataset(little10.source.name, path)
         return
-    start = "is not read. In it are members" if sum_is_right else "md5 .*, published .*; members"
+    start = "is refused: it has members" if sum_is_right else "md5 .*, published .*; members"
     refused(little10, path, f"{start} .*{told}")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.tar.gz"]
 
@@ -263,7 +263,7 @@ def test_an_archive_that_lacks_a_member(little: Little, tmp_path: Path) -> None:
 def test_a_link_in_the_place_of_a_file(little10: Little, tmp_path: Path) -> None:
     name = f"{little10.source.archive.folder}/test_batch"
     path = little10.archive(tmp_path / "a", entry(name, tarfile.SYMTYPE, "data_batch_1"), without="test_batch")
-    refused(little10, path, f"links, devices or lead out of the folder: {name}")
+    refused(little10, path, f"links, devices or outside the folder: {name}")
 
 
 def test_a_wrong_archive_is_not_opened_for_its_contents(
@@ -298,7 +298,7 @@ def test_an_evil_pickle_does_nothing(little: Little, tmp_path: Path) -> None:
     command = f"touch {tmp_path / 'evil'}".encode()
     little.files[little.source.train[0]] = b"\x80\x02cposix\nsystem\n(" + string(command) + b"tR."
     little.publish()
-    told = rf"{little.source.train[0]}: it asks for posix\.system, which a dataset has no use for: refused"
+    told = rf"{little.source.train[0]}: it refers to posix\.system, which is refused: a dataset needs only arrays"
     refused(little, little.folder(tmp_path / "mine"), told)
     refused(little, little.archive(tmp_path / "mine.tar.gz"), told)
     assert not (tmp_path / "evil").exists()
@@ -408,7 +408,7 @@ def test_npm_package(little10: Little, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"package/test_lables.json": b"[1, 2, 77]"}, "the labels are not 3 whole numbers from 0 to 9"),
         ({"package/test_lables.json": b"["}, "the labels are not JSON"),
         ({"package/test_batch.png": b"rubbish"}, "package/test_batch.png cannot be decoded: not an image"),
-        ({"package/../evil": b""}, "lead out of the folder"),
+        ({"package/../evil": b""}, "outside the folder"),
     ],
 )
 def test_npm_package_whose_files_differ(
@@ -466,7 +466,7 @@ def test_no_source_says_what_was_tried(little: Little, monkeypatch: pytest.Monke
     text = str(caught.value)
     archive = little.source.archive
     assert f"- http://127.0.0.1:9/{archive.name}: " in text
-    assert ("npm is not on this machine" in text) == (little.name == "cifar10")
+    assert ("npm is not installed on this machine" in text) == (little.name == "cifar10")
     place = dataset_path(little.name)
     assert f"put the archive {archive.name}, or the folder {archive.folder} that is in it into {place}" in text
     assert f"cclfp data import {little.name} PATH" in text

@@ -109,8 +109,8 @@ def test_it_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -> None:
     assert get(server, tmp_path, events).read_bytes() == CONTENT
     assert server.asked == [None, f"bytes={SOME}-", f"bytes={3 * SOME}-"]
     assert [event["text"] for event in events if event["event"] == "note"] == [
-        "downloading broke off after 1 MB: going on",
-        "downloading broke off after 3 MB: going on",
+        "downloading was interrupted after 1 MB: continuing",
+        "downloading was interrupted after 3 MB: continuing",
     ]
 
 

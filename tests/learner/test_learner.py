@@ -398,13 +398,13 @@ def test_a_psi_that_gives_no_features(module: nn.Module, message: str) -> None:
         ({"tasks": [[0, 1], []]}, r"tasks\[1\] declares no class"),
         ({"transform": 3}, "transform must be a function"),
         ({"psi": torch.relu}, "psi must be a torch.nn.Module"),
-        ({"device": "gpu"}, "device 'gpu' is not known"),
+        ({"device": "gpu"}, "device 'gpu' is unknown"),
         ({"device": "meta"}, "device 'meta' is not supported"),
-        ({"device": 3.5}, "device 3.5 is not known"),
+        ({"device": 3.5}, "device 3.5 is unknown"),
         ({"tasks": 3}, "tasks=3: expected the classes of each task"),
         ({"tasks": [[0.5]]}, "expected the classes of each task"),
         ({"method": int}, "is not a method"),
-        ({"psi": nn.DataParallel(nn.Flatten())}, "psi is a DataParallel: give the plain module"),
+        ({"psi": nn.DataParallel(nn.Flatten())}, "psi is a DataParallel: pass the plain module"),
         ({"psi": nn.LazyLinear(3)}, "lazy layers that have seen no input"),
         ({"memory": 2.5}, "memory=2.5"),
     ],
@@ -656,7 +656,7 @@ def test_load_says_what_is_missing(tmp_path: Path) -> None:
         cclfp.load(tmp_path / "two.ckpt", psi=psi(), transform=torch.clone)
     with pytest.raises(
         ValueError,
-        match=r"not the one that was saved: 0.weight was torch.float32 \(8, 4\) and is torch.float32 \(9, 4\)",
+        match=r"not the one that was saved: 0.weight was torch.float32 \(8, 4\) and is now torch.float32 \(9, 4\)",
     ):
         cclfp.load(path, psi=psi(width=9), transform=torch.clone)
     with pytest.raises(ValueError, match="is a learner of ccl-fp\\+, not of er"):
@@ -665,7 +665,7 @@ def test_load_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a whole learner: it lacks method, hyper,"):
         cclfp.load(path)
     trained().save(path)
-    with pytest.raises(ValueError, match=r"0.weight was torch.float32 \(8, 4\) and is torch.float64 \(8, 4\)"):
+    with pytest.raises(ValueError, match=r"0.weight was torch.float32 \(8, 4\) and is now torch.float64 \(8, 4\)"):
         cclfp.load(path, psi=psi().double())
     whole = torch.load(path, weights_only=True)
     for name, spoilt in (("psi", None), ("memory", None), ("state", 3), ("f", {"weight": torch.zeros(3)})):

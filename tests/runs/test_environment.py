@@ -246,7 +246,7 @@ def dead() -> int:
 
 
 def test_temporary_files_of_killed_processes_are_removed_by_the_next_write(tmp_path: Path) -> None:
-    here, there = files._here(), "00000000"
+    here, there = files._host_id(), "00000000"
     stale = [f".a[1].md.{dead()}-{here}0a1b2c3d.tmp"]
     old = [f".a[1].md.{dead()}-{there}0a1b2c3d.tmp", ".a[1].md.123-0a1b2c3d.tmp"]  # another machine; an old version
     fresh = [name.replace("0a1b", "ffff") for name in old]
@@ -272,7 +272,7 @@ def test_a_killed_write_leaves_what_the_next_one_knows(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_removed_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / f".a.{dead()}-{files._here()}0a1b2c3d.tmp").mkdir()
+    (tmp_path / f".a.{dead()}-{files._host_id()}0a1b2c3d.tmp").mkdir()
     remove_stale(tmp_path)
     remove_stale(tmp_path / "nowhere")
 
@@ -280,7 +280,7 @@ def test_what_cannot_be_removed_is_no_error(tmp_path: Path) -> None:
 def test_lock_files_that_nobody_holds_are_removed(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     store.checkpoints.mkdir()
-    for name in ("free.lock", "held.lock", "free.ckpt", f".a.ckpt.{dead()}-{files._here()}0a1b2c3d.tmp"):
+    for name in ("free.lock", "held.lock", "free.ckpt", f".a.ckpt.{dead()}-{files._host_id()}0a1b2c3d.tmp"):
         (store.checkpoints / name).touch()
     with FileLock(store.checkpoints / "held.lock"):
         remove_left_overs(store)

@@ -1,4 +1,4 @@
-"""Datasets: got from a source, checked against the published sums, kept as uint8 arrays under ``CCLFP_HOME``."""
+"""Datasets: downloaded or imported, checked against published checksums, stored as arrays under ``CCLFP_HOME``."""
 
 from __future__ import annotations
 

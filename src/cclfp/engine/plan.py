@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.memory import Memory
-from cclfp.core.schedules import Schedule, ScheduledSteps
+from cclfp.core.schedules import PlannedReplay, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ def plan_task(
     batches = np.tile(np.diff([*range(0, len(rows), batch), len(rows)]), epochs)
     schedule, held = None, np.empty(0, dtype=np.int64)
     none = np.empty((len(batches), 0), np.int64)
-    ahead = ScheduledSteps(none, none.astype(bool), np.full(len(current), -1))
+    ahead = PlannedReplay(none, none.astype(bool), np.full(len(current), -1))
     if memory is not None:
         schedule, held = copy.deepcopy(memory.schedule), memory.rows.cpu().numpy()
         ahead = schedule.ahead(tasks.cpu().numpy()[current], batches, replay)

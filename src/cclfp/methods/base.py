@@ -2,8 +2,8 @@
 
 A method is written for ONE replica, in tensors of fixed shape: no ``.item()``, no Python branch on tensor values, no
 shape that depends on data. The same ``step`` then runs eagerly, under ``torch.func.vmap`` (many replicas at once),
-compiled and in a CUDA graph. What changes from task to task or from replica to replica is in its arguments: put it into
-the state, not into an attribute of the method, which a compiled step would not see change.
+compiled and in a CUDA graph. Whatever changes between tasks or replicas must be in its arguments: put it into the
+state. A compiled step does not notice when an attribute of the method changes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cclfp.core.layouts import Layout
 from cclfp.core.memory import Memory
+from cclfp.core.overrides import overrides_any
 from cclfp.core.randomness import generator
 from cclfp.core.scenarios import SCENARIOS, ClassMask, check_scenario
 from cclfp.core.schedules import Schedule
@@ -41,33 +42,33 @@ class Batch:
     task: Tensor
     mask: Tensor  # examples x classes: which classes each example may choose from
     n_current: int
-    slots: Tensor  # the slot each replayed example has in the memory
+    slots: Tensor  # the memory slot of each replayed example
     from_past_task: Tensor  # whether each replayed example came before the current task began
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskContext:
-    """What ``begin_task`` and ``end_task`` may look at besides the model."""
+    """What ``begin_task`` and ``end_task`` can use besides the model."""
 
-    position: int  # how many tasks were ended before this one
+    position: int  # how many tasks ended before this one
     memory: Memory | None
-    classes: ClassMask  # which classes each task has
-    prepare: Callable[[Tensor], Tensor]  # from raw examples, such as the memory's, to what psi takes
+    classes: ClassMask  # the classes of each task
+    prepare: Callable[[Tensor], Tensor]  # from raw examples, such as the memory's, to inputs of psi
     seed: int
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Randomness of the method's own, the same for the same seed and task."""
+        """A generator for the method's own use, determined by the seed, the task and the purpose."""
         return generator(self.seed, purpose, self.position)
 
 
 def setting(default: float, doc: str, *, low: float, high: float = math.inf, low_open: bool = False) -> Any:
-    """A hyperparameter: its default, one line of documentation and the values it may take."""
+    """A field for a hyperparameter: its default, one line of documentation and the interval of its values."""
     bounds = {"doc": doc, "low": low, "high": high, "low_open": low_open}
     return dataclasses.field(default=default, metadata=bounds)
 
 
 def interval(field: dataclasses.Field[Any]) -> str:
-    """The range of a hyperparameter, as mathematicians write it: ``[0, 1]``, ``(0, inf)``."""
+    """The interval of a hyperparameter in mathematical notation: ``[0, 1]``, ``(0, inf)``."""
     m = field.metadata
     left = "(" if m["low_open"] else "["
     right = ")" if math.isinf(m["high"]) else "]"
@@ -76,7 +77,7 @@ def interval(field: dataclasses.Field[Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Hyperparameters:
-    """Hyperparameters every method has. Users give numbers; a step sees each as a 0-d tensor."""
+    """Hyperparameters of every method. Users give numbers; a step sees each one as a 0-d tensor."""
 
     lr: float = setting(0.1, "step size of plain SGD", low=0, low_open=True)
 
@@ -109,20 +110,16 @@ class Method:
     name: ClassVar[str]
     reference: ClassVar[str] = ""
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
-    refuses: ClassVar[dict[str, str]] = {}  # scenarios it is not defined for, and why
-    schedule: ClassVar[type[Schedule] | None] = None  # how a memory is filled and replayed; None: there is none
-    replays: ClassVar[bool] = True  # a batch has examples from the memory, where there is one
-    keeps_task: ClassVar[bool] = False  # the memory holds the current task besides, until its end
-    joint: ClassVar[bool] = False  # trains on one shuffled stream of all tasks
+    refuses: ClassVar[dict[str, str]] = {}  # scenarios for which it is not defined, and why
+    schedule: ClassVar[type[Schedule] | None] = None  # how the memory is filled and replayed; None: no memory
+    replays: ClassVar[bool] = True  # batches include examples from the memory, if there is one
+    keeps_task: ClassVar[bool] = False  # the memory also holds the current task until its end
+    joint: ClassVar[bool] = False  # train on one shuffled stream of all tasks
 
     def __init_subclass__(cls) -> None:
-        """A subclass that overrides what makes the state gets the generic ``layout``."""
+        """A subclass that overrides a method that makes the state gets the generic ``layout``."""
         super().__init_subclass__()
-
-        def depth(name: str) -> int:
-            return next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
-
-        if min(map(depth, MAKES_STATE)) < depth("layout"):
+        if overrides_any(cls, MAKES_STATE, "layout"):
             cls.layout = Method.layout  # type: ignore[method-assign]
 
     def __init__(self, net: Network) -> None:
@@ -144,19 +141,19 @@ class Method:
         return params, buffers, state, {"loss": loss}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """The method's state for a task that is about to begin. Ordinary Python; copy what must not change."""
+        """The method's state at the start of a task. Any Python code is allowed; clone tensors that must not change."""
         return state
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """The method's state after a task. Ordinary Python; copy what must not change."""
+        """The method's state after a task. Any Python code is allowed; clone tensors that must not change."""
         return state
 
     def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:
-        """One number a class, the largest of which (among the classes allowed) is the prediction: f(psi(x))."""
+        """One score per class: f(psi(x)). The prediction is the allowed class with the largest score."""
         return self.net.classify(params, self.net.frozen_features(params, buffers, x))
 
     def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout | None:
-        """What the state looks like after ``context.position`` tasks, in the next one or not; None: not known.
+        """The layout of the state after ``context.position`` tasks; ``in_task``: during the next one. None: unknown.
 
         The state in a file is checked against it before it is used.
         """
@@ -164,22 +161,24 @@ class Method:
 
     @classmethod
     def scenarios(cls) -> list[str]:
+        """The scenarios for which the method is defined."""
         return [scenario for scenario in SCENARIOS if scenario not in cls.refuses]
 
     @classmethod
     def check_scenario(cls, scenario: str) -> None:
+        """Raise InputError for a scenario for which the method is not defined."""
         check_scenario(scenario)
         if scenario in cls.refuses:
             raise InputError(f"{cls.name} is not defined in the {scenario} scenario: {cls.refuses[scenario]}")
 
     @classmethod
     def defaults(cls, scenario: str) -> dict[str, float]:
-        """Defaults that differ from the dataclass's in a scenario."""
+        """Defaults for a scenario that differ from those of the dataclass."""
         return {}
 
     @classmethod
     def hyper(cls, scenario: str, **given: float) -> Hyperparameters:
-        """The hyperparameters given, the others at their defaults; a wrong name or value is refused."""
+        """The given hyperparameters, with defaults for the others; InputError for an unknown name or invalid value."""
         fields = {field.name: field for field in dataclasses.fields(cls.Hyper)}
         for name, value in given.items():
             if name not in fields:
@@ -195,12 +194,12 @@ class Method:
 
 
 def _is_finite(value: object) -> bool:
-    """Whether it is a finite number, of numpy too, that a float can hold."""
+    """Whether the value is a finite number that fits in a float; numpy numbers are accepted."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number of 400 digits
+    except OverflowError:  # an int with hundreds of digits
         return False
 
 
@@ -268,6 +267,6 @@ def sgd(params: Tensors, grads: Tensors, lr: Tensor, *, in_place: bool = False) 
     along = [grads[name] for name in params]
     if is_rounding():
         return dict(zip(params, Update.apply(in_place, lr, *before, *along), strict=True))
-    if is_transformed():  # vmap has no rules for lists
+    if is_transformed():  # vmap does not support the _foreach functions
         return dict(zip(params, (p - lr * g for p, g in zip(before, along, strict=True)), strict=True))
     return dict(zip(params, torch._foreach_sub(before, torch._foreach_mul(along, lr)), strict=True))

@@ -1,4 +1,4 @@
-"""SI: parameters that a task's loss fell along are held near where the task left them."""
+"""SI: parameters that reduced the loss of a task are kept near their values at the end of it."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ class SI(Method):
     """Synaptic intelligence: the cross-entropy L and a quadratic surrogate of the losses of past tasks.
 
     Eq. 3, the path integral of the gradient, summed over the steps of a task: omega_k -= dL/dtheta_k * (the change of
-    theta_k that the step made). The gradient is that of L alone; the change is that of the whole step, so it holds the
-    surrogate's pull too (both as in the authors' own code).
+    theta_k in the step). The gradient is that of L alone; the change is that of the whole step, so it includes the
+    effect of the surrogate (both as in the authors' own code).
 
-    Eq. 5, at a task's end: Omega_k += omega_k / (Delta_k^2 + xi), where Delta_k is how far theta_k moved in the task.
+    Eq. 5, at a task's end: Omega_k += omega_k / (Delta_k^2 + xi), where Delta_k is the change of theta_k over the task.
 
     Eq. 4, in later tasks: L + c sum_k Omega_k (theta_k - theta*_k)^2, where theta* are the parameters at the end of the
-    last task. All parameters take part, the classifier's included.
+    last task. All parameters take part, including those of the classifier.
 
-    The step takes the gradient of L where theta is and that of the surrogate where theta comes to, theta' = theta -
-    lr (dL/dtheta + 2 c Omega (theta' - theta*)), which is solved in closed form. With both taken at theta (SGD to the
-    letter; the same to first order in lr) parameters with lr c Omega > 1 overshoot theta* further at every step: on
-    Rotated MNIST (lr 0.1, xi 0.1) c = 1 ended in NaN, where it now gives 75.9 and c = 0 gives 68.4.
+    The step takes the gradient of L at theta and that of the surrogate at the new theta', theta' = theta -
+    lr (dL/dtheta + 2 c Omega (theta' - theta*)), which is solved in closed form. With both gradients at theta (plain
+    SGD; the same to first order in lr) parameters with lr c Omega > 1 overshoot theta* further at every step: on
+    Rotated MNIST (lr 0.1, xi 0.1) c = 1 ended in NaN; it now gives 75.9, and c = 0 gives 68.4.
 
-    A parameter that the surrogate pulled against the gradient has a negative omega. Eq. 5 adds it like any other, but
-    with a negative Omega the surrogate would have no minimum and push the parameter away: the sum is cut off at 0, as
-    in the authors' own code. Omega and omega start at 0, so the first task is that of Finetune.
+    A parameter that the surrogate moved against the gradient has a negative omega. Eq. 5 adds it like any other, but
+    with a negative Omega the surrogate would have no minimum and would push the parameter away. So the sum is clamped
+    at 0, as in the authors' own code. Omega and omega start at 0, so the first task is the same as in Finetune.
     """
 
     name = "si"
@@ -65,7 +65,7 @@ class SI(Method):
         return new, buffers, {**state, "path": path}, {"loss": loss}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """omega at 0, and where the task starts: theta*, for that is where the last one ended."""
+        """Set omega to 0, and store the parameters at the start of the task: theta*, the end of the last task."""
         nothing = {name: torch.zeros_like(p) for name, p in params.items()}
         return {
             "path": nothing,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paper_runs import ENVIRONMENT, add_all, cell_of, full_store, made_up_record
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from test_report import ENVIRONMENT, add_all, cell_of, full_store, made_up_record
 
 from cclfp import paper as study
 from cclfp.report import write_report

@@ -42,13 +42,13 @@ def made_up(
     }
 
 
-def matrix_of(last: Sequence[float], scenario: str) -> Matrix:
+def matrix_of(last: Sequence[float], scenario: str) -> list[list[float | None]]:
     """An accuracy matrix with this last row: a task is learned at 95 %, and the first one then rises to 97 %.
 
     A task before it is learned is at 40 % at first and at 45 % just before, in scenarios that test it then.
     """
     tasks = len(last)
-    matrix: Matrix = [[None] * tasks for _ in range(tasks + 1)]
+    matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks + 1)]
     for t in range(1, tasks + 1):
         matrix[t][:t] = [95.0] * t
         matrix[t][0] = 97.0 if t > 1 else 95.0

@@ -26,9 +26,6 @@ from cclfp.runs.record import MEASURES, Record, check_record
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import _to_line, export, import_runs, read
 
-Matrix = list[list[float | None]]
-
-
 LAST = [70.0, 75.0, 80.0, 85.0, 90.0]
 RUNS: list[dict[str, Any]] = [
     {"scenario": "class"},

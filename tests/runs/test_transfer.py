@@ -31,9 +31,6 @@ from cclfp.runs.validation import check_configuration
 
 Record = Any  # tests make others of them that are none
 
-Matrix = list[list[float | None]]
-
-
 LAST = [70.0, 75.0, 80.0, 85.0, 90.0]
 RUNS: list[dict[str, Any]] = [
     {"scenario": "class"},

@@ -1,4 +1,4 @@
-"""Made-up runs of the paper's cells."""
+"""Made-up runs of the paper's cells, for tests of the report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 
 def made_up_record(cell: Cell, seed: int, environment: dict[str, Any] | None = None) -> Any:
-    """A run that never was: accuracies scattered around the published one, forgetting on the way."""
+    """A made-up run: its accuracies scatter around the published one, and it forgets."""
     configuration, benchmark = cell.configuration(), get_benchmark(cell.benchmark)
     rng = random.Random(f"{cell.method} {cell.benchmark} {cell.scenario} {cell.buffer} {cell.settings} {seed}")
     tasks, end = benchmark.num_tasks or 0, rng.gauss(cell.published.mean, cell.published.std or 0.5)
@@ -56,7 +56,7 @@ def made_up_record(cell: Cell, seed: int, environment: dict[str, Any] | None = N
 
 
 def add_all(store: Store, records: Iterable[Record]) -> None:
-    """As ``store.add`` does, in one transaction: many at once."""
+    """Add many records in one transaction, which is faster than ``store.add``."""
     rows = [{k: json.dumps(v) if k in JSON_COLUMNS else v for k, v in record.items()} for record in records]
     marks = ", ".join(f":{name}" for name in rows[0])
     with contextlib.closing(sqlite3.connect(store.path)) as database, database:
@@ -64,11 +64,13 @@ def add_all(store: Store, records: Iterable[Record]) -> None:
 
 
 def full_store(path: Path, seeds: Sequence[int] = range(5)) -> Store:
-    """A store with made-up runs of every cell and every bar."""
+    """A store with made-up runs of every cell and of every bar of the run-time figure."""
     store = Store(path)
     records = [made_up_record(cell, seed) for table in TABLES for cell in cells(table) for seed in seeds]
     records += [made_up_record(cell, TIMING_SEED) for cell in run_time_cells()]
-    add_all(store, {record["key"]: record for record in reversed(records)}.values())  # what tables share, once
+    add_all(
+        store, {record["key"]: record for record in reversed(records)}.values()
+    )  # cells that tables share occur once
     return store
 
 

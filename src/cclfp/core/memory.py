@@ -169,9 +169,7 @@ class Memory:
         """The whole state: with the examples themselves or, with ``copies=False``, their rows in the stream."""
         if not copies and self._rows is not None:
             return {"schedule": self.schedule.state_dict(), "rows": self._rows}
-        held = {
-            name: tensor.clone() for name, tensor in self.examples()._asdict().items()
-        }  # without the unused storage
+        held = {name: tensor.clone() for name, tensor in self.examples()._asdict().items()}  # not the unused storage
         state = {"schedule": self.schedule.state_dict(), "examples": held}
         return state | ({"current": self.current()._asdict()} if self.keeps_task else {})
 

@@ -135,7 +135,7 @@ class Memory:
 
     def keep(self, slots: Tensor, current: Tensor) -> None:
         """Keep only the examples in ``slots``, followed by those of the current task at the indices ``current``."""
-        assert isinstance(self.schedule, Exemplars), "only with the schedule Exemplars does the method choose"
+        assert isinstance(self.schedule, Exemplars), "the method chooses examples only with the schedule Exemplars"
         if self._current_rows is not None:
             assert self._rows is not None
             self._rows = torch.cat([self._rows[slots], self._current_rows[current]])

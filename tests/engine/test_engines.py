@@ -231,7 +231,7 @@ def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("always")
 def test_a_step_too_long_for_the_compiler_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_module, "LONGEST", 10)
+    monkeypatch.setattr(compiled_module, "MAX_OPERATIONS", 10)
     notes: list[str] = []
     trained([replica("er", "domain")], "compiled", notes)
     assert len(notes) == 1
@@ -504,10 +504,10 @@ def test_replicas_that_take_turns(scenario: str, monkeypatch: pytest.MonkeyPatch
 def test_too_many_for_the_memory_are_halved_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     original, most = compiled_module.Programs.train, 2
 
-    def train(self: Any, stack: Any, *arguments: Any) -> None:
-        if len(stack.learners) > most:
+    def train(self: Any, group: Any, *arguments: Any) -> None:
+        if len(group.trainers) > most:
             raise torch.OutOfMemoryError("out of memory")
-        original(self, stack, *arguments)
+        original(self, group, *arguments)
 
     monkeypatch.setattr(compiled_module.Programs, "train", train)
     notes: list[str] = []

@@ -320,7 +320,7 @@ def test_compiled_in_a_graph(psi: Callable[[int], nn.Module], monkeypatch: pytes
 
 @pytest.mark.usefixtures("small_mnist")
 def test_a_cohort_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "AHEAD", 1)
+    monkeypatch.setattr(graph, "MARK_EVERY", 1)
     monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
     (configuration,) = configurations(["ccl-fp+"], "split-mnist")
     store = tmp_path / "runs.sqlite"

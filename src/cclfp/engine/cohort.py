@@ -27,7 +27,8 @@ MAX_STACKED = 20  # replicas that train as one network: more are hardly faster
 Progress = Callable[[int], None]
 Note = Callable[[str], None]
 
-ENGINES: dict[str, Callable[[Note], Programs | Graphs | None]] = {
+# What takes the steps of many replicas at once, by the engine's name. The eager engine needs nothing of the kind.
+RUNNERS: dict[str, Callable[[Note], Programs | Graphs | None]] = {
     "eager": lambda note: None,
     "stacked": functools.partial(Programs, compile=False),
     "compiled": Programs,
@@ -55,7 +56,7 @@ class Cohort:
         self._engine = engine
         self._precision = precision
         self._note = note
-        self._fast = ENGINES[engine](note)  # None: the eager engine trains
+        self._fast = RUNNERS[engine](note)  # None: the eager engine trains
         self._pool, self._offsets = _join_inputs([replica.stream.train.x for replica in replicas])
         self._planner = Planner(replicas, self._pool.device)
         self._at_once = 0  # how many replicas train at the same time; 0: not known yet

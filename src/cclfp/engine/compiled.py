@@ -155,14 +155,14 @@ class Programs:
     def __init__(self, note: Callable[[str], None] = lambda text: None, *, compile: bool = True) -> None:
         self.steps = Steps()
         self.steps.failed = not compile
-        self._least = WORTH if compile else 0  # steps of one kind, over all replicas
+        self._compiles = compile
 
     def train(self, group: Group, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> bool:
         """Take all steps of a task and update the trainers. Where the steps are too few, do nothing and return False.
 
         Stacked but not compiled, they would be slower than one replica after the other.
         """
-        worth = self._least / len(group.trainers)
+        worth = WORTH / len(group.trainers) if self._compiles else 0
         if self.steps.count(group, tables) < worth:
             return False
         changing = group.changing

@@ -46,8 +46,8 @@ class Learner:
         """Learn from one batch of any size, and return the loss of the step (None where the method gives none).
 
         ``x`` are the inputs, ``y`` the labels and ``task`` is the task of the batch, or one task per example. Without
-        ``task`` it is the number of tasks that have ended; the task scenario requires it. The loss is computed before
-        the step, on the batch and the examples that are replayed with it.
+        ``task`` it is the number of tasks that have ended; the task scenario requires it. The loss is the method's own,
+        before the step: for most methods on the batch and the examples that are replayed with it.
 
         A batch that is refused (``ValueError``) leaves the learner as it was. So does a step whose new weights are not
         finite (``DivergenceError``, a ``ValueError``).

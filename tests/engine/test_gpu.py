@@ -274,7 +274,7 @@ def test_what_cannot_be_recorded_is_said_and_trained_eagerly() -> None:
 
     ours, notes = in_a_cohort([make(seed, Peeks) for seed in range(2)], "graph")
     assert len(notes) == 1
-    assert "going on eagerly" in notes[0]
+    assert "continuing eagerly" in notes[0]
     # Nothing is left of the capture that failed: not its stream, nor its hold on the generator and the memory.
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.rand(3, device="cuda")

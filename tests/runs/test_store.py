@@ -223,7 +223,7 @@ def test_delete_looks_again_before_it_deletes(tmp_path: Path) -> None:
     store.add(record(0))
     rows = store.rows()
     store.add(with_accuracy(record(0), 10.0), replace=True)
-    with pytest.raises(InputError, match="was changed meanwhile: nothing was deleted"):
+    with pytest.raises(InputError, match="was changed by another process: nothing was deleted"):
         store.delete(rows)
     assert len(store.records()) == 1
 

@@ -4,11 +4,12 @@ READY := .venv/.ready
 
 PEERS := bench/peers/.venv/.ready
 
-.PHONY: help setup quickstart test bench results torture
+.PHONY: help setup lint quickstart test test-fast bench results torture
 
 help:
-	@echo "make quickstart  install into .venv, get MNIST, train five methods on Split MNIST, print one table and write a report"
+	@echo "make quickstart  install into .venv, download MNIST, train five methods on Split MNIST, print one table and write a report"
 	@echo "make test        install into .venv, then lint, type-check and run the whole test suite"
+	@echo "make test-fast   the same without the slow tests: for the daily loop"
 	@echo "make bench       install into .venv, and Avalanche beside it, then measure speed: bench/RESULTS.md, 20 minutes"
 	@echo "make results     install into .venv, then write RESULTS.md from the run records in results/"
 	@echo "make torture     run the fault campaign for TORTURE_MINUTES=20 and write RELIABILITY.md"
@@ -27,12 +28,17 @@ quickstart: setup
 	$(BIN)/cclfp run finetune,er,ccl-fp,ccl-fp+,joint split-mnist --scenario class --seeds 5 --engine eager
 	$(BIN)/cclfp report --out build/report
 
-test: setup
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+test: lint
 	$(BIN)/mypy results  # by itself: bench has a render.py too
 	$(BIN)/pytest -n auto --hypothesis-profile=ci  # the same examples every time; plain pytest looks for new ones
+
+test-fast: lint
+	$(BIN)/pytest -n auto --hypothesis-profile=ci -q -m "not slow and not mnist and not gpu"
 
 $(PEERS): bench/peers/requirements.txt constraints.txt
 	PYTHON=$(PYTHON) bench/peers/install.sh

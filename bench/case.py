@@ -1,4 +1,4 @@
-"""A case: what is trained, with what, for how long; and how its speed is read off while it trains.
+"""A case: what is trained, how and for how long, and how its speed is measured while it trains.
 
 ``start`` is the only function here that makes replicas and cohorts. All clocks are in :class:`Run`.
 """
@@ -11,7 +11,6 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,43 +22,45 @@ from cclfp.data import get_dataset
 from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
 from cclfp.methods import METHODS
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, _replica
+from cclfp.runs.execution import Execution
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
+from cclfp.runs.starting import make_replica
 from cclfp.streams import BENCHMARKS, Stream
 from cclfp.transforms import Normalise, Scale
 
-PRECISION = {"cpu": "float32", "cuda": "tf32"}  # what an engine takes where nothing is said
+PRECISION = {"cpu": "float32", "cuda": "tf32"}  # the default of an engine
 WORTH = graph.WORTH
-TEST = 200  # test images a task, where the stream is cut short
+TEST = 200  # test images per task of a shortened stream
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A method on a stream, the replicas that train together, and the engine.
 
-    The first ``tasks`` tasks are trained and the last ``measured`` of them measured: by then, what is compiled is
-    compiled. ``stream_tasks`` and ``side`` ask for a stream of random images with so many tasks, or of that size.
+    The first ``tasks`` tasks are trained and the last ``measured`` of them are measured: by then, compilation is over.
+    ``stream_tasks`` and ``side`` request a stream of random images with that many tasks, or of that size.
     """
 
-    section: str  # which table or chart it belongs to
+    section: str  # the table or chart it belongs to
     method: str
     benchmark: str
     engine: str  # eager, compiled or graph
     device: str = "cpu"
-    precision: str = ""  # float32, tf32 or bf16; empty: the device's usual
+    precision: str = ""  # float32, tf32 or bf16; empty: the default of the device
     scenario: str = "class"
     seeds: int = 1
-    grid: tuple[tuple[str, tuple[float, ...]], ...] = ()  # settings and their values, each combined with each
+    grid: tuple[tuple[str, tuple[float, ...]], ...] = ()  # settings and their values, in all combinations
     memory: int = 200
     backbone: str | None = None  # None: the benchmark's
     tasks: int | None = None  # None: all
     measured: int = 1
-    examples: int | None = None  # training images of each task; None: all there are
-    last: int | None = None  # the same for the last task, where that is another number
+    examples: int | None = None  # training images per task; None: all
+    last: int | None = None  # the same for the last task, where it differs
     stream_tasks: int | None = None
     side: int | None = None
     threads: int = 1
-    compiled: bool = False  # on CUDA: have the graph's step compiled, however few there are
+    compiled: bool = False  # on CUDA: compile the step of the graph, however few steps there are
 
     @property
     def replicas(self) -> int:
@@ -77,7 +78,7 @@ class Case:
         return self.examples is not None or self.last is not None
 
     def examples_of(self, task: int, num_tasks: int) -> int | None:
-        """How many training images a task has; None: all there are."""
+        """The number of training images of a task; None: all."""
         is_last = task == (self.tasks or num_tasks) - 1
         return self.last if is_last and self.last is not None else self.examples
 
@@ -95,22 +96,22 @@ class Case:
 
 
 def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
-    """The case's replicas before their first task, and what trains them. ``images`` is ``real`` or ``random``."""
+    """The cohort of the case, before its first task. ``images`` is ``real`` or ``random``."""
     found = configurations(
         [case.method],
         case.benchmark,
         case.scenario,
-        buffer=case.memory,
+        memory=case.memory,
         backbone=case.backbone,
         settings=dict(case.grid),
     )
     device, streams = torch.device(case.device), dict[tuple[int, str], Stream]()
-    if images == "random" or case.is_random or case.is_cut:  # else they are made as for any run
+    if images == "random" or case.is_random or case.is_cut:  # otherwise they are made as for any run
         streams = {(seed, case.device): make_stream(case, images, seed).to(device) for seed in range(case.seeds)}
     precision = case.precision or PRECISION[case.device]
-    environment = {"threads": case.threads, "device": case.device, "precision": precision}
+    execution = Execution(case.device, precision=precision, threads=case.threads)
     replicas = [
-        _replica(Job(configuration, seed, Path(), case.device, case.threads), environment, streams)
+        make_replica(Job(configuration, seed, execution), execution.start_with(), streams)
         for configuration in found
         for seed in range(case.seeds)
     ]
@@ -119,7 +120,7 @@ def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
 
 
 def make_stream(case: Case, images: str, seed: int) -> Stream:
-    """The stream a seed sees, cut to the case's sizes, and the tests too where it is cut. Random ones are all alike."""
+    """The stream of a seed, training and test images shortened as the case says. Random streams ignore the seed."""
     if images == "random" or case.is_random:
         stream = random_stream(case)
     else:
@@ -132,7 +133,7 @@ def make_stream(case: Case, images: str, seed: int) -> Stream:
 
 
 def _some(rows: Tensor, wanted: int | None) -> Tensor:
-    """So many of them, from all over."""
+    """The wanted number of rows, evenly spaced."""
     if wanted is None or wanted >= len(rows):
         return rows
     return rows[torch.linspace(0, len(rows) - 1, wanted).round().long()]
@@ -140,7 +141,7 @@ def _some(rows: Tensor, wanted: int | None) -> Tensor:
 
 @functools.lru_cache(maxsize=1)
 def random_stream(case: Case) -> Stream:
-    """Images of the benchmark's shape and number, or the case's: dark as digits are, a picture a class, and noise."""
+    """Random images in the benchmark's or the case's shape and number: one dark picture per class, with noise."""
     benchmark = BENCHMARKS[case.benchmark]
     data = get_dataset(benchmark.dataset)
     total, *shape = data.arrays["train_images"].shape
@@ -160,7 +161,7 @@ def random_stream(case: Case) -> Stream:
 
     def draw(task: int, count: int) -> Examples:
         y = torch.tensor(classes[task]).repeat(-(-count // len(classes[task])))[:count]
-        wrong = torch.rand(count, generator=g) < 0.1  # or the loss vanishes, and tiny numbers slow a CPU down
+        wrong = torch.rand(count, generator=g) < 0.1  # or the loss vanishes, and denormal numbers slow the CPU down
         x = pictures[torch.where(wrong, y.roll(1), y)]
         x = x + torch.randint(0, 32, (count, *pictures.shape[1:]), dtype=torch.uint8, generator=g)
         return Examples(x, y, torch.full_like(y, task))
@@ -178,22 +179,22 @@ def random_stream(case: Case) -> Stream:
 
 
 class Task:
-    """What was seen of the training of one task."""
+    """Measurements of the training of one task."""
 
     def __init__(self, steps: int) -> None:
-        self.steps = steps  # of each replica
-        self.reported = 0  # steps, as the engine tells of its progress
+        self.steps = steps  # per replica
+        self.reported = 0  # steps that the engine has reported
         self._last = 0
-        self.edges: list[tuple[float, int]] = []  # seconds, and steps reported by then
+        self.edges: list[tuple[float, int]] = []  # seconds, and the steps reported up to then
         self.train_seconds = self.test_seconds = self.compile_seconds = self.cpu_seconds = 0.0
 
-    def report(self, step: int) -> None:
-        """An engine counts a step of all replicas once, or goes through one replica after the other."""
+    def add_progress(self, step: int) -> None:
+        """Count a step that an engine reports, once for all replicas or once per replica in turn."""
         self.reported += step - self._last if step > self._last else step
         self._last = step
 
     def windows(self, replicas: int, shortest: float) -> list[float]:
-        """Seconds a replica-step of each window between edges; short ones too if there is none of ``shortest``."""
+        """Seconds per replica-step in each window of at least ``shortest`` seconds; in all windows if there is none."""
         scale = self.steps * replicas / self.reported if self.reported else 0.0
         pairs = zip(self.edges, self.edges[1:], strict=False)
         found = [(b[0] - a[0], (b[0] - a[0]) / (b[1] - a[1]) / scale) for a, b in pairs if b[1] > a[1]]
@@ -201,10 +202,10 @@ class Task:
 
 
 class Run:
-    """A case in a thread of its own that works only in its turns, so that several can take turns in one process.
+    """A case in a thread of its own that works only during its turns, so that several can take turns in one process.
 
-    A turn ends with a window of so many seconds, at the next step that the engine reports, and with a task's first and
-    last step.
+    A turn ends at the first step that the engine reports after ``window`` seconds, and at the first and last step of a
+    task.
     """
 
     def __init__(self, case: Case, images: str, window: float) -> None:
@@ -219,7 +220,7 @@ class Run:
         self._thread.start()
 
     def turn(self) -> dict[str, Any] | None:
-        """Work for a while; what was measured, when done."""
+        """Work for one turn; return the measurements when done."""
         self._go.release()
         self._gone.acquire()
         if self._error is not None:
@@ -227,7 +228,7 @@ class Run:
         return self._result
 
     def _now(self) -> float:
-        """Seconds of the case's own turns."""
+        """Seconds that the turns of this case have taken."""
         if self.case.device == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - self._paused
@@ -248,10 +249,10 @@ class Run:
 
     def _progress(self, step: int) -> None:
         task = self._tasks[-1]
-        task.report(step)
+        task.add_progress(step)
         is_first, is_last = not task.edges, step == task.steps
         if is_first or is_last or time.perf_counter() - self._paused - task.edges[-1][0] >= self._window:
-            # A graph's progress is the device's: to wait for it here would only empty its queue.
+            # The device reports a graph's progress; waiting for it here would only empty its queue.
             task.edges.append((time.perf_counter() - self._paused, task.reported))
             self._pause()
 
@@ -276,7 +277,7 @@ class Run:
         total = self._now() - made
         return {
             **self._speeds(),
-            "setup_seconds": made - began,  # data, learners
+            "setup_seconds": made - began,  # loading data and making learners
             "whole_seconds": total,
             "whole_rate": sum(task.steps for task in self._tasks) * len(replicas) / total,
             "compile_seconds": cohort.compile_seconds,
@@ -287,24 +288,24 @@ class Run:
         }
 
     def _speeds(self) -> dict[str, Any]:
-        """Seconds are of all replicas together, milliseconds of one. A task's train_seconds are all but its tests."""
+        """Rates are those of all replicas together, milliseconds those of one; ``train_seconds`` leaves out tests."""
         replicas, tasks = self.case.replicas, self._tasks[-self.case.measured :]
         windows = sorted(each for task in tasks for each in task.windows(replicas, self._window / 2))
         steps, train = sum(task.steps for task in tasks), sum(t.train_seconds - t.compile_seconds for t in tasks)
-        if not windows:  # an engine that reports a task's end only
+        if not windows:  # the engine reports only the end of a task
             windows = [train / (steps * replicas)]
         step = statistics.median(windows)
         between = max(0.0, train - step * steps * replicas)
         return {
             "steps": steps,
             "windows": len(windows),
-            "step_ms": 1e3 * step,  # a step of one replica, the steps alone
+            "step_ms": 1e3 * step,  # per step of one replica, steps only
             "step_ms_quartiles": [1e3 * windows[len(windows) // 4], 1e3 * windows[len(windows) * 3 // 4]],
-            "train_rate": steps * replicas / train,  # planning, beginnings and ends of tasks included; no compiling
-            "between_ms": 1e3 * between / len(tasks) / replicas,  # what a task takes besides its steps
-            # How much of its time it had a core: close to 1 on a machine that does nothing else.
+            "train_rate": steps * replicas / train,  # of whole tasks, without compilation and tests
+            "between_ms": 1e3 * between / len(tasks) / replicas,  # of a task, except its steps
+            # The share of the time in which it had a core: close to 1 on a machine without other load.
             "cpu_share": sum(t.cpu_seconds for t in tasks) / sum(t.train_seconds + t.test_seconds for t in tasks),
-            "test_ms": 1e3 * sum(task.test_seconds for task in tasks) / len(tasks) / replicas,  # a task
+            "test_ms": 1e3 * sum(task.test_seconds for task in tasks) / len(tasks) / replicas,  # per task
         }
 
 

@@ -1,14 +1,14 @@
-"""Measure speed side by side, and write what was measured as JSON; bench/render.py makes RESULTS.md of it.
+"""Measure speed side by side and write the measurements as JSON, from which bench/render.py writes RESULTS.md.
 
-    .venv/bin/python bench/measure.py                                     # all that this machine can: make bench
+    .venv/bin/python bench/measure.py                                     # everything this machine can: make bench
     .venv/bin/python bench/measure.py --quick --out build/bench/quick.json   # a rough look, two minutes
     python3 bench/measure.py --suite cuda,scaling --device cuda --images random --out h200.json
 
-Needs torch and numpy only, with src on PYTHONPATH where cclfp is not installed. ``--images random`` takes random images
-of the same shapes and numbers where the datasets are not at hand; a step does not look at the values.
+Needs only torch and numpy, with src on PYTHONPATH where cclfp is not installed. ``--images random`` uses random images
+of the same shapes and numbers where the datasets are not available; the speed of a step does not depend on the values.
 
-What is compared trains in turns of a fraction of a second, Avalanche too, so that whatever else the machine does slows
-all of them alike. On a graphics card cases follow each other. The file is written after every section.
+Cases that are compared, including Avalanche, train in turns of a fraction of a second, so that other load on the
+machine slows all of them equally. On a GPU, cases run one after the other. The file is written after every section.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from case import Case, Run
+from measured import FORMAT
 from suites import SECTIONS, Section
 
 from cclfp import __version__
@@ -43,18 +44,17 @@ from cclfp.runs.environment import commit, device_name
 
 BENCH = Path(__file__).parent
 PEER = BENCH / "peers" / ".venv" / "bin" / "python"
-FORMAT = "cclfp bench 1"
 
 
 class Turns(Protocol):
-    """Something that works in turns."""
+    """Something that works in turns, to share a core."""
 
     def turn(self) -> dict[str, Any] | None:
-        """Work for a while; what was measured, when done."""
+        """Work for one turn; return the measurements when done."""
 
 
 class Avalanche:
-    """Avalanche's replay on the same job, in its own environment."""
+    """Avalanche's replay on the same job, in an environment of its own."""
 
     def __init__(self, data: str, window: float, quick: bool) -> None:
         script, arrays = BENCH / "peers" / "avalanche_replay.py", dataset_path("mnist") / "arrays"
@@ -84,7 +84,7 @@ class Avalanche:
 
 
 def take_turns(runs: Sequence[Turns]) -> list[dict[str, Any]]:
-    """Let all work in turns until each is done; what each measured."""
+    """Let all runs work in turns until each is done, and return the measurements of each."""
     done: dict[int, dict[str, Any]] = {}
     while len(done) < len(runs):
         for number, run in enumerate(runs):
@@ -94,23 +94,23 @@ def take_turns(runs: Sequence[Turns]) -> list[dict[str, Any]]:
 
 
 def measure(section: Section, device: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """All cases of a section: what each is and what was measured."""
+    """The measurements of all cases of a section, with the cases."""
     if section.name == "command":
         return time_command(arguments)
     found = []
     for cases in section.groups(device, arguments.quick):
         runs: list[Turns] = [Run(case, arguments.images, arguments.window) for case in cases]
-        told: list[dict[str, Any]] = [case.to_dict() for case in cases]
+        described: list[dict[str, Any]] = [case.to_dict() for case in cases]
         if section.name == "peers":
             peers, problem = avalanche(arguments)
             print(f"  {problem}" if problem else "  beside Avalanche", flush=True)
             runs += peers
-            told += [{"section": "peers", "method": "avalanche", "device": device} for _ in peers]
+            described += [{"section": "peers", "method": "avalanche", "device": device} for _ in peers]
         measured = take_turns(runs) if device == "cpu" else [one for run in runs for one in take_turns([run])]
-        for case, what in zip(told, measured, strict=True):
-            found.append({"case": case, **what})
-            print(f"  {what['step_ms']:9.4f} ms  {_name(case)}", flush=True)
-            for note in what.get("notes", []):
+        for case, result in zip(described, measured, strict=True):
+            found.append({"case": case, **result})
+            print(f"  {result['step_ms']:9.4f} ms  {_name(case)}", flush=True)
+            for note in result.get("notes", []):
                 print(f"             {note}", flush=True)
         del runs
         if device == "cuda":
@@ -125,9 +125,9 @@ def _name(case: dict[str, Any]) -> str:
 
 
 def avalanche(arguments: argparse.Namespace) -> tuple[list[Turns], str | None]:
-    """Both ways to give it data, the faster alone where it is to be quick; or none, and why."""
+    """Runs for both forms of its data, for ``--quick`` only the faster one; or no runs, and the reason."""
     if arguments.images == "random":
-        return [], "without Avalanche, which is measured on the real MNIST"
+        return [], "without Avalanche, which needs the real MNIST"
     if not PEER.exists():
         return [], "without Avalanche, which is not installed: run bench/peers/install.sh"
     fetch("mnist")
@@ -136,9 +136,9 @@ def avalanche(arguments: argparse.Namespace) -> tuple[list[Turns], str | None]:
 
 
 def time_command(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The whole command on all cores, from start to end; once before, so that the compiler's cache is warm."""
+    """Time the whole command on all cores, after one run that fills the compiler's cache."""
     if arguments.images == "random" or arguments.quick:
-        print("  left out: it is the real command on the real MNIST, not quick", flush=True)
+        print("  left out: it runs the real command on the real MNIST, which is not quick", flush=True)
         return []
     fetch("mnist")
     found = []
@@ -160,7 +160,7 @@ def time_command(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def machine() -> dict[str, Any]:
-    """What this was measured on and with."""
+    """The hardware and software of this machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
     return {
         "processor": device_name("cpu"),
@@ -174,7 +174,7 @@ def machine() -> dict[str, Any]:
         "numpy": np.__version__,
         "cclfp": __version__,
         "commit": commit(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # processes that wanted a core before
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the minute before
     }
 
 
@@ -184,7 +184,7 @@ def default_file() -> Path:
 
 
 def chosen_sections(suites: Sequence[str], devices: Sequence[str]) -> list[tuple[Section, str]]:
-    """Sections and devices of the suites (cpu, cuda, scaling, all) or sections named."""
+    """The sections, with their devices, of these suites (cpu, cuda, scaling, all) or with these names."""
 
     def is_wanted(section: Section, device: str) -> bool:
         suite = "scaling" if section.is_scaling else device
@@ -194,34 +194,34 @@ def chosen_sections(suites: Sequence[str], devices: Sequence[str]) -> list[tuple
 
 
 def command_line(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
-    """The command that measures the same elsewhere."""
-    said = {
+    """The command that repeats the measurement."""
+    changed = {
         name: value for name, value in vars(arguments).items() if name != "out" and value != parser.get_default(name)
     }
-    options = [f"--{name}" if value is True else f"--{name} {value}" for name, value in said.items()]
+    options = [f"--{name}" if value is True else f"--{name} {value}" for name, value in changed.items()]
     return " ".join(["python bench/measure.py", *options])
 
 
 def main() -> None:
     names = ["all", "cpu", "cuda", "scaling", *dict.fromkeys(section.name for section in SECTIONS)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", default="all", help=f"which, with commas: {', '.join(names)}")
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: all there are")
+    parser.add_argument("--suite", default="all", help=f"which to measure, separated by commas: {', '.join(names)}")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: all of this machine")
     parser.add_argument("--images", choices=["real", "random"], default="real")
     parser.add_argument("--window", type=float, default=0.25, help="seconds; speeds are medians over such windows")
-    parser.add_argument("--quick", action="store_true", help="few cases and short ones: to try it, not to be quoted")
-    parser.add_argument("--out", type=Path, default=None, help="default: a file in bench/results named by the device")
+    parser.add_argument("--quick", action="store_true", help="few and short cases, to try the benchmark")
+    parser.add_argument("--out", type=Path, default=None, help="default: bench/results/DEVICE.json")
     arguments = parser.parse_args()
     suites = arguments.suite.split(",")
     if unknown := [name for name in suites if name not in names]:
         parser.error(f"--suite {unknown[0]}: expected some of {', '.join(names)}")
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: this machine has none that torch can use")
-    there = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    devices = there if arguments.device == "auto" else [arguments.device]
+        parser.error("--device cuda: torch finds no CUDA device on this machine")
+    available = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    devices = available if arguments.device == "auto" else [arguments.device]
     chosen = chosen_sections(suites, devices)
     if not chosen:
-        parser.error(f"--suite {arguments.suite}: nothing of it is measured on {' or '.join(devices)}")
+        parser.error(f"--suite {arguments.suite}: it has no section for {' or '.join(devices)}")
     out: Path = arguments.out or default_file()
 
     torch.set_num_threads(1)
@@ -238,11 +238,11 @@ def main() -> None:
         print(f"{section.name}, {device}", flush=True)
         began = time.perf_counter()
         results = measure(section, device, arguments)
-        told = {"name": section.name, "device": device, "seconds": time.perf_counter() - began, "results": results}
-        document["sections"].append(told)
+        seconds = time.perf_counter() - began
+        document["sections"].append({"name": section.name, "device": device, "seconds": seconds, "results": results})
         text = json.dumps(document, indent=1) + "\n"
         write_atomic(out, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
-        print(f"  {told['seconds']:.0f} s", flush=True)
+        print(f"  {seconds:.0f} s", flush=True)
     print(f"{out}: written", flush=True)
 
 

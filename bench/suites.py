@@ -1,4 +1,4 @@
-"""Which cases are measured: the sections of RESULTS.md, for a device."""
+"""The cases of each section of RESULTS.md, by device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from cclfp.methods import METHODS
 
 FAST = {"cpu": "compiled", "cuda": "graph"}
 
-REPLICAS = {"cpu": (1, 2, 5, 10, 20, 50, 100, 200, 500), "cuda": (1, 5, 20, 100, 500)}  # a card's time is dear
+REPLICAS = {
+    "cpu": (1, 2, 5, 10, 20, 50, 100, 200, 500),
+    "cuda": (1, 5, 20, 100, 500),
+}  # fewer, because GPU time is expensive
 MEMORY = {"cpu": (200, 500, 1000, 2000, 5000), "cuda": (200, 1000, 5000)}
 TASKS = {"cpu": (5, 10, 20, 50, 100), "cuda": (5, 20, 100)}
 SIDES = {"cpu": (32, 40, 48, 56, 64), "cuda": (32, 48, 64)}
@@ -24,7 +27,7 @@ Groups = list[list[Case]]  # the cases of a group take turns
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A table or chart: its cases for a device, with a quick, rough choice of them for trying it out."""
+    """A table or chart: its cases for a device, or a quick selection of them for trying the benchmark."""
 
     name: str
     devices: tuple[str, ...]
@@ -33,7 +36,7 @@ class Section:
 
 
 def peers(device: str, quick: bool) -> Groups:
-    """Split MNIST as a whole, beside Avalanche. An eager replica has the core to itself: one seed tells for five."""
+    """The whole of Split MNIST, beside Avalanche. Eager replicas run in sequence, so one seed has the speed of five."""
     short: dict[str, Any] = {"tasks": 3, "measured": 1, "examples": 4000} if quick else {"measured": 3}
     base = Case("peers", "er", "split-mnist", "eager", device, **short)
     return [
@@ -46,7 +49,7 @@ def peers(device: str, quick: bool) -> Groups:
 
 
 def methods(device: str, quick: bool) -> Groups:
-    """Every method in the last task of Split MNIST, its program compiled or captured there."""
+    """Every method in the last task of Split MNIST, where its program is already compiled or captured."""
     examples, last = (400, 6200) if device == "cpu" else (100, 3000)
     chosen = ("er", "gem", "ccl-fp+") if quick else tuple(METHODS)
     base = Case("methods", "er", "split-mnist", "eager", device, examples=examples, last=600 if quick else last)
@@ -73,24 +76,24 @@ def networks(device: str, quick: bool) -> Groups:
 
 
 def compiled(device: str, quick: bool) -> Groups:
-    """CCL-FP+ with ResNet18, its step compiled, which takes the compiler two minutes."""
+    """CCL-FP+ with ResNet18 and a compiled step; compilation takes two minutes."""
     base = Case("compiled", "ccl-fp+", "split-cifar10", "graph", device, "bf16", seeds=5, tasks=3, examples=200)
     return [] if quick else [[dataclasses.replace(base, last=2000, compiled=True)]]
 
 
 def grid(device: str, quick: bool) -> Groups:
-    """A grid of 48 configurations of CCL-FP+ and 5 seeds on the whole of Split MNIST, tested after every task."""
+    """A grid of 48 configurations of CCL-FP+ with 5 seeds each on the whole of Split MNIST, tested after every task."""
     short: dict[str, Any] = {"examples": 2000} if quick else {"measured": 3}
     eager = Case("grid", "ccl-fp+", "split-mnist", "eager", device, tasks=3, examples=400, last=3000)
     return [[eager], [Case("grid", "ccl-fp+", "split-mnist", FAST[device], device, seeds=5, grid=GRID, **short)]]
 
 
 def replicas(device: str, quick: bool) -> Groups:
-    """Seeds, from five on each with several learning rates."""
+    """Up to five seeds; larger numbers of replicas combine five seeds with several learning rates."""
     found = []
     for method in ("er",) if quick else ("er", "ccl-fp+"):
         for count in (5, 50) if quick else REPLICAS[device]:
-            # Enough steps for the compiler to be asked before the last task, which is measured.
+            # Enough steps that compilation happens before the last task, which is measured.
             steps = max(6, min(1100, 3200 // count)) if device == "cpu" else 200
             rates = tuple(0.1 * (1 + i / 1000) for i in range(max(1, count // 5)))
             case = Case("replicas", method, "split-mnist", FAST[device], device, seeds=min(count, 5))
@@ -99,31 +102,31 @@ def replicas(device: str, quick: bool) -> Groups:
 
 
 def memory(device: str, quick: bool) -> Groups:
-    """GEM's step reads the whole memory; the others' the same number of examples from it, however large it is."""
+    """GEM's step reads the whole memory, the other methods' a fixed number of examples from it."""
     found = []
     for case in _growing("memory", device, quick):
         for size in (200, 1000) if quick else MEMORY[device]:
-            # The memory is full, and GEM's share of each task.
+            # Enough examples to fill the memory, and GEM's part of it for each task.
             examples, last = (size // 5, 200) if case.method == "gem" else (max(2000, size // 5), None)
             found.append([dataclasses.replace(case, memory=size, examples=examples, last=last)])
     return found
 
 
 def tasks(device: str, quick: bool) -> Groups:
-    """The last of so many tasks: all classes, images of MNIST's shape."""
+    """The last task of streams of different lengths, each with all classes, on images of MNIST's shape."""
     found = []
     for case in _growing("tasks", device, quick):
         case = dataclasses.replace(case, benchmark="permuted-mnist", scenario="domain")
         for count in (5, 20) if quick else TASKS[device]:
             if case.method == "gem" and device == "cuda" and count > 20:
-                continue  # a program of its own for every task: minutes to capture, which a CPU's chart tells as well
+                continue  # capturing one program per task takes minutes, and the CPU shows the same growth
             examples, last = max(10, 200 // count), 200 if case.method == "gem" else 6200
             found.append([dataclasses.replace(case, stream_tasks=count, examples=examples, last=last)])
     return found
 
 
 def _growing(section: str, device: str, quick: bool) -> list[Case]:
-    """Methods whose cost may grow with the memory or the tasks. On a CPU, GEM with one seed, and eagerly too."""
+    """Methods whose cost may grow with the memory or the tasks; on a CPU, GEM has one seed and also runs eagerly."""
     case = Case(section, "er", "split-mnist", FAST[device], device, seeds=5)
     gem = dataclasses.replace(case, method="gem", seeds=1 if device == "cpu" else 5)
     plus = [] if quick else [dataclasses.replace(case, method="ccl-fp+")]
@@ -132,7 +135,7 @@ def _growing(section: str, device: str, quick: bool) -> list[Case]:
 
 
 def side(device: str, quick: bool) -> Groups:
-    """ResNet18 on square images of so many pixels a side; a narrow one, eagerly, on a CPU."""
+    """ResNet18 on square images of different sizes; on a CPU, a narrow ResNet18 that runs eagerly."""
     found = []
     for method in ("er",) if quick else ("er", "ccl-fp+") if device == "cpu" else ("ccl-fp+",):
         for pixels in (32, 64) if quick else SIDES[device]:
@@ -146,7 +149,7 @@ def side(device: str, quick: bool) -> Groups:
 
 
 def _engines(device: str) -> list[tuple[str, int]]:
-    """The eager engine with one seed, since it trains one after the other, and the fast one with five."""
+    """The eager engine with one seed, because it trains seeds in sequence, and the fast engine with five."""
     return [("eager", 1), (FAST[device], 5)]
 
 

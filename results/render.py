@@ -1,9 +1,9 @@
-"""Make RESULTS.md from the run records in results/*.jsonl.
+"""Write RESULTS.md from the run records in results/*.jsonl.
 
     .venv/bin/python results/render.py                              # results/*.jsonl -> RESULTS.md
     .venv/bin/python results/render.py runs.jsonl --to build/RESULTS.md
 
-The records are imported into a store first, and so checked. What there is to say beside the numbers is in remarks.md.
+Importing the records into a store checks them. The remarks on the numbers are in remarks.md.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from cclfp.paper import TIMING_SEED
 from cclfp.paper.figures import run_time_cells
 from cclfp.paper.tables import LABELS
 from cclfp.report import Content, collect
-from cclfp.report.content import UNCOMMON, Entry, Table, column_title
-from cclfp.report.tables import markdown
+from cclfp.report.entries import RARE_VERDICTS, Entry, Table, column_title
+from cclfp.report.tables import to_markdown
+from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
-from cclfp.runs.store import Record, Store
+from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs, read
 from cclfp.streams import BENCHMARKS
 
 RESULTS = Path(__file__).parent
-EARLIER = RESULTS / "earlier"  # runs with settings that are no longer a preset's
+EARLIER = RESULTS / "earlier"  # runs with settings of earlier presets
 SEEDS = range(5)
-DATASETS = tuple(dict.fromkeys(benchmark.dataset for benchmark in BENCHMARKS.values()))  # a file of records for each
+DATASETS = tuple(dict.fromkeys(benchmark.dataset for benchmark in BENCHMARKS.values()))  # one file of records each
 VERDICTS = {"within": "within", "above": "above", "below": "below", "unjudged": "too few seeds", "missing": "missing"}
 VERDICTS |= {"diverged": "all seeds diverged"}
 REMARKS = ("head", "below", "above", "accuracy", "buffer", "ablation", "missing", "settings", "runs")
-# What a published record may say of where it was made: no name and no path of a machine.
+# The environment of a published record: nothing that identifies a machine.
 ENVIRONMENT = {"device", "device_name", "platform", "engine", "precision", "threads", "together"}
 ENVIRONMENT |= {"cclfp", "torch", "commit", "source"}
-A_PATH = re.compile(r"(^|[\s'\"=:(])(~?/|[A-Za-z]:\\|\\\\)")
+PATH_PATTERN = re.compile(r"(^|[\s'\"=:(])(~?/|[A-Za-z]:\\|\\\\)")
 
 
 class Results:
-    """The records of files, imported, and the paper's tables with them."""
+    """The records of some files, and the paper's tables with them."""
 
     def __init__(self, files: Sequence[Path], include_diverged: bool = False) -> None:
         self.records: dict[str, list[Record]] = {}
@@ -57,27 +58,27 @@ class Results:
             _, duplicates = import_runs(sorted(files), store)
             self.content: Content = collect(store, SEEDS, include_diverged)
         if duplicates:
-            raise InputError(f"a record twice: {', '.join(duplicates)}")
+            raise InputError(f"records that occur twice: {', '.join(duplicates)}")
 
     @property
     def runs(self) -> list[Record]:
         return [record for records in self.records.values() for record in records]
 
     @property
-    def strangers(self) -> list[Record]:
-        """The records that no number of the tables is from: a preset was changed since, or they never belonged here."""
+    def unused(self) -> list[Record]:
+        """The records that belong to no number of the tables, for instance because a preset has changed."""
         used = {record["key"] for entry in self.content.entries for record in entry.records}
         used |= {cell.key(TIMING_SEED) for cell in run_time_cells()}
         return [record for record in self.runs if record["key"] not in used]
 
 
 def check_public(place: str, record: Record) -> None:
-    """Refuse a record with something of the machine it was made on that is nobody else's business."""
-    if strange := [name for name in record["environment"] if name not in ENVIRONMENT]:
-        raise InputError(f"{place}: its environment says {', '.join(strange)}, which is not to be published")
+    """Refuse a record with private data of the machine that made it."""
+    if private := [name for name in record["environment"] if name not in ENVIRONMENT]:
+        raise InputError(f"{place}: its environment has {', '.join(private)}, which must not be published")
     for text in _texts(record):
-        if A_PATH.search(text):
-            raise InputError(f"{place}: it has the path {text!r}, which is not to be published")
+        if PATH_PATTERN.search(text):
+            raise InputError(f"{place}: it has the path {text!r}, which must not be published")
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -92,13 +93,13 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; columns whose title begins with > have numbers."""
+    """A Markdown table; columns whose title begins with > are aligned to the right."""
     marks = ["--:" if column.startswith(">") else ":--" for column in columns]
     lines = [[column.removeprefix(">") for column in columns], marks, *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def in_short(results: Results) -> list[str]:
+def summarise(results: Results) -> list[str]:
     content = results.content
     mnist = [entry for entry in content.entries if is_mnist(entry)]
     parts: list[tuple[str, Callable[[Entry], bool]]] = [
@@ -108,7 +109,7 @@ def in_short(results: Results) -> list[str]:
         ("– buffer, Rotated MNIST", lambda e: is_mnist(e) and e.cell.table == "buffer"),
         ("– ablation", lambda e: is_mnist(e) and e.cell.table == "ablation"),
     ]
-    shown = [name for name in VERDICTS if name not in UNCOMMON or content.counts()[name]]
+    shown = [name for name in VERDICTS if name not in RARE_VERDICTS or content.counts()[name]]
     rows = []
     for title, belongs in parts:
         entries = [entry for entry in content.entries if belongs(entry)]
@@ -116,10 +117,10 @@ def in_short(results: Results) -> list[str]:
         rows.append([title, str(len(entries)), *(str(counts[name]) for name in shown)])
     counts = content.counts(mnist)
     return [
-        f"Of the {len(mnist)} MNIST numbers {counts['within'] + counts['above']} are within two standard deviations of "
-        f"the paper's, or above, {counts['below']} are below.",
+        f"{counts['within'] + counts['above']} of the {len(mnist)} MNIST numbers are within two standard deviations of "
+        f"the paper's or above that range, and {counts['below']} are below it.",
         table(["", ">numbers", *(f">{VERDICTS[name]}" for name in shown)], rows),
-        "The standard deviations are the paper's; in the ablation, where it gives none, ours.",
+        "The standard deviations are the paper's. It gives none for the ablation, so the ablation uses ours.",
     ]
 
 
@@ -127,8 +128,8 @@ def is_mnist(entry: Entry) -> bool:
     return BENCHMARKS[entry.cell.benchmark].dataset == "mnist"
 
 
-def ahead(accuracy: Table) -> list[str]:
-    """By how much CCL-FP+ is above ER in each class-incremental column."""
+def gain_over_er(accuracy: Table) -> list[str]:
+    """The gain of CCL-FP+ over ER in each column of the class scenario."""
     rows = []
     for i, (benchmark, scenario) in enumerate(accuracy.columns):
         er, ours = (next(r.entries[i] for r in accuracy.rows if r.label == LABELS[m]) for m in ("er", "ccl-fp+"))
@@ -140,13 +141,13 @@ def ahead(accuracy: Table) -> list[str]:
         papers = signed(ours.cell.published.mean - er.cell.published.mean)
         rows.append([column_title((benchmark, scenario)), gain, papers])
     return [
-        "CCL-FP+ less ER, seed by seed, where classes are added:",
+        "The gain of CCL-FP+ over ER in the class scenario (the mean of the differences per seed):",
         table(["column", ">ours", ">paper"], rows),
     ]
 
 
-def outside(entries: Iterable[Entry]) -> str:
-    """Numbers that are not within, one a line."""
+def list_entries(entries: Iterable[Entry]) -> str:
+    """A table of numbers that differ from the paper's, one per line."""
     rows = []
     for entry in entries:
         cell, ours = entry.cell, entry.comparison
@@ -168,25 +169,25 @@ def outside(entries: Iterable[Entry]) -> str:
     return table(columns, rows) if rows else "None."
 
 
-def missing(content: Content) -> list[str]:
-    """What has too few runs, a line for each column of a table."""
+def list_missing(content: Content) -> list[str]:
+    """The numbers with too few runs, one line per column of a table."""
     rows, counts = [], []
     for one in content.tables:
         counts.append(f"{one.name} {content.counts(one.entries)['missing']} of {len(one.entries)}")
         for column in one.columns:
             entries = [e for e in one.entries if (e.cell.benchmark, e.cell.scenario) == column]
-            lacking = [e for e in entries if not e.records]
-            some = [e for e in entries if 0 < len(e.records) < len(content.seeds)]
-            named = [e.name for e in lacking] if len(lacking) < len(entries) else ["all"]
-            named += [f"{e.name} ({len(e.records)} of {len(content.seeds)} seeds)" for e in some]
-            if lacking or some:
-                rows.append([one.name, column_title(column), f"{len(lacking)} of {len(entries)}", "; ".join(named)])
+            without = [e for e in entries if not e.records]
+            partial = [e for e in entries if 0 < len(e.records) < len(content.seeds)]
+            named = [e.name for e in without] if len(without) < len(entries) else ["all"]
+            named += [f"{e.name} ({len(e.records)} of {len(content.seeds)} seeds)" for e in partial]
+            if without or partial:
+                rows.append([one.name, column_title(column), f"{len(without)} of {len(entries)}", "; ".join(named)])
     listed = [table(["table", "column", ">missing", "which"], rows)] if rows else []
     return [f"Numbers without runs: {', '.join(counts)}.", *listed]
 
 
-def earlier(files: Sequence[Path], accuracy: Table, include_diverged: bool) -> list[str]:
-    """What runs with settings that are no longer a preset's gave, beside the table's numbers."""
+def compare_earlier(files: Sequence[Path], accuracy: Table, include_diverged: bool) -> list[str]:
+    """The numbers of runs with the settings of earlier presets, beside those of the table."""
     before: dict[tuple[str, str, str], list[Record]] = {}
     for path in sorted(files):
         for _, record in read(path):
@@ -202,8 +203,8 @@ def earlier(files: Sequence[Path], accuracy: Table, include_diverged: bool) -> l
     return [table(["column", "row", ">earlier settings", ">now", ">paper"], rows)] if rows else []
 
 
-def how(results: Results) -> list[str]:
-    """Where the runs were made, a line for each kind of device, engine and precision in a file."""
+def list_environments(results: Results) -> list[str]:
+    """The environments of the runs, one line per file, device, engine and precision."""
     groups: dict[tuple[str, ...], list[Record]] = {}
     for file, records in results.records.items():
         for record in records:
@@ -213,32 +214,34 @@ def how(results: Results) -> list[str]:
     for group, records in sorted(groups.items()):
         environments = [record["environment"] for record in records]
         days = sorted({record["finished_at"][:10] for record in records})
-        versions = [f"cclfp {_all(e.get('cclfp') for e in environments)}"]
-        versions += [f"torch {_all(e.get('torch') for e in environments)}", f"code {_all(map(_code, environments))}"]
+        versions = [f"{name} {_distinct(e.get(name) for e in environments)}" for name in ("cclfp", "torch")]
+        versions.append(f"code {_distinct(map(_code, environments))}")
         hours = f"{sum(record['seconds'] for record in records) / 3600:.2f}"
         finished = " to ".join(dict.fromkeys([days[0], days[-1]]))
         rows.append([*group, str(len(records)), hours, ", ".join(versions), finished])
-    said = [f"{len(results.runs):,} runs; the tables share some."]
-    if results.strangers:
-        said.append(
-            f"**{len(results.strangers)} of them belong to none of these numbers**: their settings are not, or no "
-            "longer, those of a cell."
+    sentences = [f"{len(results.runs):,} runs; some of them belong to several tables."]
+    if results.unused:
+        sentences.append(
+            f"**{len(results.unused)} of them belong to no number**: no cell of a table has their settings, or a "
+            "preset has changed."
         )
     columns = ["records", "device", "engine", "precision", ">runs", ">hours", "made with", "finished"]
-    return [" ".join(said), table(columns, rows)] if rows else ["No runs yet."]
+    return [" ".join(sentences), table(columns, rows)] if rows else ["No runs yet."]
 
 
-def _all(values: Iterable[Any]) -> str:
+def _distinct(values: Iterable[Any]) -> str:
     return ", ".join(sorted({str(value or "?") for value in values}))
 
 
 def _code(environment: dict[str, Any]) -> str:
-    """The commit, or where there was no checkout the first digits of the package's sum."""
+    """The commit or, without a checkout, the first digits of the package's checksum."""
     commit = str(environment.get("commit") or "")
-    return commit[:10] + "+" * commit.endswith("+") if commit else f"sum {str(environment.get('source') or '?')[:8]}"
+    checksum = str(environment.get("source") or "?")
+    return commit[:10] + "+" * commit.endswith("+") if commit else f"checksum {checksum[:8]}"
 
 
-def commands(results: Results) -> str:
+def show_commands(results: Results) -> str:
+    """The commands that make the records."""
     lines = []
     for dataset in DATASETS:
         names = ",".join(name for name, benchmark in BENCHMARKS.items() if benchmark.dataset == dataset)
@@ -249,21 +252,21 @@ def commands(results: Results) -> str:
         if any(record["seed"] == TIMING_SEED for record in records):
             timed = ",".join(sorted({r["benchmark"] for r in records if r["seed"] == TIMING_SEED}))
             lines.append(f"cclfp study runtime --benchmark {timed} --store {dataset}.sqlite")
-        lines.append(f"cclfp export results/{dataset}.jsonl --store {dataset}.sqlite")
+        lines.append(f"cclfp runs export results/{dataset}.jsonl --store {dataset}.sqlite")
     return "```\n" + "\n".join([*lines, "make results"]) + "\n```"
 
 
-def remarks(path: Path) -> dict[str, str]:
+def read_remarks(path: Path) -> dict[str, str]:
     """The texts of remarks.md by heading."""
     parts = re.split(r"^## (.+)\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
-    found = {heading.strip(): said.strip() for heading, said in zip(parts[::2], parts[1::2], strict=True)}
-    if strange := [heading for heading in found if heading not in REMARKS]:
-        raise InputError(f"{path}: {', '.join(strange)}: expected headings of {', '.join(REMARKS)}")
+    found = {heading.strip(): text.strip() for heading, text in zip(parts[::2], parts[1::2], strict=True)}
+    if unknown := [heading for heading in found if heading not in REMARKS]:
+        raise InputError(f"{path}: {', '.join(unknown)}: expected headings of {', '.join(REMARKS)}")
     return {name: found.get(name, "") for name in REMARKS}
 
 
-def document(
-    files: Sequence[Path], said: dict[str, str], old: Sequence[Path] = (), include_diverged: bool = False
+def render_document(
+    files: Sequence[Path], remarks: dict[str, str], old: Sequence[Path] = (), include_diverged: bool = False
 ) -> str:
     results = Results(files, include_diverged)
     content = results.content
@@ -271,34 +274,39 @@ def document(
     above = [entry for entry in content.entries if entry.verdict == "above"]
     parts = [
         "# Results",
-        "The paper's numbers and ours. Written by `make results` from the run records in `results/`; do not edit.",
-        said["head"],
-        "## In short",
-        *in_short(results),
-        f"### Below the paper's ({len(below)})",
-        outside(below),
-        said["below"],
-        f"### Above the paper's ({len(above)})",
-        outside(above),
-        said["above"],
+        "The paper's numbers and ours, written by `make results` from the run records in `results/`; do not edit.",
+        remarks["head"],
+        "## Summary",
+        *summarise(results),
+        f"### Numbers below the paper's ({len(below)})",
+        list_entries(below),
+        remarks["below"],
+        f"### Numbers above the paper's ({len(above)})",
+        list_entries(above),
+        remarks["above"],
     ]
     for one in content.tables:
-        parts += [f"#{markdown(one, content).strip()}", *(ahead(one) if one.name == "accuracy" else []), said[one.name]]
+        parts += [
+            f"#{to_markdown(one, content).strip()}",
+            *(gain_over_er(one) if one.name == "accuracy" else []),
+            remarks[one.name],
+        ]
     parts += [
         "## Missing",
-        *missing(content),
-        said["missing"],
+        *list_missing(content),
+        remarks["missing"],
         "## How the settings were chosen",
-        said["settings"],
-        *earlier(old, next(one for one in content.tables if one.name == "accuracy"), include_diverged),
+        remarks["settings"],
+        *compare_earlier(old, next(one for one in content.tables if one.name == "accuracy"), include_diverged),
         "## How the runs were made",
-        *how(results),
-        said["runs"],
-        "Every record has its hyperparameters, accuracies, times and versions. These commands make them, and train "
-        "what is missing of their benchmarks too (where there is no preset, with the method's defaults):",
-        commands(results),
-        "`cclfp import-runs results/*.jsonl --store reference.sqlite` makes a store of them, for `cclfp report` and "
-        "`cclfp runs`. In a store with runs of your own it is refused where the same run was made twice.",
+        *list_environments(results),
+        remarks["runs"],
+        "Every record contains its hyperparameters, accuracies, times and versions. The following commands make the "
+        "records. They also train the missing numbers of their benchmarks, with the method's defaults where there is "
+        "no preset:",
+        show_commands(results),
+        "`cclfp runs import results/*.jsonl --store reference.sqlite` imports the records into a store, for `cclfp "
+        "report` and `cclfp runs`. If the store already has a different record of the same run, the import is refused.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -307,12 +315,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="default: all in results")
     parser.add_argument("--to", type=Path, default=RESULTS.parent / "RESULTS.md", help="the file to write")
-    parser.add_argument("--include-diverged", action="store_true", help="count runs that diverged too")
+    parser.add_argument("--include-diverged", action="store_true", help="also count runs that diverged")
     arguments = parser.parse_args()
     files = arguments.files or sorted(RESULTS.glob("*.jsonl"))
     old = [] if arguments.files else sorted(EARLIER.glob("*.jsonl"))
     try:
-        text = document(files, remarks(RESULTS / "remarks.md"), old, arguments.include_diverged)
+        text = render_document(files, read_remarks(RESULTS / "remarks.md"), old, arguments.include_diverged)
     except InputError as error:
         parser.error(str(error))
     write_atomic(arguments.to, lambda file: file.write(text.encode()))

@@ -1,24 +1,30 @@
-"""The benchmark counts steps, time and ratios right."""
+"""The benchmark counts steps, time and ratios correctly."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from case import Case, Run, Task, make_stream
-from charts import Rows
+from charts import Charts, Point
+from formatting import format_number
+from growth import read_bends
 from measure import chosen_sections, take_turns
-from render import FORMAT, Measured, bends, document, number, read
+from measured import FORMAT, Measured, read
+from render import ORDER, render_document
 from suites import SECTIONS
 
-from cclfp.learner import Learner
+from cclfp.learner.trainer import Trainer
 
+BENCH = Path(__file__).parents[1] / "bench"
 LITTLE = Case("peers", "er", "split-mnist", "eager", seeds=2, tasks=3, examples=30, last=200)
 
 
@@ -28,7 +34,7 @@ LITTLE = Case("peers", "er", "split-mnist", "eager", seeds=2, tasks=3, examples=
 def test_replica_steps_are_counted_however_an_engine_reports_them(reports: list[int]) -> None:
     task = Task(steps=4)
     for i, step in enumerate(reports):
-        task.report(step)
+        task.add_progress(step)
         task.edges.append((float(i), task.reported))
     a_report = 8 / len(reports)  # replica-steps of two replicas
     assert task.windows(replicas=2, shortest=0.5) == pytest.approx([1 / a_report] * (len(reports) - 1))
@@ -36,20 +42,20 @@ def test_replica_steps_are_counted_however_an_engine_reports_them(reports: list[
 
 def test_short_windows_count_only_where_there_is_no_other() -> None:
     task = Task(steps=3)
-    task.report(3)
+    task.add_progress(3)
     task.edges = [(0.0, 0), (1.0, 1), (1.1, 2), (1.4, 3)]
     assert task.windows(1, shortest=0.5) == pytest.approx([1.0])
     assert task.windows(1, shortest=2.0) == pytest.approx([1.0, 0.1, 0.3])
 
 
 def test_a_case_is_measured_in_its_last_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    train_step = Learner.train_step
+    train_step = Trainer.train_step
 
-    def slow_step(self: Learner, *arguments: Any) -> Any:
+    def slow_step(self: Trainer, *arguments: Any) -> Any:
         time.sleep(0.002)
         return train_step(self, *arguments)
 
-    monkeypatch.setattr(Learner, "train_step", slow_step)
+    monkeypatch.setattr(Trainer, "train_step", slow_step)
     (measured,) = take_turns([Run(LITTLE, "random", window=0.05)])
     assert measured["steps"] == 20  # of each replica
     assert measured["windows"] > 1
@@ -117,26 +123,12 @@ def test_all_cases_can_be_asked_for() -> None:
 def test_measuring_needs_torch_and_numpy_only() -> None:
     code = (
         "import sys\n"
-        "for name in ('altair', 'pooch', 'platformdirs', 'rich', 'typer'): sys.modules[name] = None\n"
-        f"sys.path.insert(0, {str(Path(__file__).parents[1] / 'bench')!r})\n"
+        "for name in ('jinja2', 'pooch', 'platformdirs', 'rich', 'typer'): sys.modules[name] = None\n"
+        f"sys.path.insert(0, {str(BENCH)!r})\n"
         "import measure\n"
         "print(measure.machine())"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-class NoCharts:
-    """In the place of the charts, which need altair."""
-
-    def bars(self, name: str, rows: Rows, title: str) -> str:
-        assert all({"what", "series", "value"} <= set(row) for row in rows)
-        return f"[{name}]"
-
-    dots = bars
-
-    def lines(self, name: str, rows: Rows, axis: str, panels: Any, *, alike: bool) -> str:
-        assert all({"x", "series", *(field for field, _ in panels)} <= set(row) for row in rows)
-        return f"[{name}]"
 
 
 def fake(section: str, device: str, cases: list[tuple[Case, float]]) -> Measured:
@@ -162,27 +154,27 @@ def fake(section: str, device: str, cases: list[tuple[Case, float]]) -> Measured
     return Measured(section, device, results, top)
 
 
-def test_ratios_are_of_the_same_run() -> None:
+def test_ratios_are_of_the_same_run(tmp_path: Path) -> None:
     peers = fake("peers", "cpu", [(LITTLE, 1.0), (dataclasses.replace(LITTLE, engine="compiled", seeds=5), 0.25)])
     avalanche = {"version": "0.6.0", "seconds": 10.0, "cpu_seconds": 9.0, "average_accuracy": 80.0, "tasks": 5}
     for data, rate in (("tensors", 300.0), ("images", 150.0)):
         peers.results.append({"case": {"method": "avalanche"}, "data": data, "train_rate": rate, **avalanche})
-    text = document([peers], cast(Any, NoCharts()))
+    text = render_document([peers], Charts(tmp_path))
     assert "3,600 steps/s, 12.0× (tensors) and 24.0× (images) the speed of Avalanche's replay" in text
     assert "| 3,600 | 4.00× | 12.0× | 24.0× |" in text
     assert "A CPU, 2 cores, 16 GiB" in text
 
 
-def test_every_section_is_shown() -> None:
+def test_every_section_is_shown(tmp_path: Path) -> None:
     sections = []
     for device in ("cpu", "cuda"):
         for section, _ in chosen_sections(["all"], [device]):
             cases = [case for group in section.groups(device, False) for case in group]
             if cases:
                 sections.append(fake(section.name, device, [(case, 2.0) for case in cases]))
-    text = document(sections, cast(Any, NoCharts()))
+    text = render_document(sections, Charts(tmp_path))
     for title in (
-        "Beside Avalanche",
+        "Comparison with Avalanche",
         "ResNet18",
         "ResNet18, compiled",
         "A grid at once",
@@ -191,11 +183,44 @@ def test_every_section_is_shown() -> None:
     ):
         assert f"## {title}" in text
     for shown in sections:
-        assert shown.name in ("grid", "compiled") or f"[{shown.chart}]" in text
+        has_chart = shown.name not in ("grid", "compiled")
+        assert (f"(charts/{shown.chart}.svg)" in text) == has_chart
+        assert (tmp_path / "charts" / f"{shown.chart}.svg").exists() == has_chart
     assert "240 replicas of `ccl-fp+` on Split MNIST: 400 replica-steps/s" in text
     assert "- `gem` at 20: it was hard" in text
     assert "- `gem`: it was hard" in text
     assert "nan" not in text
+
+
+def texts_of(path: Path) -> list[str]:
+    return [text.text or "" for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_a_bar_has_its_value_beside_it(tmp_path: Path) -> None:
+    points = [Point("Avalanche", "Avalanche", 302.4), Point("ours & fast", "cclfp", 5210.0)]
+    shown = Charts(tmp_path).bars("peers", points, "A CPU", "steps per second")
+    assert shown == "![steps per second](charts/peers.svg)"
+    texts = texts_of(tmp_path / "charts" / "peers.svg")
+    assert {"A CPU", "steps per second", "Avalanche", "ours & fast", "302", "5,210"} <= set(texts)
+    assert "missing" not in texts
+
+
+@pytest.mark.parametrize("same_scale", [True, False])
+def test_lines_are_logarithmic_and_leave_out_what_is_not_positive(tmp_path: Path, same_scale: bool) -> None:
+    rows = [{"x": x, "series": "er", "a": 10.0 * x, "b": 7.0 / x} for x in (1, 10, 100)]
+    rows += [{"x": x, "series": "gem", "a": 5.0, "b": 0.0} for x in (1, 10, 100)]
+    Charts(tmp_path).lines("growth", rows, "replicas", [("a", "first"), ("b", "second")], same_scale=same_scale)
+    drawn = (tmp_path / "charts" / "growth.svg").read_text()
+    lines = re.findall(r'<path class="curve k-(\w+)"[^>]* data-series="\w+" d="([^"]*)"', drawn)
+    assert [name for name, _ in lines] == ["er", "gem", "er"]  # gem is not in the second panel
+    points = [[float(part) for part in point.split()] for point in re.findall(r"[ML]([\d. ]+)", lines[0][1])]
+    (x0, y0), (x1, y1), (x2, y2) = points
+    assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
+    assert y1 - y0 == pytest.approx(y2 - y1, abs=0.2)
+    texts = texts_of(tmp_path / "charts" / "growth.svg")
+    assert {"first", "second", "1", "10", "100"} <= set(texts)
+    assert not any("missing" in text for text in texts)
+    assert (texts.count("1,000") == 2) == same_scale  # a tick of the first panel's axis
 
 
 def test_the_newest_of_a_section_counts(tmp_path: Path) -> None:
@@ -204,12 +229,12 @@ def test_the_newest_of_a_section_counts(tmp_path: Path) -> None:
         sections = [{"name": "peers", "device": "cpu", "seconds": 1, "results": one.results}]
         top = {**one.document, "format": FORMAT, "started_at": f"2026-01-0{day}", "sections": sections}
         (tmp_path / f"{day}.json").write_text(json.dumps(top), encoding="utf-8")
-    (kept,) = read(tmp_path.glob("*.json"))
+    (kept,) = read(tmp_path.glob("*.json"), ORDER)
     assert kept.results[0]["step_ms"] == 2.0
 
 
 def test_numbers_have_three_digits() -> None:
-    assert [number(x) for x in (0, 0.99996, 0.01234, 12.34, 99.96, 1234.5)] == [
+    assert [format_number(x) for x in (0, 0.99996, 0.01234, 12.34, 99.96, 1234.5)] == [
         "0",
         "1.00",
         "0.0123",
@@ -221,4 +246,11 @@ def test_numbers_have_three_digits() -> None:
 
 def test_bends_are_of_charts_that_exist() -> None:
     known = {f"{s.name}, {device}" for s in SECTIONS if s.is_scaling for device in s.devices}
-    assert set(bends()) == known
+    assert set(read_bends()) == known
+
+
+def test_results_and_charts_are_those_of_the_committed_measurements(tmp_path: Path) -> None:
+    text = render_document(read(sorted((BENCH / "results").glob("*.json")), ORDER), Charts(tmp_path))
+    assert (BENCH / "RESULTS.md").read_text(encoding="utf-8") == text, "bench/render.py writes it again"
+    drawn = {path.name: path.read_text() for path in (tmp_path / "charts").iterdir()}
+    assert {path.name: path.read_text() for path in (BENCH / "charts").iterdir()} == drawn

@@ -16,7 +16,7 @@ def test_training_needs_torch_and_numpy_only() -> None:
     code = (
         "import sys\n"
         "for name in ('pooch', 'platformdirs', 'rich', 'typer', 'requests'): sys.modules[name] = None\n"
-        "import cclfp, cclfp.runs.experiment\n"
+        "import cclfp, cclfp.runs.run\n"
         "cclfp.testing.check_method('finetune')"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,37 +1,131 @@
-"""The README tells the truth: its Python runs, its numbers are those of the records in results/."""
+"""The README and docs/ tell the truth: their Python runs, their commands parse, their numbers are in the records."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import typer.main
+from PIL import Image
 
+from cclfp.cli.app import app
+from cclfp.cli.options import parse_names, parse_settings
+from cclfp.methods import METHODS
 from cclfp.paper import cells, compare, gather
+from cclfp.paper.study import plan
+from cclfp.runs.grid import configurations
+from cclfp.runs.run import check_values
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs
+from cclfp.streams import BENCHMARKS
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+PAGES = {
+    page.relative_to(ROOT).as_posix(): page.read_text(encoding="utf-8")
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+README = PAGES["README.md"]
+RESULTS = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
 
 
-def test_there_is_python_to_run() -> None:
-    assert BLOCKS
+def blocks(language: str) -> list[tuple[str, str]]:
+    """The code blocks of all pages, each with the page it is on."""
+    found = [(page, re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)) for page, text in PAGES.items()]
+    return [(page, code) for page, several in found for code in several]
 
 
-@pytest.mark.mnist
-@pytest.mark.parametrize("code", BLOCKS, ids=lambda code: code.strip().splitlines()[0])
+def python_blocks() -> list[Any]:
+    found = []
+    for page, code in blocks("python"):
+        trains = [pytest.mark.slow] if "cclfp.run(" in code or "check_method" in code else []
+        trains += [pytest.mark.slow, pytest.mark.mnist] if "-mnist" in code else []
+        found.append(pytest.param(page, code, marks=trains, id=f"{page}: {code.strip().splitlines()[-1]}"))
+    return found
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> None:
+    """A folder of images for the examples that train on one."""
+    random = np.random.default_rng(0)
+    for number, name in enumerate(("bird", "cat", "dog", "fish", "horse")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for image in range(10):
+            pixels = random.integers(25 * number, 25 * number + 100, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{image}.png")
+
+
+@pytest.mark.parametrize(("page", "code"), python_blocks())
+@pytest.mark.usefixtures("photos")
 def test_python_runs(
-    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
-    exec(compile(code, "README.md", "exec"), {"__name__": "__main__"})
+    exec(compile(code, page, "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
-    for promised in re.findall(r"print\(.*\)  # (tensor\(.*?\)):", code):
+    for promised in re.findall(r"print\(.*\)  # (tensor\(.*?\)|None):", code):
         assert promised in printed
+
+
+# -- commands -----------------------------------------------------------------------------------------------------
+
+
+def commands() -> list[str]:
+    """Every command line of cclfp on the pages: in blocks, and inline."""
+    lines = [line for _, code in blocks("sh") for line in code.splitlines() if line.startswith("cclfp ")]
+    inline = [match for text in PAGES.values() for match in re.findall(r"(?<!`)`(cclfp [^`]+)`(?!`)", text)]
+    return sorted({shlex.join(shlex.split(line, comments=True)) for line in [*lines, *inline]})
+
+
+def parse(arguments: list[str]) -> tuple[str, dict[str, Any]]:
+    """The subcommand that the arguments name, and the values of its parameters; an error if they do not parse."""
+    command: Any = typer.main.get_command(app)
+    names: list[str] = []
+    while arguments and arguments[0] in getattr(command, "commands", {}):
+        name, *arguments = arguments
+        command, names = command.commands[name], [*names, name]
+    assert not hasattr(command, "commands") or not arguments or arguments[0].startswith("-"), arguments
+    given = {} if arguments in ([], ["--help"]) else command.make_context(" ".join(names), list(arguments)).params
+    return " ".join(names), given
+
+
+def test_every_subcommand_has_an_example() -> None:
+    shown = {parse(shlex.split(line)[1:])[0].partition(" ")[0] for line in commands()}
+    known: Any = typer.main.get_command(app)
+    assert shown >= {name for name, command in known.commands.items() if not command.hidden}
+
+
+@pytest.mark.parametrize("line", commands())
+def test_the_command_parses(line: str) -> None:
+    name, given = parse(shlex.split(line)[1:])
+    if not given:  # only the name of a command, or its help
+        return
+    if name == "run" and given["benchmark"] in BENCHMARKS and ".py:" not in line:
+        values = parse_settings(given["settings"] or [])
+        names = ("scenario", "memory", "class_order", "tasks", "backbone")
+        found = configurations(
+            given["method"].split(","),
+            given["benchmark"],
+            settings={setting: check_values(setting, several) for setting, several in values.items()},
+            **{option: given[option] for option in names},
+        )
+        assert found
+    elif name == "study":
+        chosen = {f"{kind}s": parse_names(f"--{kind}", given[kind]) for kind in ("benchmark", "method")}
+        assert plan(given["table"], **chosen).cells
+    elif name == "tune":
+        assert given["method"] in [*METHODS, "METHOD"]
+        assert given["benchmark"] in [*BENCHMARKS, "BENCHMARK"]
+    elif name == "show":
+        assert given["name"] in [*METHODS, *BENCHMARKS, "METHOD", "NAME"]
+
+
+# -- numbers ------------------------------------------------------------------------------------------------------
 
 
 def test_the_table_shows_what_the_records_have(tmp_path: Path) -> None:
@@ -48,13 +142,46 @@ def test_the_table_shows_what_the_records_have(tmp_path: Path) -> None:
         assert numbers == [f"{number:.2f}" for number in (ours.mean, ours.std, *cell.published)]
 
 
-def test_the_makefile_has_the_commands_named() -> None:
+def test_the_sentences_about_results_are_those_of_the_records() -> None:
+    (mnist,) = re.findall(r"^\d+ of the 80 MNIST numbers [^.]+\.", README, flags=re.MULTILINE)
+    assert " ".join(mnist.split()) in RESULTS
+    counts = {
+        name: [int(number) for number in numbers.split("|")]
+        for name, numbers in re.findall(r"^\| \**([\w ]+?)\** \|((?: \d+ \|){4} \d+) \|$", RESULTS, flags=re.MULTILINE)
+    }
+    pairs = zip(counts["All three tables"], counts["MNIST"], strict=True)
+    numbers, within, above, below, missing = (a - b for a, b in pairs)
+    assert (
+        f"{numbers - missing} of the {numbers} ResNet18 numbers have runs so far: {within + above} are within that range "
+        f"or above it, and {below} are below it."
+    ) in " ".join(README.split())
+
+
+# -- names --------------------------------------------------------------------------------------------------------
+
+
+def test_the_makefile_has_the_targets_named() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"^make (\w+)", README, flags=re.MULTILINE):
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+    for page, text in PAGES.items():
+        for target in re.findall(r"^make ([\w-]+)|`make ([\w-]+)", text, flags=re.MULTILINE):
+            assert re.search(rf"^{''.join(target)}:", makefile, flags=re.MULTILINE), f"{page}: make {target}"
 
 
-def test_the_sentence_about_results_is_that_of_the_records() -> None:
-    results = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
-    (said,) = re.findall(r"^Of the 80 MNIST numbers [^.]+\.", README, flags=re.MULTILINE)
-    assert " ".join(said.split()) in results
+def test_the_links_lead_somewhere() -> None:
+    for page, text in PAGES.items():
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"
+
+
+def test_the_files_named_exist() -> None:
+    for page, text in PAGES.items():
+        for name in re.findall(r"`((?:src|tests|bench|results|docs|torture)/[\w/.-]+)`", text):
+            assert "NAME" in name or (ROOT / name).exists(), f"{page}: {name}"
+
+
+def test_the_methods_and_benchmarks_are_listed() -> None:
+    table = PAGES["docs/commands.md"]
+    methods, streams = re.findall(r"^\| (?:methods|benchmarks)[^|]*\|(.*)\|$", table, flags=re.MULTILINE)
+    assert re.findall(r"`([^`]+)`", methods.split("(")[0]) == list(METHODS)
+    listed = re.findall(r"`([^`]+)` \(([^)]+)\)", streams)
+    assert listed == [(name, ", ".join(benchmark.scenarios)) for name, benchmark in BENCHMARKS.items()]

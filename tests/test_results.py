@@ -1,4 +1,4 @@
-"""RESULTS.md is what results/render.py makes of the records in results/, and these are whole."""
+"""RESULTS.md is what results/render.py makes of the records in results/, and the records are complete."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import made_up
-from test_transfer import matrix_of
+from records import made_up, matrix_of
 
 from cclfp.errors import InputError
 from cclfp.paper import TABLES, Cell, cells, tuning
 from cclfp.paper.tuning import halved_settings, tune
-from cclfp.runs.job import Job, JobReport
+from cclfp.runs.events import OnEvent
+from cclfp.runs.jobs import Job
 from cclfp.runs.presets import presets
-from cclfp.runs.store import Record, Store
+from cclfp.runs.record import Record
+from cclfp.runs.store import Store
 from cclfp.runs.transfer import export, import_runs
 from cclfp.streams import BENCHMARKS
 
@@ -50,16 +51,16 @@ def load_renderer() -> Any:
 
 
 render = load_renderer()
-NOTHING_SAID = dict.fromkeys(render.REMARKS, "")
+NO_REMARKS = dict.fromkeys(render.REMARKS, "")
 
 
 # The records that ship ------------------------------------------------------------------------------------------------
 
 
 def test_results_is_what_the_records_make() -> None:
-    said = render.remarks(REPOSITORY / "results" / "remarks.md")
-    made = render.document(FILES, said, sorted(render.EARLIER.glob("*.jsonl")))
-    assert (REPOSITORY / "RESULTS.md").read_text(encoding="utf-8") == made, "make results writes it anew"
+    remarks = render.read_remarks(REPOSITORY / "results" / "remarks.md")
+    made = render.render_document(FILES, remarks, sorted(render.EARLIER.glob("*.jsonl")))
+    assert (REPOSITORY / "RESULTS.md").read_text(encoding="utf-8") == made, "make results writes it again"
 
 
 def test_every_record_passes_and_belongs_to_a_number(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_every_record_passes_and_belongs_to_a_number(tmp_path: Path) -> None:
         _, duplicates = import_runs(FILES, Store(tmp_path / "runs.sqlite"))
         assert duplicates == []
     results = render.Results(FILES)
-    assert results.strangers == [], "a preset was changed since these were made"
+    assert results.unused == [], "a preset has changed since these records were made"
     for file, records in results.records.items():
         assert {BENCHMARKS[record["benchmark"]].dataset for record in records} == {file.removesuffix(".jsonl")}
 
@@ -81,13 +82,13 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
             render.check_public(place, record)
             assert record["configuration"]["validation"] == (file in files)
 
-    def stored(jobs: Sequence[Job], report: JobReport) -> list[Record]:
-        found = [record for job in jobs if (record := store.find(job.key)) is not None]
+    def stored(jobs: Sequence[Job], on_event: OnEvent) -> dict[str, Record]:
+        found = {job.key: record for job in jobs if (record := store.find(job.key)) is not None}
         if len(found) < len(jobs):
             raise LookupError
         return found
 
-    monkeypatch.setattr(tuning, "do_jobs", stored)
+    monkeypatch.setattr(tuning, "run_jobs", stored)
     without = []
     for preset in presets():
         limited = re.search(r"successive halving in (\S+) min", preset.chosen)
@@ -102,7 +103,7 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
             without.append((preset.method, preset.benchmark, preset.scenario))
         else:
             assert tuned.preset == preset
-    assert without == [("ccl-fp+", "split-cifar100", "class")]  # they were lost with the machine that made them
+    assert without == [("ccl-fp+", "split-cifar100", "class")]  # lost with the machine that made them
 
 
 def test_every_mnist_number_has_its_five_seeds_once_there_are_records() -> None:
@@ -129,7 +130,7 @@ def test_as_the_readme_says_ccl_fp_plus_is_above_er_wherever_classes_are_added()
 # How they are rendered ------------------------------------------------------------------------------------------------
 
 
-def record_of(cell: Cell, seed: int, accuracy: float) -> Record:
+def record_of(cell: Cell, seed: int, accuracy: float) -> Any:
     tasks = BENCHMARKS[cell.benchmark].num_tasks
     assert tasks is not None
     return made_up(cell.configuration(), seed, matrix_of([accuracy] * tasks, cell.scenario), **ENVIRONMENT)
@@ -148,7 +149,7 @@ def write(path: Path, records: Iterable[Record]) -> Path:
 
 @pytest.fixture(scope="module")
 def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All MNIST numbers as the paper has them, but for five: three below, Joint and ER above."""
+    """All MNIST numbers as in the paper, except for five: three below, Joint and ER above."""
     changed = {
         find("accuracy", "Joint", "split-mnist", "class", None): 99.0,
         find("accuracy", "ER-Res.", "permuted-mnist", "domain"): 75.0,
@@ -157,40 +158,41 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         find("ablation", "α, β", "split-mnist", "task"): 90.0,
     }
     every = [c for table in TABLES for c in cells(table) if BENCHMARKS[c.benchmark].dataset == "mnist"]
-    # Mean as given, standard deviation 0.1: seeds differ by multiples of that.
+    # These offsets leave the mean unchanged and give a standard deviation of 0.1.
     spread = [-0.1265, -0.0632, 0.0, 0.0632, 0.1265]
     found = [
         record_of(cell, seed, changed.get(cell, cell.published.mean) + spread[seed])
         for cell in every
         for seed in range(5)
     ]
-    # What tables share has the number of the first of them.
+    # Cells that tables share have the number of the first table.
     return write(tmp_path_factory.mktemp("records") / "mnist.jsonl", reversed(found))
 
 
 @pytest.fixture(scope="module")
 def text(mnist: Path) -> str:
-    return str(render.document([mnist], NOTHING_SAID))
+    return str(render.render_document([mnist], NO_REMARKS))
 
 
 def section(text: str, heading: str) -> str:
-    """Below a heading, to the next."""
+    """The text from a heading to the next one."""
     _, _, rest = text.partition(f"# {heading}")
     assert rest, heading
     return rest.partition("\n#")[0]
 
 
 def lines(text: str) -> list[list[str]]:
-    """The cells of a Markdown table's lines, without its head."""
+    """The cells of the lines of a Markdown table, without its header."""
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"][2:]
 
 
 def test_the_counts(text: str) -> None:
-    said = section(text, "In short")
+    summary = section(text, "Summary")
     assert (
-        "Of the 80 MNIST numbers 77 are within two standard deviations of the paper's, or above, 3 are below." in said
+        "77 of the 80 MNIST numbers are within two standard deviations of the paper's or above that range, and 3 are "
+        "below it." in summary
     )
-    assert lines(said) == [
+    assert lines(summary) == [
         ["All three tables", "216", "75", "2", "3", "136"],
         ["**MNIST**", "80", "75", "2", "3", "0"],
         ["– accuracy", "44", "41", "2", "1", "0"],
@@ -200,13 +202,13 @@ def test_the_counts(text: str) -> None:
 
 
 def test_what_lies_outside_is_listed(text: str) -> None:
-    below = lines(section(text, "Below the paper's (3)"))
+    below = lines(section(text, "Numbers below the paper's (3)"))
     assert [line[:3] for line in below] == [
         ["accuracy", "Rotated MNIST, domain", "SI"],
         ["buffer", "Rotated MNIST, domain", "HAL, memory 500"],
         ["ablation", "Split MNIST, task", "α, β"],
     ]
-    joint, er = lines(section(text, "Above the paper's (2)"))
+    joint, er = lines(section(text, "Numbers above the paper's (2)"))
     assert er[:3] == ["accuracy", "Permuted MNIST, domain", "ER-Res."]
     assert joint == ["accuracy", "Split MNIST, class", "Joint", "99.00 ± 0.10", "95.59 ± 0.31", "+3.41", "11.0"]
 
@@ -226,7 +228,7 @@ def test_what_is_missing_is_named(text: str, mnist: Path, tmp_path: Path) -> Non
     records = [json.loads(line) for line in mnist.read_text().splitlines()]
     what = {id(r): (r["method"], r["benchmark"], r["scenario"]) for r in records}
     kept = [r for r in records if what[id(r)] != gem and (what[id(r)] != si or r["seed"] > 1)]
-    less = render.document([write(tmp_path / "mnist.jsonl", kept)], NOTHING_SAID)
+    less = render.render_document([write(tmp_path / "mnist.jsonl", kept)], NO_REMARKS)
     found = lines(section(less, "Missing"))
     assert ["accuracy", "Split MNIST, task", "1 of 12", "GEM; SI (3 of 5 seeds)"] in found
     assert "| **MNIST** | 80 | 74 | 2 | 3 | 1 |" in less
@@ -234,64 +236,64 @@ def test_what_is_missing_is_named(text: str, mnist: Path, tmp_path: Path) -> Non
 
 def test_how_the_runs_were_made(text: str, mnist: Path) -> None:
     count = len(mnist.read_text().splitlines())
-    said = section(text, "How the runs were made")
-    assert f"\n{count} runs;" in said
-    made_with = "cclfp 0.1.0, torch 2.0, code sum 01234567"
+    shown = section(text, "How the runs were made")
+    assert f"\n{count} runs;" in shown
+    made_with = "cclfp 0.1.0, torch 2.0, code checksum 01234567"
     hours = f"{count * 3 / 3600:.2f}"
-    assert lines(said) == [
+    assert lines(shown) == [
         ["`results/mnist.jsonl`", "A Processor", "eager", "float32", str(count), hours, made_with, "2026-01-01"]
     ]
-    assert "rotated-mnist --engine eager --precision float32 --store mnist.sqlite\ncclfp export results/mnist" in said
-    assert "belong to none of these numbers" not in said
+    assert "rotated-mnist --engine eager --precision float32 --store mnist.sqlite\ncclfp export results/mnist" in shown
+    assert "belong to no number" not in shown
 
 
-def test_runs_of_no_number_are_told(tmp_path: Path) -> None:
+def test_runs_that_belong_to_no_number_are_counted(tmp_path: Path) -> None:
     records = [record_of(find("accuracy", "ER-Res.", "split-mnist", "class"), seed, 80.0) for seed in range(6)]
-    said = render.document([write(tmp_path / "mnist.jsonl", records)], NOTHING_SAID)
-    assert "6 runs; the tables share some. **1 of them belong to none of these numbers**" in said
+    text = render.render_document([write(tmp_path / "mnist.jsonl", records)], NO_REMARKS)
+    assert "6 runs; some of them belong to several tables. **1 of them belong to no number**" in text
 
 
 PRIVATE: dict[str, dict[str, object]] = {
     "/home/me/net.py": {"platform": "/home/me/net.py"},
     "C:": {"platform": "on C:\\Users\\me"},
-    "its environment says host": {"host": "box-17"},
+    "its environment has host": {"host": "box-17"},
 }
 
 
 @pytest.mark.parametrize("what", PRIVATE)
-def test_what_is_of_a_machine_is_not_published(what: str, tmp_path: Path) -> None:
+def test_private_data_of_a_machine_is_not_published(what: str, tmp_path: Path) -> None:
     record = record_of(find("accuracy", "ER-Res.", "split-mnist", "class"), 0, 80.0)
     record["environment"] |= PRIVATE[what]
-    with pytest.raises(InputError, match=f"mnist.jsonl, line 1: .*{what}.* is not to be published"):
+    with pytest.raises(InputError, match=f"mnist.jsonl, line 1: .*{what}.* must not be published"):
         render.Results([write(tmp_path / "mnist.jsonl", [record])])
 
 
 def test_a_record_in_two_files_is_refused(tmp_path: Path) -> None:
     record = record_of(find("accuracy", "ER-Res.", "split-mnist", "class"), 0, 80.0)
     files = [write(tmp_path / name, [record]) for name in ("a.jsonl", "b.jsonl")]
-    with pytest.raises(InputError, match="a record twice: .*b.jsonl, line 1"):
+    with pytest.raises(InputError, match="records that occur twice: .*b.jsonl, line 1"):
         render.Results(files)
 
 
 def test_remarks_stand_where_they_belong(tmp_path: Path) -> None:
     path = tmp_path / "remarks.md"
     path.write_text("# For the reader of this file\n\n## head\n\nFirst.\n\n## buffer\n\nOf memories.\n")
-    said = render.remarks(path)
-    text = render.document([], said)
-    assert text.index("First.") < text.index("## In short")
+    remarks = render.read_remarks(path)
+    text = render.render_document([], remarks)
+    assert text.index("First.") < text.index("## Summary")
     assert section(text, TABLES["buffer"]).endswith("Of memories.\n")
     assert "For the reader" not in text
     assert "No runs yet." in text
     path.write_text("## bufer\n\nOf memories.\n")
     with pytest.raises(InputError, match="remarks.md: bufer: expected headings of head, "):
-        render.remarks(path)
+        render.read_remarks(path)
 
 
 def test_the_command(mnist: Path, tmp_path: Path) -> None:
     script, to = REPOSITORY / "results" / "render.py", tmp_path / "R.md"
     subprocess.run([sys.executable, script, mnist, "--to", to], check=True)
-    said = render.remarks(REPOSITORY / "results" / "remarks.md")
-    assert to.read_text(encoding="utf-8") == render.document([mnist], said)
+    remarks = render.read_remarks(REPOSITORY / "results" / "remarks.md")
+    assert to.read_text(encoding="utf-8") == render.render_document([mnist], remarks)
 
 
 def test_the_command_with_a_file_that_is_none(

@@ -34,7 +34,7 @@ class Secretive(ER):
 
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         self.count += 1
-        params, buffers, state = super().step(params, buffers, state, batch, hyper)
+        params, buffers, state, *_ = super().step(params, buffers, state, batch, hyper)
         return {**params, "psi.0.bias": params["psi.0.bias"] + 1e-3 * self.count}, buffers, state
 
 
@@ -46,7 +46,7 @@ class Shared(ER):
 
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         self.count[0] += 1
-        params, buffers, state = super().step(params, buffers, state, batch, hyper)
+        params, buffers, state, *_ = super().step(params, buffers, state, batch, hyper)
         return {**params, "psi.0.bias": params["psi.0.bias"] + 1e-6 * self.count[0]}, buffers, state
 
 
@@ -95,6 +95,45 @@ class Maskless(ER):
         return torch.nn.functional.cross_entropy(self.net.classify(params, z), batch.y), buffers
 
 
+class Wordy(ER):
+    """Returns a loss at some steps only."""
+
+    name = "wordy"
+
+    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        stepped = super().step(params, buffers, state, batch, hyper)
+        return stepped if len(batch.y) > 10 else stepped[:3]
+
+
+class Infinite(ER):
+    """Returns a loss that is not a number."""
+
+    name = "infinite"
+
+    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        stepped = super().step(params, buffers, state, batch, hyper)
+        return *stepped[:3], {"loss": torch.tensor(torch.nan)}
+
+
+class Growing(ER):
+    """Has a state whose structure depends on the replica's seed, so that replicas cannot be stacked."""
+
+    name = "growing"
+
+    def begin_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+        return {f"seed {context.seed}": torch.zeros(())}
+
+
+class Peeking(ER):
+    """Reads the learner's own parameters, which stacked replicas do not update, instead of those that it is given."""
+
+    name = "peeking"
+
+    def loss(self, *arguments: Any) -> Any:
+        loss, buffers = super().loss(*arguments)
+        return loss * (1 + self.net.params["f.bias"].detach().abs().sum()), buffers
+
+
 class TwicePassing(ER):
     name = "twice-passing"
 
@@ -114,6 +153,10 @@ class TwicePassing(ER):
         (InPlace, "steps_purely: (step changed its arguments|step does not run under vmap)"),
         (Branching, "steps_purely: step does not run under vmap"),
         (Aliasing, "survives_saving: what was loaded went on differently"),
+        (Wordy, "returns_the_loss: some steps of a task return a loss, and others do not"),
+        (Infinite, "returns_the_loss: a step returned the loss nan"),
+        (Growing, "steps_purely: the states of two replicas differ in structure: .*'seed 1'"),
+        (Peeking, "trains_stacked: replicas are not stacked: .* a step reads something that differs between them"),
     ],
 )
 def test_finds(method: type[Method], finding: str) -> None:

@@ -43,7 +43,7 @@ def test_nothing_fails(group: str, campaign: dict[str, Any]) -> None:
 
 def test_the_command_its_workers_and_all_of_them_are_killed(campaign: dict[str, Any]) -> None:
     (row,) = [row for row in campaign["kinds"] if (row["group"], row["name"]) == ("kills", "training by workers")]
-    assert {f"{target} at a moment" for target in ("parent", "worker", "group")} <= row["tries"].keys()
+    assert {f"{target} at a random time" for target in ("parent", "worker", "group")} <= row["tries"].keys()
 
 
 def test_failures_are_seen(campaign: dict[str, Any]) -> None:
@@ -64,11 +64,11 @@ def test_a_campaign_that_is_too_short_is_seen() -> None:
         Kind("files", "stores", lambda case: Verdict.WRONG),
     ]
     outcomes = [
-        Outcome(kinds[0].id, 0, Verdict.SURVIVED, {"parent at a moment": LEAST_KILLS - 1}),
+        Outcome(kinds[0].id, 0, Verdict.SURVIVED, {"parent at a random time": LEAST_KILLS - 1}),
         Outcome(kinds[1].id, 0, Verdict.REFUSED, {"flipped bits": LEAST_FILES}),
     ]
     assert shortfall(facts(1, 60.0, kinds, outcomes)) == "299 kills, not 300"
-    outcomes.append(Outcome(kinds[0].id, 1, Verdict.SURVIVED, {"worker at a moment": 1}))
+    outcomes.append(Outcome(kinds[0].id, 1, Verdict.SURVIVED, {"worker at a random time": 1}))
     assert shortfall(facts(1, 60.0, kinds, outcomes)) == ""
 
 

@@ -14,6 +14,7 @@ import cclfp
 from cclfp.core.memory import Examples, Memory
 from cclfp.core.randomness import generator
 from cclfp.core.schedules import Reservoir
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.plan import plan_task
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
@@ -165,7 +166,7 @@ def test_planned_training_augments_as_observe_does() -> None:
     ours = learner(online, tasks=data.classes)
     for position in (0, 1):
         plan = replica.plan()
-        replica.advance()
+        Cohort([replica]).advance()
         for step, (current, _) in enumerate(plan.sizes):
             part = data.train.rows(plan.rows[step, :current])
             ours.observe(part.x, part.y, task=position)
@@ -201,7 +202,10 @@ def test_the_plan_has_a_row_of_the_table_for_every_example() -> None:
 def test_a_generator_that_is_reused_draws_what_a_fresh_one_does() -> None:
     ours, reuse = learner(CropFlip(2), seed=5), torch.Generator()
     for step, n in ((0, 7), (1, 3), (1, 3), (400, 1)):
-        fresh, again = ours.draw_augmentation(step, n), ours.draw_augmentation(step, n, reuse)
+        fresh, again = (
+            ours.trainer.inputs.draw_augmentation(step, n),
+            ours.trainer.inputs.draw_augmentation(step, n, reuse),
+        )
         assert fresh is not None
         assert again is not None
         assert torch.equal(fresh, again)
@@ -260,12 +264,12 @@ def test_paddings_that_are_none(padding: Any) -> None:
 
 @pytest.mark.parametrize(("mean", "std"), [([0.5, 0.5], [0.5]), ([0.5], [0.0])])
 def test_means_that_are_none(mean: list[float], std: list[float]) -> None:
-    with pytest.raises(InputError, match="expected one number per channel, std above 0"):
+    with pytest.raises(InputError, match="expected one finite number per channel, and std above 0"):
         Normalise(mean, std)
 
 
 def test_normalise_refuses_other_channels() -> None:
-    with pytest.raises(InputError, match=r"Normalise has 3 channels; images of shape \(4, 1, 6, 6\) do not"):
+    with pytest.raises(InputError, match=r"Normalise expects images with 3 channels, not of shape \(4, 1, 6, 6\)"):
         Normalise([0.5] * 3, [0.5] * 3)(images(4))
 
 

@@ -1,5 +1,6 @@
-"""The fault campaign: tries to break cclfp, and writes down in RELIABILITY.md what happened.
+"""The fault campaign: tries to break cclfp, and reports the outcome in RELIABILITY.md.
 
-``python -m torture`` (``make torture``) kills processes, damages files, fills disks, sends signals and takes memory,
-descriptors and locales away. One module per kind of fault; ``campaign.py`` has what they share. It needs Linux.
+``python -m torture`` (``make torture``) kills processes, damages files, fills disks, sends signals, limits memory and
+file descriptors, and changes locales. There is one module per group of faults; ``campaign.py`` has what they share. It
+needs Linux.
 """

@@ -1,4 +1,4 @@
-"""Commands of cclfp as processes: started, watched, ended, and judged by what they printed and left."""
+"""Runs commands of cclfp as processes, and checks what they print and leave behind."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ from torch import Tensor
 
 import cclfp.cli
 from cclfp.learner.loading import load
+from cclfp.learner.saving import learner_state
 from cclfp.runs.store import Store
 from torture.campaign import Fault, Verdict, descendants, kill_all
 
 TRACEBACK = "Traceback (most recent call last)"
 RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "accuracy_matrix")
-OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "sqlite3.connect")  # on files, as Python has it
-ENDING = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)  # what a process may die of, if it was sent
-SECONDS = 100.0  # that a command may take
-# Points of accuracy between two compiled runs that differ in rounding. There are 100 test images, so each that lies at
-# the border between two classes and is classified otherwise is one point: three of them may be. A smaller error could
-# not be told from rounding, so this holds only where the size of the cohort has changed; all else is compared exactly.
+# Audit events of operations on files.
+OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "sqlite3.connect")
+FATAL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)  # signals that may end a process if sent
+TIMEOUT = 100.0  # seconds per command
+# Tolerated difference in points of accuracy between two compiled runs that differ in rounding. There are 100 test
+# images, so three images near the border between two classes may be classified differently. An error that small cannot
+# be distinguished from rounding, so the tolerance applies only if the size of the cohort has changed. Everything else
+# is compared exactly.
 ROUNDING = 3.0
-UNWATCHED = "home/compiler"  # the cache of torch's compiler
-JOURNALS = (".sqlite-wal", ".sqlite-shm")  # which SQLite removes itself
+IGNORED = "home/compiler"  # the cache of torch's compiler
+JOURNALS = (".sqlite-wal", ".sqlite-shm")  # SQLite removes these itself
 
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
     """How a command ended."""
 
-    code: int  # negative: the signal that ended it
-    text: str  # on stdout and stderr
+    code: int  # negative: minus the signal that ended it
+    text: str  # stdout and stderr
 
     @property
     def last(self) -> str:
@@ -51,10 +54,9 @@ class Ended:
 
 
 class Command:
-    """``cclfp`` with these arguments, in a copy of this process: it starts at once, since torch is imported.
+    """``cclfp`` with these arguments, in a fork of this process, which starts quickly because torch is imported.
 
-    It works in ``place``, whose folder ``home`` is CCLFP_HOME. ``before`` is called in the process before anything
-    else.
+    It runs in the folder ``place``, with ``place/home`` as CCLFP_HOME. ``before`` is called in the new process first.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Command:
             code = 0
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-        except BaseException:  # noqa: BLE001  as the interpreter does it
+        except BaseException:  # noqa: BLE001  as in the interpreter
             traceback.print_exc()
         try:
             sys.stdout.flush()
@@ -111,8 +113,8 @@ class Command:
     def kill(self) -> None:
         kill_all([self.pid])
 
-    def wait(self, seconds: float = SECONDS) -> Ended:
-        """How it ended, which must be in some proper way."""
+    def wait(self, seconds: float = TIMEOUT) -> Ended:
+        """Wait for the command; Fault if it hangs, or ends with a traceback or an unexpected exit code."""
         deadline = time.monotonic() + seconds
         while not self.poll():
             if time.monotonic() > deadline:
@@ -124,8 +126,8 @@ class Command:
 
 
 def check(ended: Ended) -> Ended:
-    """No traceback, and an exit code that says something."""
-    is_proper = ended.code in (0, 2) or -ended.code in ENDING or ended.code > 128
+    """Raise Fault if there is a traceback or an unexpected exit code."""
+    is_proper = ended.code in (0, 2) or -ended.code in FATAL or ended.code > 128
     if TRACEBACK in ended.text or not (is_proper or (ended.code == 1 and "error:" in ended.text)):
         raise Fault(Verdict.TRACEBACK, ended.last)
     return ended
@@ -137,7 +139,7 @@ def run_real(
     environment: Mapping[str, str | bytes | None],
     **more: Any,
 ) -> Ended:
-    """``cclfp`` as a user starts it: for what happens when the interpreter starts and ends."""
+    """Run ``cclfp`` in a new interpreter, as a user does, to test its start and its end too."""
     values: dict[str, Any] = {**os.environ, "CCLFP_HOME": str(place / "home"), **environment}
     command = [sys.executable, "-m", "cclfp", *shlex.split(arguments)]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **more}
@@ -145,35 +147,35 @@ def run_real(
         command, cwd=place, env={name: value for name, value in values.items() if value is not None}, **options
     ) as process:
         try:
-            out, err = process.communicate(timeout=SECONDS)
+            out, err = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
             kill_all([*descendants(process.pid), process.pid])
-            raise Fault(Verdict.HANG, f"cclfp {arguments} ran for {SECONDS:.0f} s") from None
+            raise Fault(Verdict.HANG, f"cclfp {arguments} ran for {TIMEOUT:.0f} s") from None
     return check(Ended(process.returncode, ((out or b"") + (err or b"")).decode(errors="replace")))
 
 
 def no_temporaries(place: Path) -> None:
-    """A command that was not killed removes what it has half written."""
+    """Raise Fault if a command that was not killed has left temporary files."""
     names = [path.relative_to(place).as_posix() for path in place.rglob(".*") if path.name != ".lock"]
     if names:
         raise Fault(Verdict.LEFT_BEHIND, f"{names}, though the command was not killed")
 
 
 def wait_for_orphans(seconds: float = 20.0) -> None:
-    """What a process that was killed left running ends soon by itself."""
+    """Wait until the children of a killed process have ended by themselves; Fault if they do not."""
     deadline = time.monotonic() + seconds
     while orphans := descendants(os.getpid()):
         if time.monotonic() > deadline:
             kill_all(orphans)
-            raise Fault(Verdict.LEFT_BEHIND, f"{len(orphans)} processes run on {seconds:.0f} s after the command")
+            raise Fault(Verdict.LEFT_BEHIND, f"{len(orphans)} processes still run {seconds:.0f} s after the command")
         time.sleep(0.01)
 
 
-# -- what happens inside a command --------------------------------------------------------------------------------
+# -- hooks inside a command --------------------------------------------------------------------------------
 
 
 def at_operation(place: Path, number: int, then: Callable[[], object]) -> None:
-    """Call something at the n-th operation on files of ``place``, in this process."""
+    """Call ``then`` at the n-th operation of this process on files below ``place``."""
     count = 0
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -187,7 +189,7 @@ def at_operation(place: Path, number: int, then: Callable[[], object]) -> None:
 
 
 def count_operations(place: Path, counted: Path) -> None:
-    """Write a byte to a file for each operation on files of ``place``."""
+    """Append one byte to the file ``counted`` for each operation of this process on files below ``place``."""
     handle = os.open(counted, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -205,27 +207,27 @@ def _is_below(path: Any, place: Path) -> bool:
 
 
 def kill_itself(delay: float) -> None:
-    """Kill this process at once, or while it does what comes next."""
+    """Kill this process now, or after a delay."""
     if delay <= 0:
         os.kill(os.getpid(), signal.SIGKILL)
     threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
-# -- what a command has made --------------------------------------------------------------------------------------
+# -- the results of a command --------------------------------------------------------------------------------------
 
 
 def contents(place: Path) -> dict[str, Any]:
-    """Every file of a place, with what is in it: of runs the numbers, of learners a checksum, of others too."""
+    """Every file below a folder, with its content: the numbers of a store, a checksum for all other files."""
     found: dict[str, Any] = {}
     for path in sorted(path for path in place.rglob("*") if path.is_file()):
         name = path.relative_to(place).as_posix()
-        if name.startswith(UNWATCHED) or name.endswith(JOURNALS):
+        if name.startswith(IGNORED) or name.endswith(JOURNALS):
             continue
         if name.endswith(".sqlite"):
             found[name] = results(path)
         elif name.startswith("learners/") and name.endswith(".ckpt"):
-            found[name] = digest(load(path).state_dict())
-        elif name.endswith(".pdf"):  # its parts come in any order
+            found[name] = digest(learner_state(load(path).trainer))
+        elif name.endswith(".pdf"):  # the order of its parts varies
             found[name] = path.read_bytes()[:5] == b"%PDF-" and b"%%EOF" in path.read_bytes()[-10:]
         else:
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -233,8 +235,8 @@ def contents(place: Path) -> dict[str, Any]:
 
 
 def results(store: Path) -> dict[str, Any]:
-    """By a run's key, its numbers and how many runs trained with it."""
-    records = Store(store).records() if store.exists() else []
+    """For each run key, the numbers of the run and how many runs trained together with it."""
+    records: list[Any] = list(Store(store).records()) if store.exists() else []
     return {
         record["key"]: {**{name: record[name] for name in RESULT}, "together": record["environment"].get("together")}
         for record in records
@@ -265,10 +267,10 @@ def digest(value: Any) -> str:
 
 
 def compare(expected: Mapping[str, Any], found: Mapping[str, Any], *, is_close: bool = False) -> None:
-    """What was made is what an undisturbed command makes: nothing lost, nothing else, nothing left behind.
+    """Raise Fault unless the files are those of an undisturbed command: nothing lost, different or left behind.
 
-    ``is_close``: a compiled run that has trained together with more or fewer runs after the interruption has the same
-    numbers but for rounding. Where as many trained together, learners and numbers are the same, bit for bit.
+    With ``is_close``, a compiled run may differ by rounding if a different number of runs trained together after the
+    interruption. If the number is the same, learners and numbers must be equal bit for bit.
     """
     others = _regrouped(expected, found) if is_close else set()
     if missing := sorted(expected.keys() - found.keys()):
@@ -284,23 +286,24 @@ def compare(expected: Mapping[str, Any], found: Mapping[str, Any], *, is_close: 
 
 
 def _regrouped(expected: Mapping[str, Any], found: Mapping[str, Any]) -> set[str]:
-    """The keys, as short as in names of learners, of runs that trained together with more or fewer than undisturbed."""
+    """The short keys, as in the names of learners, of runs in cohorts of another size than when undisturbed."""
     runs, now = expected["runs.sqlite"], found["runs.sqlite"]
     return {key[:8] for key, run in runs.items() if key in now and now[key]["together"] != run["together"]}
 
 
 def compare_runs(name: str, wanted: Mapping[str, Any], found: Mapping[str, Any], is_close: bool = False) -> None:
+    """Raise Fault unless a store has exactly the wanted runs, with the same numbers."""
     if missing := wanted.keys() - found.keys():
         raise Fault(Verdict.LOST, f"{name} has no run {', '.join(sorted(missing))}")
     for key, run in found.items():
         if key not in wanted:
-            raise Fault(Verdict.WRONG, f"{name} has the run {key}, which was not asked for")
+            raise Fault(Verdict.WRONG, f"{name} has the run {key}, which was not requested")
         if not are_same(run, wanted[key], is_close):
             raise Fault(Verdict.WRONG, f"{name}: {json.dumps(run)}, not {json.dumps(wanted[key])}")
 
 
 def are_same(run: Mapping[str, Any], wanted: Mapping[str, Any], is_close: bool) -> bool:
-    """Whether two records have the same numbers; with ``is_close`` but for rounding, if cohorts differ in size."""
+    """Whether two records have the same numbers; with ``is_close``, up to rounding if their cohorts differ in size."""
     if is_close and run["together"] != wanted["together"]:
         return abs(float(run["average_accuracy"]) - float(wanted["average_accuracy"])) <= ROUNDING
     return all(run[field] == wanted[field] for field in RESULT)

@@ -1,4 +1,4 @@
-"""Ways to damage a file: changed bytes, and values that are not what they should be."""
+"""Ways to damage a file: changed bytes and changed values."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ DAMAGES: dict[str, Callable[[Random, bytearray], None]] = {
 }
 
 
-def damaged(random: Random, original: bytes) -> tuple[str, bytes]:
-    """What was done, and the file that came of it: never the original."""
+def damage_bytes(random: Random, original: bytes) -> tuple[str, bytes]:
+    """The kind of damage, and the damaged content, which always differs from the original."""
     while True:
         name = random.choice(["flipped bits", *DAMAGES])
         content = bytearray(original)
@@ -68,6 +68,7 @@ def damaged(random: Random, original: bytes) -> tuple[str, bytes]:
 
 
 def nested(depth: int) -> Any:
+    """A list in a list in a list ..."""
     value: Any = []
     for _ in range(depth):
         value = [value]
@@ -104,7 +105,7 @@ TENSORS: list[Callable[[], Any]] = [
     lambda: torch.zeros(0),
     lambda: torch.tensor(math.nan),
     lambda: torch.full((3, 3), math.inf),
-    lambda: torch.zeros(1).expand(2**20, 2**20),  # a petabyte, of four bytes
+    lambda: torch.zeros(1).expand(2**20, 2**20),  # four terabytes that share four bytes
     lambda: torch.full((4,), 2**62),
     lambda: torch.zeros(2, 2, dtype=torch.complex64),
     lambda: torch.zeros(5, dtype=torch.bool),
@@ -114,8 +115,8 @@ TENSORS: list[Callable[[], Any]] = [
 ]
 
 
-def forged(random: Random, original: Any, values: list[Callable[[], Any]]) -> tuple[str, Any]:
-    """A copy of nested values with one of them changed, missing, doubled or put in another's place."""
+def forge_value(random: Random, original: Any, values: list[Callable[[], Any]]) -> tuple[str, Any]:
+    """The kind of change, and a copy of nested values with one of them changed, removed or swapped with another."""
     changed = copy.deepcopy(original)
     places = _places(changed)
     container, key = random.choice(places)
@@ -129,22 +130,22 @@ def forged(random: Random, original: Any, values: list[Callable[[], Any]]) -> tu
         if random.random() < 0.5 and at in (other if isinstance(other, dict) else range(len(other))):
             other[at] = kept
     elif how == "altered value":
-        container[key] = _altered(random, container[key])
+        container[key] = _alter(random, container[key])
     else:
         container[key] = random.choice(values)()
     return how, changed
 
 
 def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Where in nested dictionaries and lists there is something."""
+    """All places in nested dictionaries and lists, as pairs of a container and a key."""
     if not isinstance(value, dict | list):
         return []
     keys = list(value) if isinstance(value, dict) else range(len(value))
     return [place for key in keys for place in [(value, key), *_places(value[key])]]
 
 
-def _altered(random: Random, value: Any) -> Any:
-    """Of the same kind, and not what it was."""
+def _alter(random: Random, value: Any) -> Any:
+    """Another value, usually of the same type."""
     if isinstance(value, Tensor):
         choices = [lambda: value[:0], lambda: value.double(), lambda: torch.cat([value, value]), lambda: value * 0 - 7]
         choices += [lambda: value.reshape(-1), lambda: value[None], lambda: value.to(torch.int8)]

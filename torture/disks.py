@@ -1,4 +1,4 @@
-"""Full disks: a tmpfs with little room left for the store, the home or the output."""
+"""Full disks: a tmpfs with little free space for the store, CCLFP_HOME or the output."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 
 from torture.campaign import Case, Fault, Verdict, libc
 from torture.commands import Command, no_temporaries
-from torture.kills import WORKS, Work, finish, kind_of, start
+from torture.kills import WORKLOADS, Workload, finish, kind_of, start
 from torture.material import copy
 
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000
-OUTPUTS = {"eager training": "learners", "report": "report"}  # where a command writes besides
+OUTPUTS = {"eager training": "learners", "report": "report"}  # the output folders of commands
 
 
 def own_mounts() -> bool:
-    """See mounts of its own from here on, which end with this process; whether that is allowed."""
+    """Give this process its own mounts, which end with it; False if that is not allowed."""
     user, group = os.getuid(), os.getgid()
     flags = NEW_MOUNTS if user == 0 else NEW_MOUNTS | NEW_USER
     if libc().unshare(ctypes.c_int(flags)):
         return False
     if user != 0:
-        try:  # a system may allow namespaces of users, and refuse everything in them
+        try:  # a system may allow user namespaces but refuse everything in them
             Path("/proc/self/setgroups").write_text("deny")
             Path("/proc/self/uid_map").write_text(f"0 {user} 1")
             Path("/proc/self/gid_map").write_text(f"0 {group} 1")
@@ -33,7 +33,8 @@ def own_mounts() -> bool:
     return _mount("--make-rprivate", "/")
 
 
-def run(work: Work, case: Case) -> Verdict:
+def run(work: Workload, case: Case) -> Verdict:
+    """Run the command on a disk with little space, then again with enough."""
     where = case.random.choice(["store", "home", *(["output"] if work.name in OUTPUTS else [])])
     place, expected = start(case)
     disk = {"store": place, "home": place / "home", "output": place / OUTPUTS.get(work.name, "")}[where]
@@ -48,7 +49,7 @@ def run(work: Work, case: Case) -> Verdict:
         try:
             copy_into(content, disk)
         except OSError as error:
-            raise Fault(Verdict.SKIPPED, f"too small: {error}") from error
+            raise Fault(Verdict.SKIPPED, f"the disk is too small: {error}") from error
     case.tries[f"full {where}"] += 1
     ended = Command(work.arguments, place).wait()
     no_temporaries(place)
@@ -72,7 +73,7 @@ def _mount_memory(disk: Path, options: str) -> bool:
 
 
 def _mount(*arguments: str) -> bool:
-    """Whether that was allowed, and there is such a program."""
+    """Call mount; False if that is not allowed or there is no such program."""
     try:
         return not subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode
     except OSError:
@@ -80,6 +81,6 @@ def _mount(*arguments: str) -> bool:
 
 
 KINDS = [
-    kind_of("disks", WORKS[name], run, share=0.7, minimum=5, quick=int(name == "eager training"))
+    kind_of("disks", WORKLOADS[name], run, share=0.7, minimum=5, quick=int(name == "eager training"))
     for name in ("eager training", "export", "import-runs", "report", "import of images")
 ]

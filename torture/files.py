@@ -1,7 +1,7 @@
-"""Hostile files, many per process: each is refused with a clean message, or gives what the original gives.
+"""Hostile files, many per process. Each must be refused with a clean message, or give what the original gives.
 
-A file that was *damaged* must not give another result. One that was *forged* (its values changed, every checksum right)
-must be refused, or be usable: whatever is done with it next ends in a result or in a clean message.
+A *damaged* file must not give a different result. A *forged* file (changed values, valid checksums) must be refused or
+remain usable: whatever is done with it next ends in a result or a clean message.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,24 @@ from cclfp.data import dataset_path, load_dataset, verify
 from cclfp.data.images import import_images
 from cclfp.errors import InputError, RunError
 from cclfp.learner import Learner
+from cclfp.learner.saving import learner_state
 from cclfp.nets import MLP
-from cclfp.runs import job as jobs
-from cclfp.runs.configuration import configurations
+from cclfp.runs.checkpoints import checkpoint_path
+from cclfp.runs.events import Event, OnEvent, Step, ignore
+from cclfp.runs.execution import Execution
+from cclfp.runs.executors import ThisProcess
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
 from cclfp.runs.presets import read_presets, with_preset, write_presets
+from cclfp.runs.run import run_jobs
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs
 from torture.campaign import Case, Fault, Kind, Verdict
 from torture.commands import RESULT, Ended, check, digest
-from torture.damage import PLAIN, TENSORS, damaged, forged
+from torture.damage import PLAIN, TENSORS, damage_bytes, forge_value
 from torture.material import copy, put_arrays, put_images, put_mnist, put_store, record_lines
 
-Use = Callable[[Case, Path, bool], object]  # with the file, and whether it was forged; gives what it has read
+Use = Callable[[Case, Path, bool], object]  # uses a file, which may be forged; returns what it has read
 
 METHODS = ("er", "ccl-fp+", "icarl", "gem", "lwf", "si", "hal", "fdr", "a-gem", "joint")
 CLASSES, INPUTS = 6, 5
@@ -57,7 +63,7 @@ PROTECTED = ("method", "benchmark", "scenario", "buffer", "seed", "configuration
 
 
 def attempt(case: Case, path: Path, is_forged: bool, use: Use, expected: object) -> Verdict:
-    """Use a file and judge what comes of it."""
+    """Use a file and judge the outcome."""
     try:
         found = use(case, path, is_forged)
     except (InputError, RunError):
@@ -67,16 +73,16 @@ def attempt(case: Case, path: Path, is_forged: bool, use: Use, expected: object)
     return Verdict.SURVIVED
 
 
-def pick(case: Case, forge: Callable[[], tuple[str, bytes]] | None, original: bytes) -> tuple[bool, bytes]:
-    """Damage the file, or forge it; the try is counted."""
+def damage_or_forge(case: Case, forge: Callable[[], tuple[str, bytes]] | None, original: bytes) -> tuple[bool, bytes]:
+    """Damage or forge a file, and count it: whether it was forged, and the new content."""
     is_forged = forge is not None and case.random.random() < 0.4
-    what, content = forge() if is_forged and forge is not None else damaged(case.random, original)
+    what, content = forge() if is_forged and forge is not None else damage_bytes(case.random, original)
     case.tries[what] += 1
     return is_forged, content
 
 
 def call(*arguments: str | Path) -> str:
-    """The command, in this process, which must not refuse."""
+    """Run a command in this process, which must succeed, and return its output."""
     out = io.StringIO()
     sys.argv = ["cclfp", *map(str, arguments)]
     code = 0
@@ -87,7 +93,7 @@ def call(*arguments: str | Path) -> str:
             code = int(stop.code or 0)
     ended = check(Ended(code, out.getvalue()))
     if code:
-        raise Fault(Verdict.LOST, f"what was accepted makes cclfp {' '.join(map(str, arguments))} fail: {ended.last}")
+        raise Fault(Verdict.LOST, f"an accepted file makes cclfp {' '.join(map(str, arguments))} fail: {ended.last}")
     return ended.text
 
 
@@ -116,21 +122,21 @@ def run_learner(case: Case) -> Verdict:
     method = case.random.choice(METHODS)
     path = case.folder / f"{method}.ckpt"
     original = (case.material / path.name).read_bytes()
-    is_forged, content = pick(case, lambda: forge_tensors(case, case.material / path.name), original)
+    is_forged, content = damage_or_forge(case, lambda: forge_tensors(case, case.material / path.name), original)
     path.write_bytes(content)
-    expected = digest(cclfp.load(case.material / path.name).state_dict())
+    expected = digest(learner_state(cclfp.load(case.material / path.name).trainer))
     return attempt(case, path, is_forged, use_learner, expected)
 
 
 def use_learner(case: Case, path: Path, is_forged: bool) -> str:
-    """Load it, and go on with it."""
+    """Load a learner and continue training."""
     learner = cclfp.load(path)
-    state = digest(learner.state_dict())
-    go_on(learner, case.folder / "again.ckpt")
+    state = digest(learner_state(learner.trainer))
+    continue_training(learner, case.folder / "again.ckpt")
     return state
 
 
-def go_on(learner: Learner, path: Path) -> None:
+def continue_training(learner: Learner, path: Path) -> None:
     x, y = batch(2, 1)
     for _ in range(2):
         predicted = learner.predict(x)
@@ -143,12 +149,12 @@ def go_on(learner: Learner, path: Path) -> None:
 
 
 def forge_tensors(case: Case, path: Path) -> tuple[str, bytes]:
-    """A file of tensors with another value in it, and right checksums of its archive."""
-    how, state = forged(case.random, torch.load(path, weights_only=True), PLAIN + TENSORS)
+    """A file of tensors with one changed value and valid checksums."""
+    how, state = forge_value(case.random, torch.load(path, weights_only=True), PLAIN + TENSORS)
     buffer = io.BytesIO()
     try:
         torch.save(state, buffer)
-    except Exception:  # noqa: BLE001  what torch cannot write is no file
+    except Exception:  # noqa: BLE001  torch cannot write every value
         return forge_tensors(case, path)
     return how, buffer.getvalue()
 
@@ -157,26 +163,31 @@ def forge_tensors(case: Case, path: Path) -> tuple[str, bytes]:
 
 
 class Stop(Exception):
-    """Stands for a SIGKILL."""
+    """Simulates a SIGKILL."""
 
 
-def job_in(folder: Path, seed: int = 0) -> jobs.Job:
-    (configuration,) = configurations(["er"], "split-mnist", buffer=20, backbone="mlp:width=8")
-    return jobs.Job(configuration, seed, folder / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
+def job_in(folder: Path, seed: int = 0) -> Job:
+    (configuration,) = configurations(["er"], "split-mnist", memory=20, backbone="mlp:width=8")
+    return Job(configuration, seed, Execution("cpu", "eager", store=folder / "runs.sqlite", checkpoint_every=0.0))
+
+
+def train(job: Job, on_event: OnEvent = ignore) -> dict[str, Any]:
+    """Train one run in this process, and give its record."""
+    return dict(run_jobs([job], on_event, ThisProcess())[job.key])
 
 
 def prepare_checkpoints(material: Path) -> None:
     put_mnist(material)
     os.environ["CCLFP_HOME"] = str(material / "home")
-    whole = jobs.do(job_in(material / "whole"), lambda event: None)
+    whole = train(job_in(material / "whole"))
     (material / "expected.json").write_text(json.dumps([whole[name] for name in RESULT]))
 
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["task"] > 3:
+    def stop(event: Event) -> None:
+        if isinstance(event, Step) and event.task > 3:
             raise Stop
 
     with contextlib.suppress(Stop):
-        jobs.do(job_in(material / "stopped"), stop)
+        train(job_in(material / "stopped"), stop)
     (checkpoint,) = (material / "stopped" / "runs.sqlite.checkpoints").glob("*.ckpt")
     shutil.copy(checkpoint, material / "original.ckpt")
 
@@ -184,16 +195,16 @@ def prepare_checkpoints(material: Path) -> None:
 def run_checkpoint(case: Case) -> Verdict:
     os.environ["CCLFP_HOME"] = str(case.material / "home")
     original = case.material / "original.ckpt"
-    is_forged, content = pick(case, lambda: forge_tensors(case, original), original.read_bytes())
+    is_forged, content = damage_or_forge(case, lambda: forge_tensors(case, original), original.read_bytes())
     job = job_in(case.folder)
-    path = jobs.checkpoint_path(job, Store(job.store))
+    path = checkpoint_path(job, Store(job.execution.store))
     path.parent.mkdir()
     path.write_bytes(content)
     return attempt(case, path, is_forged, use_checkpoint, json.loads((case.material / "expected.json").read_text()))
 
 
 def use_checkpoint(case: Case, path: Path, is_forged: bool) -> list[Any]:
-    record = jobs.do(job_in(case.folder), lambda event: None)
+    record = train(job_in(case.folder))
     return [record[name] for name in RESULT]
 
 
@@ -201,10 +212,10 @@ def use_checkpoint(case: Case, path: Path, is_forged: bool) -> list[Any]:
 
 
 def run_record(case: Case) -> Verdict:
-    """A record in a file: of the text of a run no check covers its times, its environment and its inner accuracies."""
+    """A file of records. No check covers a run's times, its environment and the inner accuracies of its matrix."""
     line = case.random.choice(record_lines())
     record = json.loads(line)
-    is_forged, content = pick(case, lambda: forge_json(case, record), line.encode())
+    is_forged, content = damage_or_forge(case, lambda: forge_json(case, record), line.encode())
     path = case.folder / "records.jsonl"
     path.write_bytes(content)
     return attempt(case, path, is_forged, use_record, [_protected(record)])
@@ -223,12 +234,12 @@ def use_record(case: Case, path: Path, is_forged: bool) -> list[Any]:
 def forge_json(case: Case, original: Any) -> tuple[str, bytes]:
     if case.random.random() < 0.05:
         return "odd text", case.random.choice(ODD_TEXTS)
-    how, value = forged(case.random, original, PLAIN)
+    how, value = forge_value(case.random, original, PLAIN)
     return how, json.dumps(value).encode()
 
 
-def _protected(record: dict[str, Any]) -> list[Any]:
-    """Of a record what its key and its accuracies hold, to six digits."""
+def _protected(record: Mapping[str, Any]) -> list[Any]:
+    """The values of a record that its key and its accuracies protect, rounded to five digits."""
     values = [record[name] for name in PROTECTED]
     return [round(value, 5) if isinstance(value, float) else value for value in values]
 
@@ -241,7 +252,7 @@ def prepare_stores(material: Path) -> None:
 
 def run_store(case: Case) -> Verdict:
     path = case.folder / "runs.sqlite"
-    _, content = pick(case, None, (case.material / "place" / "runs.sqlite").read_bytes())
+    _, content = damage_or_forge(case, None, (case.material / "place" / "runs.sqlite").read_bytes())
     path.write_bytes(content)
     return attempt(case, path, False, use_store, json.loads((case.material / "expected.json").read_text()))
 
@@ -254,10 +265,10 @@ def use_store(case: Case, path: Path, is_forged: bool) -> list[Any]:
 
 
 def run_presets(case: Case) -> Verdict:
-    """Presets are text that users edit: what is accepted has values that the methods take."""
+    """Presets are text that users edit: accepted presets must have values that the methods accept."""
     original = Path(cclfp.runs.presets.__file__).with_name("presets.json").read_bytes()
     several = json.loads(original)[:8]
-    _, content = pick(case, lambda: forge_json(case, several), json.dumps(several).encode())
+    _, content = damage_or_forge(case, lambda: forge_json(case, several), json.dumps(several).encode())
     path = case.folder / "presets.json"
     path.write_bytes(content)
     return attempt(case, path, True, use_presets, None)
@@ -268,19 +279,20 @@ def use_presets(case: Case, path: Path, is_forged: bool) -> None:
     again = case.folder / "again.json"
     write_presets(with_preset(found, found[0]) if found else [], again)
     if read_presets(again) != found:
-        raise Fault(Verdict.WRONG, "presets that were read and written are others")
+        raise Fault(Verdict.WRONG, "presets differ after they were written and read again")
 
 
 # -- images and arrays ----------------------------------------------------------------------------------------------
 
 
 def own_home(case: Case) -> Path:
+    """Give the case its own CCLFP_HOME."""
     os.environ["CCLFP_HOME"] = str(case.folder / "home")
     return case.folder / "home"
 
 
-def seen(name: str) -> str:
-    """A checksum over a dataset."""
+def dataset_checksum(name: str) -> str:
+    """A checksum of a dataset."""
     data = load_dataset(name)
     arrays = (data.train_images, data.train_labels, data.test_images, data.test_labels)
     return digest([*(torch.as_tensor(np.array(array)) for array in arrays), list(data.classes)])
@@ -290,21 +302,21 @@ def prepare_arrays(material: Path) -> None:
     put_arrays(material)
     os.environ["CCLFP_HOME"] = str(material / "home")
     name = import_images(material / "pets.npz")
-    (material / "expected.json").write_text(json.dumps([name, seen(name)]))
+    (material / "expected.json").write_text(json.dumps([name, dataset_checksum(name)]))
 
 
 def run_npz(case: Case) -> Verdict:
     own_home(case)
     original = case.material / "pets.npz"
     path = case.folder / "pets.npz"
-    is_forged, content = pick(case, lambda: forge_npz(case, original), original.read_bytes())
+    is_forged, content = damage_or_forge(case, lambda: forge_npz(case, original), original.read_bytes())
     path.write_bytes(content)
     _, expected = json.loads((case.material / "expected.json").read_text())
-    return attempt(case, path, is_forged, lambda case, path, is_forged: seen(import_images(path)), expected)
+    return attempt(case, path, is_forged, lambda case, path, is_forged: dataset_checksum(import_images(path)), expected)
 
 
 def forge_npz(case: Case, path: Path) -> tuple[str, bytes]:
-    """One array of the file with another header or content, all checksums of the archive right."""
+    """A file in which one array has another header or content, with valid checksums."""
     with np.load(path) as arrays:
         members = {name: _npy(arrays[name]) for name in arrays.files}
     name = case.random.choice(list(members))
@@ -345,14 +357,14 @@ def _header(shape: str, dtype: str) -> bytes:
 
 
 def run_cached(case: Case) -> Verdict:
-    """The arrays that an import has stored: cclfp data verify finds every change, and a run does not crash on one."""
+    """Stored arrays: cclfp data verify finds every change, and a run does not crash."""
     home = copy(case.material / "home", own_home(case))
     name, expected = json.loads((case.material / "expected.json").read_text())
     files = sorted((home / "data" / name / "arrays").iterdir())
     path = case.random.choice(files)
-    _, content = pick(case, None, path.read_bytes())
+    _, content = damage_or_forge(case, None, path.read_bytes())
     path.write_bytes(content)
-    with contextlib.suppress(InputError):  # a label that no class has, or the like
+    with contextlib.suppress(InputError):  # for example a label without a class
         cclfp.run("finetune", name, seeds=1, tasks=3, backbone="mlp:width=8", engine="eager", store=home / "r.sqlite")
     return attempt(case, path, False, use_cached, (name, expected))
 
@@ -360,26 +372,26 @@ def run_cached(case: Case) -> Verdict:
 def use_cached(case: Case, path: Path, is_forged: bool) -> tuple[str, str]:
     name = path.parents[1].name
     verify(name)
-    return dataset_path(name).name, seen(name)
+    return dataset_path(name).name, dataset_checksum(name)
 
 
 def run_image(case: Case) -> Verdict:
-    """Only a PNG has a checksum: a damaged image of another format is refused, or is another image."""
+    """Only PNG files have checksums. A damaged image of another format may be read as a different image."""
     own_home(case)
     photos = case.folder / "photos"
     shutil.copytree(case.material / "photos", photos)
     path = case.random.choice(sorted(photos.rglob("*.*")))
-    _, content = pick(case, None, path.read_bytes())
+    _, content = damage_or_forge(case, None, path.read_bytes())
     path.write_bytes(content)
     is_checked = path.suffix == ".png"
     expected = (case.material / "expected").read_text()
-    return attempt(case, photos, not is_checked, lambda *_: seen(import_images(photos, size=8)), expected)
+    return attempt(case, photos, not is_checked, lambda *_: dataset_checksum(import_images(photos, size=8)), expected)
 
 
 def prepare_images(material: Path) -> None:
     put_images(material)
     os.environ["CCLFP_HOME"] = str(material / "home")
-    (material / "expected").write_text(seen(import_images(material / "photos", size=8)))
+    (material / "expected").write_text(dataset_checksum(import_images(material / "photos", size=8)))
 
 
 def _kind(name: str, run: Callable[[Case], Verdict], prepare: Callable[[Path], None] | None, **more: Any) -> Kind:

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments: the same command, run again, ends with what an undisturbed one gives."""
+"""SIGKILL at random times: the same command, run again, must give the result of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -31,32 +31,33 @@ from torture.material import accept_raw_mnist, copy, put_images, put_mnist, put_
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
-    """A command that is killed, and what it needs."""
+class Workload:
+    """A command to disturb, and what it needs."""
 
     name: str
     arguments: str
-    put: Callable[[Path], None]
-    before: Callable[[], object] | None = None
-    cores: tuple[int, ...] = (1,)  # that it is given, now these, now those
-    has_children: bool = False  # on one core too
-    is_close: bool = False
+    put: Callable[[Path], None]  # creates the files that the command needs
+    before: Callable[[], object] | None = None  # called in the command's process first
+    cores: tuple[int, ...] = (1,)  # numbers of cores; each time one of them is used
+    has_children: bool = False  # even on one core
+    is_close: bool = False  # results may differ by rounding: see compare()
     share: float = 1.0
     minimum: int = 15
     quick: int = 1
 
 
 def _compile_sooner() -> None:
-    cclfp.engine.compiled.WORTH = 10  # steps that pay for a program; tiny runs have few
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(SOONER), *filter(None, [os.environ.get("PYTHONPATH")])])
+    """Compile even the short runs of the campaign, in this process and in its workers."""
+    cclfp.engine.compiled.WORTH = 10  # steps
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(COMPILE_SOONER), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-SOONER = Path(__file__).with_name("sooner")  # does the same in worker processes
+COMPILE_SOONER = Path(__file__).with_name("compile_sooner")  # a sitecustomize module for worker processes
 COMPILED = "--checkpoint-every 0 --store runs.sqlite --save learners --engine compiled"
 RUN = "run er,ccl-fp+ split-mnist --seeds 2 --checkpoint-every 0 --store runs.sqlite --save learners"
 _ALL = (
-    Work("eager training", f"{RUN} --engine eager", put_mnist, share=3, minimum=40, quick=2),
-    Work(
+    Workload("eager training", f"{RUN} --engine eager", put_mnist, share=3, minimum=40, quick=2),
+    Workload(
         "compiled training",
         f"run er split-mnist --seeds 3 {COMPILED}",
         put_mnist,
@@ -66,7 +67,7 @@ _ALL = (
         minimum=12,
         quick=0,
     ),
-    Work(
+    Workload(
         "compiled training by workers",
         f"run er split-mnist --seeds 4 {COMPILED}",
         put_mnist,
@@ -77,11 +78,11 @@ _ALL = (
         minimum=4,
         quick=0,
     ),
-    Work("training by workers", f"{RUN} --engine eager", put_mnist, cores=(2,), share=4, quick=3),
-    Work("export", "export runs.jsonl --store runs.sqlite", put_store, minimum=25),
-    Work("import-runs", "import-runs records.jsonl --store runs.sqlite", put_records, minimum=25),
-    Work("report", "report --out report --store runs.sqlite", put_store, share=2, quick=0),
-    Work(
+    Workload("training by workers", f"{RUN} --engine eager", put_mnist, cores=(2,), share=4, quick=3),
+    Workload("export", "export runs.jsonl --store runs.sqlite", put_store, minimum=25),
+    Workload("import-runs", "import-runs records.jsonl --store runs.sqlite", put_records, minimum=25),
+    Workload("report", "report --out report --store runs.sqlite", put_store, share=2, quick=0),
+    Workload(
         "import of images",
         "run finetune --images photos --tasks 3 --backbone mlp --image-size 8 --engine eager --seeds 1 "
         "--store runs.sqlite",
@@ -89,15 +90,15 @@ _ALL = (
         has_children=True,
         minimum=20,
     ),
-    Work("import of a dataset", "data import mnist raw", put_raw_mnist, before=accept_raw_mnist, minimum=25),
-    Work(
+    Workload("import of a dataset", "data import mnist raw", put_raw_mnist, before=accept_raw_mnist, minimum=25),
+    Workload(
         "tune",
         "tune er split-mnist --seeds 1 --engine eager --write presets.json --store runs.sqlite",
         put_mnist,
         cores=(1, 2),
         quick=0,
     ),
-    Work(
+    Workload(
         "study",
         "study accuracy --benchmark split-mnist --method er,finetune --seeds 1 --engine eager --store runs.sqlite",
         put_mnist,
@@ -106,15 +107,16 @@ _ALL = (
     ),
 )
 
-WORKS = {work.name: work for work in _ALL}
+WORKLOADS = {work.name: work for work in _ALL}
 
 
-def prepare(work: Work, material: Path) -> None:
-    """The place as it is before, and what the command makes of it, undisturbed; on few cores the same as on more."""
+def prepare(work: Workload, material: Path) -> None:
+    """Create the folder before the command, and the expected one after it; time it with each number of cores."""
     work.put(material / "before")
     seconds: dict[str, float] = {}
     first = work.cores[0]
-    for cores in [first, first] if work.is_close else [*work.cores[1:], first]:  # once more with the compiler's cache
+    # A compiled run is timed the second time, with the compiler's cache.
+    for cores in [first, first] if work.is_close else [*work.cores[1:], first]:
         place = material / "after"
         shutil.rmtree(place, ignore_errors=True)
         copy(material / "before", place)
@@ -134,8 +136,8 @@ def prepare(work: Work, material: Path) -> None:
     (material / "expected.json").write_text(json.dumps(expected))
 
 
-def run(work: Work, case: Case) -> Verdict:
-    """Kill the command a few times, then let it finish."""
+def run(work: Workload, case: Case) -> Verdict:
+    """Kill the command several times, then let it finish."""
     place, expected = start(case)
     finished: dict[str, Any] = {}
     for _ in range(1 if case.quick else case.random.randint(1, 5)):
@@ -150,33 +152,33 @@ def run(work: Work, case: Case) -> Verdict:
             raise Fault(Verdict.LOST, f"the record of {lost} was there before the command was killed")
         finished = now
         if command.ended.code == 0:
-            break  # it was faster
+            break  # it finished before the kill
     finish(work, place, expected)
     return Verdict.SURVIVED
 
 
-def finish(work: Work, place: Path, expected: dict[str, Any]) -> None:
-    """Run the command again, undisturbed: there must be then what there always is."""
+def finish(work: Workload, place: Path, expected: dict[str, Any]) -> None:
+    """Run the command again, undisturbed: its results must be the expected ones."""
     ended = Command(work.arguments, place, cores=work.cores[0], before=work.before).wait()
     if ended.code:
-        raise Fault(Verdict.LOST, f"run again, the command fails with {ended.last}")
+        raise Fault(Verdict.LOST, f"the command fails when it is run again: {ended.last}")
     compare(expected["contents"], contents(place), is_close=work.is_close)
 
 
 def start(case: Case) -> tuple[Path, dict[str, Any]]:
-    """A place for the command, and what it makes of it."""
+    """A folder for the command, and the expected results."""
     expected: dict[str, Any] = json.loads((case.material / "expected.json").read_text())
     return copy(case.material / "before", case.folder / "place"), expected
 
 
-def _kill_once(work: Work, case: Case, place: Path, expected: dict[str, Any]) -> Command:
-    """Start the command and kill it, or a process of its, at a random moment."""
+def _kill_once(work: Workload, case: Case, place: Path, expected: dict[str, Any]) -> Command:
+    """Start the command and kill it, one of its processes or all of them, at a random time."""
     random, cores = case.random, case.random.choice(work.cores)
     if cores == 1 and random.random() < (0.4 if work.has_children else 0.6):
         return _kill_at_operation(work, case, place, expected["operations"])
     targets = ["parent", "worker", "group"] if cores > 1 or work.has_children else ["parent"]
     target = targets[case.number % len(targets)] if case.quick else random.choice(targets)
-    share = 0.3 if case.quick else 0.8  # the end is a matter of file operations
+    share = 0.3 if case.quick else 0.8  # kills at file operations cover the end of a run
     seconds = share * expected["seconds"][str(cores)]
     moment = random.choice([random.uniform(0, seconds), random.uniform(0, 0.2)])
     command = Command(work.arguments, place, cores=cores, before=work.before)
@@ -189,11 +191,11 @@ def _kill_once(work: Work, case: Case, place: Path, expected: dict[str, Any]) ->
     kill_all([*below, command.pid] if victims is None else victims or [command.pid])
     command.wait()
     if was_running:
-        case.tries[f"{target if below else 'parent'} at a moment"] += 1
+        case.tries[f"{target if below else 'parent'} at a random time"] += 1
     return command
 
 
-def _kill_at_operation(work: Work, case: Case, place: Path, operations: int) -> Command:
+def _kill_at_operation(work: Workload, case: Case, place: Path, operations: int) -> Command:
     """Start the command on one core and kill it at a random operation on files, or right after it."""
     number = case.random.randint(1, operations)
     delay = case.random.choice([0.0, case.random.uniform(0, 0.003)])
@@ -209,12 +211,12 @@ def _kill_at_operation(work: Work, case: Case, place: Path, operations: int) -> 
     return command
 
 
-def kind_of(group: str, work: Work, run: Callable[[Work, Case], Verdict], **more: Any) -> Kind:
-    """A kind of fault that a command suffers."""
+def kind_of(group: str, work: Workload, run: Callable[[Workload, Case], Verdict], **more: Any) -> Kind:
+    """A kind of fault that disturbs a command."""
     steps = {"run": functools.partial(run, work), "prepare": functools.partial(prepare, work), "material": work.name}
     return Kind(group, work.name, **{"limit": 300.0, **steps, **more})
 
 
 KINDS = [
-    kind_of("kills", work, run, share=work.share, minimum=work.minimum, quick=work.quick) for work in WORKS.values()
+    kind_of("kills", work, run, share=work.share, minimum=work.minimum, quick=work.quick) for work in WORKLOADS.values()
 ]

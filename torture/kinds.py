@@ -1,4 +1,4 @@
-"""All kinds of faults of the campaign."""
+"""All kinds of faults in the campaign."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ KINDS: list[Kind] = [kind for module in MODULES for kind in module.KINDS]
 
 
 def warm_up(kinds: Sequence[Kind]) -> None:
-    """Import in this process what the copies of it need, and compute nothing."""
+    """Import everything that forked processes need, without computing anything."""
     used = (
-        "cclfp.runs.experiment",
+        "cclfp.runs.run",
         "cclfp.report",
         "cclfp.paper.tuning",
         "torch.fx.experimental.symbolic_shapes",
         "vl_convert",
     )
-    for name in [*used, "torch.fx.experimental.symbolic_shapes"]:
+    for name in used:
         importlib.import_module(name)
     if any("compiled" in kind.name for kind in kinds):
         importlib.import_module("torch._inductor.compile_fx")
-    warnings.simplefilter("ignore")  # torch's, about hostile files
+    warnings.simplefilter("ignore")  # torch warns about hostile files
     torch.set_num_threads(1)
-    call("list", "methods")  # what the command line imports when it is used
+    call("list", "methods")  # the command line imports modules when it is used

@@ -1,4 +1,4 @@
-"""Few descriptors, little memory, small files: a message or the result, and with the limit gone the result."""
+"""Limits on file descriptors, memory and file size: a clean message or the result, and the result without the limit."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 from torture.campaign import Case, Verdict
 from torture.commands import Command, no_temporaries
-from torture.kills import WORKS, Work, finish, kind_of, start
+from torture.kills import WORKLOADS, Workload, finish, kind_of, start
 
 
-def run(work: Work, case: Case) -> Verdict:
+def run(work: Workload, case: Case) -> Verdict:
+    """Run the command with a random limit, then again without."""
     random = case.random
     name, kind, value = random.choice(
         [
@@ -29,7 +30,7 @@ def run(work: Work, case: Case) -> Verdict:
 
 
 def _spread(share: float, low: float, high: float) -> float:
-    """From low to high, small values as often as large ones."""
+    """A value from low to high on a logarithmic scale."""
     return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
 
 
@@ -38,6 +39,6 @@ def _address_space() -> int:
 
 
 KINDS = [
-    kind_of("limits", WORKS[name], run, share=0.5, minimum=5, quick=int(name in ("eager training", "import-runs")))
+    kind_of("limits", WORKLOADS[name], run, share=0.5, minimum=5, quick=int(name in ("eager training", "import-runs")))
     for name in ("eager training", "export", "import-runs", "report", "import of images")
 ]

@@ -1,4 +1,4 @@
-"""What the campaign works on: little datasets, images, stores of runs."""
+"""The material of the campaign: small datasets, images and stores of runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORDS = Path(__file__).parents[1] / "results" / "mnist.jsonl"  # of real runs
 def write_little_dataset(
     home: Path, name: str, classes: int, shape: tuple[int, int, int], train: int, test: int
 ) -> None:
-    """A little dataset in a published one's place: blurry images whose classes can be told apart."""
+    """Write a small dataset in place of a published one: noisy images whose classes can be distinguished."""
     rng = np.random.default_rng(0)
     prototypes = rng.integers(0, 256, (classes, *shape))
     folder = home / "data" / name / "arrays"
@@ -37,7 +37,7 @@ def put_mnist(place: Path) -> None:
 
 @functools.cache
 def raw_mnist() -> dict[str, tuple[tuple[int, ...], bytes, bytes]]:
-    """By array, what small files of MNIST's form have: the shape, the header and the values."""
+    """The shape, header and values of small files in MNIST's format, for each array."""
     rng = np.random.default_rng(0)
     shapes = {"train_images": (60, 28, 28), "train_labels": (60,), "test_images": (20, 28, 28), "test_labels": (20,)}
     return {
@@ -47,7 +47,7 @@ def raw_mnist() -> dict[str, tuple[tuple[int, ...], bytes, bytes]]:
 
 
 def put_raw_mnist(place: Path) -> None:
-    """A folder of such files, as ``cclfp data import`` takes it."""
+    """Write a folder of these files, as ``cclfp data import`` reads it."""
     (place / "home").mkdir(parents=True)
     (place / "raw").mkdir()
     for array, (_, header, values) in raw_mnist().items():
@@ -55,7 +55,7 @@ def put_raw_mnist(place: Path) -> None:
 
 
 def accept_raw_mnist() -> None:
-    """Have the checksums of these files for the published ones, in this process."""
+    """Replace the published checksums by those of these files, in this process."""
     for array, (shape, header, values) in raw_mnist().items():
         file, _, zipped, _ = mnist.FILES[array]
         mnist.FILES[array] = (file, hashlib.md5(header + values, usedforsecurity=False).hexdigest(), zipped, shape)
@@ -67,7 +67,7 @@ def accept_raw_mnist() -> None:
 
 
 def put_images(place: Path) -> None:
-    """A folder of three classes of images in several formats."""
+    """Write a folder with three classes of images in several formats."""
     rng = np.random.default_rng(0)
     for c, name in enumerate(("ant", "bee", "cat")):
         folder = place / "photos" / name
@@ -78,7 +78,7 @@ def put_images(place: Path) -> None:
 
 
 def put_arrays(place: Path) -> None:
-    """An ``.npz`` of images."""
+    """Write an ``.npz`` of images."""
     rng = np.random.default_rng(0)
     labels: np.ndarray = np.arange(30) % 3
     images: np.ndarray = ((80 * labels)[:, None, None] + rng.integers(0, 80, (30, 6, 6))).astype(np.uint8)
@@ -89,19 +89,19 @@ def put_arrays(place: Path) -> None:
 
 @functools.cache
 def record_lines() -> list[str]:
-    """Run records as ``cclfp export`` writes them, one line each."""
+    """Run records as ``cclfp runs export`` writes them, one per line."""
     return RECORDS.read_text(encoding="utf-8").splitlines()
 
 
 def put_records(place: Path, step: int = 4) -> None:
-    """A file of records."""
+    """Write a file with every ``step``-th record."""
     (place / "home").mkdir(parents=True)
     lines = record_lines()[::step]
     (place / "records.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def put_store(place: Path, step: int = 4) -> None:
-    """A store with these records."""
+    """Write a store with these records."""
     from cclfp.runs.store import Store
     from cclfp.runs.transfer import import_runs
 

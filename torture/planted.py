@@ -1,4 +1,4 @@
-"""Code planted in files that are data: none of it may run. Each plant would leave a marker if it did."""
+"""Code planted in data files. None of it may run; if it does, it creates a marker file."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ import cclfp
 from cclfp.data import load_dataset
 from cclfp.data.images import import_images
 from cclfp.errors import InputError, RunError
-from cclfp.runs import job as jobs
+from cclfp.runs.checkpoints import FORMAT, checkpoint_path
 from cclfp.runs.configuration import USUAL, Configuration
 from cclfp.runs.presets import read_presets
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs
 from torture.campaign import Case, Fault, Kind, Verdict
 from torture.damage import SCRIPT
-from torture.files import CLASSES, INPUTS, call, job_in, own_home
+from torture.files import CLASSES, INPUTS, call, job_in, own_home, train
 from torture.material import put_arrays, put_images, put_mnist, record_lines
 
 
 class Touch:
-    """Unpickled, it makes a file."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -41,7 +41,7 @@ class Touch:
 
 
 def _module(case: Case) -> Path:
-    """A Python file that makes the marker when it is run."""
+    """A Python file that creates the marker when it is run."""
     path = case.folder / "evil.py"
     text = f"import pathlib\npathlib.Path({str(case.folder / 'marker')!r}).touch()\nclass Evil: pass\n"
     path.write_text(text)
@@ -49,7 +49,7 @@ def _module(case: Case) -> Path:
 
 
 def _pickles(case: Case, form: str, state: dict[str, Any]) -> bytes:
-    """A pickle with a planted object in a place of its own, in one of the forms that torch.load reads."""
+    """A pickle with a planted object, in one of the forms that torch.load reads."""
     value = {**state, case.random.choice(["psi", "planted"]): Touch(case.folder / "marker")}
     buffer = io.BytesIO()
     if form == "plain":
@@ -58,7 +58,7 @@ def _pickles(case: Case, form: str, state: dict[str, Any]) -> bytes:
         torch.save(value, buffer)
     elif form == "legacy":
         torch.save(value, buffer, _use_new_zipfile_serialization=False)
-    else:  # the pickle of a proper archive replaced
+    else:  # replace the pickle in a valid archive
         torch.save(state, buffer)
         with zipfile.ZipFile(buffer) as archive:
             members = {name: archive.read(name) for name in archive.namelist()}
@@ -92,10 +92,10 @@ def checkpoint(case: Case, form: str) -> None:
     put_mnist(case.folder)
     own_home(case)
     job = job_in(case.folder)
-    path = jobs.checkpoint_path(job, Store(job.store))
+    path = checkpoint_path(job, Store(job.execution.store))
     path.parent.mkdir()
-    path.write_bytes(_pickles(case, form, {"format": jobs.FORMAT}))
-    jobs.do(job, lambda event: None)
+    path.write_bytes(_pickles(case, form, {"format": FORMAT}))
+    train(job)
 
 
 def npz(case: Case, form: str) -> None:
@@ -129,7 +129,7 @@ def preset(case: Case, form: str) -> None:
 
 
 def record(case: Case, field: str) -> None:
-    """A record that names a Python file, with its right checksum, as its method's or its backbone's."""
+    """A record that names a Python file, with a valid checksum, as its method or backbone."""
     module = _module(case)
     checksum = hashlib.sha256(module.read_bytes()).hexdigest()
     reference = {"file": str(module), "object": "Evil", "sha256": checksum}
@@ -139,13 +139,13 @@ def record(case: Case, field: str) -> None:
 
 
 def page(case: Case, form: str) -> None:
-    """HTML in the texts of a record, which the report must show as text."""
+    """HTML in the texts of a record, which the report must escape."""
     texts = ("device_name", "platform", "commit", "cclfp", "torch", "source")
     _import(case, lambda values: values["environment"].update(dict.fromkeys(texts, f"{SCRIPT}'\"{SCRIPT}")))
     call("report", "--out", case.folder / "report", "--store", case.folder / "runs.sqlite")
     for path in (case.folder / "report").rglob("*.[hs][tv][mg]*"):
         if SCRIPT in path.read_text(encoding="utf-8"):
-            raise Fault(Verdict.EXECUTED, f"{path.name} has the planted script as it was given")
+            raise Fault(Verdict.EXECUTED, f"{path.name} has the planted script unescaped")
 
 
 def _import(case: Case, change: Callable[[dict[str, Any]], object]) -> None:
@@ -158,7 +158,7 @@ def _import(case: Case, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def postscript(case: Case, suffix: str) -> None:
-    """PostScript under an image's name: Pillow would start Ghostscript, here a program that makes the marker."""
+    """PostScript with the name of an image: Pillow could start Ghostscript, here a program that creates the marker."""
     own_home(case)
     put_images(case.folder)
     program = case.folder / "bin" / "gs"

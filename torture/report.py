@@ -1,4 +1,4 @@
-"""RELIABILITY.md: what was tried, what happened, what is promised."""
+"""Writes RELIABILITY.md: what was tried, the outcome, and what is promised."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torture.campaign import FINE, Kind, Outcome, Verdict
 
 Facts = dict[str, Any]
 
-LEAST_KILLS, LEAST_FILES = 300, 3_000  # without which a campaign proves too little
+LEAST_KILLS, LEAST_FILES = 300, 3_000  # the minimum of a full campaign
 
 NAMES = {
     Verdict.WRONG: ("wrong result", "wrong results"),
@@ -28,12 +28,12 @@ NAMES = {
     Verdict.LOST: ("lost", "lost"),
     Verdict.LEFT_BEHIND: ("left behind", "left behind"),
     Verdict.HANG: ("hang", "hangs"),
-}  # of failures, one and more
+}  # of failures, singular and plural
 TEMPLATE, DEFECTS = (Path(__file__).with_name(name) for name in ("reliability.md", "defects.json"))
 
 
 def facts(seed: int, seconds: float, kinds: Sequence[Kind], outcomes: Sequence[Outcome]) -> Facts:
-    """All that the file says of a campaign; no host name, no path."""
+    """Everything that the report says about a campaign, without host names and paths."""
     rows: list[dict[str, Any]] = []
     for kind in kinds:
         mine = [outcome for outcome in outcomes if outcome.kind == kind.id]
@@ -61,8 +61,8 @@ def facts(seed: int, seconds: float, kinds: Sequence[Kind], outcomes: Sequence[O
 
 
 def kills(facts: Facts) -> int:
-    """How many processes were killed."""
-    words = ("at a file operation", "at a moment", "killed")
+    """The number of kills."""
+    words = ("at a file operation", "at a random time", "killed")
     return sum(
         count
         for row in facts["kinds"]
@@ -77,18 +77,19 @@ def hostile_files(facts: Facts) -> int:
 
 
 def shortfall(facts: Facts) -> str:
-    """What a whole campaign has too few of; empty where it has enough."""
+    """What a full campaign has too few of; empty if it has enough."""
     found = ((kills(facts), LEAST_KILLS, "kills"), (hostile_files(facts), LEAST_FILES, "hostile files"))
     return " and ".join(f"{count:,} {what}, not {least:,}" for count, least, what in found if count < least)
 
 
 def failures(facts: Facts) -> str:
-    """How often each kind of failure happened, those that never did included."""
+    """How often each kind of failure occurred, including those that did not."""
     counts = Counter(failure["verdict"] for failure in facts["failures"])
     return ", ".join(f"{counts[verdict]:,} {NAMES[verdict][counts[verdict] != 1]}" for verdict in NAMES)
 
 
 def summary(facts: Facts) -> str:
+    """The outcome as text, with one line per kind."""
     lines = [
         f"{row['group']}/{row['name']}: {_counts(row['verdicts'])} ({_counts(row['tries'])})" for row in facts["kinds"]
     ]
@@ -102,7 +103,7 @@ def _counts(counts: dict[str, int]) -> str:
 
 
 def render(facts: Facts) -> str:
-    """The whole file, from its template."""
+    """The text of RELIABILITY.md, from its template."""
     tables = {row["group"]: _table([r for r in facts["kinds"] if r["group"] == row["group"]]) for row in facts["kinds"]}
     rows = [f"| {defect} | {', '.join(f'`{test}`' for test in tests)} |" for defect, tests in defects()]
     parts = {**tables, "campaign": _campaign(facts), "defects": "\n".join(["| defect | tests |", "|---|---|", *rows])}
@@ -113,7 +114,7 @@ def render(facts: Facts) -> str:
 
 
 def defects() -> list[tuple[str, list[str]]]:
-    """What an earlier campaign found, each with the tests that hold its fix."""
+    """The defects that an earlier campaign found, each with the tests of its fix."""
     return [tuple(defect) for defect in json.loads(DEFECTS.read_text(encoding="utf-8"))]
 
 
@@ -127,14 +128,14 @@ def _campaign(facts: Facts) -> str:
         f"{facts['seconds'] / 60:.0f} minutes on {machine['cores']} cores "
         f"({machine['processor']}), {machine['memory']} of memory, {machine['kernel']},",
         f"Python {machine['python']}, torch {machine['torch']}. "
-        f"`make torture TORTURE_SEED={facts['seed']}` draws the same cases; how many fit into the time,",
-        "and the moments of kills by the clock, depend on the machine.",
+        f"`make torture TORTURE_SEED={facts['seed']}` draws the same cases; their number within the",
+        "time limit and the exact times of the kills depend on the machine.",
     ]
     return "\n".join(lines)
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    """A line per kind: how many cases, how they ended, what was done in them."""
+    """A table with one row per kind: the number of cases, their outcomes, and what was done."""
     columns = [v for v in Verdict if v in FINE[:2] or any(row["verdicts"].get(v) for row in rows)]
     head = [
         f"| | cases | {' | '.join(columns)} | failed | what was done |",

@@ -1,4 +1,4 @@
-"""Signals that ask a command to end, and outputs that cannot be written to."""
+"""Signals that ask a command to stop, and outputs that cannot be written."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from torture.campaign import Case, Fault, Kind, Verdict
 from torture.commands import Command, no_temporaries, run_real, wait_for_orphans
-from torture.kills import WORKS, Work, finish, kind_of, start
+from torture.kills import WORKLOADS, Workload, finish, kind_of, start
 from torture.material import copy, put_mnist, put_store
 
-READY = 0.3  # seconds after which a command has begun to listen to signals
-ASKED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+READY = 0.3  # seconds after which a command has installed its signal handlers
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-def run(work: Work, case: Case) -> Verdict:
-    """Ask once or twice: the command ends with 128 + n and a message, leaves nothing running, and can be run again."""
+def run(work: Workload, case: Case) -> Verdict:
+    """Send a signal once or twice: the command ends with 128 + n and a message, leaves no process, and can resume."""
     place, expected = start(case)
-    number, twice = case.random.choice(ASKED), case.random.random() < 0.3
+    number, twice = case.random.choice(STOP_SIGNALS), case.random.random() < 0.3
     cores = case.random.choice(work.cores)
     moment = case.random.uniform(0, expected["seconds"][str(cores)])
     command = Command(work.arguments, place, cores=cores)
@@ -66,6 +66,7 @@ def prepare_outputs(material: Path) -> None:
 
 
 def run_output(case: Case) -> Verdict:
+    """Run a command whose standard output cannot be written."""
     arguments, output = OUTPUTS[case.number % len(OUTPUTS)]
     case.tries[f"stdout to {output}"] += 1
     place = copy(case.material / "before", case.folder / "place")
@@ -86,7 +87,7 @@ def run_output(case: Case) -> Verdict:
 _SHORT = ("eager training", "import of images")
 _LONG = ("training by workers", "report", "tune")
 KINDS = [
-    *(kind_of("signals", WORKS[name], run, share=0.7, minimum=8) for name in _SHORT),
-    *(kind_of("signals", WORKS[name], run, share=0.7, minimum=8, quick=0) for name in _LONG),
+    *(kind_of("signals", WORKLOADS[name], run, share=0.7, minimum=8) for name in _SHORT),
+    *(kind_of("signals", WORKLOADS[name], run, share=0.7, minimum=8, quick=0) for name in _LONG),
     Kind("signals", "outputs", run_output, prepare_outputs, share=0.5, minimum=COUNT, quick=2, most=COUNT),
 ]

@@ -1,4 +1,4 @@
-"""A long stream: memory stays flat, and no prediction is outside the classes seen."""
+"""Long streams: memory use stays constant, and only classes that were seen are predicted."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from torture.campaign import Case, Fault, Kind, Verdict
 METHODS = ("er", "ccl-fp+", "icarl", "a-gem", "si", "fdr", "lwf")
 STEPS, QUICK_STEPS = 10_000, 400
 TASKS, PER_TASK, INPUTS = 10, 2, 8
-GROWTH = 24 << 20  # bytes that a process may grow by after its first tenth, for the allocator's sake
+GROWTH = 24 << 20  # bytes that a process may grow after the first tenth of its steps, because of the allocator
 
 
 def run(case: Case) -> Verdict:
+    """Train a method on ten tasks, step by step."""
     method = case.random.choice(METHODS)
     steps = QUICK_STEPS if case.quick else STEPS
     case.tries[f"{steps:,} steps"] += 1

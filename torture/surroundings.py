@@ -1,4 +1,4 @@
-"""Locales, odd values of CCLFP_HOME, and users' own files that misbehave: commands as users start them."""
+"""Commands as users start them, with unusual locales, unusual values of CCLFP_HOME and faulty files of their own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRINTING = (
     "show ccl-fp+",
     "list benchmarks",
 )
-NOWHERE = "http://127.0.0.1:9"  # where no dataset can be downloaded from
+NOWHERE = "http://127.0.0.1:9"  # no dataset can be downloaded from here
 HOMES: dict[str, str | bytes | None] = {
     "of no user": "~nouser/x",
     "a file": "records.jsonl",
@@ -45,7 +45,7 @@ OWN = {
     "a class without loss": "import cclfp\nclass Mine(cclfp.Method):\n    name = 'mine'\n",
     "something else": "Mine = 3\n",
 }
-Surrounding = tuple[str, str, str]  # what is odd, its value, the command
+Surrounding = tuple[str, str, str]  # what is unusual, its value, the command
 ALL: list[Surrounding] = [
     *(("locale", name, arguments) for name in LOCALES for arguments in PRINTING),
     *(("CCLFP_HOME", name, "run finetune split-mnist --seeds 1 --engine eager") for name in HOMES),
@@ -59,13 +59,14 @@ def prepare(material: Path) -> None:
 
 
 def run(case: Case) -> Verdict:
+    """Run a command in one of the surroundings: it must succeed, or end with a clean message."""
     what, name, arguments = ALL[case.number % len(ALL)]
     case.tries[what] += 1
     place = copy(case.material / "before", case.folder / "place")
     environment = LOCALES.get(name, {"http_proxy": NOWHERE, "https_proxy": NOWHERE})
     if what == "CCLFP_HOME":
         environment = {**environment, "HOME": str(place), "XDG_DATA_HOME": str(place), "CCLFP_HOME": HOMES[name]}
-        with contextlib.suppress(OSError):  # where there cannot be a home
+        with contextlib.suppress(OSError):  # if this folder cannot exist
             shutil.copytree(place / "home", place / os.fsdecode(HOMES[name] or "cclfp"))
     if what == "own file":
         (place / "own.py").write_text(OWN[name])

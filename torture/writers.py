@@ -1,4 +1,4 @@
-"""Eight processes on one store: every run is stored once, and no record is lost."""
+"""Eight processes with one store: every run is stored once, and no record is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WRITERS = (
     "import-runs b.jsonl --store runs.sqlite",
     "runs --json --store runs.sqlite",
 )
-SLOWER = 3.0  # than alone, each of the eight on two cores
+SLOWDOWN = 3.0  # of each of eight commands on two cores, compared with one alone
 
 
 def prepare(material: Path) -> None:
@@ -31,7 +31,7 @@ def prepare(material: Path) -> None:
     for name, lines in (("a", record_lines()[:40]), ("b", record_lines()[20:60])):
         (material / "before" / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     place = copy(material / "before", material / "after")
-    seconds: dict[str, float] = {}  # of each where nothing of it is done already
+    seconds: dict[str, float] = {}  # of the first time each command runs
     for arguments in WRITERS:
         began = time.monotonic()
         if (ended := Command(arguments, place).wait()).code:
@@ -42,7 +42,7 @@ def prepare(material: Path) -> None:
 
 
 def run(case: Case) -> Verdict:
-    """All at once; now and then one is killed in the middle of its work, and started again."""
+    """Run all commands at once. In half of the cases one is killed while it runs, and started again."""
     expected = json.loads((case.material / "expected.json").read_text())
     place = copy(case.material / "before", case.folder / "place")
     order = case.random.sample(WRITERS, len(WRITERS))
@@ -50,15 +50,15 @@ def run(case: Case) -> Verdict:
     case.tries["writers"] += len(commands)
     if case.random.random() < 0.5:
         victim = case.random.choice(commands)
-        time.sleep(case.random.uniform(0, SLOWER * expected["seconds"][victim.arguments]))
+        time.sleep(case.random.uniform(0, SLOWDOWN * expected["seconds"][victim.arguments]))
         if not victim.poll():
-            case.tries["killed among them"] += 1
+            case.tries["killed and restarted"] += 1
             victim.kill()
         commands.append(Command(victim.arguments, place))
     for command in commands:
         ended = command.wait()
         if ended.code not in (0, -signal.SIGKILL):
-            raise Fault(Verdict.LOST, f"beside others, cclfp {command.arguments} fails: {ended.last}")
+            raise Fault(Verdict.LOST, f"cclfp {command.arguments} fails when others run too: {ended.last}")
     compare_runs("runs.sqlite", expected["runs"], results(place / "runs.sqlite"))
     return Verdict.SURVIVED
 

@@ -3,12 +3,12 @@
     bench/peers/.venv/bin/python bench/peers/avalanche_replay.py ARRAYS [--mode batch|online] [--data tensors|images]
         [--tasks 5] [--turn SECONDS]
 
-The job: Split MNIST, five tasks of two classes, class scenario; 10 examples and 10 replayed ones a step, from a
-memory of 200 kept by reservoir sampling; one epoch; MLP 784-100-100-10; SGD, learning rate 0.1; one thread. ARRAYS
+The job: Split MNIST, five tasks of two classes, class scenario; 10 new and 10 replayed examples per step, from a
+memory of 200 that reservoir sampling fills; one epoch; MLP 784-100-100-10; SGD, learning rate 0.1; one thread. ARRAYS
 is the folder ``arrays`` in what ``cclfp data path mnist`` prints. Runs in the environment that install.sh makes.
 
-With ``--turn`` it works in turns with others, as bench/measure.py has it: after so many seconds it prints an empty line
-and waits for one, with its clock stopped.
+With ``--turn`` it works in turns with other processes, for bench/measure.py: after that many seconds it prints an empty
+line, stops its clock and waits for a line.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ TASKS, CLASSES = 5, 10
 BATCH, REPLAYED, MEMORY = 10, 10, 200
 LR = 0.1
 
-_operators: list[torch.library.Library] = []  # what is declared here lives as long as its library object
+_operators: list[torch.library.Library] = []  # a declaration lives as long as its library object
 
 
 def declare_operators() -> None:
-    """Let torchvision be imported beside a torch that its compiled operators were not built for (a CPU one).
+    """Make torchvision importable with a torch that its compiled operators were not built for (a CPU build).
 
-    Its Python files describe ``nms`` and ``qnms`` to torch without asking whether they exist. Nothing here calls them.
+    Its Python files register ``nms`` and ``qnms`` without checking whether they exist. Nothing here calls them.
     """
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
@@ -57,7 +57,7 @@ def declare_operators() -> None:
 
 
 class Images(Dataset[tuple[Any, int]]):
-    """PIL images and labels made one by one, as torchvision's MNIST, hence Avalanche's SplitMNIST, makes them."""
+    """PIL images and labels made one by one, as in torchvision's MNIST and therefore in Avalanche's SplitMNIST."""
 
     def __init__(self, images: np.ndarray[Any, Any], labels: Tensor) -> None:
         self.images, self.labels = images, labels.tolist()
@@ -81,7 +81,7 @@ def pixels(images: np.ndarray[Any, Any]) -> Tensor:
 
 
 def make_stream(arrays: Path, data: str) -> Sequence[Any]:
-    """The training experiences, made as Avalanche's examples/custom_datasets.py makes them."""
+    """The training experiences, made as in Avalanche's examples/custom_datasets.py."""
     from avalanche.benchmarks.scenarios import class_incremental_benchmark  # type: ignore[import-not-found]
     from avalanche.benchmarks.utils import (  # type: ignore[import-not-found]
         DataAttribute,
@@ -121,7 +121,7 @@ def make_model() -> nn.Sequential:
 
 
 class Turns:
-    """The clock, which stands still while others have their turn."""
+    """The clock, which stops during the turns of other processes."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
@@ -135,7 +135,7 @@ class Turns:
         began = time.perf_counter()
         print(flush=True)
         if not sys.stdin.readline():
-            raise SystemExit("whoever was to say when the next turn begins is gone")
+            raise SystemExit("stdin was closed: the process that starts the turns has ended")
         self._waited += time.perf_counter() - began
         self._began = self.now()
 
@@ -153,7 +153,7 @@ class Turns:
 
 
 def make_strategy(model: nn.Module, others: Sequence[Any] = ()) -> Any:
-    """What Avalanche's ``Replay`` strategy builds, with a reservoir: ``Replay`` itself offers no choice of storage.
+    """The strategy that Avalanche's ``Replay`` builds, but with a reservoir, which ``Replay`` does not offer.
 
     ``evaluator=None`` leaves out metrics and loggers; the default one prints a progress bar.
     """
@@ -180,7 +180,7 @@ def make_strategy(model: nn.Module, others: Sequence[Any] = ()) -> Any:
 
 
 def train(strategy: Any, stream: Sequence[Any], mode: str, seed: int) -> None:
-    if mode == "online":  # as its examples/online_replay.py: every minibatch is an experience of its own
+    if mode == "online":  # as in its examples/online_replay.py: every minibatch is one experience
         from avalanche.benchmarks.scenarios.online import split_online_stream  # type: ignore[import-not-found]
 
         for experience in stream:
@@ -202,20 +202,20 @@ def average_accuracy(model: nn.Module, arrays: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("arrays", type=Path, help="the folder of train_images.npy and its like")
+    parser.add_argument("arrays", type=Path, help="the folder with train_images.npy and the other arrays")
     parser.add_argument(
-        "--mode", choices=["batch", "online"], default="batch", help="a task, or a minibatch, at a time"
+        "--mode", choices=["batch", "online"], default="batch", help="train one task or one minibatch at a time"
     )
     parser.add_argument(
         "--data",
         choices=["tensors", "images"],
         default="tensors",
-        help="pixels ready in memory, or decoded at each use",
+        help="pixels as tensors in memory, or as images that are converted at each use",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--tasks", type=int, default=TASKS, help="how many of the five to train")
-    parser.add_argument("--turn", type=float, default=None, help="seconds of a turn; default: no turns")
+    parser.add_argument("--tasks", type=int, default=TASKS, help="how many of the five tasks to train")
+    parser.add_argument("--turn", type=float, default=None, help="seconds per turn; default: no turns")
     arguments = parser.parse_args()
     if not (arguments.arrays / "train_images.npy").is_file():
         parser.error(f"{arguments.arrays} has no train_images.npy")
@@ -231,7 +231,7 @@ def main() -> None:
     strategy = make_strategy(model, [turns.plugin()] if arguments.turn is not None else [])
 
     wall, cpu = turns.now(), time.process_time()
-    with warnings.catch_warnings(record=True):  # Avalanche's own deprecated calls: do not charge it for the printing
+    with warnings.catch_warnings(record=True):  # printing warnings about its own calls must not cost it time
         train(strategy, stream, arguments.mode, arguments.seed)
     wall, cpu = turns.now() - wall, time.process_time() - cpu
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Install the peers into bench/peers/.venv: an environment of its own, without cclfp. About 1.5 GB, a few minutes.
+# Install the peers into bench/peers/.venv, an environment without cclfp: about 1.5 GB, a few minutes.
 #
 #     bench/peers/install.sh
 #     PYTHON=python3.12 bench/peers/install.sh

@@ -15,7 +15,10 @@ from cclfp.errors import DataError, InputError
 if TYPE_CHECKING:
     from cclfp.learner import Learner, load, make
     from cclfp.methods import Method
-    from cclfp.runs.experiment import Result, run
+    from cclfp.paper.study import study
+    from cclfp.paper.tuning import tune
+    from cclfp.runs.execution import Execution
+    from cclfp.runs.run import Result, run
 
 # torch takes two seconds to import; the command line's help should not wait for it.
 _LAZY = {
@@ -23,13 +26,29 @@ _LAZY = {
     "load": "learner",
     "make": "learner",
     "Method": "methods",
-    "Result": "runs.experiment",
-    "run": "runs.experiment",
+    "Result": "runs.run",
+    "run": "runs.run",
+    "Execution": "runs.execution",
+    "study": "paper.study",
+    "tune": "paper.tuning",
 }
 
 _MODULES = ("data", "losses", "metrics", "methods", "nets", "schedules", "paper", "streams", "testing", "transforms")
 
-__all__ = ["DataError", "InputError", "Learner", "Method", "Result", "__version__", "load", "make", "run"]
+__all__ = [
+    "DataError",
+    "Execution",
+    "InputError",
+    "Learner",
+    "Method",
+    "Result",
+    "__version__",
+    "load",
+    "make",
+    "run",
+    "study",
+    "tune",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Errors a user can cause and mend. The command line prints them and exits with code 2."""
+"""The exceptions of the package. The command line prints an InputError without a traceback and exits with code 2."""
 
 from __future__ import annotations
 
@@ -8,27 +8,30 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """What was given, what was expected, and what to do about it."""
+    """Invalid input. The message names the value, what was expected and, where it helps, what to do."""
 
 
 class DataError(InputError):
-    """A dataset that cannot be had, or is not what was published."""
+    """A dataset that cannot be downloaded or read, or that differs from the published one."""
 
 
 class DamagedError(InputError):
-    """A file that is not as it was written."""
+    """A file whose content differs from what was written."""
 
 
 class DivergenceError(InputError):
-    """A step, or a task's end, that made weights or a state with NaN or infinite numbers. The learner is as it was."""
+    """A step or ``end_task`` produced NaN or infinite numbers. The learner keeps its state from before the call."""
 
 
 class RunError(RuntimeError):
-    """A run that failed in its own process, through no mistake of the user's. The command line exits with code 1."""
+    """A run failed in its own process, and not because of invalid input. The command line exits with code 1."""
 
 
 class Stopped(BaseException):
-    """A signal asked this process to stop. No Exception, so that nothing on the way takes it for a failed run."""
+    """A signal asked this process to stop.
+
+    It is not a subclass of Exception, so that handlers of failed runs do not catch it.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -36,22 +39,22 @@ class Stopped(BaseException):
 
 
 def shortage(error: Exception) -> str | None:
-    """What an error says that there is too little of, memory or open files; None where it says something else.
+    """A message for an error that reports a lack of memory or of file descriptors; None for any other error.
 
     >>> shortage(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
     'there is not enough memory, on this machine or within the limits of this process'
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
-        return "too many open files: raise the limit of this process, ulimit -n"
-    is_torchs = isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
-    if isinstance(error, MemoryError) or number == errno.ENOMEM or is_torchs:
+        return "too many open files: raise the limit of this process (ulimit -n)"
+    from_torch = isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or from_torch:
         return "there is not enough memory, on this machine or within the limits of this process"
     return None
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that does not exist, with the nearest one that does.
+    """The error for an unknown name. It suggests the most similar known name.
 
     >>> print(unknown("method", "ccl-pf", ["er", "ccl-fp"]))
     unknown method 'ccl-pf'. Did you mean 'ccl-fp'? Known: er, ccl-fp

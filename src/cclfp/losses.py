@@ -21,10 +21,10 @@ def distances(a: Tensor, b: Tensor) -> Tensor:
     >>> distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[5., 0.]])
     """
-    if is_transformed():  # many replicas at once: torch's kernel for cdist takes one pair of rows after the other
+    if is_transformed():  # many replicas at once: torch's kernel for cdist processes one pair of rows at a time
         d: Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), dim=-1)
         return d
-    # Left alone, cdist turns to a matmul above 25 rows and loses half its digits near 0.
+    # By default cdist uses a matmul above 25 rows, which loses half of the digits near 0.
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -59,7 +59,7 @@ def contrastive_rehearsal(z: Tensor, z_old: Tensor, tau: Tensor | float, *, d: T
     ``d`` is ``distances(z, z_old)`` where the caller has it already.
 
     >>> z = torch.zeros(2, 3)
-    >>> contrastive_rehearsal(z, z, tau=0.1)  # nothing to tell the two apart: log 2
+    >>> contrastive_rehearsal(z, z, tau=0.1)  # the two examples are indistinguishable: log 2
     tensor(0.6931)
     """
     d = distances(z, z_old) if d is None else d
@@ -69,8 +69,8 @@ def contrastive_rehearsal(z: Tensor, z_old: Tensor, tau: Tensor | float, *, d: T
 def supervised_contrastive(z: Tensor, y: Tensor, tau: Tensor | float) -> Tensor:
     """Eq. 8: L_scl = -mean_i mean_{k in S_i} log( exp(-tau d(z_i, z_k)) / sum_{j != i} exp(-tau d(z_i, z_j)) ).
 
-    S_i holds the other examples of i's class. An example without any is left out of the mean over i; where no
-    example has a partner the loss is 0.
+    S_i holds the other examples of i's class. An example without any is left out of the mean over i. If no
+    example has a partner, the loss is 0.
 
     >>> z = torch.tensor([[0.0], [0.0], [9.0], [9.0]])
     >>> supervised_contrastive(z, torch.tensor([0, 0, 1, 1]), tau=1.0)  # classes far apart
@@ -93,7 +93,7 @@ def cross_entropy(logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     tensor(0.6931)
     """
     logits = logits.masked_fill(~mask, MASKED)
-    if logits.is_cuda and is_transformed():  # vmap makes thirty operations of the usual one
+    if logits.is_cuda and is_transformed():  # vmap would split the usual operation into thirty
         return -torch.log_softmax(logits, dim=-1).gather(-1, y.unsqueeze(-1)).mean()
     return F.cross_entropy(logits, y)
 

@@ -1,8 +1,8 @@
-"""From an accuracy matrix to the numbers people compare.
+"""Metrics of an accuracy matrix: average accuracy, forgetting and transfer.
 
 A matrix has T + 1 rows and T columns: ``matrix[t][i]`` is the accuracy (in percent) on task i (counted from 0) after
-t tasks, so row 0 is the untrained network and the last row the end of the stream. ``None`` is an accuracy that was
-not measured. What is undefined is ``None``, never NaN or 0.
+t tasks, so row 0 is the untrained network and the last row the end of the stream. ``None`` stands for an accuracy that
+was not measured. A metric that is undefined is ``None``, never NaN or 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Matrix = Sequence[Sequence[float | None]]
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """As people read it; a dash for what is undefined.
+    """A number as text, with a typographic minus sign; a dash for ``None``.
 
     >>> number(89.163), number(-1.5, digits=1), number(-0.001), number(None)
     ('89.16', '−1.5', '0.00', '–')
@@ -23,17 +23,17 @@ def number(value: float | None, digits: int = 2) -> str:
 
 
 def plus_minus(mean: float | None, std: float | None) -> str:
-    """``89.16 ± 1.14``, or the mean alone."""
+    """``89.16 ± 1.14``, or the mean alone where there is no standard deviation."""
     return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
 
 
 def signed(value: float | None) -> str:
-    """A difference: ``+0.50``, ``−1.20``, ``0.00``; a dash for what is undefined."""
+    """A difference as text: ``+0.50``, ``−1.20``, ``0.00``; a dash for ``None``."""
     return number(value) if value is None or not round(value, 2) else f"{value:+.2f}".replace("-", "−")
 
 
 def of_seeds_diverged(diverged: int, of: int) -> str:
-    """``2 of 5 seeds diverged``, or nothing.
+    """``2 of 5 seeds diverged``, or an empty string if none did.
 
     >>> of_seeds_diverged(2, 5), of_seeds_diverged(1, 1), of_seeds_diverged(0, 5)
     ('2 of 5 seeds diverged', '1 of 1 seed diverged', '')
@@ -42,7 +42,7 @@ def of_seeds_diverged(diverged: int, of: int) -> str:
 
 
 def average_accuracy(matrix: Matrix) -> float | None:
-    """Mean over all tasks of the accuracy at the end.
+    """Mean over all tasks of the final accuracy.
 
     >>> average_accuracy([[None, None], [90.0, None], [70.0, 80.0]])
     75.0
@@ -51,8 +51,9 @@ def average_accuracy(matrix: Matrix) -> float | None:
 
 
 def forgetting(matrix: Matrix) -> float | None:
-    """Mean over all tasks but the last of the best accuracy a task had, from when it was learned to just before the
-    last task, minus its accuracy at the end.
+    """Mean over all tasks but the last of the drop in accuracy.
+
+    The drop is the best accuracy between the end of the task and the start of the last task, minus the final accuracy.
 
     >>> forgetting([[None, None], [90.0, None], [70.0, 80.0]])
     20.0
@@ -67,7 +68,7 @@ def forgetting(matrix: Matrix) -> float | None:
 
 
 def backward_transfer(matrix: Matrix) -> float | None:
-    """Mean over all tasks but the last of the accuracy at the end minus the accuracy when just learned.
+    """Mean over all tasks but the last of the final accuracy minus the accuracy right after learning the task.
 
     >>> backward_transfer([[None, None], [90.0, None], [70.0, 80.0]])
     -20.0
@@ -77,7 +78,7 @@ def backward_transfer(matrix: Matrix) -> float | None:
 
 
 def forward_transfer(matrix: Matrix) -> float | None:
-    """Mean over all tasks but the first of the accuracy just before learning it minus the untrained network's.
+    """Mean over all tasks but the first of the accuracy just before learning the task minus the untrained network's.
 
     >>> forward_transfer([[50.0, 40.0], [90.0, 55.0], [70.0, 80.0]])
     15.0
@@ -86,7 +87,7 @@ def forward_transfer(matrix: Matrix) -> float | None:
 
 
 def mean_std(values: Sequence[float | None]) -> dict[str, float | None]:
-    """Mean and standard deviation (n - 1) over seeds.
+    """Mean and sample standard deviation (n - 1) over seeds; None where a value is missing or there are too few.
 
     >>> mean_std([1.0, 3.0])
     {'mean': 2.0, 'std': 1.4142135623730951}

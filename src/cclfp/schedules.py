@@ -1,4 +1,4 @@
-"""How a memory is filled and replayed: a method names one of these as its ``schedule``."""
+"""Schedules: how a memory is filled and replayed. A method names one of these classes as its ``schedule``."""
 
 from cclfp.core.schedules import Exemplars, PastRing, Reservoir, Ring, Schedule
 

@@ -1,4 +1,7 @@
-"""The contract every method must keep, as a test you can run on a method of your own.
+"""The contract that every method must keep, as a test that you can run on a method of your own.
+
+The checks train the method in the two ways that users do: with ``observe``, and as ``cclfp run`` does, in cohorts of
+the eager engine and of stacked replicas.
 
 >>> from cclfp.testing import check_method
 >>> check_method("er")
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +23,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
-from cclfp.learner import Learner, make
-from cclfp.learner.loading import load
+from cclfp.learner import Learner, load, make
+from cclfp.learner.saving import learner_state
+from cclfp.learner.trainer import Trainer
 from cclfp.methods import Method, get_method
 from cclfp.methods.base import Batch, State
 from cclfp.nets import linear
@@ -62,9 +68,14 @@ def _halve(x: Tensor) -> Tensor:
 
 
 def toy_psi(*, random: bool = True) -> nn.Module:
-    """A small psi with BatchNorm and, with ``random``, dropout: what makes training hard to repeat exactly."""
+    """A small psi with BatchNorm and, if ``random``, dropout: layers that make training hard to repeat exactly."""
     layers = [linear(8, 16, generator(0, "toy psi")), nn.BatchNorm1d(16), nn.ReLU()]
     return nn.Sequential(*layers, nn.Dropout(0.1)) if random else nn.Sequential(*layers)
+
+
+def stackable_psi() -> nn.Module:
+    """A small psi without BatchNorm or dropout, so that replicas are stacked; float64, so that rounding is small."""
+    return nn.Sequential(linear(8, 16, generator(0, "toy psi")), nn.Tanh()).double()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,11 +104,11 @@ class Case:
         stream = toy_stream(self.scenario)
         return stream.joint() if self.method.joint else stream
 
-    def replica(self, seed: int = 0) -> Replica:
-        return Replica(self.learner(seed), self.stream())
+    def replica(self, seed: int = 0, psi: nn.Module | None = None) -> Replica:
+        return Replica(self.learner(seed, psi), self.stream())
 
     def batches(self, seed: int = 0) -> list[list[tuple[Tensor, Tensor, Tensor]]]:
-        """For each task the batches (x, y, task) its plan has."""
+        """For each task, the batches (x, y, task) of its plan."""
         replica = self.replica(seed)
         train = replica.stream.train
         tasks = []
@@ -113,7 +124,7 @@ class Case:
         seed: int = 0,
         after_step: Callable[[Learner], Learner | None] | None = None,
     ) -> Learner:
-        """A learner trained through ``observe``; ``after_step`` may look at it, or put another in its place."""
+        """A learner trained with ``observe``; ``after_step`` may look at it, or return another to continue with."""
         learner = self.learner(seed)
         for batches in self.batches(seed):
             for x, y, task in batches:
@@ -124,9 +135,18 @@ class Case:
         return learner
 
 
+def train_replicas(replicas: list[Replica], engine: str = "eager", *, tasks: int | None = None) -> list[str]:
+    """Train replicas as ``cclfp run`` does, for some tasks or all; what the engine notes."""
+    notes: list[str] = []
+    cohort = Cohort(replicas, engine, notes.append)
+    while not cohort.is_done and tasks != cohort.replicas[0].position:
+        cohort.advance()
+    return notes
+
+
 def same(a: Learner, b: Learner) -> bool:
-    """Whether two learners are equal, bit for bit, in all they know."""
-    return _equal(a.state_dict(), b.state_dict())
+    """Whether two learners are equal, bit for bit, in all that they know."""
+    return _equal(learner_state(a.trainer), learner_state(b.trainer))
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -138,16 +158,16 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def learns(case: Case) -> None:
-    """After the first task it knows that task, with its labels as they are and swapped.
+    """After the first task it knows that task, with the labels as they are and swapped.
 
-    One of the two an untrained network may know by luck.
+    An untrained network may know one of the two by luck.
     """
     for swap in (0, 1):
         stream = case.stream()
         train = stream.train._replace(y=stream.train.y ^ swap)
         test = [part._replace(y=part.y ^ swap) for part in stream.test]
         replica = Replica(case.learner(), dataclasses.replace(stream, train=train, test=test))
-        replica.advance()
+        train_replicas([replica], tasks=1)
         assert replica.accuracy is not None
         assert replica.accuracy > 60, f"only {replica.accuracy:.0f} % on the task just learned"
 
@@ -173,7 +193,7 @@ def trains_inside_the_mask(case: Case) -> None:
     """In the first task, the classifier's rows of the classes that no example may choose do not move."""
     learner = case.learner()
     batches, classes = case.batches()[0], case.stream().classes
-    learner.prepare_for(Examples(*batches[0]))
+    learner.trainer.make_classifier(batches[0][0])
     assert learner.f is not None
     before = learner.f.weight.detach().clone()
     for batch in batches:
@@ -248,20 +268,31 @@ def survives_saving(case: Case) -> None:
         assert same(case.online(), case.online(after_step=reload)), "what was loaded went on differently"
 
 
+def returns_the_loss(case: Case) -> None:
+    """``observe`` returns a finite number at every step of a task, or None at every step."""
+    learner = case.learner()
+    for batches in case.batches():
+        losses = [learner.observe(*batch) for batch in batches]
+        learner.end_task()
+        if any(loss is None for loss in losses):
+            assert losses == [None] * len(losses), "some steps of a task return a loss, and others do not"
+        for loss in losses:
+            assert loss is None or math.isfinite(loss), f"a step returned the loss {loss}"
+
+
 def trains_as_planned(case: Case) -> None:
-    """Planned training equals ``observe`` on the same batches."""
+    """The eager engine's planned training equals ``observe`` on the same batches."""
     replica = case.replica()
-    while not replica.is_done:
-        replica.advance()
+    train_replicas([replica])
     assert same(replica.learner, case.online()), "planned and online training differ"
 
 
 def resumes_from_a_checkpoint(case: Case) -> None:
-    """A replica stopped after any task and loaded from its state goes on as if never stopped."""
+    """A replica that is stopped after any task and loaded from its state continues as if never stopped."""
     whole, stopped = case.replica(), case.replica()
-    while not whole.is_done:
-        whole.advance()
-        stopped.advance()
+    train_replicas([whole])
+    while not stopped.is_done:
+        train_replicas([stopped], tasks=stopped.position + 1)
         again = case.replica()
         again.load_state_dict(copy.deepcopy(stopped.state_dict()))
         stopped = again
@@ -269,28 +300,45 @@ def resumes_from_a_checkpoint(case: Case) -> None:
     assert same(whole.learner, stopped.learner), "the learners differ"
 
 
+def trains_stacked(case: Case) -> None:
+    """Replicas that train as one stacked network end near where each of them does alone.
+
+    Not exactly there: rounding differs, and a method whose gradient starts at zero, such as FDR's, amplifies it.
+    """
+    replicas = [case.replica(seed, stackable_psi()) for seed in (0, 1)]
+    notes = train_replicas(replicas, "stacked")
+    assert not notes, f"replicas are not stacked: {'; '.join(notes)}"
+    for seed, replica in enumerate(replicas):
+        alone = case.replica(seed, stackable_psi())
+        train_replicas([alone])
+        for ours, theirs in zip(tree_leaves(replica.trainer.model), tree_leaves(alone.trainer.model), strict=True):
+            is_close = torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2, equal_nan=True)
+            assert is_close, "stacked replicas end with other numbers than each alone"
+        assert replica.accuracy is not None
+        assert alone.accuracy is not None
+        assert abs(replica.accuracy - alone.accuracy) < 5, "stacked replicas have other accuracies than each alone"
+
+
 def steps_purely(case: Case) -> None:
     """A step leaves its arguments as they are, and runs under vmap: two stacked replicas equal each alone."""
-    stream, arguments = case.stream(), []
+    arguments, trainer = [], case.replica().trainer
     for seed in (0, 1):
-        replica = Replica(case.learner(seed, psi=toy_psi(random=False)), stream)
-        replica.advance()  # so that the method has the state it has in later tasks
-        learner = replica.learner
-        learner.begin_task()
-        raw = stream.train.rows(torch.arange(20) + 20 * seed)
-        mask = learner.expect(torch.tensor(stream.task_ids(0))).train(raw.task)
-        slots = torch.arange(10) + 10 * seed
-        batch = (_halve(raw.x), raw.y, raw.task, mask, slots, slots % 2 == 0)
-        given = (*learner._model, learner._state, batch, dict(vars(learner._hyper)))
+        trainer, batch = in_second_task(case, seed)
+        tensors = (batch.x, batch.y, batch.task, batch.mask, batch.slots, batch.from_past_task)
+        given = (*trainer.model, tensors, dict(vars(trainer.hyper_tensors)))
         arguments.append(tree_map(lambda t: t.detach().clone(), given))
 
-    def step(params: Tensors, buffers: Tensors, state: State, batch: Any, hyper: dict[str, Tensor]) -> Any:
-        numbers = type(learner.hyper)(**hyper)  # type: ignore[arg-type]
-        x, y, task, mask, slots, settled = batch
-        return learner._method.step(params, buffers, state, Batch(x, y, task, mask, 10, slots, settled), numbers)
+    def step(params: Tensors, buffers: Tensors, state: State, tensors: Any, hyper: dict[str, Tensor]) -> Any:
+        x, y, task, mask, slots, from_past_task = tensors
+        numbers = type(trainer.settings.hyper)(**hyper)  # type: ignore[arg-type]
+        return trainer.method.step(params, buffers, state, Batch(x, y, task, mask, 10, slots, from_past_task), numbers)
 
     try:
-        together = torch.func.vmap(step)(*tree_map(lambda *several: torch.stack(several), *arguments))
+        stacked = tree_map(lambda *several: torch.stack(several), *arguments)
+    except ValueError as error:
+        raise AssertionError(f"the states of two replicas differ in structure: {error}") from error
+    try:
+        together = torch.func.vmap(step)(*stacked)
     except RuntimeError as error:
         raise AssertionError(f"step does not run under vmap: {error}") from error
     for number, given in enumerate(arguments):
@@ -303,6 +351,19 @@ def steps_purely(case: Case) -> None:
             assert difference <= 1e-5, f"under vmap a result differs by {difference:.1e}"
 
 
+def in_second_task(case: Case, seed: int = 0) -> tuple[Trainer, Batch]:
+    """A trainer whose method has the state of later tasks, and a batch for its step."""
+    stream = case.stream()
+    replica = Replica(case.learner(seed, psi=toy_psi(random=False)), stream)
+    train_replicas([replica], tasks=1)
+    trainer = replica.trainer
+    trainer.begin_task()
+    raw = stream.train.rows(torch.arange(20) + 20 * seed)
+    mask = trainer.expect_tasks(torch.tensor(stream.task_ids(0))).train(raw.task)
+    slots = torch.arange(10) + 10 * seed
+    return trainer, Batch(_halve(raw.x), raw.y, raw.task, mask, 10, slots, slots % 2 == 0)
+
+
 CHECKS: tuple[Callable[[Case], None], ...] = (
     learns,
     keeps_to_the_mask,
@@ -313,16 +374,18 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     is_not_disturbed_by_testing,
     is_not_disturbed_by_others,
     survives_saving,
+    returns_the_loss,
     trains_as_planned,
     resumes_from_a_checkpoint,
     steps_purely,
+    trains_stacked,
 )
 
 
 def check_method(method: str | type[Method], **hyper: float) -> None:
-    """Check that a method keeps the contract, in every scenario it is defined for; AssertionError says where not.
+    """Check that a method keeps the contract, in every scenario that it is defined for.
 
-    ``hyper`` are hyperparameters to check it with.
+    AssertionError names the check that failed, and why. ``hyper`` are the hyperparameters to check it with.
     """
     kind = get_method(method)
     for scenario in kind.scenarios():

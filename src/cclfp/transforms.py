@@ -1,6 +1,7 @@
-"""From raw (uint8) images to what psi takes, a batch at a time on its device.
+"""From raw (uint8) images to the inputs of psi, one batch at a time on its device.
 
-An augmentation changes training images at random, by a table drawn ahead; a transform is the same for every image.
+An augmentation changes training images at random, as a table of random numbers says, which is drawn in advance. A
+transform treats every image alike.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Scale:
 
 
 class Normalise:
-    """Pixels divided by 255, less the mean, by the standard deviation of their channel.
+    """Pixels divided by 255, then standardised with the mean and standard deviation of each channel.
 
     >>> Normalise(mean=[0.5], std=[0.25])(torch.full((1, 1, 1, 1), 255, dtype=torch.uint8)).item()
     2.0
@@ -44,28 +45,28 @@ class Normalise:
         self._std = torch.tensor(self.arguments["std"])[:, None, None]
         is_finite = self._mean.isfinite().all() and self._std.isfinite().all()
         if len(self._mean) != len(self._std) or not is_finite or not (self._std > 0).all():
-            raise InputError(f"mean={mean!r}, std={std!r}: expected one number per channel, std above 0")
+            raise InputError(f"mean={mean!r}, std={std!r}: expected one finite number per channel, and std above 0")
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 3 or x.shape[-3] != len(self._mean):
-            raise InputError(f"Normalise has {len(self._mean)} channels; images of shape {tuple(x.shape)} do not")
-        if self._mean.device != x.device:  # once: a copy to a device inside every step would wait for it
+            raise InputError(f"Normalise expects images with {len(self._mean)} channels, not of shape {tuple(x.shape)}")
+        if self._mean.device != x.device:  # only once: copying to the device in every step would synchronise with it
             self._mean, self._std = self._mean.to(x.device), self._std.to(x.device)
         return (x.float() / 255 - self._mean) / self._std
 
 
 class Augmentation(Protocol):
-    """A random change of training images, in two parts, so that all chance can be planned ahead of the training."""
+    """A random change of training images, in two parts, so that all random numbers can be drawn before training."""
 
     def draw(self, n: int, g: torch.Generator) -> Tensor:
-        """A table with a row for each of n images, on the CPU."""
+        """Random numbers for n images: a table on the CPU with one row per image."""
 
     def __call__(self, x: Tensor, table: Tensor) -> Tensor:
-        """The raw images, each changed as its row of the table says, all at once."""
+        """The raw images, each changed as its row of the table says."""
 
 
 class CropFlip:
-    """Crop at random from the image with a black border of ``padding`` pixels, and mirror every other one.
+    """Pad the image with ``padding`` black pixels, crop it at a random place, and mirror it with probability 1/2.
 
     >>> image = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
     >>> augment = CropFlip(padding=1)
@@ -81,7 +82,7 @@ class CropFlip:
         self._values = torch.tensor([2.0 * self.padding + 1, 2.0 * self.padding + 1, 2.0], dtype=torch.float64)
 
     def draw(self, n: int, g: torch.Generator) -> Tensor:
-        """For each image where the crop begins (down, right; the padding is the image itself), and 1 to mirror it."""
+        """One row per image: the crop's first row and column in the padded image, and 1 to mirror it or 0."""
         return torch.rand(n, 3, dtype=torch.float64, generator=g).mul_(self._values).long()
 
     def __call__(self, x: Tensor, table: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class CropFlip:
         down, right, mirror = table.unbind(1)
         columns = torch.arange(width, device=x.device)
         columns = torch.where(mirror[:, None] == 1, columns.flip(0), columns)
-        # Which row and column of the image each pixel comes from; outside of it there is the border.
+        # The row and column of the image that each pixel comes from. Outside the image is the border.
         rows = torch.arange(height, device=x.device) + (down[:, None] - self.padding)
         columns = columns + (right[:, None] - self.padding)
         inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
@@ -104,7 +105,7 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {"scale": Scale, "normalise": Normal
 
 
 def describe(transform: Transform | Augmentation | None) -> Any:
-    """What a learner saves of its transform: a description, "custom" for a user's own, None for none."""
+    """What a learner saves of a transform or augmentation: its description, "custom" for a user's own, or None."""
     if transform is None:
         return None
     name = next((name for name, kind in TRANSFORMS.items() if type(transform) is kind), None)
@@ -112,7 +113,7 @@ def describe(transform: Transform | Augmentation | None) -> Any:
 
 
 def build_transform(transform: dict[str, Any]) -> Any:
-    """A transform or augmentation from its description, as learners save it."""
+    """Build a transform or augmentation from its description, as learners save it."""
     arguments = dict(transform)
     name = arguments.pop("name")
     if name not in TRANSFORMS:

@@ -102,7 +102,7 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
     ]
     for file in files:
         learner = cclfp.load(file)
-        assert (learner.method_name, learner.tasks_done) == ("er", 5)
+        assert (learner.method.name, learner.tasks_done) == ("er", 5)
     assert "[1/" not in cli("run", "er", "split-mnist", "--seeds", "2", "--save", tmp_path / "learners").err
 
 
@@ -127,7 +127,7 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
         (["run", "er", "split-mnist", "buffer=500"], "unknown setting of er 'buffer'"),
         (["run", "ER", "split-mnist"], "unknown method 'ER'. Did you mean 'er'?"),
         (["runs", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
-        (["run", "er", "split-mnist", "--buffer", "0"], "buffer=0"),
+        (["run", "er", "split-mnist", "--buffer", "0"], "memory=0"),
         (["run", "er", "split-mnist", "--device", "tpu"], "device 'tpu': expected auto, cpu or cuda"),
         (["run", "er", "split-mnist", "--threads", "0"], "threads=0"),
         (["run", "er", "split-mnist", "--checkpoint-every", "-1"], "checkpoint_every=-1.0"),
@@ -153,8 +153,8 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
         (["list", "method"], "unknown list 'method'. Did you mean 'methods'?"),
         (["show", "cclfp"], "unknown method or benchmark 'cclfp'. Did you mean 'ccl-fp'?"),
         (["data", "fetch", "minst"], "unknown dataset 'minst'. Did you mean 'mnist'?"),
-        (["data", "verify", "mnist"], "mnist is not here"),
-        (["data", "import", "mnist", "/nowhere"], "there is no /nowhere"),
+        (["data", "verify", "mnist"], "mnist is not stored"),
+        (["data", "import", "mnist", "/nowhere"], "/nowhere does not exist"),
         (["frobnicate"], "No such command 'frobnicate'"),
         (["run", "er"], "expected a benchmark (cclfp list benchmarks) or images of your own"),
     ],
@@ -172,7 +172,7 @@ def test_cuda_is_refused_where_there_is_none(cli: Cli, monkeypatch: pytest.Monke
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     answer = cli("run", "er", "split-mnist", "--device", "cuda")
     assert (answer.code, answer.out) == (2, "")
-    assert "torch sees no CUDA device" in answer.err
+    assert "torch finds no CUDA device" in answer.err
 
 
 def test_runs(small_mnist: Path, cli: Cli) -> None:
@@ -245,8 +245,8 @@ def test_run_with_a_narrow_resnet_and_augmentation(cli: Cli, small_data: Path, t
     assert first["backbone"] == {"name": "resnet18", "width": 2}
     assert first["published"] is None
     learners = [cclfp.load(file) for file in (tmp_path / "learners").iterdir()]
-    assert {type(learner.augment) for learner in learners} == {CropFlip, type(None)}
-    assert {type(learner.transform) for learner in learners} == {Normalise}
+    assert {type(learner.trainer.settings.augment) for learner in learners} == {CropFlip, type(None)}
+    assert {type(learner.trainer.settings.transform) for learner in learners} == {Normalise}
     weights = [learner.psi.state_dict()["stem.weight"] for learner in learners]
     assert not np.array_equal(*weights)
     listed = cli("runs").out
@@ -312,12 +312,12 @@ def test_run_a_method_of_ones_own(cli: Cli, small_mnist: Path, tmp_path: Path) -
     saved = next((tmp_path / "learners").glob("mine*"))
     with pytest.raises(cclfp.InputError, match=r"a learner of mine, which does not ship with cclfp: give the class"):
         cclfp.load(saved)
-    assert cclfp.load(saved, method=f"{file}:Mine").method_name == "mine"
+    assert cclfp.load(saved, method=f"{file}:Mine").method.name == "mine"
     file.write_text(MINE.replace("0.5, ", "0.7, "))
     assert "[6/6]" in cli(*arguments).err  # another method now
     for name, message in (
         ("Thief", "has the name 'er' of a method that ships with cclfp"),
-        ("Nameless", "has the name None: expected a text"),
+        ("Nameless", "has the name None: expected letters"),
         ("MineHyper", "mine.py:MineHyper is not a method"),
         ("Nothing", "has no function or class 'Nothing'"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 from typing import Any
@@ -11,30 +12,31 @@ from rich.console import Console
 
 from cclfp.cli import progress as module
 from cclfp.cli.progress import LiveProgress, PlainProgress, Progress, duration
+from cclfp.runs.events import Finished, Note, Planned, Step, Stored
 
-JOBS = {"event": "jobs", "names": ["er seed 0", "er seed 1", "er seed 2"], "store": "runs.sqlite"}
-DONE = {"event": "done", "record": {"average_accuracy": 79.123, "seconds": 8.04}}
+RECORD: Any = {"average_accuracy": 79.123, "seconds": 8.04}
+RUNS = Planned({"a": "er seed 0", "b": "er seed 1", "c": "er seed 2"}, "runs.sqlite")
 
 
-def step(step: int, accuracy: float | None = None) -> dict[str, Any]:
-    return {"event": "step", "task": 2, "tasks": 5, "step": step, "steps": 6000, "accuracy": accuracy}
+def step(key: str, step: int, accuracy: float | None = None) -> Step:
+    return Step(key, 2, 5, step, 6000, accuracy)
 
 
 def test_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 5.0, 20.0, 21.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     with PlainProgress() as shown:
-        shown.update(-1, JOBS)
-        shown.update(0, {"event": "stored", "record": {}})
-        shown.update(-1, {"event": "note", "text": "mnist: trying a mirror"})
-        shown.update(1, {"event": "note", "text": "going on"})
-        shown.update(1, step(0))
-        shown.update(1, step(1000))  # too soon to say
-        shown.update(1, step(2000, 88.04))
-        shown.update(1, DONE)
+        shown.update(RUNS)
+        shown.update(Stored("a", RECORD))
+        shown.update(Note("mnist: trying a mirror"))
+        shown.update(Note("continuing", "b"))
+        shown.update(step("b", 0))
+        shown.update(step("b", 1000))  # too soon to say
+        shown.update(step("b", 2000, 88.04))
+        shown.update(Finished("b", RECORD))
     assert capsys.readouterr().err.splitlines() == [
         "mnist: trying a mirror",
-        "er seed 1: going on",
+        "er seed 1: continuing",
         "1 of 3 runs are in the store runs.sqlite: not trained again",
         "er seed 1: task 2/5, step 2,000/6,000, 100 steps/s, 40 s left, 88.0 % so far",
         "[2/3] er seed 1: 79.12 % in 8.0 s",
@@ -43,8 +45,8 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 def test_all_from_the_store_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with PlainProgress() as shown:
-        shown.update(-1, {**JOBS, "names": ["er seed 0"]})
-        shown.update(0, {"event": "stored", "record": {}})
+        shown.update(Planned({"a": "er seed 0"}, "runs.sqlite"))
+        shown.update(Stored("a", RECORD))
     assert capsys.readouterr().err == "1 of 1 runs are in the store runs.sqlite: not trained again\n"
 
 
@@ -54,19 +56,19 @@ def test_plain_lines_about_all_of_many_runs(
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     with PlainProgress() as shown:
-        shown.update(-1, {**JOBS, "weights": [7.0, 1.0, 3.0]})
-        shown.update(0, {"event": "stored", "record": {}})  # is no work
-        shown.update(2, step(3000))  # from a checkpoint
+        shown.update(dataclasses.replace(RUNS, costs={"a": 7.0, "b": 1.0, "c": 3.0}))
+        shown.update(Stored("a", RECORD))  # is no work
+        shown.update(step("c", 3000))  # from a checkpoint
         now = 100.0
-        shown.update(2, step(4000))  # half a unit of work in 100 s
+        shown.update(step("c", 4000))  # half a unit of work in 100 s
         now = 110.0
-        shown.update(2, step(4000))  # too soon to say
-        shown.update(1, DONE)
+        shown.update(step("c", 4000))  # too soon to say
+        shown.update(Finished("b", RECORD))
         now = 120.0
-        shown.update(2, DONE)
+        shown.update(Finished("c", RECORD))
     assert capsys.readouterr().err.splitlines() == [
         "1 of 3 runs are in the store runs.sqlite: not trained again",
-        "1 of 3 runs done, 1 under way: 50% of the work, 7 min left",
+        "1 of 3 runs finished, 1 in training: 50% of the work, 7 min left",
         "[2/3] er seed 1: 79.12 % in 8.0 s",
         "[3/3] er seed 2: 79.12 % in 8.0 s",
     ]
@@ -86,12 +88,12 @@ def test_live_bars_fit_80_columns() -> None:
     screen = io.StringIO()
     shown.bars.live.console = Console(file=screen, force_terminal=True, width=80, color_system=None)
     with shown:
-        shown.update(-1, {**JOBS, "names": ["ccl-fp+ seed 0", "ccl-fp+ seed 1"]})
-        shown.update(0, step(1000))
-        shown.update(0, step(2000, 88.04))
+        shown.update(Planned({"a": "ccl-fp+ seed 0", "b": "ccl-fp+ seed 1"}, "runs.sqlite"))
+        shown.update(step("a", 1000))
+        shown.update(step("a", 2000, 88.04))
         shown.bars.refresh()
         (bar,) = [line for line in screen.getvalue().splitlines() if "ccl-fp+ seed 0" in line][-1:]
-        shown.update(0, DONE)
+        shown.update(Finished("a", RECORD))
     assert "task 2/5 step 2000/6000" in bar
     assert "steps/s" in bar
     assert "88.0 %" in bar
@@ -105,9 +107,10 @@ def test_live_bars_of_a_long_name_stay_on_one_line() -> None:
     screen = io.StringIO()
     shown.bars.live.console = Console(file=screen, force_terminal=True, width=80, color_system=None)
     with shown:
-        shown.update(-1, {**JOBS, "names": ["ccl-fp+ alpha=0 beta=0 split-cifar100 class seed 0"], "weights": [1.0]})
-        shown.update(0, step(1000))
-        shown.update(0, step(2000, 88.04))
+        label = "ccl-fp+ alpha=0 beta=0 split-cifar100 class seed 0"
+        shown.update(Planned({"a": label}, "runs.sqlite", {"a": 1.0}))
+        shown.update(step("a", 1000))
+        shown.update(step("a", 2000, 88.04))
         shown.bars.refresh()
         lines = screen.getvalue().splitlines()
     (bar,) = [line for line in lines if "ccl-fp…" in line][-1:]
@@ -122,14 +125,14 @@ def test_live_bars_make_way_for_what_is_printed(capsys: pytest.CaptureFixture[st
     screen = io.StringIO()
     shown.bars.live.console = Console(file=screen, force_terminal=True, width=80, color_system=None)
     with shown:
-        shown.update(-1, JOBS)
-        shown.update(0, step(1000))
+        shown.update(RUNS)
+        shown.update(step("a", 1000))
         drawn = [shown.bars.live.is_started]
         with shown.aside():
             print("a table")
             drawn.append(shown.bars.live.is_started)
         drawn.append(shown.bars.live.is_started)
-        shown.update(0, DONE)
+        shown.update(Finished("a", RECORD))
     assert drawn == [True, False, True]
     assert capsys.readouterr().out == "a table\n"
     assert "a table" not in screen.getvalue()

@@ -21,7 +21,7 @@ from PIL import Image
 from cclfp.cli import signals
 from cclfp.data import decoder
 
-GOES_ON = "stopped: what is finished is stored, and the same command goes on from the last checkpoint\n"
+GOES_ON = "stopped: what is finished is stored, and the same command continues from the last checkpoint\n"
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and pipes as POSIX has them")
 
@@ -43,9 +43,9 @@ def send(*numbers: signal.Signals) -> Callable[..., Any]:
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        ("cclfp.runs.experiment.run", ["run", "er", "split-mnist"]),
+        ("cclfp.runs.run.run", ["run", "er", "split-mnist"]),
         ("cclfp.paper.tuning.tune", ["tune", "er", "split-mnist"]),
-        ("cclfp.runs.experiment.do_jobs", ["study", "accuracy", "--benchmark", "split-mnist", "--method", "er"]),
+        ("cclfp.paper.study.run_jobs", ["study", "accuracy", "--benchmark", "split-mnist", "--method", "er"]),
         ("cclfp.data.fetch", ["data", "fetch", "mnist"]),
     ],
     ids=["run", "tune", "study", "data fetch"],
@@ -60,7 +60,7 @@ def test_a_signal_is_answered(
 
 
 def test_more_signals_while_it_cleans_up_are_dropped(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.runs.experiment.run", send(signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
+    monkeypatch.setattr("cclfp.runs.run.run", send(signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
     answer = cli("run", "er", "split-mnist")
     assert (answer.code, answer.err) == (143, GOES_ON)
 
@@ -69,7 +69,7 @@ def test_a_signal_ends_what_does_not_end_by_itself(monkeypatch: pytest.MonkeyPat
     codes: list[int] = []
     monkeypatch.setattr(signals, "PATIENCE", -1.0)
     monkeypatch.setattr(os, "_exit", codes.append)
-    monkeypatch.setattr("cclfp.runs.experiment.run", send(signal.SIGTERM, signal.SIGHUP))
+    monkeypatch.setattr("cclfp.runs.run.run", send(signal.SIGTERM, signal.SIGHUP))
     cli("run", "er", "split-mnist")
     assert codes == [129]
 
@@ -151,8 +151,12 @@ def worker(cohort: str) -> str:
     """The code of a worker to which a cohort means this expression, and which does not import torch."""
     return (
         "import sys, time, types\n"
-        f"do_cohort = lambda cohort, report: {cohort}\n"
-        "sys.modules['cclfp.runs.job'] = types.SimpleNamespace(Job=None, do_cohort=do_cohort)\n"
+        f"train_cohort = lambda cohort, on_event: {cohort}\n"
+        "fake = lambda name, **names: sys.modules.update({'cclfp.runs.' + name: types.SimpleNamespace(**names)})\n"
+        "fake('training', train_cohort=train_cohort)\n"
+        "fake('executors', IDLE='idle')\n"
+        "fake('jobs', Job=None)\n"
+        "fake('events', Event=None, Failed=int, to_json=str)\n"
         "from cclfp.runs.worker import main; main()"
     )
 
@@ -170,7 +174,7 @@ def test_a_worker_whose_parent_is_gone(message: bytes, started: list[subprocess.
 
 def test_a_worker_that_reports_to_nobody(started: list[subprocess.Popen[bytes]]) -> None:
     """The pipe it writes to breaks before it sees that its parent is gone."""
-    stdin, stdout, process = start(started, "-c", worker("report(0, {'event': 'note'})"))
+    stdin, stdout, process = start(started, "-c", worker("on_event('note')"))
     stdout.close()
     stdin.write(b"[]\n")
     stdin.flush()

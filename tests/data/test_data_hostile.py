@@ -22,13 +22,14 @@ import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from listening import EventListener
 from PIL import Image, PngImagePlugin
 
 from cclfp.data import cache, decoder, import_dataset, import_images, load_dataset, mnist, own_datasets, verify
 from cclfp.data import decode as decoding
 from cclfp.data.images import FORMATS, _Npz
 from cclfp.data.npy import read_header
-from cclfp.data.source import ARRAYS, EventListener, Listener
+from cclfp.data.source import ARRAYS, Listener
 from cclfp.errors import DataError, InputError
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
@@ -293,7 +294,7 @@ def test_headers_of_an_npz_that_are_refused(content: bytes, message: str, tmp_pa
 
 def test_texts_that_are_no_text(tmp_path: Path) -> None:
     odd = npy(np.frombuffer(b"\xff\xff\xff\xff" * 8, "<U1"))
-    refused(write(tmp_path / "mine.npz", {"train_labels": odd}), "train_labels has text with numbers that are not")
+    refused(write(tmp_path / "mine.npz", {"train_labels": odd}), "train_labels has text with invalid characters")
     empty = described("'<U0'", "(8,)")
     refused(write(tmp_path / "mine.npz", {"train_labels": empty}), "train_labels is <U0 of shape")
     long = npy(np.array(["a" * 300, "ox"])[np.arange(8) % 2])
@@ -308,7 +309,7 @@ def test_a_file_that_is_no_npz_gets_no_advice_to_load_it_unsafely(content: bytes
         import_images(path)
     assert str(caught.value) == f"{path} is not an .npz, which is a zip file of arrays: write it with np.savez"
     path.write_bytes(npy(np.zeros(3)))
-    refused(path, "is one array, not an .npz of several")
+    refused(path, "is a single array, expected an .npz of several")
 
 
 def test_members_that_are_refused(tmp_path: Path) -> None:
@@ -318,7 +319,7 @@ def test_members_that_are_refused(tmp_path: Path) -> None:
         file.writestr("train_images.npy", npy(ORIGINAL["train_images"]))
     refused(path, "has 2 members named train_images.npy: expected one")
     for compression in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
-        refused(write(path, compression=compression), "train_images is compressed in a way that is not supported")
+        refused(write(path, compression=compression), "train_images has an unsupported compression")
     content = bytearray(write(path).read_bytes())
     for start, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         content[content.index(start) + flags] |= 1
@@ -349,7 +350,7 @@ def test_a_member_that_is_shorter_than_the_directory_says(there: int, tmp_path: 
         assert struct.unpack_from("<I", content, place)[0] == len(part)
         struct.pack_into("<I", content, place, len(whole))
     path.write_bytes(content)
-    refused(path, "cannot be read as an .npz of plain arrays: .*train_images is cut off")
+    refused(path, "cannot be read as an .npz of plain arrays: .*train_images is truncated")
 
 
 def test_an_npz_that_takes_too_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +431,9 @@ def test_an_archive_with_odd_names_is_diagnosed(tmp_path: Path) -> None:
     content = path.read_bytes()
     for odd in (content.replace(b"yy", b"\xff\xff").replace(b"\x14\0\0\0", b"\x14\0\0\x08"), unnamed(content)):
         path.write_bytes(odd)
-        with pytest.raises(DataError, match="is not the published cifar-10-python.tar.gz: md5 .*Nothing was kept"):
+        with pytest.raises(
+            DataError, match="is not the published cifar-10-python.tar.gz: md5 .*Nothing of it was kept"
+        ):
             import_dataset("cifar10", path)
 
 
@@ -460,7 +463,7 @@ def test_a_gzip_file_that_unpacks_to_much_is_not_unpacked(tmp_path: Path, monkey
         import_dataset("mnist", folder)
 
 
-# What is stored of images of a user's own
+# What is stored of a user's own images
 
 
 @pytest.fixture
@@ -485,7 +488,7 @@ def test_a_flipped_bit_is_found_when_the_arrays_are_loaded(array: str, stored: P
     assert f"the stored {name} cannot be read ({array} does" in answer.err.replace("\n", " ")
     events: list[dict[str, Any]] = []
     assert import_images(tmp_path / "mine.npz", listener=EventListener(events.append)) == name
-    assert "what is stored is damaged, so it is imported again" in events[0]["text"]
+    assert "the stored dataset is damaged, so it is imported again" in events[0]["text"]
     check_loaded(name)
 
 
@@ -577,8 +580,8 @@ def test_json_that_is_refused(content: bytes, file: str, stored: Path) -> None:
     ("content", "message"),
     [
         (header("[" * 4000), "its header is not"),
-        (described("'|u1'", "(999999999, 3, 4, 5)"), "does not take"),
-        (described("'|O'", "(8, 3, 4, 5)") + b"\0" * 3840, "does not take"),
+        (described("'|u1'", "(999999999, 3, 4, 5)"), "does not match"),
+        (described("'|O'", "(8, 3, 4, 5)") + b"\0" * 3840, "does not match"),
         (described("'|u1'", "(0, 3, 4, 5)"), "train_images"),
         (npy(np.zeros((8, 3, 4), np.uint8)), r"train_images is uint8 of shape \(8, 3, 4\)"),
         (npy(np.zeros((8, 3, 4, 5), np.int8)), "train_images is int8"),
@@ -619,5 +622,5 @@ def test_a_name_that_other_images_have(stored: Path, tmp_path: Path) -> None:
     forget_checksum(stored)
     about = json.loads((stored / "about.json").read_text())
     (stored / "about.json").write_text(json.dumps(about | {"digest": about["digest"][:8] + "0" * 56}))
-    with pytest.raises(InputError, match="is the name of other images"):
+    with pytest.raises(InputError, match="is already the name of other images"):
         import_images(tmp_path / "mine.npz")

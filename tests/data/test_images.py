@@ -36,7 +36,7 @@ def photos(folder: Path, each: int = 10, mode: str = "RGB", size: tuple[int, int
     return folder
 
 
-class Heard(Listener):
+class RecordingListener(Listener):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -45,11 +45,11 @@ class Heard(Listener):
 
 
 def test_a_folder_of_class_folders(tmp_path: Path) -> None:
-    folder, heard = photos(tmp_path / "My photos"), Heard()
-    name = import_images(folder, listener=heard)
+    folder, listener = photos(tmp_path / "My photos"), RecordingListener()
+    name = import_images(folder, listener=listener)
     assert name.startswith("my-photos-")
     assert own_datasets() == [name]
-    assert heard.lines == [f"{name}: 4 classes, 32 images to train and 8 to test on, split with seed 0"]
+    assert listener.lines == [f"{name}: 4 classes, 32 training and 8 test images, split with seed 0"]
     verify(name)
     data = load_dataset(name)
     assert data.classes == CLASSES
@@ -69,10 +69,10 @@ def test_a_folder_of_class_folders(tmp_path: Path) -> None:
 
 
 def test_the_same_images_are_imported_once_and_others_get_another_name(tmp_path: Path) -> None:
-    folder, heard = photos(tmp_path / "photos"), Heard()
+    folder, listener = photos(tmp_path / "photos"), RecordingListener()
     name = import_images(folder)
-    assert import_images(folder, listener=heard) == name
-    assert "as it was when it was imported" in heard.lines[0]
+    assert import_images(folder, listener=listener) == name
+    assert "has not changed since it was imported" in listener.lines[0]
     assert import_images(photos(tmp_path / "elsewhere" / "photos")) == name
     names = {name, import_images(folder, split_seed=1), import_images(folder, size=8)}
     picture(999).save(folder / "cat" / "0.png")
@@ -90,20 +90,20 @@ def test_the_split_depends_on_the_seed_alone(tmp_path: Path) -> None:
 def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
     photos(tmp_path / "data" / "train", each=3)
     photos(tmp_path / "data" / "test", each=1)
-    heard = Heard()
-    data = load_dataset(import_images(tmp_path / "data", listener=heard))
+    listener = RecordingListener()
+    data = load_dataset(import_images(tmp_path / "data", listener=listener))
     assert (len(data.train_labels), len(data.test_labels)) == (12, 4)
-    assert "as its folders train and test say" in heard.lines[-1]
+    assert "in separate folders" in listener.lines[-1]
 
 
 def test_train_beside_more_folders_is_no_class(tmp_path: Path) -> None:
     photos(tmp_path / "data" / "train", each=3)
     photos(tmp_path / "data" / "val", each=1)
     assert len(load_dataset(import_images(tmp_path / "data")).test_labels) == 4
-    with pytest.raises(InputError, match="a split seed has no meaning for it"):
+    with pytest.raises(InputError, match="a split seed does not apply to it"):
         import_images(tmp_path / "data", split_seed=1)
     photos(tmp_path / "data" / "test", each=1)
-    with pytest.raises(InputError, match="has test, train, val: expected folders of classes, or train and test alone"):
+    with pytest.raises(InputError, match="has test, train, val: expected class folders, or only train and test"):
         import_images(tmp_path / "data")
 
 
@@ -121,7 +121,7 @@ def test_classes_that_are_numbers_are_in_their_order_and_chosen_by_name(tmp_path
     assert benchmark.stream("class", 0, order, sizes).classes == [[3, 1], [0, 2]]
     assert benchmark.split_into(2, [3, 1, 0, 2]) == ((3, 1, 0, 2), (2, 2))  # numbers that are no text are ids
     for bad in ((2,), (3, 3), (0, 4), ()):
-        with pytest.raises(InputError, match="so many classes a task, 4 in all"):
+        with pytest.raises(InputError, match="expected the number of classes per task, 4 in total"):
             benchmark.stream("class", 0, sizes=bad)
 
 
@@ -172,7 +172,7 @@ def test_grey_images_have_one_channel_unless_some_are_coloured(tmp_path: Path) -
 
 
 def test_other_formats_folders_and_files(tmp_path: Path) -> None:
-    folder, heard = photos(tmp_path / "photos", each=3), Heard()
+    folder, listener = photos(tmp_path / "photos", each=3), RecordingListener()
     (folder / "cat" / "more").mkdir()
     picture(7).save(folder / "cat" / "more" / "a.BMP")
     picture(8).save(folder / "dog" / "b.jpeg")
@@ -182,9 +182,9 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     (folder / "cat" / ".checkpoints").mkdir()
     picture(10).save(folder / "cat" / ".checkpoints" / "0.png")
     (folder / ".hidden").mkdir()
-    data = load_dataset(import_images(folder, listener=heard))
+    data = load_dataset(import_images(folder, listener=listener))
     assert len(data.train_labels) + len(data.test_labels) == 15
-    assert "photos: not images, left out: cat/notes.txt" in heard.lines
+    assert "photos: skipped files that are not images: cat/notes.txt" in listener.lines
 
 
 def test_sizes(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         assert own_datasets() == []
 
     (tmp_path / "empty" / "cat").mkdir(parents=True)
-    refused(tmp_path / "empty", "expected folders of images, one a class, and found none")
+    refused(tmp_path / "empty", "expected folders of images, one per class, and found none")
     refused(tmp_path / "nowhere", "expected a folder of class folders, or an .npz file")
     (tmp_path / "a.txt").write_text("")
     refused(tmp_path / "a.txt", "expected a folder of class folders, or an .npz file")
@@ -224,7 +224,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     (folder / "cat" / "4.png").unlink()
     (folder / "emu").mkdir()
     picture(1).save(folder / "emu" / "1.png")
-    refused(folder, r"emu has 1 image\(s\): expected two or more")
+    refused(folder, r"emu has 1 image\(s\): expected at least two")
     photos(tmp_path / "data" / "train", each=2)
     photos(tmp_path / "data" / "test", each=2)
     for i in range(2):
@@ -233,7 +233,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "one" / "cat").mkdir(parents=True)
     for i in range(2):
         picture(i).save(tmp_path / "one" / "cat" / f"{i}.png")
-    refused(tmp_path / "one", "two classes or more, and found cat alone")
+    refused(tmp_path / "one", "at least two classes, and found only cat")
 
 
 def arrays(shape: tuple[int, ...] = (8, 8, 3), labels: Any = (3, 5, 7, 9)) -> dict[str, np.ndarray]:
@@ -295,7 +295,7 @@ def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
         ({"train_labels": np.zeros(40)}, "train_labels is float64 .*expected whole numbers or text"),
         ({"train_labels": np.zeros((40, 2), int)}, "expected whole numbers or text"),
         ({"test_labels": np.full(12, 3)}, "no test images of 5, 7, 9"),
-        ({"train_labels": np.full(40, 3), "test_labels": np.full(12, 3)}, "two classes or more"),
+        ({"train_labels": np.full(40, 3), "test_labels": np.full(12, 3)}, "at least two classes"),
         ({"train_labels": np.array([{}] * 40)}, "train_labels is object .*expected whole numbers or text"),
         ({"test_labels": np.array(list("abcdabcdabcd"))}, "train_labels int64 and test_labels <U1: expected whole"),
         (arrays(labels=["a", "b", "c", "d\ne"]), "has a name that cannot be printed"),
@@ -313,11 +313,11 @@ def test_an_npz_that_is_none(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="cannot be read as an .npz|is not an .npz"):
             import_images(tmp_path / "mine.npz")
     for size, seed in ((3, None), (None, 3)):
-        with pytest.raises(InputError, match="is an .npz: its images and their split stay as they are"):
+        with pytest.raises(InputError, match="is an .npz: size and split seed do not apply to it"):
             import_images(tmp_path / "good.npz", size=size, split_seed=seed)
     np.save(tmp_path / "one.npy", np.zeros(3))
     (tmp_path / "one.npy").rename(tmp_path / "mine.npz")
-    with pytest.raises(InputError, match="is one array, not an .npz of several"):
+    with pytest.raises(InputError, match="is a single array, expected an .npz of several"):
         import_images(tmp_path / "mine.npz")
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import cclfp
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.losses import distances
 from cclfp.nets import MLP
@@ -29,7 +30,7 @@ def test_every_part_of_ccl_fp_plus_is_at_work() -> None:
     )
     replica = Replica(learner, stream)
     while not replica.is_done:
-        replica.advance()
+        Cohort([replica]).advance()
     assert replica.accuracy is not None
     assert replica.accuracy > 86, "propagation or the contrastive rehearsal loss is not at work"
 

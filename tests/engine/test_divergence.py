@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,8 +14,10 @@ from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 from records import made_up
-from test_report import cell_of, made_up_record, rows_of
+from report_records import cell_of, made_up_record, rows_of
 from torch import Tensor, nn
+from training import Stop, stop_at, texts, train
+from training import make_job as make_any_job
 
 import cclfp
 from cclfp.core.finite import not_finite
@@ -29,14 +30,19 @@ from cclfp.methods.er import ER
 from cclfp.methods.icarl import ICaRL
 from cclfp.paper import cells, compare
 from cclfp.report import collect
-from cclfp.report.content import Content, Table
-from cclfp.report.tables import comma_separated, latex, markdown, worth
-from cclfp.runs import job as job_module
-from cclfp.runs.configuration import configurations
-from cclfp.runs.experiment import Result
-from cclfp.runs.job import Job, do
+from cclfp.report.content import Content
+from cclfp.report.entries import Table
+from cclfp.report.latex import to_latex
+from cclfp.report.tables import to_csv, to_markdown
+from cclfp.report.wording import describe_components
+from cclfp.runs import training
+from cclfp.runs.events import Event
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
+from cclfp.runs.record import Record
+from cclfp.runs.run import Result
 from cclfp.runs.seeds import Seeds
-from cclfp.runs.store import Record, Store
+from cclfp.runs.store import Store
 from cclfp.testing import Case, same, toy_psi
 
 NUMBERS = st.floats(width=32, allow_nan=True, allow_infinity=True)
@@ -74,7 +80,7 @@ def trained(replicas: list[Replica], engine: str = "eager", notes: list[str] | N
 def test_every_method_diverges_and_goes_on_to_the_end(method: str) -> None:
     bad = replica(method, lr=1e30)
     while not bad.is_done:
-        bad.advance()
+        Cohort([bad]).advance()
     assert bad.diverged == (bad.stream.num_tasks if METHODS[method].joint else 1)
     assert all(accuracy is not None for accuracy in bad.matrix[-1])
 
@@ -105,7 +111,7 @@ class LateNan(ER):
     name = "late-nan"
 
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-        new, buffers, state = super().step(params, buffers, state, batch, hyper)
+        new, buffers, state, *_ = super().step(params, buffers, state, batch, hyper)
         bad = (batch.task[0] == 1) & (batch.n_current > 0)
         return {name: torch.where(bad, torch.nan, p) for name, p in new.items()}, buffers, state
 
@@ -114,7 +120,7 @@ def test_the_task_is_the_first_after_which_it_was_found(tmp_path: Path) -> None:
     late = replica(LateNan)
     found = []
     while not late.is_done:
-        late.advance()
+        Cohort([late]).advance()
         found.append(late.diverged)
     assert found == [None, 2, 2]
     state = late.state_dict()
@@ -167,11 +173,11 @@ def test_only_what_predictions_use_counts_and_infinities_on_purpose_do_not() -> 
 
 def test_psis_statistics_count() -> None:
     bad = replica("er")
-    bad.advance()
+    Cohort([bad]).advance()
     found = [bad.diverged]
     with torch.no_grad():
         dict(bad.learner.psi.named_buffers())["1.running_var"][0] = torch.inf
-    bad.advance()
+    Cohort([bad]).advance()
     assert [*found, bad.diverged] == [None, 2]
 
 
@@ -182,48 +188,37 @@ def test_psis_statistics_count() -> None:
 def make_job(small_mnist: Path, tmp_path: Path) -> Callable[..., Job]:
     def make(lr: float, seed: int = 0, **changes: Any) -> Job:
         (configuration,) = configurations(["er"], "split-mnist", None, settings={"lr": [lr]})
-        job = Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
-        return dataclasses.replace(job, **changes)
+        return make_any_job(configuration, seed, **{"store": tmp_path / "runs.sqlite", **changes})
 
     return make
 
 
 def test_a_diverged_run_is_stored_as_such_and_said_once(make_job: Callable[..., Job]) -> None:
-    notes: list[str] = []
-    record = do(make_job(1e20), lambda event: notes.append(event.get("text", "")))
+    events: list[Event] = []
+    record = train(make_job(1e20), events.append)
     assert record["diverged"] == 1
-    text = "weights are not finite after task 1 of 5: the run has diverged; try a smaller lr"
-    assert [note for note in notes if note] == [text]
-    (stored,) = Store(make_job(1e20).store).records()
+    assert texts(events) == ["weights are not finite after task 1 of 5: the run has diverged; try a smaller lr"]
+    (stored,) = Store(make_job(1e20).execution.store).records()
     assert stored == record
-    assert "diverged" not in do(make_job(0.1), lambda event: None)
+    assert "diverged" not in train(make_job(0.1))
 
 
 def test_a_stopped_run_that_diverged_is_still_known(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stop(Exception):
-        pass
-
-    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
-    notes: list[str] = []
-
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] > 40:
-            raise Stop
-
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
     with pytest.raises(Stop):
-        do(make_job(1e20), stop)
-    record = do(make_job(1e20), lambda event: notes.append(event.get("text", "")))
-    assert record["diverged"] == 1
-    assert [note for note in notes if note] == ["going on from the checkpoint after task 1 of 5"]  # said before
+        train(make_job(1e20), stop_at(41))
+    events: list[Event] = []
+    assert train(make_job(1e20), events.append)["diverged"] == 1
+    assert texts(events) == ["continuing from the checkpoint after task 1 of 5"]  # the note came before
 
 
 @pytest.mark.usefixtures("small_mnist")
 def test_the_command_says_it_beside_the_mean_of_the_others(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cclfp.runs.experiment.cores", lambda: 1)  # no other process is started
+    monkeypatch.setattr("cclfp.runs.executors.cores", lambda: 1)  # no other process is started
     command = ("run", "er", "split-mnist", "lr=0.1,1e20", "--seeds", "2", "--store", tmp_path / "runs.sqlite")
     answer = cli(*command, "--engine", "eager")
     assert answer.code == 0
@@ -303,19 +298,19 @@ def test_a_comparison_leaves_out_what_diverged(diverged: Store) -> None:
 def test_every_table_says_how_many_seeds_diverged(content: Content) -> None:
     table = table_of(content)
     assert content.counts()["diverged"] == 1
-    text = markdown(table, content)
+    text = to_markdown(table, content)
     (er,) = [line for line in text.splitlines() if line.startswith("| ER-Res.")]
     (fdr,) = [line for line in text.splitlines() if line.startswith("| FDR")]
     assert re.search(r"\d\d\.\d\d ± \d+\.\d\d\S* \[2 of 5 seeds diverged\] \(76.43", er)
     assert "| 5 of 5 seeds diverged (" in fdr
     assert "Means leave out runs that diverged" in text
     assert ", 1 diverged." in text
-    listed = rows_of(comma_separated(table, content))
+    listed = rows_of(to_csv(table, content))
     lines = {r["row"]: r for r in listed if (r["benchmark"], r["scenario"]) == ("split-mnist", "class")}
     assert [lines[row]["diverged"] for row in ("ER-Res.", "FDR", "GEM")] == ["1 3", "0 1 2 3 4", ""]
     assert [pair.split(":")[0] for pair in lines["ER-Res."]["accuracies"].split()] == ["0", "2", "4"]
     assert lines["FDR"]["verdict"] == "diverged"
-    tex = latex(table, content)
+    tex = to_latex(table, content)
     assert r" \\ {\scriptsize 2 of 5 seeds diverged}}" in tex
     assert r"\textit{5 of 5 seeds diverged}" in tex
 
@@ -331,7 +326,7 @@ def test_they_can_be_included(diverged: Store, content: Content) -> None:
     mean = found[False][0].comparison.mean
     assert mean is not None
     assert er.comparison.mean == pytest.approx((3 * mean + 2 * 9.8) / 5)
-    assert "2 of 5 seeds diverged, included" in markdown(table_of(with_all), with_all)
+    assert "2 of 5 seeds diverged, included" in to_markdown(table_of(with_all), with_all)
     assert er.command([]).endswith("--include-diverged")
     assert "--include-diverged" not in found[False][0].command([])
 
@@ -341,19 +336,19 @@ def test_differences_are_of_the_seeds_that_diverged_in_neither(content: Content)
     whole, without = (entries[row].comparison.seeds.accuracies for row in ("w, α, β", "w, α"))
     assert list(without) == [1, 2, 3, 4]
     change = sum(without[seed] - whole[seed] for seed in without) / 4
-    assert f"without β {change:+.2f}".replace("-", "−") in " ".join(worth(table_of(content, "ablation")))
+    assert f"without β {change:+.2f}".replace("-", "−") in " ".join(describe_components(table_of(content, "ablation")))
 
 
 def test_charts_leave_them_out_and_say_so(content: Content) -> None:
     chart = next(chart for chart in content.charts if chart.name == "forgetting")
     panel = chart.panels[0]
-    values = dict(zip(panel.stops, panel.series[0].values, strict=True))
+    values = dict(zip(panel.categories, panel.series[0].values, strict=True))
     assert values["FDR"] is None
     er = values["ER-Res."]
     assert er is not None
     assert len(er.seeds) == 3
     assert chart.notes(panel) == ["ER-Res.: 2 of 5 seeds diverged; FDR: 5 of 5 seeds diverged"]
-    assert panel.lacking(panel.series[0], "FDR") == "diverged"
+    assert panel.reason_missing(panel.series[0], "FDR") == "diverged"
     ablation = next(chart for chart in content.charts if chart.name == "ablation")
     assert ablation.notes(ablation.panels[0]) == ["w: 1 of 5 seeds diverged; w, α (CCL-FP): 1 of 5 seeds diverged"]
 
@@ -366,7 +361,9 @@ def test_the_report_and_its_page(diverged: Store, cli: Cli, tmp_path: Path, monk
     assert re.search(r'<td class="v-diverged"[^>]*><span class="ours">5 of 5 seeds diverged</span>', page)
     assert '"counted":[0,2,4],"diverged":{"1":2,"3":2},"remark":"2 of 5 seeds diverged"' in page
     assert ">diverged</text>" in page
-    monkeypatch.setattr("cclfp.report._figures", lambda content: {f"{c.name}.svg": b"" for c in content.charts})  # slow
+    monkeypatch.setattr(
+        "cclfp.report._render_figures", lambda content: {f"{c.name}.svg": b"" for c in content.charts}
+    )  # slow
     counts = cli("report", "--out", tmp_path / "all", "--store", diverged.path, "--include-diverged", "--json").json
     assert counts["counts"]["diverged"] == 0
     assert "2 of 5 seeds diverged, included" in (tmp_path / "all/index.html").read_text()
@@ -450,13 +447,13 @@ def test_a_huge_step_size_is_refused_and_named() -> None:
 def test_a_memory_of_a_streams_rows_stays_so() -> None:
     """A refused batch does not make copies of the rows, with which the replica could not go on."""
     rows = replica("er")
-    rows.advance()
+    Cohort([rows]).advance()
     with pytest.raises(DivergenceError):
         rows.learner.observe(1e38 * batch()[0], torch.tensor([2, 3] * 3), task=1)
-    rows.advance()
+    Cohort([rows]).advance()
     never = replica("er")
-    never.advance()
-    never.advance()
+    Cohort([never]).advance()
+    Cohort([never]).advance()
     assert same(rows.learner, never.learner)
 
 
@@ -509,7 +506,7 @@ def test_engines_do_not_check_every_step(monkeypatch: pytest.MonkeyPatch) -> Non
         return not_finite(tensors)
 
     monkeypatch.setattr("cclfp.engine.replica.not_finite", spy)
-    monkeypatch.setattr("cclfp.learner.learner.not_finite", spy)
+    monkeypatch.setattr("cclfp.learner.divergence.not_finite", spy)
     several = [replica("er", seed) for seed in range(3)]
     calls.clear()
     trained(several)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from training import Stop, change, stop_at, texts, train, train_all
+from training import make_job as make_any_job
 
 import cclfp
 from cclfp.core.memory import Examples
@@ -20,15 +22,17 @@ from cclfp.core.randomness import generator
 from cclfp.engine import compiled as compiled_module
 from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
+from cclfp.engine.group import Group
 from cclfp.engine.replica import Replica
-from cclfp.engine.stack import Together
 from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import linear
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, do, do_together
-from cclfp.runs.pool import cohorts, do_all
+from cclfp.runs.events import Event, Finished, Note
+from cclfp.runs.executors import ThisProcess
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job, into_cohorts
+from cclfp.runs.run import run_jobs
 from cclfp.runs.store import Store
 from cclfp.streams import Stream
 from cclfp.testing import Case, toy_stream
@@ -63,7 +67,7 @@ def trained(replicas: list[Replica], engine: str, notes: list[str] | None = None
 
 
 def assert_alike(ours: Replica, theirs: Replica, tolerance: float = 1e-9) -> None:
-    for a, b in zip(ours.learner.model, theirs.learner.model, strict=True):
+    for a, b in zip(ours.learner.trainer.model, theirs.learner.trainer.model, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
     assert ours.matrix == theirs.matrix
     assert ours.learner.steps == theirs.learner.steps
@@ -198,7 +202,7 @@ def test_a_step_that_changes_its_state_in_place_is_not_taken_twice(monkeypatch: 
     for made in (compiled_module.program, PROGRAM):  # not compiled, and compiled
         monkeypatch.setattr(compiled_module, "program", made)
         (ours,) = trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled")
-        assert ours.learner.model[2]["n"] == ours.steps(2)
+        assert ours.learner.trainer.model[2]["n"] == ours.steps(2)
 
 
 def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
@@ -207,7 +211,7 @@ def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
     case = Case(METHODS["er"], "class", {})
     trained([Replica(case.learner(0, psi=plain_psi()), stream) for stream in data], "compiled", notes)
     assert notes == [
-        "its runs cannot be trained together (ValueError: their tasks are of different sizes): going on eagerly"
+        "its runs cannot be trained together (ValueError: their tasks are of different sizes): continuing eagerly"
     ]
 
 
@@ -220,14 +224,14 @@ def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.Monk
     notes: list[str] = []
     # Two programs, one before there is an old psi and one after; the compiler is asked once.
     ours, _ = trained([replica("ccl-fp", "domain", seed) for seed in range(2)], "compiled", notes)
-    assert notes == ["not compiled: the compiler failed: RuntimeError: no C++ compiler: going on eagerly"]
+    assert notes == ["not compiled: the compiler failed: RuntimeError: no C++ compiler: continuing eagerly"]
     (alone,) = trained([replica("ccl-fp", "domain")], "eager")
     assert_alike(ours, alone)
 
 
 @pytest.mark.usefixtures("always")
 def test_a_step_too_long_for_the_compiler_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_module, "LONGEST", 10)
+    monkeypatch.setattr(compiled_module, "MAX_OPERATIONS", 10)
     notes: list[str] = []
     trained([replica("er", "domain")], "compiled", notes)
     assert len(notes) == 1
@@ -320,14 +324,14 @@ def test_a_state_that_a_step_turns_in_memory_is_compiled() -> None:
             return {"m": torch.zeros(200, 100, dtype=torch.float64)}
 
         def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-            params, buffers, _ = super().step(params, buffers, state, batch, hyper)
+            params, buffers, *_ = super().step(params, buffers, state, batch, hyper)
             return params, buffers, {"m": (state["m"].contiguous() + 1).contiguous()}
 
     case = Case(Turns, "domain", {})
     notes: list[str] = []
     (ours,) = trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "compiled", notes)
     assert notes == []
-    assert (ours.learner.model[2]["m"] == ours.steps(2)).all()
+    assert (ours.learner.trainer.model[2]["m"] == ours.steps(2)).all()
 
 
 @pytest.mark.usefixtures("always")
@@ -385,7 +389,7 @@ def test_the_graph_engine_without_a_card(method: str, make: Any, monkeypatch: py
 
 def test_few_steps_are_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_module, "WORTH", 3_000)
-    monkeypatch.setattr(Together, "put_back", lambda *a: pytest.fail("stacked"))
+    monkeypatch.setattr(Group, "write_back", lambda *a: pytest.fail("stacked"))
     cohort = Cohort([replica("er", "class", seed) for seed in range(2)], "compiled")
     cohort.advance()
     assert cohort.engine == "eager"
@@ -393,7 +397,7 @@ def test_few_steps_are_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _after_one_task(replica: Replica) -> Replica:
-    replica.advance()
+    Cohort([replica]).advance()
     return replica
 
 
@@ -415,37 +419,40 @@ def make_job(tmp_path: Path, small_mnist: None) -> Callable[..., Job]:
         changes = {"engine": "auto", **changes}
         settings = {name: changes.pop(name) for name in ("lr",) if name in changes}
         (configuration,) = configurations([method], "split-mnist", settings={k: [v] for k, v in settings.items()})
-        job = Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
-        return dataclasses.replace(job, **changes)
+        return make_any_job(configuration, seed, **{"store": tmp_path / "runs.sqlite", **changes})
 
     return make
 
 
 def test_cohorts_differ_in_seed_and_hyperparameters(make_job: Callable[..., Job]) -> None:
     jobs = [make_job(seed=s, lr=lr) for lr in (0.1, 0.05) for s in range(3)] + [make_job("finetune", s) for s in (0, 1)]
+
+    def cohorts(jobs: list[Job], workers: int) -> list[list[int]]:
+        return [[jobs.index(job) for job in cohort] for cohort in into_cohorts(jobs, workers)]
+
     assert cohorts(jobs, workers=1) == [[0, 1, 2, 3, 4, 5], [6, 7]]
     assert cohorts(jobs, workers=2) == [[0, 2, 4], [1, 3, 5], [6], [7]]
     assert cohorts([make_job(seed=s) for s in range(130)], workers=1)[0] == list(range(0, 130, 3))
-    eager = [dataclasses.replace(job, engine="eager") for job in jobs]
+    eager = [change(job, engine="eager") for job in jobs]
     assert cohorts(eager, workers=1) == [[n] for n in range(8)]
 
 
 def test_auto_compiles_where_there_is_enough_to_train(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes: list[str] = []
-    record = do(make_job(), lambda event: notes.append(str(event.get("text"))))
+    events: list[Event] = []
+    record = train(make_job(), events.append)
     assert record["environment"]["engine"] == "eager"
-    assert any(note.startswith("engine: eager (eager would take about") for note in notes)
-    monkeypatch.setattr("cclfp.runs.job.seconds_a_step", lambda replica: 1.0)
-    assert do(make_job(seed=1), lambda event: None)["environment"]["engine"] == "compiled"
+    assert any(text.startswith("engine: eager (eager would take about") for text in texts(events))
+    monkeypatch.setattr("cclfp.runs.starting.seconds_per_step", lambda replica: 1.0)
+    assert train(make_job(seed=1))["environment"]["engine"] == "compiled"
 
 
 def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager would take 9 s: too few for the compiler, but not for one that has its programs already.
-    monkeypatch.setattr("cclfp.runs.job.seconds_a_step", lambda r: 9 / sum(map(r.steps, range(5))))
+    monkeypatch.setattr("cclfp.runs.starting.seconds_per_step", lambda r: 9 / sum(map(r.steps, range(5))))
     engines = [
-        do(make_job(seed=seed, engine=engine), lambda event: None)["environment"]["engine"]
+        train(make_job(seed=seed, engine=engine))["environment"]["engine"]
         for seed, engine in enumerate(["auto", "compiled", "auto"])
     ]
     assert engines == ["eager", "compiled", "compiled"]
@@ -453,11 +460,10 @@ def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monke
 
 def test_jobs_together_are_as_jobs_alone(make_job: Callable[..., Job], tmp_path: Path) -> None:
     jobs = [make_job(seed=seed, lr=0.02, engine="compiled") for seed in range(3)]
-    together = do_all(jobs, 1, lambda number, event: None)
+    together = run_jobs(jobs, executor=ThisProcess())
     other = tmp_path / "other.sqlite"
-    alone = [do(make_job(seed=seed, lr=0.02, engine="eager", store=other), lambda event: None) for seed in range(3)]
-    assert [r["accuracy_matrix"] for r in together] == [r["accuracy_matrix"] for r in alone]
-    assert [r["key"] for r in together] == [r["key"] for r in alone]
+    alone = [train(make_job(seed=seed, lr=0.02, engine="eager", store=other)) for seed in range(3)]
+    assert [together[r["key"]]["accuracy_matrix"] for r in alone] == [r["accuracy_matrix"] for r in alone]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -482,7 +488,7 @@ def test_random_layers_beside_batch_norm_are_trained_eagerly_and_it_is_said() ->
 @pytest.mark.parametrize("scenario", ["class", "task", "domain"])
 def test_replicas_that_take_turns(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the memory has room for at once; a size that does not divide them."""
-    monkeypatch.setattr(Cohort, "_fitting", lambda *arguments: 2)
+    monkeypatch.setattr(Cohort, "_count_at_once", lambda *arguments: 2)
     told: list[int] = []
     cohort = Cohort([replica("ccl-fp+", scenario, seed) for seed in range(5)], "compiled")
     while not cohort.is_done:
@@ -498,10 +504,10 @@ def test_replicas_that_take_turns(scenario: str, monkeypatch: pytest.MonkeyPatch
 def test_too_many_for_the_memory_are_halved_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     original, most = compiled_module.Programs.train, 2
 
-    def train(self: Any, stack: Any, *arguments: Any) -> None:
-        if len(stack.learners) > most:
+    def train(self: Any, group: Any, *arguments: Any) -> None:
+        if len(group.trainers) > most:
             raise torch.OutOfMemoryError("out of memory")
-        original(self, stack, *arguments)
+        original(self, group, *arguments)
 
     monkeypatch.setattr(compiled_module.Programs, "train", train)
     notes: list[str] = []
@@ -512,18 +518,18 @@ def test_too_many_for_the_memory_are_halved_and_it_is_said(monkeypatch: pytest.M
     notes.clear()
     trained([replica("er", "class", seed) for seed in range(2)], "compiled", notes)
     assert notes[0] == "2 runs at once need too much memory: 1 from here on"
-    assert "going on eagerly" in notes[1]
+    assert "continuing eagerly" in notes[1]
 
 
 def test_plans_are_made_once_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    original = Replica.planning
+    original = Replica.plan_maker
 
     def planning(self: Replica, after: Any = None) -> Any:
         made.append(self.learner.seed)
         return original(self, after)
 
-    monkeypatch.setattr(Replica, "planning", planning)
+    monkeypatch.setattr(Replica, "plan_maker", planning)
     stream = Case(METHODS["er"], "class", {}).stream()
     replicas = [
         Replica(Case(METHODS["er"], "class", {"lr": lr}).learner(seed, psi=plain_psi()), stream)
@@ -538,12 +544,12 @@ def test_plans_are_made_once_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_made_ahead_is_the_plan(method: str) -> None:
     mine = replica(method, "class")
     while not mine.is_done:
-        ahead = mine.planning(mine.planning()())() if mine.can_plan_ahead else None
-        mine.advance()
+        ahead = mine.plan_maker(mine.plan_maker()())() if mine.can_plan_ahead else None
+        Cohort([mine]).advance()
         if ahead is not None:
-            then = mine.planning()()
+            then = mine.plan_maker()()
             assert ahead.sizes == then.sizes
-            for name in ("rows", "current", "memory", "slots", "settled"):
+            for name in ("rows", "current", "memory", "slots", "from_past_task"):
                 assert torch.equal(getattr(ahead, name), getattr(then, name)), name
     assert not replica("icarl", "class").can_plan_ahead
 
@@ -566,61 +572,48 @@ def test_scores_that_cannot_be_stacked_are_said_and_taken_one_by_one() -> None:
     assert ours[1].matrix == trained([replica("er", "domain", 1)], "eager")[0].matrix
 
 
-class Stop(BaseException):
-    """Stands for a SIGKILL."""
-
-
-@pytest.mark.parametrize("stop_at", [40, 75])
+@pytest.mark.parametrize("step", [40, 75])
 def test_a_stopped_cohort_goes_on_where_it_was(
-    stop_at: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cclfp.runs.job.REPORT_EVERY", 0.0)
-
-    def stop(number: int, event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= stop_at:
-            raise Stop
+    monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
 
     jobs = [make_job("ccl-fp+", seed, engine="compiled") for seed in range(2)]
     with pytest.raises(Stop):
-        do_together(jobs, stop)
-    assert Store(jobs[0].store).records() == []
-    notes: list[str] = []
+        train_all(jobs, stop_at(step))
+    assert Store(jobs[0].execution.store).records() == []
+    events: list[Event] = []
     # The engine that the checkpoints name is used again, whatever auto would choose now.
-    again = do_together([dataclasses.replace(job, engine="auto") for job in jobs], lambda n, e: notes.append(str(e)))
-    assert sum("going on from the checkpoint" in note for note in notes) == 2
+    again = train_all([change(job, engine="auto") for job in jobs], events.append)
+    assert sum("continuing from the checkpoint" in text for text in texts(events)) == 2
     assert {record["environment"]["engine"] for record in again} == {"compiled"}
     other = tmp_path / "other.sqlite"
-    whole = do_together([dataclasses.replace(job, store=other) for job in jobs], lambda number, event: None)
+    whole = train_all([change(job, store=other) for job in jobs])
     assert [r["accuracy_matrix"] for r in again] == [r["accuracy_matrix"] for r in whole]
 
 
-def test_another_engine_asked_for_starts_afresh(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.runs.job.REPORT_EVERY", 0.0)
-
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= 40:
-            raise Stop
-
+def test_another_engine_asked_for_starts_again(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
     with pytest.raises(Stop):
-        do(make_job(engine="compiled"), stop)
-    notes: list[str] = []
-    record = do(make_job(engine="eager"), lambda event: notes.append(str(event.get("text"))))
-    assert any("it was made with engine compiled, not with the eager asked for" in note for note in notes)
+        train(make_job(engine="compiled"), stop_at(40))
+    events: list[Event] = []
+    record = train(make_job(engine="eager"), events.append)
+    assert any("it was made with engine compiled, not with the eager asked for" in text for text in texts(events))
     assert record["environment"]["engine"] == "eager"
 
 
 def test_one_that_fails_does_not_stop_the_others(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    bad = tmp_path / "a file"
-    bad.write_text("")
-    paths = [tmp_path / "0.ckpt", bad / "1.ckpt", tmp_path / "2.ckpt"]
-    jobs = [make_job(seed=seed, save=path) for seed, path in enumerate(paths)]
-    heard: list[tuple[int, str]] = []
+    jobs = [make_job(seed=seed, save=tmp_path / "learners") for seed in range(3)]
+    files = [job.learner_file for job in jobs]
+    assert files[1] is not None
+    files[1].mkdir(parents=True)
+    events: list[Event] = []
     with pytest.raises(cclfp.InputError, match="cannot be saved"):
-        do_all(jobs, 1, lambda number, event: heard.append((number, event["event"])))
-    assert [heard.count((number, "done")) for number in range(3)] == [1, 1, 1]  # all are stored
-    assert (0, "note") in heard
-    assert [path.exists() for path in (paths[0], paths[2])] == [True, True]
-    assert {record["seed"] for record in Store(jobs[0].store).records()} == {0, 1, 2}
+        run_jobs(jobs, events.append, ThisProcess())
+    assert [event.key for event in events if isinstance(event, Finished)] == [job.key for job in jobs]  # all are stored
+    assert any(isinstance(event, Note) and event.key == jobs[0].key for event in events)
+    assert [path.is_file() for path in files if path is not None] == [True, False, True]
+    assert {record["seed"] for record in Store(jobs[0].execution.store).records()} == {0, 1, 2}
 
 
 def test_an_unknown_engine_is_refused() -> None:
@@ -637,7 +630,7 @@ def test_a_state_that_changes_its_structure_is_refused() -> None:
             return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers
 
         def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-            params, buffers, _ = super().step(params, buffers, state, batch, hyper)
+            params, buffers, *_ = super().step(params, buffers, state, batch, hyper)
             return params, buffers, {"more": torch.zeros(())}
 
     case = Case(Grows, "class", {})
@@ -650,9 +643,9 @@ def test_runs_of_which_not_even_one_can_be_tried_train_eagerly(monkeypatch: pyte
     def fail(*arguments: Any) -> int:
         raise ValueError("it reads a tensor's value")
 
-    monkeypatch.setattr(Cohort, "_fitting", fail)
+    monkeypatch.setattr(Cohort, "_count_at_once", fail)
     notes: list[str] = []
     together = trained([with_batch_norm("er", seed) for seed in range(2)], "compiled", notes)
-    assert any("reads a tensor's value" in note and note.endswith("going on eagerly") for note in notes)
+    assert any("reads a tensor's value" in note and note.endswith("continuing eagerly") for note in notes)
     (alone,) = trained([with_batch_norm("er", 1)], "eager")
     assert_alike(together[1], alone)

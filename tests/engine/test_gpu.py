@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from training import Stop, make_job, stop_at, texts, train, train_all
 
 import cclfp
 from cclfp.core.finite import not_finite
@@ -23,8 +24,8 @@ from cclfp.errors import DivergenceError
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import ResNet18, linear
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, do, do_together
+from cclfp.runs.events import Event
+from cclfp.runs.grid import configurations
 from cclfp.streams import Stream
 from cclfp.testing import same, toy_psi, toy_stream
 from cclfp.transforms import CropFlip, Normalise
@@ -42,7 +43,7 @@ def trained(method: str, scenario: str, device: str, psi: nn.Module) -> Replica:
     )
     replica = Replica(learner, stream)
     while not replica.is_done:
-        replica.advance()
+        Cohort([replica]).advance()
     return replica
 
 
@@ -89,19 +90,14 @@ def test_moves_there_and_back(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_mnist")
 def test_a_job_stopped_and_resumed(tmp_path: Path) -> None:
     (configuration,) = configurations(["ccl-fp+"], "split-mnist")
-    job = Job(configuration, 0, tmp_path / "runs.sqlite", "auto", 1, checkpoint_every=0.0)
-
-    def stop(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= 90:
-            raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        do(job, stop)
-    notes: list[str] = []
-    record = do(job, lambda event: notes.append(event.get("text", "")))
-    assert any("going on from the checkpoint" in note for note in notes)
+    job = make_job(configuration, 0, tmp_path / "runs.sqlite", device="auto")
+    with pytest.raises(Stop):
+        train(job, stop_at(90))
+    events: list[Event] = []
+    record = train(job, events.append)
+    assert any("continuing from the checkpoint" in text for text in texts(events))
     assert record["environment"]["device"] == "cuda"
-    whole = do(Job(configuration, 0, tmp_path / "whole.sqlite", "auto", 1), lambda event: None)
+    whole = train(make_job(configuration, 0, tmp_path / "whole.sqlite", device="auto"))
     assert record["accuracy_matrix"] == whole["accuracy_matrix"]
 
 
@@ -127,7 +123,7 @@ def test_a_convolutional_net_with_augmentation_as_on_the_cpu() -> None:
         )
         replica = Replica(learner, stream.to(torch.device(device)))
         while not replica.is_done:
-            replica.advance()
+            Cohort([replica]).advance()
         return replica
 
     here, there = trained_on("cpu"), trained_on("cuda")
@@ -170,10 +166,10 @@ def in_a_cohort(replicas: list[Replica], engine: str, precision: str = "float32"
 
 def assert_alike(ours: Replica, theirs: Replica) -> None:
     # Where a task begins FDR's outputs are those it has stored, and its gradient what rounding makes of their distance.
-    tolerance = 0.05 if ours.learner.method_name == "fdr" else 1e-8
-    for a, b in zip(ours.learner.model, theirs.learner.model, strict=True):
+    tolerance = 0.05 if ours.learner.method.name == "fdr" else 1e-8
+    for a, b in zip(ours.learner.trainer.model, theirs.learner.trainer.model, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
-    assert ours.matrix == theirs.matrix or ours.learner.method_name == "fdr"
+    assert ours.matrix == theirs.matrix or ours.learner.method.name == "fdr"
     assert ours.learner.steps == theirs.learner.steps
 
 
@@ -250,7 +246,7 @@ def test_the_watch_for_waiting_sees_it() -> None:
 
 @pytest.mark.usefixtures("short_graphs")
 def test_runs_take_turns_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.engine.cohort.SHARE", 1e-6)
+    monkeypatch.setattr("cclfp.engine.capacity.SHARE", 1e-6)
     ours, notes = in_a_cohort([on_cuda("ccl-fp+", "class", seed) for seed in range(3)], "graph")
     assert len(notes) == 1
     assert "they take turns" in notes[0]
@@ -278,7 +274,7 @@ def test_what_cannot_be_recorded_is_said_and_trained_eagerly() -> None:
 
     ours, notes = in_a_cohort([make(seed, Peeks) for seed in range(2)], "graph")
     assert len(notes) == 1
-    assert "going on eagerly" in notes[0]
+    assert "continuing eagerly" in notes[0]
     # Nothing is left of the capture that failed: not its stream, nor its hold on the generator and the memory.
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.rand(3, device="cuda")
@@ -297,7 +293,7 @@ def test_precisions_stay_near(precision: str, psi: Callable[[int], nn.Module]) -
     def make() -> list[Replica]:
         replicas = [on_cuda("ccl-fp+", "class", seed, psi=psi(seed).float()) for seed in range(2)]
         for replica in replicas:
-            replica.learner.autocast = autocast_of(precision)
+            replica.learner.trainer.autocast = autocast_of(precision)
         return replicas
 
     ours, notes = in_a_cohort(make(), "graph", precision)
@@ -306,8 +302,8 @@ def test_precisions_stay_near(precision: str, psi: Callable[[int], nn.Module]) -
     exact, _ = in_a_cohort(make(), "eager", "float32") if precision == "tf32" else (alone, [])
     for mine, theirs, start in zip(ours, exact, make(), strict=True):
         start.begin_task()
-        for name, p in mine.learner.model[0].items():
-            before, after = start.learner.model[0][name], theirs.learner.model[0][name]
+        for name, p in mine.learner.trainer.model[0].items():
+            before, after = start.learner.trainer.model[0][name], theirs.learner.trainer.model[0][name]
             assert p.dtype == torch.float32
             assert (p - after).norm() <= 0.3 * (after - before).norm() + 1e-3, name
 
@@ -324,21 +320,16 @@ def test_compiled_in_a_graph(psi: Callable[[int], nn.Module], monkeypatch: pytes
 
 @pytest.mark.usefixtures("small_mnist")
 def test_a_cohort_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "AHEAD", 1)
-    monkeypatch.setattr("cclfp.runs.job.REPORT_EVERY", 0.0)
+    monkeypatch.setattr(graph, "MARK_EVERY", 1)
+    monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
     (configuration,) = configurations(["ccl-fp+"], "split-mnist")
     store = tmp_path / "runs.sqlite"
-    jobs = [Job(configuration, s, store, "auto", 1, engine="graph", checkpoint_every=0.0) for s in range(2)]
-
-    def stop(number: int, event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= 90:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        do_together(jobs, stop)
-    notes: list[str] = []
-    records = do_together(jobs, lambda number, event: notes.append(event.get("text", "")))
-    assert sum("going on from the checkpoint" in note for note in notes) == 2
+    jobs = [make_job(configuration, s, store, device="auto", engine="graph") for s in range(2)]
+    with pytest.raises(Stop):
+        train_all(jobs, stop_at(90))
+    events: list[Event] = []
+    records = train_all(jobs, events.append)
+    assert sum("continuing from the checkpoint" in text for text in texts(events)) == 2
     assert {record["environment"]["engine"] for record in records} == {"graph"}
     assert {record["environment"]["precision"] for record in records} == {"tf32"}
 

@@ -46,7 +46,7 @@ def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
         slots = plan.slots[step].tolist()
         assert len(set(slots[:replayed])) == replayed
         assert slots[replayed:] == [-1] * (len(slots) - replayed)
-        assert not plan.settled[step].any()  # no task has ended yet
+        assert not plan.from_past_task[step].any()  # no task has ended yet
         seen |= set(now)
         passed += now
     for epoch in range(epochs):
@@ -99,14 +99,14 @@ def test_plans_are_what_a_loop_over_the_steps_gives(
         shuffled = [part[torch.randperm(len(part), generator=twin)] for _ in range(epochs)]
         steps = [now.tolist() for epoch in shuffled for now in epoch.split(batch) if len(now)]
         assert plan.current.tolist() == sum(steps, [])
-        assert len(plan.sizes) == len(plan.rows) == len(plan.slots) == len(plan.settled) == len(steps)
+        assert len(plan.sizes) == len(plan.rows) == len(plan.slots) == len(plan.from_past_task) == len(steps)
         assert plan.rows.shape[1] == max([sum(sizes) for sizes in plan.sizes], default=0)
         for step, now in enumerate(steps):
-            slots, settled, old = list[int](), list[bool](), list[int]()
+            slots, from_past_task, old = list[int](), list[bool](), list[int]()
             if schedule is not None:
                 of = tasks[now].tolist()
                 slots = schedule.draw(replay, of)
-                settled = [schedule.is_settled(slot) for slot in slots]
+                from_past_task = [schedule.is_from_past_task(slot) for slot in slots]
                 old = [held[slot] for slot in slots]
                 for row, slot in zip(now, schedule.place(of), strict=True):
                     if slot >= 0:
@@ -115,13 +115,15 @@ def test_plans_are_what_a_loop_over_the_steps_gives(
             assert plan.sizes[step] == (len(now), len(old))
             assert plan.rows[step].tolist() == now + old + [-1] * (plan.rows.shape[1] - n)
             assert plan.slots[step].tolist() == slots + [-1] * (plan.slots.shape[1] - len(old))
-            assert plan.settled[step].tolist() == settled + [False] * (plan.settled.shape[1] - len(old))
+            assert plan.from_past_task[step].tolist() == from_past_task + [False] * (
+                plan.from_past_task.shape[1] - len(old)
+            )
             assert plan.augment is not None
             assert torch.equal(plan.augment[step, :n], drawn(step, n))
             assert not plan.augment[step, n:].any()
         assert plan.memory.tolist() == [held[slot] for slot in range(len(held))]
         assert (plan.rows.dtype, plan.slots.dtype, plan.memory.dtype) == (torch.int64,) * 3
-        assert plan.settled.dtype == torch.bool
+        assert plan.from_past_task.dtype == torch.bool
         if memory is not None and plan.schedule is not None:
             memory.point_to(pool, plan.memory, plan.schedule, plan.current)
             if kind is Exemplars:
@@ -132,7 +134,7 @@ def test_plans_are_what_a_loop_over_the_steps_gives(
 
 def test_a_plan_of_the_whole_stream_moves_to_a_device() -> None:
     plan = Case(METHODS["er"], "class", {}).replica().plan().to(torch.device("meta"))
-    tables = (plan.rows, plan.current, plan.memory, plan.slots, plan.settled)
+    tables = (plan.rows, plan.current, plan.memory, plan.slots, plan.from_past_task)
     assert {table.device.type for table in tables} == {"meta"}
 
 

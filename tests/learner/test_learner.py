@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.core.memory import Examples
-from cclfp.learner.learner import FORMAT
+from cclfp.errors import InputError
+from cclfp.learner.saving import FORMAT, learner_state, load_learner_state
 from cclfp.methods import METHODS
+from cclfp.methods.er import ER
 from cclfp.testing import _equal, same, toy_psi
 
 
@@ -38,6 +39,99 @@ def batch(n: int = 5, low: int = 0, high: int = 2, seed: int = 0) -> tuple[Tenso
 
 
 # -- learning -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_method_is_known_before_the_first_batch(method: str) -> None:
+    ours = learner(method)
+    for _ in range(2):
+        assert ours.method is METHODS[method]
+        assert ours.method.name == method
+        assert ours.hyper.lr == 0.1
+        ours.observe(*batch(), task=0)
+
+
+def test_a_learner_is_made_again_from_its_method() -> None:
+    class Own(ER):
+        name = "own"
+
+    ours = cclfp.make(Own, psi=psi(), num_classes=6)
+    assert ours.method is Own
+    assert cclfp.make(ours.method, psi=psi(), num_classes=6).method.name == "own"
+
+
+def test_what_engines_use_is_not_on_the_learner() -> None:
+    public = {name for name in dir(cclfp.Learner) if not name.startswith("_")}
+    assert public == {
+        *("observe", "end_task", "predict", "logits", "to", "save"),
+        *("method", "hyper", "psi", "f", "memory", "device", "scenario", "seed", "num_classes", "steps", "tasks_done"),
+        "trainer",
+    }
+    ours = learner()
+    with pytest.raises(AttributeError):
+        ours.autocast = torch.bfloat16  # type: ignore[attr-defined]  # which would change nothing
+
+
+def test_observe_returns_the_loss() -> None:
+    """The cross-entropy before the step, on the batch and the examples that are replayed with it."""
+    ours = learner("er", replay=1000)
+    x, y = batch()
+    first = ours.observe(x, y)
+    assert type(first) is float
+    z = ours.logits(x)
+    expected = nn.functional.cross_entropy(torch.cat([z, z]), torch.cat([y, y]))  # the memory holds the batch
+    assert ours.observe(x, y) == pytest.approx(float(expected))
+    assert first > float(expected)
+
+
+class Unreported(ER):
+    """Returns three values, as methods did before losses were returned."""
+
+    name = "unreported"
+
+    def step(self, *arguments: Any) -> Any:
+        return super().step(*arguments)[:3]
+
+
+def test_a_step_may_return_no_loss() -> None:
+    ours, theirs = (cclfp.make(method, psi=psi(), num_classes=6) for method in (ER, Unreported))
+    for _ in range(3):
+        assert ours.observe(*batch()) is not None
+        assert theirs.observe(*batch()) is None
+    assert torch.equal(ours.logits(batch()[0]), theirs.logits(batch()[0]))
+
+
+@pytest.mark.parametrize(
+    ("fourth", "finding"),
+    [
+        (({"loss": torch.ones(2)},), r"the loss that a step of strange returned is a tensor of shape \(2,\)"),
+        (({"loss": 1.0},), "the loss that a step of strange returned is float, expected a 0-d tensor"),
+        ((torch.ones(()),), "the fourth value of a step of strange is a Tensor, expected a dict"),
+        (({}, {}), "a step of strange returned 5 values"),
+    ],
+)
+def test_what_is_no_loss_is_refused(fourth: tuple[Any, ...], finding: str) -> None:
+    class Strange(ER):
+        name = "strange"
+
+        def step(self, *arguments: Any) -> Any:
+            return *super().step(*arguments)[:3], *fourth
+
+    ours = cclfp.make(Strange, psi=psi(), num_classes=6)
+    before = copy.deepcopy(learner_state(ours.trainer))
+    with pytest.raises(InputError, match=finding):
+        ours.observe(*batch())
+    assert _equal(before, learner_state(ours.trainer))
+
+
+def test_a_step_may_report_other_values() -> None:
+    class Talkative(ER):
+        name = "talkative"
+
+        def step(self, *arguments: Any) -> Any:
+            return *super().step(*arguments)[:3], {"norm": torch.ones(3)}
+
+    assert cclfp.make(Talkative, psi=psi(), num_classes=6).observe(*batch()) is None
 
 
 def test_psi_is_trained_in_place() -> None:
@@ -88,7 +182,7 @@ def test_tied_weights_are_trained_as_one() -> None:
     expected = copy.deepcopy(module)
     ours = cclfp.make("finetune", psi=module, num_classes=6, tasks=[[*range(6)]])
     x, y = batch()
-    ours.prepare_for(Examples(x, y, y))  # makes f
+    ours.trainer.make_classifier(x)  # makes f
     f = copy.deepcopy(ours.f)
     assert f is not None
     loss = nn.functional.cross_entropy(f(expected(x)), y)
@@ -146,7 +240,7 @@ def test_declared_classes_count_from_a_tasks_first_batch_on() -> None:
 
 def test_task_scenario_trains_each_tasks_classes_alone() -> None:
     ours = learner("finetune", scenario="task", tasks=[[0, 1], [2, 3], [4, 5]])
-    ours.prepare_for(Examples(*batch(), torch.zeros(5)))  # makes f
+    ours.trainer.make_classifier(batch()[0])  # makes f
     assert ours.f is not None
     before = ours.f.weight.detach().clone()
     ours.observe(*batch(), task=0)
@@ -267,10 +361,10 @@ def test_a_step_that_fails_leaves_no_trace() -> None:
         ours.observe(torch.full((3, 4), 1e7), LABELS)
     assert ours.f is None
     ours.observe(*batch())
-    before = copy.deepcopy(ours.state_dict())
+    before = copy.deepcopy(learner_state(ours.trainer))
     with pytest.raises(RuntimeError, match="no"):
         ours.observe(torch.full((3, 4), 1e7), LABELS, task=1)
-    after = ours.state_dict()
+    after = learner_state(ours.trainer)
     assert _equal(before, after)
 
 
@@ -304,13 +398,13 @@ def test_a_psi_that_gives_no_features(module: nn.Module, message: str) -> None:
         ({"tasks": [[0, 1], []]}, r"tasks\[1\] declares no class"),
         ({"transform": 3}, "transform must be a function"),
         ({"psi": torch.relu}, "psi must be a torch.nn.Module"),
-        ({"device": "gpu"}, "device 'gpu' is not known"),
+        ({"device": "gpu"}, "device 'gpu' is unknown"),
         ({"device": "meta"}, "device 'meta' is not supported"),
-        ({"device": 3.5}, "device 3.5 is not known"),
+        ({"device": 3.5}, "device 3.5 is unknown"),
         ({"tasks": 3}, "tasks=3: expected the classes of each task"),
         ({"tasks": [[0.5]]}, "expected the classes of each task"),
         ({"method": int}, "is not a method"),
-        ({"psi": nn.DataParallel(nn.Flatten())}, "psi is a DataParallel: give the plain module"),
+        ({"psi": nn.DataParallel(nn.Flatten())}, "psi is a DataParallel: pass the plain module"),
         ({"psi": nn.LazyLinear(3)}, "lazy layers that have seen no input"),
         ({"memory": 2.5}, "memory=2.5"),
     ],
@@ -489,9 +583,9 @@ def test_psi_counts_as_it_was_given(tmp_path: Path) -> None:
 
 def test_a_state_can_be_gone_back_to_twice() -> None:
     ours, other = trained(), trained()
-    saved = copy.deepcopy(ours.state_dict())
+    saved = copy.deepcopy(learner_state(ours.trainer))
     for _ in range(2):
-        other.load_state_dict(saved)
+        load_learner_state(other.trainer, saved)
         assert same(ours, other)
         other.observe(*batch(seed=4), task=1)
 
@@ -562,7 +656,7 @@ def test_load_says_what_is_missing(tmp_path: Path) -> None:
         cclfp.load(tmp_path / "two.ckpt", psi=psi(), transform=torch.clone)
     with pytest.raises(
         ValueError,
-        match=r"not the one that was saved: 0.weight was torch.float32 \(8, 4\) and is torch.float32 \(9, 4\)",
+        match=r"not the one that was saved: 0.weight was torch.float32 \(8, 4\) and is now torch.float32 \(9, 4\)",
     ):
         cclfp.load(path, psi=psi(width=9), transform=torch.clone)
     with pytest.raises(ValueError, match="is a learner of ccl-fp\\+, not of er"):
@@ -571,7 +665,7 @@ def test_load_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a whole learner: it lacks method, hyper,"):
         cclfp.load(path)
     trained().save(path)
-    with pytest.raises(ValueError, match=r"0.weight was torch.float32 \(8, 4\) and is torch.float64 \(8, 4\)"):
+    with pytest.raises(ValueError, match=r"0.weight was torch.float32 \(8, 4\) and is now torch.float64 \(8, 4\)"):
         cclfp.load(path, psi=psi().double())
     whole = torch.load(path, weights_only=True)
     for name, spoilt in (("psi", None), ("memory", None), ("state", 3), ("f", {"weight": torch.zeros(3)})):

@@ -23,23 +23,27 @@ from conftest import Cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from training import Stop, stop_at, texts, train
+from training import make_job as make_any_job
 
 import cclfp
 from cclfp.core import tensorfiles
 from cclfp.core.schedules import Schedule
 from cclfp.core.tensorfiles import read_tensors, write_tensors
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
-from cclfp.learner.learner import FORMAT
 from cclfp.learner.loading import DAMAGED
+from cclfp.learner.saving import FORMAT, learner_state
 from cclfp.methods import METHODS, Method
 from cclfp.methods.base import State
 from cclfp.methods.ccl_fp import CCLFP
 from cclfp.methods.er import ER
 from cclfp.nets import MLP
-from cclfp.runs import job as job_module
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, do
+from cclfp.runs import checkpoints, starting, training
+from cclfp.runs.events import Event, ignore
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
 from cclfp.runs.store import Store
 from cclfp.testing import Case, _equal, same
 from cclfp.transforms import CropFlip, Normalise
@@ -79,13 +83,13 @@ def trained(method: str | type[Method], tasks: int = 1, in_task: bool = True, **
 def contents() -> dict[str, bytes]:
     """A learner file, and one like a checkpoint."""
     replica = Case(METHODS["ccl-fp+"], "class", {}).replica()
-    replica.advance()
+    Cohort([replica]).advance()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "file"
         trained("er").save(path)
         learner = path.read_bytes()
-        write_tensors(path, {"format": job_module.FORMAT, "engine": {"threads": 1}, "replica": replica.state_dict()})
-        return {FORMAT: learner, job_module.FORMAT: path.read_bytes()}
+        write_tensors(path, {"format": checkpoints.FORMAT, "engine": {"threads": 1}, "replica": replica.state_dict()})
+        return {FORMAT: learner, checkpoints.FORMAT: path.read_bytes()}
 
 
 def check_damaged(kind: str, original: bytes, content: bytes) -> bool:
@@ -102,7 +106,7 @@ def check_damaged(kind: str, original: bytes, content: bytes) -> bool:
         return False
 
 
-@pytest.mark.parametrize("kind", [FORMAT, job_module.FORMAT])
+@pytest.mark.parametrize("kind", [FORMAT, checkpoints.FORMAT])
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_a_damaged_file_is_refused_or_equal(kind: str, data: st.DataObject) -> None:
@@ -195,9 +199,21 @@ def test_checksums_are_written_whatever_the_user_chose(tmp_path: Path) -> None:
     assert same(ours, cclfp.load(tmp_path / "learner", psi=psi()))
 
 
+def test_the_names_in_a_file_stay() -> None:
+    """Files of the version before have these names: attributes may be renamed, but not what is in a file."""
+    state = learner_state(trained("er").trainer)
+    assert list(state) == [
+        *("method", "hyper", "num_classes", "num_tasks", "scenario", "seed", "replay", "memory_size"),
+        *("backbone", "transform", "predict_transform", "augment"),
+        *("psi", "psi_mode", "f", "state", "memory", "classes", "like", "steps", "tasks_done", "in_task"),
+    ]
+    assert list(state["memory"]) == ["schedule", "examples"]
+    assert list(state["memory"]["schedule"]) == ["seen", "written", "settled", "_draws", "_places"]
+
+
 def test_files_of_the_version_before_are_read(tmp_path: Path) -> None:
     ours = trained("icarl")
-    torch.save({"format": "cclfp learner 2", "cclfp": "0", **ours.state_dict()}, tmp_path / "learner")
+    torch.save({"format": "cclfp learner 2", "cclfp": "0", **learner_state(ours.trainer)}, tmp_path / "learner")
     assert same(ours, cclfp.load(tmp_path / "learner", psi=psi()))
 
 
@@ -235,7 +251,7 @@ def test_an_altered_learner_is_refused_or_can_be_used(method: str, arguments: di
             refused += 1
             continue
         try:
-            if other.state_dict()["in_task"]:
+            if other.trainer.in_task:
                 other.end_task()
             use(learner, path)
         except Exception as error:
@@ -247,7 +263,7 @@ def test_an_altered_learner_is_refused_or_can_be_used(method: str, arguments: di
 def test_an_altered_checkpoint_is_refused_or_can_be_used(method: str) -> None:
     case = Case(METHODS[method], "class", {"lr": 0.01})
     stopped = case.replica()
-    stopped.advance()
+    Cohort([stopped]).advance()
     refused = 0
     for name, state in sample(stopped.state_dict()):
         replica = Replica(case.learner(), stopped.stream)
@@ -257,7 +273,7 @@ def test_an_altered_checkpoint_is_refused_or_can_be_used(method: str) -> None:
             refused += 1
             continue
         try:
-            replica.advance()
+            Cohort([replica]).advance()
             assert replica.accuracy is not None
         except Exception as error:
             raise AssertionError(f"{name}: it is loaded, but cannot be used") from error
@@ -437,33 +453,23 @@ def test_a_method_of_ones_own_has_the_layout_of_what_it_keeps() -> None:
 # -- damaged checkpoints ------------------------------------------------------------------------------------------
 
 
-class Stop(Exception):
-    """Stands for a SIGKILL."""
-
-
 def make_job(store: Path, **changes: Any) -> Job:
     (configuration,) = configurations(["er"], "split-mnist", None)
-    return Job(configuration, 0, store, "cpu", 1, **{"checkpoint_every": 0.0, **changes})
+    return make_any_job(configuration, 0, store, **changes)
 
 
 def stopped(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The checkpoint of a run that was stopped in its second task."""
-    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
-
-    def report(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= 50:
-            raise Stop
-
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
     with pytest.raises(Stop):
-        do(job, report)
-    return Store(job.store).checkpoints / f"{job.key}.ckpt"
+        train(job, stop_at(50))
+    return Store(job.execution.store).checkpoints / f"{job.key}.ckpt"
 
 
-def noted(job: Job) -> tuple[list[list[float | None]], list[str]]:
+def noted(job: Job) -> tuple[Any, list[str]]:
     """The accuracies of a run, and what it said."""
-    notes: list[str] = []
-    record = do(job, lambda event: notes.append(event.get("text", "")))
-    return record["accuracy_matrix"], notes
+    events: list[Event] = []
+    return train(job, events.append)["accuracy_matrix"], texts(events)
 
 
 @pytest.mark.usefixtures("small_mnist")
@@ -477,13 +483,13 @@ def test_a_damaged_checkpoint_is_kept_aside_and_the_run_starts_afresh(
         content, kept = flip(path), path.with_suffix(".damaged")
         matrix, notes = noted(job)
         assert matrix == right
-        (afresh,) = (note for note in notes if "starting afresh, the checkpoint is damaged" in note)
+        (afresh,) = (note for note in notes if "starting again, the checkpoint is damaged" in note)
         assert kept.name in afresh
         assert "does not match its checksum" in afresh
         assert f"a damaged checkpoint of this run is kept as {kept}" in notes[-2]
         assert kept.read_bytes() == content  # the last one, and no other
         assert list(kept.parent.iterdir()) == [kept], again
-        Store(job.store).path.unlink()
+        Store(job.execution.store).path.unlink()
 
 
 def change_position(state: dict[str, Any]) -> None:
@@ -509,11 +515,11 @@ def test_a_checkpoint_whose_values_were_changed_is_damaged(tmp_path: Path, monke
     original = path.read_bytes()
     for change in (change_position, change_matrix, change_engine, change_weights):
         path.write_bytes(original)
-        state = read_tensors(path, job_module.FORMAT)
+        state = read_tensors(path, checkpoints.FORMAT)
         change(state)
         torch.save(state, path)
         with pytest.raises(DamagedError):
-            job_module._resume(job, path, {}, print)
+            starting._continue(job, path, {}, ignore)
 
 
 # -- full disks ---------------------------------------------------------------------------------------------------

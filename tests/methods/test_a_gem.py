@@ -22,7 +22,8 @@ from cclfp.core.tensorfiles import write_tensors
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
-from cclfp.learner import FORMAT, Learner
+from cclfp.learner import Learner
+from cclfp.learner.saving import FORMAT
 from cclfp.methods import Batch
 from cclfp.methods.a_gem import AGEM, project
 from cclfp.runs.configuration import USUAL, check_configuration, configurations
@@ -104,7 +105,7 @@ def weights(learner: Learner) -> dict[str, Tensor]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_equal_to_the_paper(scenario: str, reference: int) -> None:
     learner, stream = learner_of(scenario, reference=reference), batches_of(scenario)
-    learner.prepare_for(Examples(*stream[0][0], torch.zeros(5, dtype=torch.int64)))
+    learner.trainer.make_classifier(stream[0][0][0])
     w = weights(learner)
     mean, var = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
     seen: list[int] = []

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from cclfp.engine.replica import Replica
-from cclfp.methods import METHODS, Batch
-from cclfp.testing import CHECKS, Case, toy_psi
+from cclfp.losses import cross_entropy
+from cclfp.methods import METHODS
+from cclfp.testing import CHECKS, Case, in_second_task
 
 ROWS: list[dict[str, Any]] = [
     {"method": "joint"},
@@ -50,16 +50,30 @@ def test_contract(case: Case, check: Callable[[Case], None]) -> None:
 def test_a_step_compiles_without_a_break(row: dict[str, Any]) -> None:
     """On the learner's own parameters, in the second task, to the same numbers."""
     case = Case(METHODS[row["method"]], "class", {name: value for name, value in row.items() if name != "method"})
-    stream = case.stream()
-    replica = Replica(case.learner(psi=toy_psi(random=False)), stream)
-    replica.advance()
-    learner = replica.learner
-    learner.begin_task()
-    raw = stream.train.rows(torch.arange(20))
-    mask = learner.expect(torch.tensor(stream.task_ids(0))).train(raw.task)
-    batch = Batch(raw.x, raw.y, raw.task, mask, 10, torch.arange(10), torch.arange(10) % 2 == 0)
-    arguments = (*learner._model, learner._state, batch, learner._hyper)
-    eager = learner._method.step(*arguments)
-    compiled = torch.compile(learner._method.step, fullgraph=True, backend="aot_eager")(*arguments)
+    trainer, batch = in_second_task(case)
+    arguments = (*trainer.model, batch, trainer.hyper_tensors)
+    eager = trainer.method.step(*arguments)
+    compiled = torch.compile(trainer.method.step, fullgraph=True, backend="aot_eager")(*arguments)
     for a, b in zip(tree_leaves(eager), tree_leaves(compiled), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["method"])
+def test_every_step_returns_its_loss(row: dict[str, Any]) -> None:
+    """It is the value of the method's loss before the step."""
+    case = Case(METHODS[row["method"]], "class", {name: value for name, value in row.items() if name != "method"})
+    trainer, batch = in_second_task(case)
+    loss = trainer.method.step(*trainer.model, batch, trainer.hyper_tensors)[3]["loss"]  # type: ignore[misc]
+    assert loss.shape == ()
+    assert not loss.requires_grad
+    params, buffers, state = trainer.model
+    if row["method"] in ("a-gem", "si"):  # A-GEM's is on the new examples; SI's is without the surrogate
+        n = batch.n_current if row["method"] == "a-gem" else len(batch.y)
+        z, _ = trainer.method.net.features(params, buffers, batch.x[:n])
+        expected = cross_entropy(trainer.method.net.classify(params, z), batch.y[:n], batch.mask[:n])
+    else:
+        expected, _ = trainer.method.loss(params, buffers, state, batch, trainer.hyper_tensors)
+    if row["method"] == "hal":  # with the anchors' part
+        assert loss > expected
+    else:
+        torch.testing.assert_close(loss, expected.detach())

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.core.memory import Examples
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.learner import Learner
 from cclfp.learner.loading import load
 from cclfp.methods import METHODS, Batch
-from cclfp.methods.base import State
+from cclfp.methods.base import State, Stepped
 from cclfp.methods.fdr import FDR, function_distance
 from cclfp.nets.network import Tensors
 from cclfp.testing import Case, same
@@ -43,9 +43,7 @@ class Spied(FDR):
 
     last: Batch
 
-    def step(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
+    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
         Spied.last = batch
         return super().step(params, buffers, state, batch, hyper)
 
@@ -108,7 +106,7 @@ def follow(scenario: str, seed: int, steps: int, lr: float, alpha: float) -> int
     """
     learner = tiny_learner(scenario, seed, lr=lr, alpha=alpha)
     tasks = tiny_tasks(scenario, seed, steps)
-    learner.prepare_for(Examples(*tasks[0][0], torch.zeros(4, dtype=torch.int64)))
+    learner.trainer.make_classifier(tasks[0][0][0])
     theta = parameters(learner)
     came: dict[tuple[float, ...], int] = {}  # the task each example came in
     stored: dict[tuple[float, ...], list[float]] = {}  # f_old of each example of the tasks that ended
@@ -232,12 +230,12 @@ def test_stored_outputs_are_those_of_predicting(scenario: str) -> None:
     replica = Replica(case.learner(), case.stream())
     before = torch.zeros(150, 6)
     for task in range(3):
-        replica.advance()
+        Cohort([replica]).advance()
         learner = replica.learner
         assert learner.memory is not None
         x, _, own = learner.memory.examples()
         expected = learner.logits(x, task=own if scenario == "task" else None).softmax(-1)
-        stored, new = learner._state["outputs"], own == task
+        stored, new = learner.trainer.state["outputs"], own == task
         assert stored.shape == (150, 6)
         assert new.any()
         torch.testing.assert_close(stored[: len(x)][new], expected[new])
@@ -251,14 +249,14 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(tiny_learner("class", 4), tasks)
     monkeypatch.setattr("cclfp.nets.network.CHUNK", 9)  # three examples at a time
     in_parts = train(tiny_learner("class", 4), tasks)
-    torch.testing.assert_close(whole._state, in_parts._state)
+    torch.testing.assert_close(whole.trainer.state, in_parts.trainer.state)
 
 
 def test_ending_a_task_leaves_the_state_before_it_alone() -> None:
     """It may be part of a checkpoint that someone holds."""
     tasks = tiny_tasks("class", 4, steps=3)
     learner = train(tiny_learner("class", 4), tasks[:1])
-    held = learner._state["outputs"]
+    held = learner.trainer.state["outputs"]
     before = held.clone()
     train(learner, tasks[1:], 1)
     assert torch.equal(held, before)
@@ -267,19 +265,19 @@ def test_ending_a_task_leaves_the_state_before_it_alone() -> None:
 def test_leaking_to_new_classes_is_penalised() -> None:
     """What an old example gives to a class that came later counts, and the stored output has 0 there."""
     learner = train(tiny_learner("class", 0, alpha=1.0), tiny_tasks("class", 0, steps=3)[:1])
-    stored = learner._state["outputs"]
+    stored = learner.trainer.state["outputs"]
     assert (stored[:, 2:] == 0).all()
     torch.testing.assert_close(stored[:, :2].sum(-1), torch.ones(8, dtype=torch.float64))
-    mask = learner.expect(torch.tensor([1])).train(torch.tensor([1, 0]))
-    learner.begin_task()
+    mask = learner.trainer.expect_tasks(torch.tensor([1])).train(torch.tensor([1, 0]))
+    learner.trainer.begin_task()
     assert learner.memory is not None
     held = learner.memory.examples()
     x = torch.stack([torch.zeros(3, dtype=torch.float64), held.x[0] / 2])
     y, task, slots = torch.tensor([2, held.y[0]]), torch.tensor([1, 0]), torch.tensor([0])
     losses = []
-    for settled in (True, False):
-        batch = Batch(x, y, task, mask, 1, slots, torch.tensor([settled]))
-        losses.append(learner._method.loss(*learner._model, learner._state, batch, learner._hyper)[0])
+    for from_past_task in (True, False):
+        batch = Batch(x, y, task, mask, 1, slots, torch.tensor([from_past_task]))
+        losses.append(learner.trainer.method.loss(*learner.trainer.model, batch, learner.trainer.hyper_tensors)[0])
     assert learner.f is not None
     p = learner.f(learner.psi(x[1:])).detach()[0, :3].softmax(-1)
     expected = math.dist(p.tolist(), stored[0, :3].tolist())
@@ -290,8 +288,8 @@ def test_leaking_to_new_classes_is_penalised() -> None:
 def test_the_first_task_is_that_of_finetune() -> None:
     """No replayed example counts yet, so they are not even seen by BatchNorm."""
     ours, finetune = Case(FDR, "class", {}).replica(), Case(METHODS["finetune"], "class", {}).replica()
-    ours.advance()
-    finetune.advance()
+    Cohort([ours]).advance()
+    Cohort([finetune]).advance()
     for a, b in zip(ours.learner.psi.state_dict().values(), finetune.learner.psi.state_dict().values(), strict=True):
         assert torch.equal(a, b)
 

@@ -17,9 +17,11 @@ from torch.utils._pytree import tree_leaves
 import cclfp
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.learner import Learner
+from cclfp.learner.saving import learner_state
 from cclfp.methods import Batch
 from cclfp.methods.hal import HAL, _start
 from cclfp.testing import Case, same, toy_psi
@@ -158,21 +160,21 @@ def test_equal_to_the_paper_by_hand(scenario: str) -> None:
         for step in range(4):
             x, y = points([classes[(i + step) % len(classes)] for i in range(5)], seed=10 * t + step)
             if paper is None:
-                learner.prepare_for(Examples(x, y, torch.zeros_like(y)))
+                learner.trainer.make_classifier(x)
                 assert learner.f is not None
                 paper = Paper(learner.psi, learner.f, HYPER)
             learner.observe(x, y, task=t)
             batch = Spy.seen[-1]
             paper.step(batch.x, batch.y.tolist(), [may(i) for i in batch.task.tolist()], may, 5)
-            for ours, theirs in zip(learner._network.params.values(), paper.p, strict=True):
+            for ours, theirs in zip(learner.trainer.params.values(), paper.p, strict=True):
                 torch.testing.assert_close(ours.detach(), theirs, rtol=0, atol=1e-10)
             for c, phi in paper.embedding.items():
-                torch.testing.assert_close(learner._state["embedding"][c], phi, rtol=0, atol=1e-10)
+                torch.testing.assert_close(learner.trainer.state["embedding"][c], phi, rtol=0, atol=1e-10)
         held = learner.memory.examples()
         learner.end_task()
         assert paper is not None
         paper.end_task(held, t, may, generator(3, "anchors", t))
-        anchors = learner._state["anchors"]
+        anchors = learner.trainer.state["anchors"]
         assert anchors["y"].tolist() == [c for _, c, _ in paper.anchors]
         assert anchors["task"].tolist() == [task for _, _, task in paper.anchors]
         torch.testing.assert_close(anchors["x"], torch.stack([e for e, _, _ in paper.anchors]), rtol=0, atol=1e-10)
@@ -190,29 +192,29 @@ def second_task(**options: Any) -> tuple[Learner, tuple[Any, ...]]:
     x, y = points([2, 3, 2, 3, 0, 1], seed=5)
     task = y // 2
     none = torch.empty(0, dtype=torch.int64)
-    batch = Batch(x, y, task, learner._classes.train(task), 4, none, none.bool())
-    return learner, (*learner._model, learner._state, batch, learner._hyper)
+    batch = Batch(x, y, task, learner.trainer.classes.train(task), 4, none, none.bool())
+    return learner, (*learner.trainer.model, batch, learner.trainer.hyper_tensors)
 
 
 def change_at_anchors(learner: Learner, params: Any, batch: Batch) -> Tensor:
     """What a plain SGD step from params on the batch would change in the anchors' logits."""
     p = {name: t.detach().clone().requires_grad_() for name, t in params.items()}
-    out = nn.functional.linear(learner._method.net.frozen_features(p, {}, batch.x), p["f.weight"], p["f.bias"])
+    out = nn.functional.linear(learner.trainer.method.net.frozen_features(p, {}, batch.x), p["f.weight"], p["f.bias"])
     loss = nn.functional.cross_entropy(out[:, :4], batch.y)
     grads = dict(zip(p, torch.autograd.grad(loss, list(p.values())), strict=True))
     tentative = {name: t - 0.2 * grads[name] for name, t in p.items()}
-    e = learner._state["anchors"]["x"]
-    moved = learner._method.scores(p, {}, {}, e) - learner._method.scores(tentative, {}, {}, e)
+    e = learner.trainer.state["anchors"]["x"]
+    moved = learner.trainer.method.scores(p, {}, {}, e) - learner.trainer.method.scores(tentative, {}, {}, e)
     return moved[:, :4].square().sum(-1).mean().detach()
 
 
 def test_the_gradient_is_the_objectives_by_finite_differences() -> None:
     learner, arguments = second_task()
     params, _, _, batch, _ = arguments
-    after, _, _ = learner._method.step(*arguments)
+    after, *_ = learner.trainer.method.step(*arguments)
 
     def objective(p: dict[str, Tensor]) -> float:
-        out = learner._method.scores(p, {}, {}, batch.x).detach()
+        out = learner.trainer.method.scores(p, {}, {}, batch.x).detach()
         loss = nn.functional.cross_entropy(out[:, :4], batch.y)
         return float(loss + 0.5 * change_at_anchors(learner, p, batch))
 
@@ -233,7 +235,7 @@ def test_anchoring_lowers_what_the_next_update_changes_at_the_anchors() -> None:
     changes = []
     for lam in (0.0, 0.5):
         numbers = dataclasses.replace(hyper, lam=torch.tensor(lam, dtype=torch.float64))
-        after, _, _ = learner._method.step(params, buffers, state, batch, numbers)
+        after, *_ = learner.trainer.method.step(params, buffers, state, batch, numbers)
         changes.append(change_at_anchors(learner, after, batch))
     assert changes[1] < changes[0]
 
@@ -243,9 +245,9 @@ def test_without_weight_it_is_experience_replay() -> None:
     params, _, state, batch, _ = arguments
     assert len(state["anchors"]["y"]) == 2
     p = {name: t.detach().clone().requires_grad_() for name, t in params.items()}
-    out = learner._method.scores(p, {}, {}, batch.x)
+    out = learner.trainer.method.scores(p, {}, {}, batch.x)
     loss = nn.functional.cross_entropy(out[:, :4], batch.y)
-    after, _, _ = learner._method.step(*arguments)
+    after, *_ = learner.trainer.method.step(*arguments)
     for (name, t), g in zip(p.items(), torch.autograd.grad(loss, list(p.values())), strict=True):
         torch.testing.assert_close(after[name], t.detach() - 0.2 * g, rtol=0, atol=1e-12)
 
@@ -257,11 +259,11 @@ def test_one_anchor_a_class_and_task_and_none_new_within_a_task() -> None:
     learner = tiny()
     for t, classes in enumerate(SPLIT):
         train(learner, t, classes)
-        assert ("anchors" in learner._state) == (t > 0)
+        assert ("anchors" in learner.trainer.state) == (t > 0)
         if t > 0:
-            assert learner._state["anchors"]["y"].tolist() == list(range(2 * t))
+            assert learner.trainer.state["anchors"]["y"].tolist() == list(range(2 * t))
         learner.end_task()
-    anchors = learner._state["anchors"]
+    anchors = learner.trainer.state["anchors"]
     assert anchors["y"].tolist() == list(range(6))
     assert anchors["task"].tolist() == [0, 0, 1, 1, 2, 2]
 
@@ -273,7 +275,7 @@ def test_anchors_are_kept_on_the_classes_they_may_be_predicted_as(scenario: str)
     learner.end_task()
     train(learner, 1, SPLIT[1], steps=1)
     allowed = {"class": [0, 1, 2, 3], "task": [0, 1], "domain": list(range(6))}[scenario]
-    assert [row.nonzero()[:, 0].tolist() for row in learner._state["anchors"]["mask"]] == [allowed] * 2
+    assert [row.nonzero()[:, 0].tolist() for row in learner.trainer.state["anchors"]["mask"]] == [allowed] * 2
 
 
 def test_in_the_first_task_only_the_mean_embedding_is_at_work() -> None:
@@ -282,7 +284,7 @@ def test_in_the_first_task_only_the_mean_embedding_is_at_work() -> None:
     assert learner.memory is not None
     held = {tuple(row): y for row, y in zip(*(t.tolist() for t in learner.memory.examples()[:2]), strict=True)}
     learner.end_task()
-    anchors = learner._state["anchors"]
+    anchors = learner.trainer.state["anchors"]
     for e, y in zip(anchors["x"].tolist(), anchors["y"].tolist(), strict=True):
         assert held[tuple(e)] == y, "an example of the class, as there is nothing to move it"
 
@@ -291,7 +293,7 @@ def test_in_the_first_task_only_the_mean_embedding_is_at_work() -> None:
     for learner in (far, near):
         train(learner, 0, SPLIT[0])
         learner.end_task()
-        state = learner._state
+        state = learner.trainer.state
         away.append((learner.psi(state["anchors"]["x"]) - state["embedding"][:2]).norm().detach())
     assert away[1] < 0.5 * away[0]
 
@@ -303,18 +305,18 @@ def test_anchors_maximise_the_hindsight_objective() -> None:
         learner = tiny(steps=steps, gamma=0.0, anchor_lr=0.05)
         train(learner, 0, SPLIT[0])
         learner.end_task()
-        before = copy.deepcopy(learner._state["anchors"])
+        before = copy.deepcopy(learner.trainer.state["anchors"])
         train(learner, 1, SPLIT[1])
         assert learner.memory is not None
         held = learner.memory.examples()
         learner.end_task()
-        p = [t.detach().clone() for t in learner._network.params.values()]
+        p = [t.detach().clone() for t in learner.trainer.params.values()]
         theta_m, past = p, held.rows(held.task == 0)
         for rows in torch.randperm(len(past.y), generator=generator(0, "anchors", 1)).split(10):
             q = leaves(theta_m)
             loss = loss_of(q, past.x[rows], past.y[rows].tolist(), [[0, 1, 2, 3]] * len(rows))
             theta_m = [a - 0.2 * b for a, b in zip(theta_m, torch.autograd.grad(loss, q), strict=True)]
-        anchors = learner._state["anchors"]
+        anchors = learner.trainer.state["anchors"]
         assert torch.equal(anchors["x"][:2], before["x"]), "earlier anchors stay as they are"
         gain = torch.zeros(())
         for e, y in zip(anchors["x"][2:], anchors["y"][2:].tolist(), strict=True):
@@ -331,7 +333,7 @@ def test_a_class_the_ring_has_lost_gets_an_anchor_too() -> None:
     assert learner.memory is not None
     assert len(learner.memory) == 2
     learner.end_task()
-    assert learner._state["anchors"]["y"].tolist() == list(range(6))
+    assert learner.trainer.state["anchors"]["y"].tolist() == list(range(6))
 
 
 def test_an_ascent_starts_in_the_class_else_in_the_task_else_anywhere() -> None:
@@ -353,7 +355,7 @@ def test_anchors_stay_within_the_range_of_the_data() -> None:
         held = learner.memory.examples()
         ring = held.x[held.task == t]
         learner.end_task()
-        e = learner._state["anchors"]["x"][-2:]
+        e = learner.trainer.state["anchors"]["x"][-2:]
         assert torch.isfinite(e).all()
         assert e.min() >= ring.min()
         assert e.max() <= ring.max()
@@ -364,7 +366,7 @@ def test_anchors_are_learned_in_what_psi_takes() -> None:
     x, y = points([0, 1] * 5, seed=0)
     learner.observe((1000 * x).round().int(), y, task=0)
     learner.end_task()
-    e = learner._state["anchors"]["x"]
+    e = learner.trainer.state["anchors"]["x"]
     assert e.dtype == torch.float64
     assert {tuple(row) for row in e.tolist()} <= {tuple(row) for row in _thousandth((1000 * x).round().int()).tolist()}
 
@@ -379,7 +381,7 @@ def test_raw_examples_are_prepared_in_every_pass() -> None:
             prepared.observe(_thousandth(x), y, task=t)
         raw.end_task()
         prepared.end_task()
-    assert torch.equal(raw._state["anchors"]["x"], prepared._state["anchors"]["x"])
+    assert torch.equal(raw.trainer.state["anchors"]["x"], prepared.trainer.state["anchors"]["x"])
 
 
 def _thousandth(x: Tensor) -> Tensor:
@@ -400,31 +402,33 @@ def test_a_class_and_a_task_may_come_back() -> None:
         x, y = points([classes[i % len(classes)] for i in range(6)], seed=position)
         learner.observe(x, y, task=task)
         learner.end_task()
-    anchors = learner._state["anchors"]
+    anchors = learner.trainer.state["anchors"]
     assert anchors["y"].tolist() == [0, 1, 1, 2, 0, 1, 0]
     assert anchors["task"].tolist() == [0, 0, 1, 1, 0, 0, 0]
-    assert all(torch.isfinite(t).all() for t in tree_leaves(learner.state_dict()) if isinstance(t, Tensor))
+    assert all(torch.isfinite(t).all() for t in tree_leaves(learner_state(learner.trainer)) if isinstance(t, Tensor))
 
 
 def test_anchors_and_fine_tuning_leave_batchnorm_alone() -> None:
     """The statistics are those of the minibatch alone, with anchors as without."""
     case = CASES[0]
     replica = Replica(case.learner(psi=toy_psi(random=False)), case.stream())
-    replica.advance()
+    Cohort([replica]).advance()
     learner = replica.learner
     x, y, task = case.batches()[1][0]
     learner.observe(x, y, task)
     none = torch.empty(0, dtype=torch.int64)
-    batch = Batch(x / 2, y, task, learner._classes.train(task), len(y), none, none.bool())
-    params, buffers = learner._model
-    assert len(learner._state["anchors"]["y"]) == 2
-    _, after, _ = learner._method.step(params, buffers, learner._state, batch, learner._hyper)
-    _, expected = learner._method.net.features(params, buffers, batch.x)
+    batch = Batch(x / 2, y, task, learner.trainer.classes.train(task), len(y), none, none.bool())
+    params, buffers, _ = learner.trainer.model
+    assert len(learner.trainer.state["anchors"]["y"]) == 2
+    _, after, *_ = learner.trainer.method.step(
+        params, buffers, learner.trainer.state, batch, learner.trainer.hyper_tensors
+    )
+    _, expected = learner.trainer.method.net.features(params, buffers, batch.x)
     assert after.keys() == expected.keys()
     assert all(torch.equal(after[name], expected[name]) for name in after)
     before = {name: b.clone() for name, b in buffers.items()}
     learner.end_task()
-    assert all(torch.equal(before[name], b) for name, b in learner._model[1].items())
+    assert all(torch.equal(before[name], b) for name, b in learner.trainer.buffers.items())
 
 
 def test_a_single_anchor_is_enough_for_batchnorm() -> None:
@@ -435,7 +439,7 @@ def test_a_single_anchor_is_enough_for_batchnorm() -> None:
         for _ in range(3):
             learner.observe(torch.randn(5, 8, generator=g), torch.full((5,), t), task=t)
         learner.end_task()
-    assert learner._state["anchors"]["y"].tolist() == [0, 1, 2]
+    assert learner.trainer.state["anchors"]["y"].tolist() == [0, 1, 2]
 
 
 @settings(max_examples=25, deadline=None)
@@ -455,8 +459,8 @@ def test_mean_embeddings_are_decayed_from_batch_to_batch(batches: list[list[int]
         learner.observe(x, y)
     for c in range(6):
         phi = expected.get(c, torch.zeros(4, dtype=torch.float64))
-        torch.testing.assert_close(learner._state["embedding"][c], phi, rtol=0, atol=1e-12)
-    assert (learner._state["task"] >= 0).nonzero()[:, 0].tolist() == sorted(expected)
+        torch.testing.assert_close(learner.trainer.state["embedding"][c], phi, rtol=0, atol=1e-12)
+    assert (learner.trainer.state["task"] >= 0).nonzero()[:, 0].tolist() == sorted(expected)
 
 
 # -- the rest of the contract -------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.core.memory import Examples
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.learner import Learner
@@ -125,7 +125,7 @@ def follow(
     """Train learner and reference side by side: the same parameters after every step."""
     learner = tiny_learner(scenario, seed, declared=declared, lr=lr, lambda_o=lambda_o, T=T)
     tasks = tiny_tasks(seed, steps)
-    learner.prepare_for(Examples(*tasks[0][0], torch.zeros(4, dtype=torch.int64)))
+    learner.trainer.make_classifier(tasks[0][0][0])
     theta, old = parameters(learner), None
     for task, batches in enumerate(tasks):
         seen = TASKS[task] if scenario == "task" else [k for classes in TASKS[: task + 1] for k in classes]
@@ -214,12 +214,12 @@ def test_the_old_model_is_in_eval_mode_and_the_new_one_in_training() -> None:
     case = Case(LwF, "task", {"lambda_o": 0.7, "T": 3.0})
     stream = case.stream()
     replica = Replica(case.learner(psi=toy_psi(random=False)), stream)
-    replica.advance()
+    Cohort([replica]).advance()
     learner = replica.learner
     raw = stream.train.rows(stream.train_rows[1][:10])
     old = learner.logits(raw.x, task=0)[:, :2]
-    mask = learner.expect(torch.tensor([1])).train(raw.task)
-    learner.begin_task()
+    mask = learner.trainer.expect_tasks(torch.tensor([1])).train(raw.task)
+    learner.trainer.begin_task()
     z = copy.deepcopy(learner.psi).train()(raw.x / 2)
     assert learner.f is not None
     logits = learner.f(z)
@@ -227,22 +227,22 @@ def test_the_old_model_is_in_eval_mode_and_the_new_one_in_training() -> None:
     expected = nn.functional.cross_entropy(logits[:, 2:4], raw.y - 2) - 0.7 * head.sum(-1).mean()
     none = torch.empty(0, dtype=torch.int64)
     batch = Batch(raw.x / 2, raw.y, raw.task, mask, 10, none, none.bool())
-    loss, _ = learner._method.loss(*learner._model, learner._state, batch, learner._hyper)
+    loss, _ = learner.trainer.method.loss(*learner.trainer.model, batch, learner.trainer.hyper_tensors)
     torch.testing.assert_close(loss, expected)
 
 
 def test_the_old_model_stays_as_it_was_while_the_new_one_is_trained() -> None:
     """BatchNorm's statistics included, of both."""
     replica = Case(LwF, "class", {}).replica()
-    replica.advance()
+    Cohort([replica]).advance()
     learner, stream = replica.learner, replica.stream
-    before = copy.deepcopy({name: learner._state[name] for name in ("old", "buffers_old")})
-    for name, now in (("old", learner._model[0]), ("buffers_old", learner._model[1])):
+    before = copy.deepcopy({name: learner.trainer.state[name] for name in ("old", "buffers_old")})
+    for name, now in (("old", learner.trainer.params), ("buffers_old", learner.trainer.buffers)):
         assert all(torch.equal(t, now[key]) for key, t in before[name].items())
     raw = stream.train.rows(stream.train_rows[1][:10])
     learner.observe(raw.x, raw.y, 1)
-    for name, now in (("old", learner._model[0]), ("buffers_old", learner._model[1])):
-        assert all(torch.equal(t, learner._state[name][key]) for key, t in before[name].items())
+    for name, now in (("old", learner.trainer.params), ("buffers_old", learner.trainer.buffers)):
+        assert all(torch.equal(t, learner.trainer.state[name][key]) for key, t in before[name].items())
         assert not any(torch.equal(t, now[key]) for key, t in before[name].items())
 
 
@@ -253,8 +253,8 @@ def test_beginning_a_task_trains_nothing() -> None:
         learner.observe(x, y, 0)
     learner.end_task()
     before = parameters(learner)
-    learner.expect(torch.tensor([1]))
-    learner.begin_task()
+    learner.trainer.expect_tasks(torch.tensor([1]))
+    learner.trainer.begin_task()
     assert all(map(torch.equal, before, parameters(learner)))
 
 

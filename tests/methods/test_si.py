@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.core.memory import Examples
+from cclfp.engine.cohort import Cohort
 from cclfp.learner import Learner
 from cclfp.learner.loading import load
 from cclfp.methods.si import SI
@@ -122,7 +122,7 @@ def follow(scenario: str, seed: int, steps: int, lr: float, c: float, xi: float)
     """Train learner and reference side by side: the same parameters after every step, the same importances."""
     learner = tiny_learner(scenario, seed, lr=lr, c=c, xi=xi)
     tasks = tiny_tasks(scenario, seed, steps)
-    learner.prepare_for(Examples(*tasks[0][0], torch.zeros(4, dtype=torch.int64)))
+    learner.trainer.make_classifier(tasks[0][0][0])
     reference = Reference(parameters(learner), lr, c, xi)
     for task, batches in enumerate(tasks):
         reference.begin()
@@ -133,7 +133,7 @@ def follow(scenario: str, seed: int, steps: int, lr: float, c: float, xi: float)
                 torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
         learner.end_task()
         reference.end()
-        importance = torch.cat([t.flatten() for t in learner._state["importance"].values()])
+        importance = torch.cat([t.flatten() for t in learner.trainer.state["importance"].values()])
         expected = torch.tensor(reference.Omega, dtype=torch.float64)
         torch.testing.assert_close(importance, expected, rtol=1e-7, atol=1e-8)
         assert (importance >= 0).all()
@@ -153,11 +153,11 @@ def far_from_home(lr: float, c: float) -> tuple[Learner, Tensor, Tensor]:
     for x, y in first:
         learner.observe(x, y, 0)
     learner.end_task()
-    learner.begin_task()
+    learner.trainer.begin_task()
     g = torch.Generator().manual_seed(0)
-    for name, p in learner._model[0].items():
-        learner._state["importance"][name] = torch.rand(p.shape, dtype=torch.float64, generator=g)
-        learner._state["start"][name] = p.detach() + torch.randn(p.shape, dtype=torch.float64, generator=g)
+    for name, p in learner.trainer.params.items():
+        learner.trainer.state["importance"][name] = torch.rand(p.shape, dtype=torch.float64, generator=g)
+        learner.trainer.state["start"][name] = p.detach() + torch.randn(p.shape, dtype=torch.float64, generator=g)
     return learner, *second[0]
 
 
@@ -167,7 +167,7 @@ def test_a_surrogate_that_pulls_against_the_gradient() -> None:
     theta = [p.requires_grad_() for p in parameters(learner)]
     gradients = torch.autograd.grad(reference_loss(theta, x, y, allowed("domain", 1)), theta)
     learner.observe(x, y, 1)
-    path = list(learner._state["path"].values())
+    path = list(learner.trainer.state["path"].values())
     for ours, g, before, after in zip(path, gradients, theta, parameters(learner), strict=True):
         torch.testing.assert_close(ours, -g * (after - before.detach()), rtol=1e-8, atol=1e-12)
     flat = torch.cat([t.flatten() for t in path])
@@ -179,7 +179,7 @@ def test_an_importance_that_would_be_negative_is_zero() -> None:
     learner = tiny_learner("class", 0, xi=0.5)
     for x, y in tiny_tasks("class", 0, steps=1)[0]:
         learner.observe(x, y, 0)
-    params, buffers = learner._model
+    params, buffers, _ = learner.trainer.model
     start = {name: p.detach() - 1 for name, p in params.items()}
 
     def importance_after(path: float) -> list[Tensor]:
@@ -187,7 +187,9 @@ def test_an_importance_that_would_be_negative_is_zero() -> None:
             name: {k: torch.full_like(p, v) for k, p in params.items()}
             for name, v in (("path", path), ("importance", 2.0))
         }
-        state = learner._method.end_task(params, buffers, {**full, "start": start}, learner._hyper, learner._context())
+        state = learner.trainer.method.end_task(
+            params, buffers, {**full, "start": start}, learner.trainer.hyper_tensors, learner.trainer.task_context()
+        )
         return list(state["importance"].values())
 
     for path, expected in ((3.0, 4.0), (-1.5, 1.0), (-3.0, 0.0), (-9.0, 0.0)):  # 2 + path / (1 + 0.5)
@@ -227,7 +229,7 @@ def test_any_strength_is_stable() -> None:
 def test_a_weak_surrogate_is_that_of_sgd() -> None:
     """To first order in lr the step is SGD on L + c sum Omega (theta - theta*)^2."""
     learner, x, y = far_from_home(lr=1e-6, c=0.7)
-    state = learner._state
+    state = learner.trainer.state
     theta = [p.requires_grad_() for p in parameters(learner)]
     loss = reference_loss(theta, x, y, allowed("domain", 1))
     for p, Omega, star in zip(theta, state["importance"].values(), state["start"].values(), strict=True):
@@ -250,12 +252,12 @@ def test_the_first_task_is_that_of_finetune() -> None:
     """BatchNorm's statistics included."""
     cases = Case(SI, "class", {"c": 5.0}), Case(cclfp.methods.METHODS["finetune"], "class", {})
     ours, finetune = (case.replica() for case in cases)
-    ours.advance()
-    finetune.advance()
+    Cohort([ours]).advance()
+    Cohort([finetune]).advance()
     assert all(map(torch.equal, parameters(ours.learner), parameters(finetune.learner)))
     assert all(map(torch.equal, ours.learner.psi.buffers(), finetune.learner.psi.buffers()))
-    ours.advance()
-    finetune.advance()
+    Cohort([ours]).advance()
+    Cohort([finetune]).advance()
     assert not all(map(torch.equal, parameters(ours.learner), parameters(finetune.learner)))
 
 
@@ -269,7 +271,7 @@ def test_what_matters_is_held() -> None:
             learner.observe(x, y, 0)
         learner.end_task()
         before = parameters(learner)
-        Omega = [t.clone() for t in learner._state["importance"].values()]
+        Omega = [t.clone() for t in learner.trainer.state["importance"].values()]
         for x, y in second:
             learner.observe(x, y, 1)
         after = parameters(learner)

@@ -26,10 +26,15 @@ import cclfp
 from cclfp import nets
 from cclfp.core.memory import Examples
 from cclfp.engine import compiled, graph
+from cclfp.engine.agreement import compare_steps
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.evaluate import correct
+from cclfp.engine.evaluate import count_correct, evaluate_alone
+from cclfp.engine.group import flat_step, make_batch, prepare_batches
+from cclfp.engine.grouping import make_group
+from cclfp.engine.parallel import ParallelGroup
 from cclfp.engine.replica import Replica
-from cclfp.engine.stack import Fork, KernelStack, Tables, _batch, _batches, _compare, _flat_step, together
+from cclfp.engine.stacked import KernelGroup
+from cclfp.engine.tables import Tables
 from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS, gem
 from cclfp.methods.base import sgd
@@ -389,7 +394,7 @@ def replica(method: str, seed: int, stream: Stream, **settings: Any) -> Replica:
         device=str(stream.train.x.device),
         **{"lr": 0.01, **settings},
     )
-    learner.autocast = autocast
+    learner.trainer.autocast = autocast
     return Replica(learner, stream, batch=10)
 
 
@@ -409,19 +414,19 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: Counted) -> No
     several = [replica(method, seed, stream, **more) for seed in range(2)]
     for _ in range(3 if method == "gem" else 2):
         plans, masks = [one.plan() for one in several], [one.begin_task() for one in several]
-        stack = together([one.learner for one in several], masks, stream.train.x)
-        assert type(stack) is KernelStack
-        tables, state = Tables(plans, [stream.train] * 2, [0, 0]), stack.changing
+        group = make_group([one.trainer for one in several], masks, stream.train.x)
+        assert type(group) is KernelGroup
+        tables, state = Tables(plans, [stream.train] * 2, [0, 0]), group.changing
         for i, (current, _) in enumerate(tables.sizes):
             row, before = tables.row(i), [t.clone() for t in state]
             with torch.no_grad():
-                state = stack.stepper(tables, i)(state, stack.fixed, row)
-            batches = _batches(several[0].learner, stack.fixed, row)
+                state = group.make_step(tables, i)(state, group.fixed, row)
+            batches = prepare_batches(several[0].trainer, group.fixed, row)
             for r, one in enumerate(several):
-                own, batch = stack.own(before, r), _batch([t[r] for t in batches], current)
-                alone = _flat_step(one.learner, own, stack._spec, batch, one.learner.hyper_tensors)
-                _compare(own, stack.own(state, r), alone, 0.01 if method == "hal" else 1e-3)
-        stack.put_back(state, len(tables.sizes))
+                own, batch = group.part_of(before, r), make_batch([t[r] for t in batches], current)
+                alone = flat_step(one.trainer, own, group.spec, batch, one.trainer.hyper_tensors)
+                compare_steps(own, group.part_of(state, r), alone, 0.01 if method == "hal" else 1e-3)
+        group.put_back(state, len(tables.sizes))
         for one, plan in zip(several, plans, strict=True):
             one.end_task(plan)
     assert ("training", 2) in in_pytorch.calls
@@ -477,11 +482,11 @@ def test_one_replica_and_other_networks_are_forked(in_pytorch: Counted) -> None:
     stream = pictures("cpu", each=5)
     two = [replica("er", seed, stream) for seed in range(2)]
     masks = [one.begin_task() for one in two]
-    learners = [one.learner for one in two]
-    assert type(together(learners, masks, stream.train.x)) is KernelStack
-    assert type(together(learners, masks, stream.train.x, kernels=False)) is Fork
-    assert type(together(learners[:1], masks[:1], stream.train.x)) is Fork
-    assert type(together(learners, masks, stream.train.x.to(torch.uint8)[..., :12])) is Fork
+    trainers = [one.trainer for one in two]
+    assert type(make_group(trainers, masks, stream.train.x)) is KernelGroup
+    assert type(make_group(trainers, masks, stream.train.x, kernels=False)) is ParallelGroup
+    assert type(make_group(trainers[:1], masks[:1], stream.train.x)) is ParallelGroup
+    assert type(make_group(trainers, masks, stream.train.x.to(torch.uint8)[..., :12])) is ParallelGroup
 
 
 def test_replicas_of_several_streams_are_tested_together(in_pytorch: Counted) -> None:
@@ -490,10 +495,10 @@ def test_replicas_of_several_streams_are_tested_together(in_pytorch: Counted) ->
     several = [replica("er", 0, stream), replica("er", 1, other), replica("er", 2, stream)]
     for one in several:
         one.begin_task()
-    ours = correct(several, range(3))
+    ours = count_correct(several, range(3))
     assert in_pytorch.calls == [("frozen", 3)] * 3
     for one, counts in zip(several, torch.stack(ours).T, strict=True):
-        one.test()
+        evaluate_alone(one)
         right = [round(one.matrix[0][task] * len(one.stream.test[task].y) / 100) for task in range(3)]  # type: ignore[operator]
         assert counts.tolist() == right
 

@@ -172,16 +172,16 @@ def test_backbones_that_are_none(text: str, message: str, file: Path) -> None:
 
 
 def test_a_file_that_fails(file: Path) -> None:
-    with pytest.raises(InputError, match=r"number must make a torch.nn.Module, not int"):
+    with pytest.raises(InputError, match=r"number must return a torch.nn.Module, not int"):
         make_psi(parse_backbone(f"{file}:number"), (1, 2, 3), 0)
     with pytest.raises(InputError, match=r"fails\(\(1, 2, 3\)\) failed: KeyError"):
         make_psi(parse_backbone(f"{file}:fails"), (1, 2, 3), 0)
     backbone = parse_backbone(f"{file}:Net")
     file.write_text(FILE + "\n# other\n")
-    with pytest.raises(InputError, match="was changed since"):
+    with pytest.raises(InputError, match="has changed since"):
         make_psi(backbone, (1, 2, 3), 0)
     file.write_text("import nothing_of_that_name")
-    with pytest.raises(InputError, match="needs nothing_of_that_name: install it, or have all in one file"):
+    with pytest.raises(InputError, match="needs nothing_of_that_name: install it, or put all code in one file"):
         parse_backbone(f"{file}:Net")
     file.write_text("1 / 0")
     with pytest.raises(InputError, match="cannot be run: ZeroDivisionError"):

@@ -24,24 +24,27 @@ from cclfp.paper import (
     Published,
     cells,
     columns,
-    comparable,
     compare,
-    conditions,
+    describe_conditions,
     effects,
     figures,
     gather,
     gather_timings,
+    largest_comparable_group,
     published,
     rows,
     run_time_cells,
 )
+from cclfp.paper.costs import cost, steps
+from cclfp.paper.study import RunTimes, Study, select
 from cclfp.paper.tables import LABELS
-from cclfp.paper.training import cost, do_one_by_one, longest_first, select, steps
-from cclfp.runs.configuration import configurations
 from cclfp.runs.environment import device_name
-from cclfp.runs.experiment import make_jobs
-from cclfp.runs.job import Job, JobReport
-from cclfp.runs.store import Record, Store
+from cclfp.runs.events import Event, Finished, Note, OnEvent
+from cclfp.runs.execution import Execution
+from cclfp.runs.executors import Executor, ProcessPool
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
+from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 
 
@@ -141,7 +144,7 @@ def test_an_ablation_switches_components_off_and_leaves_the_rest() -> None:
     assert all(whole[name] > 0 for name in ("w", "alpha", "beta"))
 
 
-def record(cell: Cell, seed: int, accuracy: float, environment: dict[str, Any] | None = None) -> Record:
+def record(cell: Cell, seed: int, accuracy: float, environment: dict[str, Any] | None = None) -> Any:
     tasks = BENCHMARKS[cell.benchmark].num_tasks or 0
     matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks)]
     return made_up(cell.configuration(), seed, [*matrix, [accuracy] * tasks], 1.0, **(environment or {}))
@@ -224,8 +227,7 @@ def test_select_and_longest_first(tmp_path: Path) -> None:
         (method, benchmark) for method in ("er", "gem") for benchmark in ("rotated-mnist", "split-cifar10")
     }
     assert len(chosen) == 6 + 12  # of the accuracy and the buffer table; the ablation is all CCL-FP+
-    jobs = make_jobs([c.configuration() for c in chosen], 2, store=tmp_path / "runs.sqlite")
-    ordered = longest_first(jobs)
+    ordered = Study(chosen, range(2), Execution(store=tmp_path / "runs.sqlite")).jobs
     assert len(ordered) == 2 * (6 + 9)  # a memory of 200 is the same runs
     costs = [cost(job.configuration) for job in ordered]
     assert costs == sorted(costs, reverse=True)
@@ -294,10 +296,10 @@ def test_study_trains_what_is_missing_and_prints_it_beside_the_paper(small_mnist
 def test_what_is_there_is_printed_if_a_run_fails(
     small_mnist: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(jobs: Sequence[Job], workers: int, report: JobReport) -> list[Record]:
+    def fail(self: ProcessPool, cohorts: object, on_event: OnEvent) -> None:
         raise RunError("a run failed")
 
-    monkeypatch.setattr("cclfp.runs.experiment.do_all", fail)
+    monkeypatch.setattr(ProcessPool, "run", fail)
     assert cli(*QUICK) == (1, "", "error: a run failed\n")
     store = Store(tmp_path / "home" / "runs.sqlite")
     er = find("accuracy", "ER-Res.", "split-mnist", "class")
@@ -322,17 +324,16 @@ def test_a_column_is_printed_when_it_is_complete(
     titles: list[str] = []
     seen: list[list[str]] = []
 
-    def train(jobs: Sequence[Job], workers: int, report: JobReport) -> list[Record]:
-        done = []
+    def train(self: ProcessPool, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
+        jobs = [job for cohort in cohorts for job in cohort]
         for number, job in enumerate(sorted(jobs, key=lambda job: job.configuration.scenario)):
-            done.append(record(*by_key[job.key], 50.0 + number))
-            Store(job.store).add(done[-1])
-            report(jobs.index(job), {"event": "done", "record": done[-1]})
+            made = record(*by_key[job.key], 50.0 + number)
+            Store(job.execution.store).add(made)
+            on_event(Finished(job.key, made))
             seen.append(list(titles))
-        return done
 
-    monkeypatch.setattr("cclfp.runs.experiment.do_all", train)
-    monkeypatch.setattr("cclfp.cli.study.print_table", lambda columns, rows, title: titles.append(title))
+    monkeypatch.setattr(ProcessPool, "run", train)
+    monkeypatch.setattr("cclfp.cli.study_output.print_table", lambda columns, rows, title: titles.append(title))
     answer = cli(*QUICK)
     assert answer.code == 0, answer.err
     first, second = titles  # each once
@@ -367,8 +368,8 @@ def test_what_is_not_tuned_is_named(small_mnist: Path, cli: Cli, monkeypatch: py
 def test_run_times_are_measured_one_at_a_time(
     small_mnist: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cclfp.runs.experiment.cores", lambda: 4)
-    monkeypatch.setattr("cclfp.runs.pool._Pool", None)  # no process beside this one
+    monkeypatch.setattr("cclfp.runs.executors.cores", lambda: 4)
+    monkeypatch.setattr("cclfp.runs.executors._Workers", None)  # no process beside this one
     arguments = ("study", "runtime", "--benchmark", "rotated-mnist", "--method", "finetune,joint,er")
     answer = cli(*arguments, "--json")
     assert answer.code == 0, answer.err
@@ -397,11 +398,11 @@ def test_run_times_are_of_one_engine(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, asked: str, engine: str, tmp_path: Path
 ) -> None:
     calls: list[Sequence[Job]] = []
-    monkeypatch.setattr("cclfp.paper.training.do_jobs", lambda jobs, report: calls.append(jobs))
+    monkeypatch.setattr("cclfp.paper.study.run_jobs", lambda jobs, on_event, executor: calls.append(jobs))
     assert cli("study", "runtime", "--engine", asked, "--store", tmp_path / "runs.sqlite").code == 0
     assert len(calls) == len(run_time_cells()) == 12 + 12 + 10
     assert {len(jobs) for jobs in calls} == {1}
-    assert {(jobs[0].engine, jobs[0].seed) for jobs in calls} == {(engine, TIMING_SEED)}
+    assert {(jobs[0].execution.engine, jobs[0].seed) for jobs in calls} == {(engine, TIMING_SEED)}
 
 
 @pytest.mark.parametrize(
@@ -430,25 +431,25 @@ def test_a_run_that_was_not_timed_so_is_timed_again(
 def test_a_method_that_fails_does_not_keep_the_others_from_being_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = make_jobs([cell.configuration() for cell in run_time_cells()[:3]], [TIMING_SEED], store=tmp_path / "s")
+    timed = RunTimes(run_time_cells()[:3], [TIMING_SEED], Execution(engine="eager", store=tmp_path / "s"))
     errors: list[Exception | None] = [None, RunError("the second"), None]
-    heard = []
+    events: list[Event] = []
 
-    def do(some: Sequence[Job], report: JobReport) -> None:
+    def run_one(some: Sequence[Job], on_event: OnEvent, executor: Executor) -> None:
         (job,) = some
-        report(0, {"event": "note", "text": job.key})
-        report(-1, {"event": "data"})
-        if (error := errors[jobs.index(job)]) is not None:
+        on_event(Note("trained", job.key))
+        if (error := errors[timed.jobs.index(job)]) is not None:
             raise error
 
-    monkeypatch.setattr("cclfp.paper.training.do_jobs", do)
+    monkeypatch.setattr("cclfp.paper.study.run_jobs", run_one)
     with pytest.raises(RunError, match="the second"):
-        do_one_by_one(jobs, lambda number, event: heard.append((number, event.get("text"))))
-    assert heard == [pair for number, job in enumerate(jobs) for pair in ((number, job.key), (-1, None))]
-    errors[0], heard[:] = DataError("no dataset"), []
+        timed.train(events.append)
+    assert events[1:] == [Note("trained", job.key) for job in timed.jobs]
+    errors[0] = DataError("no dataset")
+    events.clear()
     with pytest.raises(DataError):
-        do_one_by_one(jobs, lambda number, event: heard.append((number, event.get("text"))))
-    assert len(heard) == 2
+        timed.train(events.append)
+    assert len(events) == 2
 
 
 def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
@@ -462,11 +463,11 @@ def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
     store.add(record(er, 0, 80.0, here))
     found = gather_timings(run_time_cells(), store)
     assert list(found) == [er, gem, hal]
-    assert list(comparable(found)) == [gem, hal]
-    assert comparable({}) == {}
-    assert conditions(found[gem]) == "A processor, eager engine, float32, 1 thread"
+    assert list(largest_comparable_group(found)) == [gem, hal]
+    assert largest_comparable_group({}) == {}
+    assert describe_conditions(found[gem]) == "A processor, eager engine, float32, 1 thread"
     nothing = "unknown device, unknown engine, unknown precision, unknown threads"
-    assert conditions({"environment": {}}) == nothing
+    assert describe_conditions({"environment": {}}) == nothing
 
 
 def means(changes: dict[str, Change | None]) -> dict[str, float | None]:

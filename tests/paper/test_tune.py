@@ -17,6 +17,8 @@ from cclfp.methods import METHODS
 from cclfp.paper import tuning
 from cclfp.paper.grids import CONVOLUTIONAL, GRIDS
 from cclfp.paper.tuning import Settings, Trial, outdated, successive_halving, tune
+from cclfp.runs.events import ignore
+from cclfp.runs.execution import Execution
 from cclfp.runs.presets import Preset, presets, read_presets, with_preset, write_presets
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
@@ -109,7 +111,7 @@ def test_tune_trains_the_grid_on_held_out_data_and_chooses_the_best(small_mnist:
     assert all(record["configuration"]["validation"] for record in records)
     assert sorted({record["seed"] for record in records}) == [100, 101]
     scores = {
-        lr: [r["average_accuracy"] for r in records if r["configuration"]["hyperparameters"]["lr"] == lr]
+        lr: [r["average_accuracy"] or 0.0 for r in records if r["configuration"]["hyperparameters"]["lr"] == lr]
         for lr in GRIDS["er"]["lr"]
     }
     assert all(len(several) == 2 for several in scores.values())
@@ -249,7 +251,7 @@ def test_settings_with_a_run_that_diverged_come_last_and_get_no_more_seeds() -> 
 
 @pytest.mark.usefixtures("small_mnist")
 def test_a_setting_that_diverges_is_never_chosen(monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path) -> None:
-    monkeypatch.setattr("cclfp.runs.experiment.cores", lambda: 1)  # no other process is started
+    monkeypatch.setattr("cclfp.runs.executors.cores", lambda: 1)  # no other process is started
     command = ("tune", "er", "split-mnist", "--store", tmp_path / "runs.sqlite", "--engine", "eager")
     monkeypatch.setitem(GRIDS, "er", {"lr": [1e20, 0.1, 1e8]})
     answer = cli(*command)
@@ -305,7 +307,7 @@ def test_every_method_can_be_tuned_on_every_benchmark(
     for scenario in BENCHMARKS[benchmark].scenarios:
         if scenario in METHODS[method].scenarios():
             tuned = tune(method, benchmark, scenario, known=_known(scenario, benchmark))
-            search = tuning._Search(method, benchmark, scenario, lambda number, event: None, {})
+            search = tuning._Search(method, benchmark, scenario, Execution(), ignore)
             for settings in [s for call in fake.calls for s in call]:
                 assert search.configuration(settings).validation
             assert tuned.preset.hyperparameters.keys() == {f.name for f in dataclasses.fields(METHODS[method].Hyper)}

@@ -17,9 +17,11 @@ from cclfp.methods import METHODS, get_method
 from cclfp.methods.er import ER
 from cclfp.paper import published
 from cclfp.paper.tuning import outdated
-from cclfp.runs.configuration import Configuration, check_configuration, configurations
-from cclfp.runs.experiment import check_seeds
+from cclfp.runs.configuration import Configuration
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import check_seeds
 from cclfp.runs.presets import find_preset, presets, read_presets
+from cclfp.runs.validation import check_configuration
 from cclfp.streams import BENCHMARKS
 
 
@@ -52,7 +54,7 @@ def test_a_grid_is_all_combinations_without_repetition() -> None:
 
 def test_a_setting_goes_to_the_methods_that_know_it() -> None:
     finetune, ccl = configurations(
-        ["finetune", "ccl-fp"], "split-mnist", buffer=500, settings={"w": [0.2], "replay": [5]}
+        ["finetune", "ccl-fp"], "split-mnist", memory=500, settings={"w": [0.2], "replay": [5]}
     )
     assert "w" not in finetune.hyperparameters
     assert (finetune.buffer, finetune.replay) == (None, None)
@@ -72,7 +74,7 @@ def test_a_setting_goes_to_the_methods_that_know_it() -> None:
         ({"settings": {"epochs": [1.5]}}, "epochs=1.5"),
         ({"settings": {"batch": [float("nan")]}}, "batch=nan"),
         ({"settings": {"w": []}}, "w has no value"),
-        ({"buffer": 0}, "buffer=0"),
+        ({"memory": 0}, "memory=0"),
         ({"settings": {"augment": [0.5]}}, "augment=0.5: expected on or off"),
         ({"settings": {"augment": [True]}}, "augment=on: split-mnist cannot be augmented"),
         ({"tasks": 0}, "tasks=0: expected a whole number, 1 or more"),

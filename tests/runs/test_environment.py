@@ -22,6 +22,7 @@ from conftest import Cli
 from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
+from training import make_job
 
 import cclfp
 from cclfp.cli import streams
@@ -31,9 +32,11 @@ from cclfp.core.files import remove_stale, write_atomic
 from cclfp.errors import InputError, Stopped
 from cclfp.methods import get_method
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, do_cohort, remove_left_overs
+from cclfp.runs.checkpoints import remove_left_overs
+from cclfp.runs.events import Event, Failed
+from cclfp.runs.grid import configurations
 from cclfp.runs.store import Store
+from cclfp.runs.training import train_cohort
 from cclfp.testing import check_method
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="streams and processes as POSIX has them")
@@ -143,7 +146,7 @@ def test_a_home_that_cannot_be_written(cli: Cli, tmp_path: Path, monkeypatch: py
     assert "CCLFP_HOME='/proc/x'" in answer.err
     monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "x" / "y"))
     monkeypatch.setattr(os, "access", lambda *_: False)  # as for who is not root
-    assert f"it does not exist and cannot be made, since {tmp_path} may not be" in cli("runs").err
+    assert f"it does not exist and cannot be created, because {tmp_path} is not writable" in cli("runs").err
 
 
 def test_a_home_of_this_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -207,9 +210,10 @@ def test_a_method_that_ends_the_process_in_training(small_mnist: Path, tmp_path:
         "from cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'\n    def loss(self, *_): exit(3)"
     )
     (configuration,) = configurations([f"{file}:Mine"], "split-mnist")
-    jobs = [Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1) for seed in range(2)]
-    failures = do_cohort(jobs, lambda number, event: None)
-    assert [type(error) for error in failures.values()] == [InputError] * 2
+    events: list[Event] = []
+    train_cohort([make_job(configuration, seed, tmp_path / "runs.sqlite") for seed in range(2)], events.append)
+    failures = [event.error for event in events if isinstance(event, Failed)]
+    assert [type(error) for error in failures] == [InputError] * 2
     assert f"mine seed 0: the code in {file} called sys.exit (SystemExit(3))" in str(failures[0])
 
 
@@ -242,7 +246,7 @@ def dead() -> int:
 
 
 def test_temporary_files_of_killed_processes_are_removed_by_the_next_write(tmp_path: Path) -> None:
-    here, there = files._here(), "00000000"
+    here, there = files._host_id(), "00000000"
     stale = [f".a[1].md.{dead()}-{here}0a1b2c3d.tmp"]
     old = [f".a[1].md.{dead()}-{there}0a1b2c3d.tmp", ".a[1].md.123-0a1b2c3d.tmp"]  # another machine; an old version
     fresh = [name.replace("0a1b", "ffff") for name in old]
@@ -268,7 +272,7 @@ def test_a_killed_write_leaves_what_the_next_one_knows(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_removed_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / f".a.{dead()}-{files._here()}0a1b2c3d.tmp").mkdir()
+    (tmp_path / f".a.{dead()}-{files._host_id()}0a1b2c3d.tmp").mkdir()
     remove_stale(tmp_path)
     remove_stale(tmp_path / "nowhere")
 
@@ -276,7 +280,7 @@ def test_what_cannot_be_removed_is_no_error(tmp_path: Path) -> None:
 def test_lock_files_that_nobody_holds_are_removed(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     store.checkpoints.mkdir()
-    for name in ("free.lock", "held.lock", "free.ckpt", f".a.ckpt.{dead()}-{files._here()}0a1b2c3d.tmp"):
+    for name in ("free.lock", "held.lock", "free.ckpt", f".a.ckpt.{dead()}-{files._host_id()}0a1b2c3d.tmp"):
         (store.checkpoints / name).touch()
     with FileLock(store.checkpoints / "held.lock"):
         remove_left_overs(store)
@@ -315,7 +319,7 @@ def test_a_shortage_is_one_message(
     def fail(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr("cclfp.runs.experiment.do_all", fail)
+    monkeypatch.setattr("cclfp.runs.executors.ProcessPool.run", fail)
     answer = cli("run", "finetune", "split-mnist", "--seeds", "1")
     assert answer.code == 1
     assert message in answer.err

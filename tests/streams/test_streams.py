@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import cclfp
 from cclfp.data import Dataset, dataset_path
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.streams import BENCHMARKS, get_benchmark
@@ -203,8 +204,8 @@ def test_training_leaves_the_shared_inputs_as_they_are(small_mnist: Path) -> Non
         "er", psi=nn.Flatten(), num_classes=10, memory=20, tasks=stream.classes, transform=stream.transform
     )
     replica = Replica(learner, stream)
-    replica.advance()
-    replica.advance()
+    Cohort([replica]).advance()
+    Cohort([replica]).advance()
     part = stream.train.rows(stream.train_rows[2])
     learner.observe(part.x[:50], part.y[:50], task=2)  # enters the memory, which held rows of the stream
     stored = np.load(dataset_path("mnist") / "arrays" / "train_images.npy")

@@ -25,8 +25,10 @@ app.command("tune")(tune.tune)
 app.add_typer(runs.app, name="runs")
 app.command("list")(list_.list_)
 app.command("show")(show.show)
-app.command("export")(transfer.export)
-app.command("import-runs")(transfer.import_runs)
+runs.app.command("export")(transfer.export)
+runs.app.command("import")(transfer.import_runs)
+app.command("export", hidden=True)(transfer.export)  # older names of runs export and runs import
+app.command("import-runs", hidden=True)(transfer.import_runs)
 app.add_typer(data.app, name="data")
 
 

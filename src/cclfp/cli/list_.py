@@ -1,4 +1,4 @@
-"""``cclfp list``: what there is."""
+"""``cclfp list``: the methods, benchmarks and datasets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cclfp.cli.output import JsonOption, print_json, print_table
+from cclfp.cli.options import JsonOption
+from cclfp.cli.output import print_json, print_table
 from cclfp.errors import unknown
 
 

@@ -1,4 +1,4 @@
-"""What the subcommands share: options, tables, numbers, JSON."""
+"""What commands print: tables, numbers, JSON."""
 
 from __future__ import annotations
 
@@ -6,54 +6,14 @@ import codecs
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import typer
 
 from cclfp.cli.streams import printable
 from cclfp.metrics import number, plus_minus, signed
 
-__all__ = [
-    "EngineOption",
-    "IncludeDivergedOption",
-    "JsonOption",
-    "PrecisionOption",
-    "StoreOption",
-    "hyperparameters",
-    "number",
-    "plus_minus",
-    "print_json",
-    "print_table",
-    "signed",
-]
-
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on stdout.")]
-StoreOption = Annotated[
-    Path | None,
-    typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
-]
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|eager|compiled|graph",
-        help="How to train: run by run in plain PyTorch; many runs as one compiled program (CPU); many runs in one "
-        "CUDA graph. The numbers differ in rounding. auto picks what finishes first, and says it.",
-    ),
-]
-IncludeDivergedOption = Annotated[
-    bool,
-    typer.Option(
-        "--include-diverged",
-        help="Include runs that diverged in the means. By default a mean is of the others, and says how many diverged.",
-    ),
-]
-PrecisionOption = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|float32|tf32|bf16", help="What psi is computed in. By default tf32 on CUDA, float32 on the CPU."
-    ),
-]
+__all__ = ["hyperparameters", "number", "plus_minus", "print_json", "print_table", "signed"]
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Progress of many runs, and of getting a dataset, on stderr: live bars on a terminal, plain lines elsewhere."""
+"""Progress of many runs, and of downloading a dataset, on stderr: live bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,100 +7,109 @@ import sys
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-HEARTBEAT = 10.0  # seconds between two plain lines about runs that are under way
-ALL_HEARTBEAT = 30.0  # and between two about all runs
-MOST_BARS = 16  # of runs that are under way
+if TYPE_CHECKING:
+    from cclfp.runs.events import DataProgress, Event, Step
+    from cclfp.runs.record import Record
+
+HEARTBEAT = 10.0  # seconds between two plain lines about a run that is being trained
+ALL_HEARTBEAT = 30.0  # seconds between two plain lines about all runs
+MOST_BARS = 16  # bars of runs that are being trained
 BESIDE_NAME = 66  # columns that a bar takes beside the run's name
 
 
 class Work:
     """How much of the work of all runs is done, and how long the rest will take."""
 
-    def __init__(self, weights: list[float]) -> None:
-        self.weights = weights
-        self.fractions: dict[int, float] = {}
-        self.first: dict[int, float] = {}  # where a run was when it was first heard of: at a checkpoint, perhaps
+    def __init__(self, costs: dict[str, float]) -> None:
+        self.costs = costs  # of each run, by key
+        self.fractions: dict[str, float] = {}  # how much of each run is done
+        self.first: dict[str, float] = {}  # the same at its first event: a run may start at a checkpoint
         self.began: float | None = None
 
-    def stored(self, number: int) -> None:
-        self.weights[number] = 0.0
+    def stored(self, key: str) -> None:
+        self.costs[key] = 0.0
 
-    def step(self, number: int, fraction: float) -> None:
+    def step(self, key: str, fraction: float) -> None:
         self.began = time.monotonic() if self.began is None else self.began
-        self.first.setdefault(number, fraction if fraction < 1 else 0.0)
-        self.fractions[number] = fraction
+        self.first.setdefault(key, fraction if fraction < 1 else 0.0)
+        self.fractions[key] = fraction
 
     @property
     def done(self) -> float:
-        return sum(self.weights[number] * fraction for number, fraction in self.fractions.items())
+        return sum(self.costs[key] * fraction for key, fraction in self.fractions.items())
 
     @property
     def total(self) -> float:
-        return sum(self.weights)
+        return sum(self.costs.values())
 
     @property
     def seconds_left(self) -> float | None:
-        here = sum(self.weights[number] * (f - self.first[number]) for number, f in self.fractions.items())
-        if self.began is None or here <= 0:
+        since_start = sum(self.costs[key] * (f - self.first[key]) for key, f in self.fractions.items())
+        if self.began is None or since_start <= 0:
             return None
-        return (time.monotonic() - self.began) * (self.total - self.done) / here
+        return (time.monotonic() - self.began) * (self.total - self.done) / since_start
 
 
 class Progress:
-    """Takes the events of numbered runs (``update``) and shows them; ``step`` and ``finish`` are about one run.
+    """Takes events (``update``) and shows them; subclasses show steps and bars.
 
-    ``data`` is about a step of getting a dataset, which comes before all runs. Where the runs are many and of several
-    kinds, the first event has ``weights``, how much work each is, and what is shown is about all of them.
+    Where the runs are many and of several kinds, the first event has their costs, and what is shown is about all of
+    them together.
     """
 
     def __init__(self) -> None:
-        self.names: list[str] = []
+        self.labels: dict[str, str] = {}
         self.work: Work | None = None
-        self.done = self.stored = 0
+        self.finished = self.stored = 0
         self.store = ""
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._say_stored()
+        self._report_stored()
 
-    def update(self, number: int, event: dict[str, Any]) -> None:
-        if event["event"] == "jobs":
-            self._say_stored()
-            self.names, self.store, self.done = event["names"], event["store"], 0
-            self.work = Work(list(event["weights"])) if "weights" in event else None
-            self.begin()
-        elif event["event"] == "data":
-            self.data(event["what"], event["done"], event["total"], event["unit"])
-        elif event["event"] == "stored":
-            self.stored += 1
-            if self.work is not None:
-                self.work.stored(number)
-        elif event["event"] == "note":
-            self.say(f"{self.names[number]}: {event['text']}" if number >= 0 else event["text"])
-        elif event["event"] == "step":
-            self._say_stored()
-            if self.work is not None:
-                self.work.step(number, event["step"] / event["steps"])
-            self.step(number, event)
-        elif event["event"] == "done":
-            self._say_stored()
-            self.done += 1
-            if self.work is not None:
-                self.work.step(number, 1.0)
-            record = event["record"]
-            self.finish(number)
-            result = f"{record['average_accuracy']:.2f} % in {record['seconds']:.1f} s"
-            result += "" if record.get("diverged") is None else ", diverged"
-            self.say(f"[{self.done}/{len(self.names)}] {self.names[number]}: {result}")
+    def update(self, event: Event) -> None:
+        from cclfp.runs.events import DataProgress, Finished, Note, Planned, Step, Stored
 
-    def _say_stored(self) -> None:
+        match event:
+            case Planned():
+                self._report_stored()
+                self.labels, self.store, self.finished = event.labels, event.store, 0
+                self.work = None if event.costs is None else Work(dict(event.costs))
+                self.begin()
+            case DataProgress():
+                self.data(event)
+            case Stored():
+                self.stored += 1
+                if self.work is not None:
+                    self.work.stored(event.key)
+            case Note():
+                self.say(event.text if event.key is None else f"{self.labels[event.key]}: {event.text}")
+            case Step():
+                self._report_stored()
+                if self.work is not None:
+                    self.work.step(event.key, event.step / event.steps)
+                self.step(event)
+            case Finished():
+                self._report_stored()
+                self._report_finished(event.key, event.record)
+
+    def _report_finished(self, key: str, record: Record) -> None:
+        self.finished += 1
+        if self.work is not None:
+            self.work.step(key, 1.0)
+        self.finish(key)
+        result = f"{record['average_accuracy']:.2f} % in {record['seconds']:.1f} s"
+        result += "" if record.get("diverged") is None else ", diverged"
+        self.say(f"[{self.finished}/{len(self.labels)}] {self.labels[key]}: {result}")
+
+    def _report_stored(self) -> None:
         if self.stored:
-            self.say(f"{self.stored} of {len(self.names)} runs are in the store {self.store}: not trained again")
-            self.done, self.stored = self.done + self.stored, 0
+            self.say(f"{self.stored} of {len(self.labels)} runs are in the store {self.store}: not trained again")
+            self.finished, self.stored = self.finished + self.stored, 0
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -112,59 +121,58 @@ class Progress:
 
     def begin(self) -> None: ...
 
-    def data(self, what: str, done: int, total: int, unit: str) -> None: ...
+    def data(self, event: DataProgress) -> None: ...
 
-    def step(self, number: int, event: dict[str, Any]) -> None: ...
+    def step(self, event: Step) -> None: ...
 
-    def finish(self, number: int) -> None: ...
+    def finish(self, key: str) -> None: ...
 
 
 class PlainProgress(Progress):
-    """A line when a run ends, and now and then about those under way."""
+    """A line when a run ends, and now and then a line about those that are being trained."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.started: dict[int, tuple[float, int]] = {}  # run -> when it was first heard of, and at which step
-        self.said: dict[int, float] = {}
-        self.said_of_data: dict[str, float] = {}
-        self.said_of_all: float | None = None
+        self.started: dict[str, tuple[float, int]] = {}  # the time and the step of each run's first event
+        self.last_line: dict[str, float] = {}  # when the last line about a run was printed
+        self.last_data_line: dict[str, float] = {}
+        self.last_line_of_all: float | None = None
 
-    def data(self, what: str, done: int, total: int, unit: str) -> None:
+    def data(self, event: DataProgress) -> None:
         now = time.monotonic()
-        if now - self.said_of_data.setdefault(what, now) < HEARTBEAT:
+        if now - self.last_data_line.setdefault(event.what, now) < HEARTBEAT:
             return
-        self.said_of_data[what] = now
-        self.say(f"{what}, {_amount(done, total, unit)}" + (f", {done / total:.0%}" if total else ""))
+        self.last_data_line[event.what] = now
+        share = f", {event.done / event.total:.0%}" if event.total else ""
+        self.say(f"{event.what}, {_amount(event)}{share}")
 
-    def step(self, number: int, event: dict[str, Any]) -> None:
+    def step(self, event: Step) -> None:
         now = time.monotonic()
         if self.work is not None:
-            self._say_all(now)
+            self._report_all(self.work, now)
             return
-        began, first = self.started.setdefault(number, (now, event["step"]))
-        if now - self.said.setdefault(number, now) < HEARTBEAT or event["step"] == first:
+        began, first = self.started.setdefault(event.key, (now, event.step))
+        if now - self.last_line.setdefault(event.key, now) < HEARTBEAT or event.step == first:
             return
-        self.said[number] = now
-        rate = (event["step"] - first) / (now - began)
-        left = (event["steps"] - event["step"]) / rate
-        so_far = "" if event["accuracy"] is None else f", {event['accuracy']:.1f} % so far"
+        self.last_line[event.key] = now
+        rate = (event.step - first) / (now - began)
+        left = (event.steps - event.step) / rate
+        so_far = "" if event.accuracy is None else f", {event.accuracy:.1f} % so far"
         self.say(
-            f"{self.names[number]}: task {event['task']}/{event['tasks']}, step {event['step']:,}/{event['steps']:,}, "
+            f"{self.labels[event.key]}: task {event.task}/{event.tasks}, step {event.step:,}/{event.steps:,}, "
             f"{rate:,.0f} steps/s, {left:.0f} s left{so_far}"
         )
 
-    def _say_all(self, now: float) -> None:
-        assert self.work is not None
-        self.said_of_all = now if self.said_of_all is None else self.said_of_all
-        if now - self.said_of_all >= ALL_HEARTBEAT and (left := self.work.seconds_left) is not None:
-            self.said_of_all = now
-            under_way = sum(fraction < 1 for fraction in self.work.fractions.values())
-            share = self.work.done / self.work.total
-            runs = f"{self.done} of {len(self.names)} runs done, {under_way} under way"
-            self.say(f"{runs}: {share:.0%} of the work, {duration(left)} left")
+    def _report_all(self, work: Work, now: float) -> None:
+        self.last_line_of_all = now if self.last_line_of_all is None else self.last_line_of_all
+        if now - self.last_line_of_all >= ALL_HEARTBEAT and (left := work.seconds_left) is not None:
+            self.last_line_of_all = now
+            in_training = sum(fraction < 1 for fraction in work.fractions.values())
+            runs = f"{self.finished} of {len(self.labels)} runs finished, {in_training} in training"
+            self.say(f"{runs}: {work.done / work.total:.0%} of the work, {duration(left)} left")
 
-    def finish(self, number: int) -> None:
-        self.started.pop(number, None)
+    def finish(self, key: str) -> None:
+        self.started.pop(key, None)
 
 
 class LiveProgress(Progress):
@@ -193,10 +201,10 @@ class LiveProgress(Progress):
             console=Console(stderr=True),
             transient=True,
         )
-        self.of_run: dict[int, Any] = {}
-        self.of_data: dict[str, Any] = {}
-        self.fractions: dict[int, float] = {}
-        self.all: Any = None
+        self.bar_of_run: dict[str, Any] = {}
+        self.bar_of_data: dict[str, Any] = {}
+        self.fractions: dict[str, float] = {}
+        self.bar_of_all: Any = None
 
     def __enter__(self) -> Progress:
         self.bars.start()
@@ -218,49 +226,51 @@ class LiveProgress(Progress):
             self.bars.start()
 
     def begin(self) -> None:
-        if self.all is not None:  # these are more runs of the same command
-            self.bars.remove_task(self.all)
-        self.all = self._bar("all runs", None, "")
+        if self.bar_of_all is not None:  # these are more runs of the same command
+            self.bars.remove_task(self.bar_of_all)
+        self.bar_of_all = self._bar("all runs", None, "")
 
-    def data(self, what: str, done: int, total: int, unit: str) -> None:
-        if what not in self.of_data:
-            self.of_data[what] = self._bar(what, total or None, unit)
-        self.bars.update(self.of_data[what], completed=done, total=total or None, detail=_amount(done, total, unit))
-        if done == total:
-            self.bars.remove_task(self.of_data.pop(what))
+    def data(self, event: DataProgress) -> None:
+        total = event.total or None
+        if event.what not in self.bar_of_data:
+            self.bar_of_data[event.what] = self._bar(event.what, total, event.unit)
+        self.bars.update(self.bar_of_data[event.what], completed=event.done, total=total, detail=_amount(event))
+        if event.done == event.total:
+            self.bars.remove_task(self.bar_of_data.pop(event.what))
 
-    def step(self, number: int, event: dict[str, Any]) -> None:
-        if number not in self.of_run and len(self.of_run) < MOST_BARS:
-            name = _fit(self.names[number], self.bars.console.width - BESIDE_NAME)
-            self.of_run[number] = self._bar(name, event["steps"], "steps")
-        if number in self.of_run:
+    def step(self, event: Step) -> None:
+        if event.key not in self.bar_of_run and len(self.bar_of_run) < MOST_BARS:
+            name = _fit(self.labels[event.key], self.bars.console.width - BESIDE_NAME)
+            self.bar_of_run[event.key] = self._bar(name, event.steps, "steps")
+        if event.key in self.bar_of_run:
             self.bars.update(
-                self.of_run[number],
-                completed=event["step"],
-                detail=f"task {event['task']}/{event['tasks']} step {event['step']}/{event['steps']}",
-                accuracy="" if event["accuracy"] is None else f", {event['accuracy']:.1f} %",
+                self.bar_of_run[event.key],
+                completed=event.step,
+                detail=f"task {event.task}/{event.tasks} step {event.step}/{event.steps}",
+                accuracy="" if event.accuracy is None else f", {event.accuracy:.1f} %",
             )
-        self.fractions[number] = event["step"] / event["steps"]
+        self.fractions[event.key] = event.step / event.steps
         self._update_all()
 
-    def finish(self, number: int) -> None:
-        if number in self.of_run:
-            self.bars.remove_task(self.of_run.pop(number))
-        self.fractions.pop(number, None)
+    def finish(self, key: str) -> None:
+        if key in self.bar_of_run:
+            self.bars.remove_task(self.bar_of_run.pop(key))
+        self.fractions.pop(key, None)
         self._update_all()
 
     def _bar(self, description: str, total: float | None, unit: str) -> Any:
         return self.bars.add_task(description, total=total, detail="", accuracy="", unit=unit)  # no markup in it
 
     def _update_all(self) -> None:
-        completed, total = self.done + sum(self.fractions.values()), float(len(self.names))
+        completed, total = self.finished + sum(self.fractions.values()), float(len(self.labels))
         if self.work is not None:
             completed, total = self.work.done, self.work.total
-        self.bars.update(self.all, total=total, completed=completed, detail=f"{self.done}/{len(self.names)}")
+        detail = f"{self.finished}/{len(self.labels)}"
+        self.bars.update(self.bar_of_all, total=total, completed=completed, detail=detail)
 
 
-def _amount(done: int, total: int, unit: str) -> str:
-    return f"{done:,}/{total:,} {unit}" if total else f"{done:,} {unit}"
+def _amount(event: DataProgress) -> str:
+    return f"{event.done:,}/{event.total:,} {event.unit}" if event.total else f"{event.done:,} {event.unit}"
 
 
 def _fit(name: str, room: int) -> str:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cclfp.cli.output import IncludeDivergedOption, JsonOption, StoreOption, print_json
-from cclfp.cli.run import parse_seeds
+from cclfp.cli.options import IncludeDivergedOption, JsonOption, StoreOption, parse_seeds
+from cclfp.cli.output import print_json
 from cclfp.cli.runs import warn_of_bad
 from cclfp.errors import InputError
 
@@ -34,12 +34,12 @@ def report(
     chosen_seeds = parse_seeds(seeds)
 
     from cclfp.report import write_report
-    from cclfp.report.tables import tally
-    from cclfp.runs.experiment import check_seeds
-    from cclfp.runs.store import Row, Store, default_store, exists
+    from cclfp.report.wording import tally
+    from cclfp.runs.jobs import check_seeds
+    from cclfp.runs.store import Store, StoredRow, default_store, exists
 
     path = store or default_store()
-    bad: list[Row] = []
+    bad: list[StoredRow] = []
     if not exists(path):
         raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
     opened = Store(path, read_only=True, on_bad=bad.append)

@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cclfp.cli.output import (
+from cclfp.cli.options import (
+    DeviceOption,
     EngineOption,
     IncludeDivergedOption,
     JsonOption,
     PrecisionOption,
-    number,
-    plus_minus,
-    print_json,
-    print_table,
+    SeedOption,
+    SeedsOption,
+    StoreOption,
+    parse_seeds,
+    parse_settings,
 )
-from cclfp.errors import InputError
+from cclfp.cli.output import number, plus_minus, print_json, print_table
 
 if TYPE_CHECKING:
-    from cclfp.runs.experiment import Result
+    from cclfp.runs.run import Result
 
 
 def run(
@@ -89,8 +91,9 @@ def run(
             show_default=False,
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
-    buffer: Annotated[int, typer.Option(help="How many examples the memory holds.")] = 200,
+    seeds: SeedsOption = None,
+    seed: SeedOption = None,
+    memory: Annotated[int, typer.Option("--memory", "--buffer", help="How many examples the memory holds.")] = 200,
     validation: Annotated[
         bool,
         typer.Option(
@@ -107,14 +110,11 @@ def run(
             show_default=False,
         ),
     ] = None,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
-    threads: Annotated[int, typer.Option(help="Threads a run computes on; runs go side by side on the cores.")] = 1,
+    device: DeviceOption = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads per run; runs are trained side by side on the cores.")] = 1,
     engine: EngineOption = "auto",
     precision: PrecisionOption = "auto",
-    store: Annotated[
-        Path | None,
-        typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
-    ] = None,
+    store: StoreOption = None,
     save: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Write each trained learner there, for cclfp.load.", show_default=False),
@@ -126,14 +126,14 @@ def run(
         ),
     ] = False,
     checkpoint_every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="At most one checkpoint, at a task's end, in so many seconds.")
+        float, typer.Option(metavar="SECONDS", help="Least time between two checkpoints; they come at a task's end.")
     ] = 30.0,
     include_diverged: IncludeDivergedOption = False,
     json: JsonOption = False,
 ) -> None:
     """Train methods on a benchmark over several seeds and print one table beside the paper's numbers.
 
-    A finished run is kept in the store and not trained again; an interrupted one goes on from its last checkpoint.
+    A finished run is kept in the store and not trained again; an interrupted one continues from its last checkpoint.
 
     [bold]Examples[/bold]
 
@@ -141,26 +141,39 @@ def run(
 
     cclfp run er,ccl-fp+ rotated-mnist --seeds 0,3,7 --json
 
-    cclfp run ccl-fp split-mnist w=0.1,0.3,0.5 lr=0.03 --scenario task --buffer 500
+    cclfp run ccl-fp split-mnist w=0.1,0.3,0.5 lr=0.03 --scenario task --memory 500
 
     cclfp run ccl-fp+ --images photos/ --tasks 5
     """
     if benchmark is not None and "=" in benchmark:  # it is the first setting
         settings, benchmark = [benchmark, *(settings or [])], None
     names = [name.strip() for name in method.split(",") if name.strip()]
-    values = _parse_settings(settings or [])
-    chosen_seeds = parse_seeds(seeds)
+    values = parse_settings(settings or [])
+    chosen_seeds = parse_seeds(seeds, seed)
 
     from cclfp.cli.progress import progress
-    from cclfp.runs.experiment import run
+    from cclfp.runs.execution import Execution
+    from cclfp.runs.run import run
 
+    execution = Execution.from_dict(
+        {
+            "device": device,
+            "threads": threads,
+            "engine": engine,
+            "precision": precision,
+            "store": store,
+            "save": save,
+            "fresh": fresh,
+            "checkpoint_every": checkpoint_every,
+        }
+    )
     with progress() as shown:
         results = run(
             names,
             benchmark,
             scenario=scenario,
             seeds=chosen_seeds,
-            buffer=buffer,
+            memory=memory,
             class_order=class_order,
             tasks=tasks,
             images=images,
@@ -168,16 +181,9 @@ def run(
             split_seed=split_seed,
             backbone=backbone,
             validation=validation,
-            device=device,
-            threads=threads,
-            engine=engine,
-            precision=precision,
-            store=store,
-            save=save,
-            fresh=fresh,
-            checkpoint_every=checkpoint_every,
-            report=shown.update,
             settings=values,
+            execution=execution,
+            on_event=shown.update,
         )
     if json:
         print_json({"configurations": [_to_dict(result, include_diverged) for result in results]})
@@ -227,30 +233,5 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
                 number(ours.mean_std("seconds")["mean"], 1),
             ]
         )
-    columns = ["method", *varied, ">average accuracy", ">paper", ">forgetting", ">seconds a run"]
+    columns = ["method", *varied, ">average accuracy", ">paper", ">forgetting", ">seconds per run"]
     print_table(columns, rows, title)
-
-
-def _parse_settings(settings: list[str]) -> dict[str, list[float | str]]:
-    parsed: dict[str, list[float | str]] = {}
-    for setting in settings:
-        name, equals, values = setting.partition("=")
-        if not equals or not name:
-            raise InputError(f"{setting!r} is not a setting: expected NAME=VALUE, such as lr=0.1 or w=0.1,0.3")
-        if name in parsed:
-            raise InputError(f"{name} is set twice: give all its values at once, {name}=A,B")
-        if name == "augment":  # the one that is no number
-            parsed[name] = list(values.split(","))
-            continue
-        try:
-            parsed[name] = [float(value) for value in values.split(",")]
-        except ValueError as error:
-            raise InputError(f"{setting!r}: expected a number, or several with commas, after {name}=") from error
-    return parsed
-
-
-def parse_seeds(seeds: str) -> int | list[int]:
-    try:
-        return [int(seed) for seed in seeds.split(",") if seed.strip()] if "," in seeds else int(seeds)
-    except ValueError as error:
-        raise InputError(f"--seeds {seeds!r}: expected how many (5) or which (0,3,7)") from error

@@ -1,4 +1,4 @@
-"""``cclfp runs``: the records in a store, which of them are bad, and how to delete some."""
+"""``cclfp runs``: list, check and delete the records in a store."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cclfp.cli.output import JsonOption, StoreOption, hyperparameters, number, print_json, print_table
+from cclfp.cli.options import JsonOption, StoreOption
+from cclfp.cli.output import hyperparameters, number, print_json, print_table
 from cclfp.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from cclfp.runs.store import Record, Row, Store
+    from cclfp.runs.record import Record
+    from cclfp.runs.store import Store, StoredRow
 
 app = typer.Typer()
 
@@ -34,7 +36,7 @@ def runs(
     benchmark: BenchmarkOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the finished runs in a store, the oldest first; check them, delete some."""
+    """List the finished runs in a store, the oldest first. Subcommands check, delete, export and import them."""
     if context.invoked_subcommand is None:
         list_(store, method, benchmark, json)
     elif store or method or benchmark or json:
@@ -69,7 +71,7 @@ def check(store: StoreOption = None, json: JsonOption = False) -> None:
     path = store or default_store()
     if store is not None and not exists(store):
         raise InputError(f"{store}: there is no store of runs")
-    rows: list[Row] = []
+    rows: list[StoredRow] = []
     damage: list[str] = []
     if exists(path):
         opened = Store(path, read_only=True, damaged=True)
@@ -154,7 +156,7 @@ def delete(
         typer.echo(f"{_count(len(chosen), 'run')} deleted from {path}")
 
 
-def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: bool) -> list[Row]:
+def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: bool) -> list[StoredRow]:
     rows = store.rows()
     for key in keys:
         found = [row for row in rows if row.key.startswith(key)]
@@ -206,14 +208,14 @@ def _print_records(records: Sequence[Record], title: str) -> None:
 
 
 def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:
-    """Where the store is, and those of its records that the filters leave; a warning tells of bad ones."""
+    """The path of the store, and its records that match the filters. Bad ones give a warning."""
     from cclfp.methods import METHODS
     from cclfp.runs.store import Store, default_store, exists
     from cclfp.streams.benchmarks import benchmark_names
 
     path = store or default_store()
     records: list[Record] = []
-    bad: list[Row] = []
+    bad: list[StoredRow] = []
     if exists(path):
         opened = Store(path, read_only=True, on_bad=bad.append)
         records = opened.records(method, benchmark)
@@ -224,21 +226,21 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     return path, records
 
 
-def warn_of_bad(store: Store, bad: Sequence[Row]) -> None:
-    """Tell on stderr of bad records that were left out."""
+def warn_of_bad(store: Store, bad: Sequence[StoredRow]) -> None:
+    """Warn on stderr of bad records that were left out."""
     if count := len({row.number for row in bad}):
         text = f"warning: {_count(count, 'bad record')} in {store.path} left out"
         typer.echo(f"{text}: {store.command('check')} says more", err=True)
 
 
-def _about(row: Row) -> dict[str, Any]:
-    """What a row says it is; of a bad one that may be anything, so it is made text where it is no number."""
+def _about(row: StoredRow) -> dict[str, Any]:
+    """What a row says about itself. In a bad row that may be anything, so other values than numbers become text."""
     names = ("key", "method", "benchmark", "scenario", "seed")
     return {name: v if isinstance(v := row.values.get(name), str | int) else repr(v) for name in names}
 
 
-def _name(row: Row) -> str:
-    """A row in one line; of a bad one what could move the cursor is escaped."""
+def _name(row: StoredRow) -> str:
+    """A row in one line. Control characters in bad rows are escaped."""
     about = {name: "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(v)) for name, v in _about(row).items()}
     run = f"{about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
     if row.record is None:

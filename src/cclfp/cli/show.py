@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cclfp.cli.output import JsonOption, hyperparameters, plus_minus, print_json, print_table
+from cclfp.cli.options import JsonOption
+from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError, unknown
 
@@ -52,7 +52,7 @@ def show(
     if name in benchmark_names():
         benchmark, seed = get_benchmark(name), check_whole("seed", seed, at_least=0)
         if tasks is None and class_order is None and benchmark.num_tasks is None:
-            tasks = 1  # images of a user's own: all their classes
+            tasks = 1  # a user's own images: all their classes
         order, sizes = benchmark.split_into(tasks, class_order)
         answer = _benchmark(benchmark, order, sizes, seed)
         if images is not None:
@@ -100,11 +100,12 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
 
 
 def _draw(benchmark: Any, order: Any, sizes: Any, seed: int, path: Path) -> None:
-    from cclfp.data import EventListener, fetch
+    from cclfp.data import fetch
+    from cclfp.runs.events import DatasetEvents
     from cclfp.streams.pictures import draw_stream
 
     with progress() as shown:
-        fetch(benchmark.dataset, EventListener(functools.partial(shown.update, -1)))
+        fetch(benchmark.dataset, DatasetEvents(shown.update))
     stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
     draw_stream(stream, benchmark.classes, f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}", path)
 

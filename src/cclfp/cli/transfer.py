@@ -1,4 +1,4 @@
-"""``cclfp export`` and ``cclfp import-runs``: run records to and from files."""
+"""``cclfp runs export`` and ``cclfp runs import``: run records to and from files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cclfp.cli.output import JsonOption, StoreOption, print_json
+from cclfp.cli.options import JsonOption, StoreOption
+from cclfp.cli.output import print_json
 from cclfp.cli.runs import BenchmarkOption, MethodOption, stored_runs
 from cclfp.errors import InputError
 
@@ -19,7 +20,7 @@ def export(
     benchmark: BenchmarkOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Write run records to a file, one JSON object a line, for the store of another machine."""
+    """Write run records to a file, one JSON object per line, for the store of another machine."""
     from cclfp.runs.transfer import export
 
     path, records = stored_runs(store, method, benchmark)
@@ -34,7 +35,7 @@ def export(
 
 
 def import_runs(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE.jsonl...", help="Files that cclfp export wrote.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE.jsonl...", help="Files that cclfp runs export wrote.")],
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -9,22 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cclfp.cli.output import (
-    EngineOption,
-    JsonOption,
-    PrecisionOption,
-    StoreOption,
-    hyperparameters,
-    plus_minus,
-    print_json,
-    print_table,
-)
+from cclfp.cli.options import DeviceOption, EngineOption, JsonOption, PrecisionOption, StoreOption
+from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table
 from cclfp.metrics import of_seeds_diverged
 
 if TYPE_CHECKING:
     from cclfp.paper.tuning import Trial, Tuned
 
-SHOWN = 10  # of the settings that were tried
+SHOWN = 10  # how many of the settings that were tried are shown
 
 
 def tune(
@@ -63,7 +55,7 @@ def tune(
     ] = None,
     engine: EngineOption = "auto",
     precision: PrecisionOption = "auto",
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")] = "auto",
+    device: DeviceOption = "auto",
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -84,9 +76,11 @@ def tune(
     """
     from cclfp.cli.progress import progress
     from cclfp.paper.tuning import halved_settings, outdated, tune
+    from cclfp.runs.execution import Execution
     from cclfp.runs.presets import presets, read_presets, with_preset, write_presets
 
     known = read_presets(write) if write is not None and write.exists() else None
+    execution = Execution.from_dict({"engine": engine, "precision": precision, "device": device, "store": store})
     with progress() as shown:
         tuned = tune(
             method,
@@ -96,11 +90,8 @@ def tune(
             budget=budget,
             halving=halving,
             known=[*known, *presets()] if known is not None else None,
-            engine=engine,
-            precision=precision,
-            device=device,
-            store=store,
-            report=shown.update,
+            execution=execution,
+            on_event=shown.update,
         )
     if write is not None:
         changed = with_preset(known or [], tuned.preset)

@@ -1,1 +1,1 @@
-"""What everything else stands on: memory, schedules, scenarios, randomness, files. It imports no other package."""
+"""The foundation of all other packages: memory, schedules, scenarios, randomness, files. It imports none of them."""

@@ -1,4 +1,4 @@
-"""Checks of what users give: a tensor, a number, a device. A refusal names the value and what was expected."""
+"""Checks of user input: tensors, numbers, tasks, devices. An InputError names the value and what was expected."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cclfp.errors import InputError
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
+    """The value as a dense tensor, detached from any graph."""
     try:
         tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -20,12 +21,12 @@ def as_tensor(name: str, value: Any) -> Tensor:
             f"{name} must be a tensor, an array or numbers, not {type(value).__name__}: {error}"
         ) from error
     if tensor.layout != torch.strided:
-        raise InputError(f"{name} must be a dense tensor, not {tensor.layout}: give {name}.to_dense()")
+        raise InputError(f"{name} must be a dense tensor, not {tensor.layout}: pass {name}.to_dense()")
     return tensor
 
 
 def check_whole(name: str, value: Any, at_least: int) -> int:
-    """A whole number, numpy's included, small enough for every file it is written to."""
+    """The value as an int of at least ``at_least`` that fits in 64 bits, as in files; numpy integers are accepted."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -36,6 +37,7 @@ def check_whole(name: str, value: Any, at_least: int) -> int:
 
 
 def check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list[list[int]] | None:
+    """The declared classes of each task as lists of ints."""
     if tasks is None:
         return None
     try:
@@ -52,15 +54,16 @@ def check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list
 
 
 def check_device(device: str | torch.device) -> torch.device:
+    """The device, which must be a CPU or a CUDA device that works; a CUDA device is returned with its index."""
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"device {device!r} is not known: expected cpu or cuda") from error
+        raise InputError(f"device {device!r} is unknown: expected cpu or cuda") from error
     if chosen.type not in ("cpu", "cuda"):
         raise InputError(f"device {device!r} is not supported: expected cpu or cuda")
     if chosen.type == "cuda":
         if not torch.cuda.is_available():
-            raise InputError("device cuda was asked for, but torch sees no CUDA device here")
+            raise InputError("device cuda was requested, but torch finds no CUDA device on this machine")
         try:
             return torch.empty(0, device=chosen).device  # with its index
         except RuntimeError as error:

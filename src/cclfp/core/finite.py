@@ -1,4 +1,4 @@
-"""Whether tensors hold NaN or infinite numbers, checked at little cost."""
+"""A fast check for NaN and infinite numbers in tensors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 def not_finite(tensors: Sequence[Tensor]) -> list[int]:
-    """The places of the tensors that hold a NaN or infinite number, with one wait for the device.
+    """The indices of the tensors that contain NaN or infinite numbers. It synchronises with the device only once.
 
     >>> not_finite([torch.ones(2), torch.tensor([1.0, torch.nan]), torch.full((2,), 3e38), torch.tensor([7])])
     [1]
     """
     if all(t.is_cpu for t in tensors):
-        # A sum takes a fortieth of the time of the norm below. It is finite only where all numbers are; where it is
-        # not, it may have overflowed.
+        # A sum is 40 times faster than the norm below. If it is finite, so are all numbers. If it is not, it may have
+        # overflowed.
         sums = [t.sum().item() if t.is_floating_point() else 0.0 for t in tensors]
         return [i for i, total in enumerate(sums) if not math.isfinite(total) and not tensors[i].isfinite().all()]
     places = [i for i, t in enumerate(tensors) if t.is_floating_point() and t.numel()]

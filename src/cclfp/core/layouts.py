@@ -1,4 +1,4 @@
-"""What saved values must look like, so that what is read from a file can be used before anything is made of it."""
+"""Layouts of saved values: types, shapes and ranges that values read from a file must have before they are used."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from torch import Tensor
 
 from cclfp.errors import DamagedError
 
-KINDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", dict: "a dictionary"}
-ANY = "*"  # as the only name of a dictionary: one name or more, whatever they are
+KINDS = {int: "a whole number", float: "a number", str: "a string", bool: "True or False", dict: "a dictionary"}
+ANY = "*"  # the only key of a layout: the dictionary may have any keys, at least one
 
 
 class Like(NamedTuple):
-    """A dense tensor of this shape and dtype. A name in the shape stands for a length of 1 or more, the same wherever
-    the name is used in one dictionary; no value is below ``low`` or above ``high``.
+    """The layout of a dense tensor: its shape, its dtype and the range of its values.
+
+    A name in the shape stands for any length of at least 1, which is the same wherever the name is used in one
+    dictionary.
     """
 
     shape: tuple[int | str, ...]
@@ -24,11 +26,11 @@ class Like(NamedTuple):
     high: int | None = None
 
 
-Layout = Like | Tensor | dict[str, Any]  # a tensor: one of its shape and dtype; a dictionary has a layout for each name
+Layout = Like | Tensor | dict[str, Any]  # a tensor stands for its shape and dtype; a dictionary has one layout per key
 
 
 def check_layout(name: str, value: Any, layout: Layout, lengths: dict[str, int] | None = None) -> None:
-    """Refuse (DamagedError) a value that is not as the layout says.
+    """Raise DamagedError if a value does not have the layout.
 
     >>> pair = {"x": Like(("n", 2), torch.float32), "y": Like(("n",), torch.int64, low=0, high=9)}
     >>> check_layout("memory", {"x": torch.zeros(3, 2), "y": torch.tensor([1, 2, 9])}, pair)
@@ -63,19 +65,23 @@ def _check_tensor(name: str, value: Any, like: Like | Tensor, lengths: dict[str,
         raise DamagedError(f"{name} is {describe_value(value)}, expected {expected}")
     low, high = like.low, like.high
     if value.numel() and ((low is not None and value.min() < low) or (high is not None and value.max() > high)):
-        raise DamagedError(f"{name} has values from {value.min()} to {value.max()}, expected {low} to {high}")
+        raise DamagedError(f"{name} has values from {value.min()} to {value.max()}, expected {_show_range(low, high)}")
 
 
 def check_value(name: str, value: Any, kind: type[Any], low: float | None = None, high: float | None = None) -> None:
-    """Refuse (DamagedError) a value of another type, bool for int included, or out of range."""
+    """Raise DamagedError if a value is out of range or not exactly of type ``kind`` (a bool is not an int)."""
     if type(value) is not kind:
         raise DamagedError(f"{name} is {describe_value(value)}, expected {KINDS.get(kind, kind.__name__)}")
-    if (low is not None and not value >= low) or (high is not None and not value <= high):  # NaN is refused
-        raise DamagedError(f"{name} is {value!r}, expected {low} to {high}")
+    if (low is not None and not value >= low) or (high is not None and not value <= high):  # refuses NaN too
+        raise DamagedError(f"{name} is {value!r}, expected {_show_range(low, high)}")
+
+
+def _show_range(low: float | None, high: float | None) -> str:
+    return f"{low} or more" if high is None else f"{high} or less" if low is None else f"{low} to {high}"
 
 
 def describe_value(value: Any) -> str:
-    """A tensor's dtype and shape; a short text or a number as it is; the type of anything else.
+    """A value for a message: a tensor's dtype and shape, a number or short text itself, otherwise the type.
 
     >>> describe_value(torch.zeros(2, 3)), describe_value("a"), describe_value([1, 2])
     ('torch.float32 (2, 3)', "'a'", 'of type list')

@@ -1,4 +1,4 @@
-"""The replay memory: examples in the slots of a schedule."""
+"""The replay memory: examples stored in the slots of a schedule."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from cclfp.errors import DamagedError, InputError
 
 
 class Examples(NamedTuple):
-    """Raw examples, as they were given: no transform applied."""
+    """Raw examples as the user gave them, without any transform."""
 
     x: Tensor
     y: Tensor
     task: Tensor
 
     def rows(self, index: Tensor) -> Examples:
+        """The examples at these indices."""
         return Examples(self.x[index], self.y[index], self.task[index])
 
     def to(self, device: torch.device) -> Examples:
@@ -27,17 +28,17 @@ class Examples(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Where replayed examples come from: their slots, and whether each was there when the last task ended."""
+    """Where replayed examples come from: their slots, and whether each came before the current task began."""
 
     slots: Tensor
-    settled: Tensor
+    from_past_task: Tensor
 
 
 class Memory:
-    """Examples in the slots of a schedule: copies of its own, or rows of a stream that is in memory anyway.
+    """Examples in the slots of a schedule: either copies, or rows of a stream that is in RAM anyway.
 
-    With ``keeps_task`` it holds the current task besides, until the task's end, for a method that chooses then what to
-    keep of it.
+    With ``keeps_task`` it also holds the examples of the current task until its end, when the method chooses which of
+    them to keep.
     """
 
     def __init__(self, schedule: Schedule, device: torch.device, *, keeps_task: bool = False) -> None:
@@ -45,9 +46,9 @@ class Memory:
         self.device = device
         self.keeps_task = keeps_task
         self._pool: Examples | None = None
-        self._rows: Tensor | None = None  # slot -> row of the pool; None: the pool is the memory's own, slot = row
-        self._current: list[Examples] = []  # of the current task, as it came
-        self._current_rows: Tensor | None = None  # the same as rows of the pool, where it is a stream's
+        self._rows: Tensor | None = None  # slot -> row of the pool; None: the pool holds copies, and slot = row
+        self._current: list[Examples] = []  # the batches of the current task
+        self._current_rows: Tensor | None = None  # the same as rows of the pool, if that is a stream
 
     @property
     def size(self) -> int:
@@ -57,7 +58,7 @@ class Memory:
         return len(self.schedule)
 
     def examples(self) -> Examples:
-        """What the memory holds, in slot order."""
+        """The stored examples, in slot order."""
         if self._pool is None or not len(self):
             empty = torch.empty(0, dtype=torch.int64, device=self.device)
             return Examples(empty, empty, empty)
@@ -66,22 +67,24 @@ class Memory:
         return Examples(*(tensor[: len(self)] for tensor in self._pool))
 
     def read(self, slots: list[int]) -> Examples:
+        """The examples in these slots."""
         assert self._pool is not None, "reading from an empty memory"
         index = torch.tensor(slots, dtype=torch.int64, device=self.device)
         return self._pool.rows(index if self._rows is None else self._rows[index])
 
     def position(self) -> tuple[dict[str, Any], Tensor]:
-        """What it holds and where in its draws its schedule is; ``rewind`` goes back there."""
+        """The current contents and the state of the schedule's generator, for ``rewind``."""
         return dict(vars(self)), self.schedule.position()
 
     def rewind(self, position: tuple[dict[str, Any], Tensor]) -> None:
+        """Go back to a :meth:`position`."""
         held, drawn = position
         vars(self).update(held)
         self.schedule.rewind(drawn)
 
     def make_room(self, new: Examples) -> None:
-        """Have room for ``new`` (and what is held) in storage of the memory's own, which grows with what comes."""
-        if self.keeps_task:  # nothing enters the memory during a task
+        """Make sure that the memory's own storage, which grows on demand, has room for ``new``."""
+        if self.keeps_task:  # nothing is stored during a task
             return
         needed = min(self.size, len(self) + len(new.y))
         if len(self) and self._rows is None and self._pool is not None and len(self._pool.y) >= needed:
@@ -97,7 +100,7 @@ class Memory:
         self._pool, self._rows = Examples(*map(grown, held)), None
 
     def write(self, new: Examples, slots: list[int]) -> None:
-        """Copy ``new`` into ``slots`` (-1: not kept), as ``schedule.place`` gave them, after ``make_room``."""
+        """Copy ``new`` to the slots that ``schedule.place`` returned (-1: not kept), after ``make_room``."""
         if self.keeps_task:
             return
         assert self._pool is not None
@@ -108,20 +111,20 @@ class Memory:
             ours[target] = theirs[source]
 
     def point_to(self, pool: Examples, rows: Tensor, schedule: Schedule, current: Tensor) -> None:
-        """Hold rows of ``pool`` (one a filled slot) instead of copies, as a schedule that has moved on says.
+        """Hold rows of ``pool``, one per filled slot, instead of copies, with the schedule that chose them.
 
-        ``current`` are the rows of the task that was trained, in the order they came.
+        ``current`` are the rows of the current task, in training order.
         """
         self._pool, self._rows, self.schedule = pool, rows, schedule
         self._current_rows = current if self.keeps_task else None
 
     def hold(self, new: Examples) -> None:
-        """Keep these until the task's end."""
+        """Keep these examples until the end of the task, if ``keeps_task``."""
         if self.keeps_task:
             self._current.append(new)
 
     def current(self) -> Examples:
-        """The current task so far, in the order it came."""
+        """The examples of the current task so far, in training order."""
         if self._current_rows is not None:
             assert self._pool is not None
             return self._pool.rows(self._current_rows)
@@ -131,8 +134,8 @@ class Memory:
         return Examples(*(torch.cat(tensors) for tensors in zip(*self._current, strict=True)))
 
     def keep(self, slots: Tensor, current: Tensor) -> None:
-        """Hold what these slots held and, after it, these of the current task: a method's choice at a task's end."""
-        assert isinstance(self.schedule, Exemplars), "only exemplars are chosen by the method"
+        """Keep only the examples in ``slots``, followed by those of the current task at the indices ``current``."""
+        assert isinstance(self.schedule, Exemplars), "the method chooses examples only with the schedule Exemplars"
         if self._current_rows is not None:
             assert self._rows is not None
             self._rows = torch.cat([self._rows[slots], self._current_rows[current]])
@@ -143,17 +146,17 @@ class Memory:
         self.schedule.keep(len(slots) + len(current))
 
     def end_task(self) -> None:
-        """Let go of the task that ended."""
+        """Discard the examples of the current task, and end it in the schedule."""
         self._current, self._current_rows = [], None
         self.schedule.end_task()
 
     @property
     def rows(self) -> Tensor:
-        """The stream's row in each filled slot; InputError where the memory holds copies from ``observe`` instead."""
+        """The stream's row in each filled slot; InputError if the memory holds copies from ``observe`` instead."""
         if self._rows is not None:
             return self._rows
         if len(self):
-            raise InputError("this learner remembers examples it observed, which are no rows of the stream to train on")
+            raise InputError("the memory holds copies of observed examples, not rows of the stream to train on")
         return torch.empty(0, dtype=torch.int64)
 
     def to(self, device: torch.device) -> None:
@@ -163,15 +166,15 @@ class Memory:
         self.device = device
 
     def state_dict(self, *, copies: bool) -> dict[str, Any]:
-        """All of it: with the examples themselves, or (``copies=False``) the rows they have in their stream."""
+        """The whole state: with the examples themselves or, with ``copies=False``, their rows in the stream."""
         if not copies and self._rows is not None:
             return {"schedule": self.schedule.state_dict(), "rows": self._rows}
-        held = {name: tensor.clone() for name, tensor in self.examples()._asdict().items()}  # not the room beside them
+        held = {name: tensor.clone() for name, tensor in self.examples()._asdict().items()}  # not the unused storage
         state = {"schedule": self.schedule.state_dict(), "examples": held}
         return state | ({"current": self.current()._asdict()} if self.keeps_task else {})
 
     def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
-        """Take over what :meth:`state_dict` gave; ``pool`` is the stream's examples where these are rows of it."""
+        """Restore what :meth:`state_dict` returned; ``pool`` has the stream's examples if the state has rows of it."""
         check_value("memory.schedule", state["schedule"], dict)
         self.schedule.load_state_dict(state["schedule"])
         held = len(self)
@@ -182,17 +185,17 @@ class Memory:
             check_layout("memory.rows", state["rows"], Like((held,), torch.int64, 0, len(pool.y) - 1))
             self._pool, self._rows = pool, state["rows"].to(self.device)
         else:
-            stored = _loaded("memory.examples", state["examples"])
+            stored = _load_examples("memory.examples", state["examples"])
             if len(stored.y) != held:
-                raise DamagedError(f"memory.examples are {len(stored.y)}, expected {held} as in its schedule")
+                raise DamagedError(f"memory.examples has {len(stored.y)} examples, expected {held} as in its schedule")
             self._pool = stored.to(self.device) if held else None
             self._rows = None
-            if self.keeps_task and len((current := _loaded("memory.current", state["current"])).y):
+            if self.keeps_task and len((current := _load_examples("memory.current", state["current"])).y):
                 self._current = [current.to(self.device)]
 
 
-def _loaded(name: str, state: dict[str, Tensor]) -> Examples:
-    """A copy of examples from a file, once their types and lengths are checked."""
+def _load_examples(name: str, state: dict[str, Tensor]) -> Examples:
+    """A copy of examples from a file, after a check of their types and lengths."""
     check_value(name, state, dict)
     examples = Examples(**state)
     n = len(examples.y)

@@ -1,7 +1,7 @@
-"""One random generator a purpose, derived from the seed, never the global one.
+"""Random generators: one per purpose, derived from the seed and independent of the state of the global generators.
 
-A result then depends on its seed and hyperparameters alone: not on the engine, on the replicas beside it, or on how
-often it is evaluated.
+A result therefore depends only on its seed and hyperparameters, not on the engine, on replicas that train at the same
+time, or on how often it is evaluated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def derived_seed(seed: int, purpose: str, *index: int) -> int:
-    """A 63-bit seed for one purpose (and place in it) of one run."""
+    """A 63-bit seed for one purpose of one run, and optionally an index within the purpose."""
     text = "/".join(map(str, (seed, purpose, *index)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -22,7 +22,7 @@ def derived_seed(seed: int, purpose: str, *index: int) -> int:
 def generator(seed: int, purpose: str, *index: int, reuse: torch.Generator | None = None) -> torch.Generator:
     """A CPU generator for ``purpose``: "stream", "initialisation", "order", "replay", "memory", ...
 
-    With ``reuse`` it is that one, seeded anew: cheaper where a generator serves for one short draw.
+    ``reuse`` is seeded and returned instead of a new generator, which is cheaper for one short draw.
 
     >>> a, b = generator(0, "replay"), generator(0, "replay")
     >>> bool((torch.rand(3, generator=a) == torch.rand(3, generator=b)).all())
@@ -33,7 +33,7 @@ def generator(seed: int, purpose: str, *index: int, reuse: torch.Generator | Non
 
 @contextlib.contextmanager
 def seeded(seed: int, purpose: str, index: int, device: torch.device) -> Iterator[None]:
-    """Random layers and transforms inside draw from (seed, purpose, index); the global generators are left alone."""
+    """Seed the global generators for random layers and transforms in the block, and restore them afterwards."""
     generators = [torch.default_generator]
     if device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index or 0])

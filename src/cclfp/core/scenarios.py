@@ -1,7 +1,7 @@
-"""Which classes a prediction may choose from, in training and in testing: a boolean mask over the classifier's rows.
+"""Scenarios: which classes a prediction may choose from, as a boolean mask over the classifier's outputs.
 
-``class``: all classes seen so far. ``task``: the classes of the example's own task, a multi-head network. ``domain``:
-all classes.
+``class``: all classes seen so far. ``task``: the classes of the example's own task, as in a multi-head network.
+``domain``: all classes. The same rule holds in training and in testing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ SCENARIOS = ("class", "task", "domain")
 
 
 def check_scenario(scenario: str) -> str:
+    """The scenario, if there is one of that name."""
     if not isinstance(scenario, str):
         raise InputError(f"scenario={scenario!r}: expected one of {', '.join(SCENARIOS)}")
     if scenario not in SCENARIOS:
@@ -27,10 +28,10 @@ def check_scenario(scenario: str) -> str:
 
 
 class ClassMask:
-    """The mask of one learner. Seeing examples does not change it in place: ``after`` gives the next one.
+    """The mask of one learner. It is immutable while training: ``after`` returns the mask after more examples.
 
-    With ``tasks`` (the classes of each task) a task's classes count as seen once the task is; without, each class
-    counts once it is.
+    With ``tasks`` (the classes of each task) all classes of a task count as seen with the task's first example. Without
+    it, each class counts as seen with its own first example.
 
     >>> mask = ClassMask("class", 4, tasks=[[0, 1], [2, 3]]).after(torch.tensor([0]), torch.tensor([0]))
     >>> mask.train(torch.tensor([0, 0])).tolist()
@@ -44,11 +45,11 @@ class ClassMask:
         self.classes_of = torch.zeros(len(tasks or ()), num_classes, dtype=torch.bool)  # task x class
         for task, classes in enumerate(tasks or ()):
             self.classes_of[task, list(classes)] = True
-        self.seen = torch.zeros(len(self.classes_of), dtype=torch.bool)  # by task
-        self._row = self._shared()
+        self.seen = torch.zeros(len(self.classes_of), dtype=torch.bool)  # one value per task
+        self._row = self._shared_row()
 
     def after(self, y: Tensor, task: Tensor) -> ClassMask:
-        """The mask once examples with these labels and tasks have been seen."""
+        """The mask after examples with these labels and tasks."""
         if self.declared:
             if self.seen[task].all():
                 return self
@@ -63,27 +64,27 @@ class ClassMask:
                 new.seen = torch.cat([new.seen, new.seen.new_zeros(missing)])
             new.classes_of[task, y] = True
         new.seen[task] = True
-        new._row = new._shared()
+        new._row = new._shared_row()
         return new
 
     def after_all(self) -> ClassMask:
-        """The mask once every declared task has been seen (Joint: its one stream holds all tasks)."""
+        """The mask after all declared tasks, as Joint needs it, which trains on all tasks at once."""
         return self.after_tasks(torch.arange(len(self.classes_of), device=self.seen.device)) if self.declared else self
 
     def after_tasks(self, tasks: Tensor) -> ClassMask:
-        """The mask once these tasks have been seen, whose classes must have been declared."""
+        """The mask after these tasks, whose classes must have been declared."""
         if not self.declared:
-            raise InputError("the classes of each task must be declared for planned training: make(..., tasks=...)")
+            raise InputError("planned training needs the classes of each task: declare them, make(..., tasks=...)")
         return self.after(torch.zeros_like(tasks), tasks)
 
     def train(self, task: Tensor) -> Tensor:
-        """examples x classes, for examples of these tasks."""
+        """The mask (examples x classes) for training on examples of these tasks."""
         if self.scenario == "task":
             return self.classes_of[task]
         return self._row.expand(len(task), -1)
 
     def predict(self, task: Tensor | None) -> Tensor:
-        """examples x classes (or 1 x classes for all alike), for a prediction that is, or is not, told the task."""
+        """The mask for predictions with or without known tasks: examples x classes, or 1 x classes if it is shared."""
         if self.scenario == "domain":
             return self._row[None]
         if task is not None:
@@ -92,7 +93,9 @@ class ClassMask:
                     raise InputError(f"no class of task {known} has been seen yet, so there is none to predict")
             return self.classes_of[task]
         if self.scenario == "task":
-            raise InputError("the task scenario predicts among one task's classes: say which, predict(x, task=...)")
+            raise InputError(
+                "the task scenario predicts among the classes of one task: say which task, predict(x, task=...)"
+            )
         if not self._row.any():
             raise InputError("no class has been seen yet, so there is none to predict: observe some examples first")
         return self._row[None]
@@ -107,7 +110,7 @@ class ClassMask:
         return {"declared": self.declared, "classes_of": self.classes_of, "seen": self.seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave; DamagedError where it is not of a mask over these classes."""
+        """Restore what :meth:`state_dict` returned; DamagedError if it does not belong to a mask over these classes."""
         classes_of, seen, device = state["classes_of"], state["seen"], self.seen.device
         check_value("classes.declared", state["declared"], bool)
         tasks = len(classes_of) if isinstance(classes_of, Tensor) and classes_of.ndim else 0
@@ -121,10 +124,10 @@ class ClassMask:
             raise DamagedError("classes has a task without a class")
         self.declared = state["declared"]
         self.classes_of, self.seen = state["classes_of"].to(device), state["seen"].to(device)
-        self._row = self._shared()
+        self._row = self._shared_row()
 
-    def _shared(self) -> Tensor:
-        """The classes all examples may choose from, in the scenarios where that does not depend on the example."""
+    def _shared_row(self) -> Tensor:
+        """The classes that every example may choose from, in the scenarios where they do not depend on the example."""
         if self.scenario == "domain":
             return torch.ones(self.num_classes, dtype=torch.bool, device=self.seen.device)
         return self.classes_of[self.seen].any(0)

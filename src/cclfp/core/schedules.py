@@ -1,8 +1,8 @@
 """How a memory is filled and replayed, as schedules of slots.
 
-A schedule never looks at the model: it sees how many examples pass, and of which tasks. So a whole task can be
-scheduled before it is trained. Draws come one by one from their own generators, so that scheduling ahead and step by
-step give the same slots: torch's uniform numbers are the same in one call as in several.
+A schedule never looks at the model. It only sees how many examples pass, and of which tasks, so a whole task can be
+planned before it is trained. Planning ahead and going step by step give the same slots: each purpose has its own
+generator, and torch draws the same uniform numbers in one call as in several.
 """
 
 from __future__ import annotations
@@ -16,54 +16,51 @@ import numpy as np
 import torch
 
 from cclfp.core.layouts import check_value
+from cclfp.core.overrides import overrides_any
 from cclfp.core.randomness import generator
 from cclfp.errors import DamagedError, InputError
 
-MOST = 2**53  # examples that can pass: as many as a float64 counts
+MOST = 2**53  # examples that can pass: float64 represents all integers up to this one
+SAVED_AS = {"seen_before_task": "settled"}  # attributes that have another name in files
 
 
-class Ahead(NamedTuple):
-    """Many steps of a schedule."""
+class PlannedReplay(NamedTuple):
+    """What a schedule replays and stores in many steps, planned before they are trained."""
 
-    slots: np.ndarray  # steps x replayed: the slots each step replays, then -1
-    settled: np.ndarray  # steps x replayed: whether each held then what it held when the last task ended
-    placed: np.ndarray  # the slot each example goes to; -1: not kept, or overwritten at once
+    slots: np.ndarray  # steps x replayed: the slots that each step replays, padded with -1
+    from_past_task: np.ndarray  # steps x replayed: whether the slot held an example of a task that had ended
+    placed: np.ndarray  # the slot of each example; -1: not kept, or overwritten in the same step
 
 
 class Schedule:
-    """Base of all schedules: uniform replay of what is held. ``place`` says what is held.
+    """Base of all schedules: ``place`` chooses what is stored, and ``draw`` replays it uniformly.
 
-    A schedule of your own defines ``_slot``, or ``draw`` and ``place``; ``ahead`` then goes through them step by step.
+    A schedule of your own defines ``_slot``, or ``draw`` and ``place``. The generic ``ahead`` calls them step by step.
     """
 
     def __init_subclass__(cls) -> None:
-        """Who changes what a step does inherits no ``ahead`` that does not know of it."""
+        """A subclass that overrides part of a step, such as ``draw`` or ``place``, gets the generic ``ahead``."""
         super().__init_subclass__()
-
-        def depth(name: str) -> int:
-            return next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
-
-        step = ("draw", "place", "is_settled", "__len__", "_slot", "_slots", "_choose")
-        if min(map(depth, step)) < depth("ahead"):
+        if overrides_any(cls, ("draw", "place", "is_from_past_task", "__len__", "_slot", "_slots", "_choose"), "ahead"):
             cls.ahead = Schedule.ahead  # type: ignore[method-assign]
 
     def __init__(self, size: int, seed: int, num_tasks: int | None = None) -> None:
         self.size = size
-        self.seen = 0  # examples that passed
-        self.written: list[int] = []  # for each filled slot, which of them it holds
-        self.settled = 0  # how many had passed when the last task ended
+        self.seen = 0  # how many examples have passed
+        self.written: list[int] = []  # for each filled slot, the number of the example in it
+        self.seen_before_task = 0  # ``seen`` at the end of the last task
         self._draws = generator(seed, "replay")
 
     def __len__(self) -> int:
-        """How many slots are filled; they are the first ones."""
+        """The number of filled slots, which are the first ones."""
         return len(self.written)
 
     def draw(self, k: int, tasks: Sequence[int] = ()) -> list[int]:
-        """The slots to replay beside a batch of these tasks: k different ones, or all there are."""
+        """The slots to replay with a batch of these tasks: k different ones, or all filled slots if there are fewer."""
         return self._choose(range(len(self)), k)
 
     def place(self, tasks: Sequence[int]) -> list[int]:
-        """The slot each of the next examples, of these tasks, goes to; -1: not kept, or overwritten at once."""
+        """The slots of the next examples, which are of these tasks; -1: not kept, or overwritten in the same call."""
         slots: list[int] = self._slots(np.array(tasks, dtype=np.int64)).tolist()
         for i, slot in enumerate(slots):
             if slot == len(self.written):
@@ -74,45 +71,46 @@ class Schedule:
         last = {slot: i for i, slot in enumerate(slots)}
         return [slot if last[slot] == i else -1 for i, slot in enumerate(slots)]
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
-        """``draw(k)`` and ``place`` for many steps, the i-th of which has the next ``sizes[i]`` examples, one at least.
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
+        """``draw(k)`` and ``place`` for many steps.
 
-        ``tasks`` has the task of every example.
+        Step i has the next ``sizes[i]`` examples, at least one. ``tasks`` has the task of every example.
         """
         slots: list[list[int]] = []
-        settled: list[list[bool]] = []
+        from_past_task: list[list[bool]] = []
         placed: list[int] = []
         for of in np.split(tasks, np.cumsum(sizes)[:-1]) if len(sizes) else []:
             slots.append(self.draw(k, of.tolist()))
-            settled.append([self.is_settled(slot) for slot in slots[-1]])
+            from_past_task.append([self.is_from_past_task(slot) for slot in slots[-1]])
             placed += self.place(of.tolist())
-        return Ahead(_padded(slots, -1), _padded(settled, False), np.array(placed, dtype=np.int64))
+        return PlannedReplay(_pad(slots, -1), _pad(from_past_task, False), np.array(placed, dtype=np.int64))
 
     def position(self) -> torch.Tensor:
-        """Where in its draws the schedule is; ``rewind`` goes back there."""
+        """The state of the generator that draws, for ``rewind``."""
         return self._draws.get_state()
 
     def rewind(self, position: torch.Tensor) -> None:
+        """Go back to a :meth:`position`."""
         self._draws.set_state(position)
 
     def end_task(self) -> None:
-        self.settled = self.seen
+        self.seen_before_task = self.seen
 
-    def is_settled(self, slot: int) -> bool:
-        """Whether the slot holds what it held when the last task ended."""
-        return self.written[slot] < self.settled
+    def is_from_past_task(self, slot: int) -> bool:
+        """Whether the slot holds an example that came before the current task began."""
+        return self.written[slot] < self.seen_before_task
 
     def _slot(self, number: int, task: int) -> int:
-        """The slot of one example, the ``number``-th of all."""
+        """The slot of example ``number``, counted from 0 over the whole stream; -1: not kept."""
         raise NotImplementedError
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
-        """The slots of the next examples, in the order they are written to; -1: not kept."""
+        """The slots of the next examples, in the order in which they are written; -1: not kept."""
         slots = [self._slot(self.seen + i, task) for i, task in enumerate(tasks.tolist())]
         return np.array(slots, dtype=np.int64)
 
     def _choose(self, slots: Sequence[int], k: int) -> list[int]:
-        """min(k, all) of the slots, every set of them equally likely (Floyd's algorithm)."""
+        """min(k, len(slots)) of the slots, every subset equally likely (Floyd's algorithm)."""
         n = len(slots)
         k = min(k, n)
         chosen: dict[int, None] = {}  # in the order they were drawn
@@ -121,19 +119,19 @@ class Schedule:
             chosen[top if i in chosen else i] = None
         return [slots[i] for i in chosen]
 
-    def _at_once(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
-        """:meth:`ahead` in arrays, where ``_slots`` needs to know of no step and all that is held may be drawn."""
+    def _vectorised_ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
+        """A vectorised :meth:`ahead`, if ``_slots`` does not depend on the steps and every filled slot may be drawn."""
         slots = self._slots(tasks)
-        return self._passed(slots, sizes, self._choose_often(self._held(slots, sizes), k))
+        return self._advance(slots, sizes, self._choose_many(self._filled_before(slots, sizes), k))
 
-    def _held(self, slots: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """How many slots are filled when each step begins, the examples of all steps going to ``slots``."""
-        after = np.maximum.accumulate(np.concatenate([[len(self)], slots + 1]))  # after so many examples
+    def _filled_before(self, slots: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """The number of filled slots at the start of each step, if the examples of all steps go to ``slots``."""
+        after = np.maximum.accumulate(np.concatenate([[len(self)], slots + 1]))  # indexed by the number of examples
         held: np.ndarray = after[np.cumsum(sizes) - sizes]
         return held
 
-    def _choose_often(self, counts: np.ndarray, k: int | np.ndarray) -> np.ndarray:
-        """A line for each count: ``_choose(range(count), k)``, then -1; k may be one for each."""
+    def _choose_many(self, counts: np.ndarray, k: int | np.ndarray) -> np.ndarray:
+        """One row per count: ``_choose(range(count), k)``, padded with -1. ``k`` may differ between rows."""
         ks = np.minimum(k, counts)
         width = int(ks.max(initial=0))
         is_drawn = np.arange(width) < ks[:, None]
@@ -146,50 +144,51 @@ class Schedule:
             chosen[j] = np.where((chosen[:j] == i).any(0), top, i)
         return np.where(is_drawn, chosen.T, -1)
 
-    def _passed(self, slots: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -> Ahead:
-        """Let the examples of many steps pass, which go to ``slots`` while ``drawn`` are replayed."""
+    def _advance(self, slots: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -> PlannedReplay:
+        """Advance by many steps, in which the examples go to ``slots`` and the slots ``drawn`` are replayed."""
         kept = np.flatnonzero(slots >= 0)
         new = int(slots.max(initial=-1)) + 1 - len(self)
         written = np.concatenate([self.written, np.full(max(0, new), self.seen)]).astype(np.int64)
-        until = np.full(len(written), len(slots))  # which example is the first to be written to a slot
+        until = np.full(len(written), len(slots))  # the first example that is written to each slot
         until[slots[kept][::-1]] = kept[::-1]
         starts = (np.cumsum(sizes) - sizes)[:, None]
-        settled = (drawn >= 0) & (written[drawn] < self.settled) & (starts <= until[drawn])
+        from_past_task = (drawn >= 0) & (written[drawn] < self.seen_before_task) & (starts <= until[drawn])
         placed = slots.copy()
         step = np.repeat(np.arange(len(sizes)), sizes)
-        first, second = _successive(slots)
+        first, second = _consecutive_writes(slots)
         placed[first[step[first] == step[second]]] = -1
         written[slots[kept]] = self.seen + kept
         self.written = written.tolist()
         self.seen += len(slots)
-        return Ahead(drawn, settled, placed)
+        return PlannedReplay(drawn, from_past_task, placed)
 
     def __deepcopy__(self, memo: object) -> Schedule:
         twin = object.__new__(type(self))
         for name, value in vars(self).items():
             is_generator = isinstance(value, torch.Generator)
-            setattr(twin, name, _copy_of(value) if is_generator else copy.deepcopy(value))
+            setattr(twin, name, _copy_generator(value) if is_generator else copy.deepcopy(value))
         return twin
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes; generators as their states."""
+        """Everything that changes; generators as their states."""
         return {
-            name: value.get_state() if isinstance(value, torch.Generator) else copy.deepcopy(value)
+            SAVED_AS.get(name, name): value.get_state() if isinstance(value, torch.Generator) else copy.deepcopy(value)
             for name, value in vars(self).items()
             if name != "size"
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave; DamagedError where this schedule cannot come to that."""
+        """Restore what :meth:`state_dict` returned; DamagedError if this schedule cannot have that state."""
         if is_shipped(self):
             self._check(state)
         for name, value in vars(self).items():
             if isinstance(value, torch.Generator):
                 value.set_state(state[name].cpu())
             elif name != "size":
-                setattr(self, name, copy.deepcopy(state[name]))
+                setattr(self, name, copy.deepcopy(state[SAVED_AS.get(name, name)]))
 
     def _check(self, state: dict[str, Any]) -> None:
+        """Raise DamagedError for a state that is impossible."""
         seen, settled, written = state["seen"], state["settled"], state["written"]
         check_value("schedule.seen", seen, int, 0, MOST)
         check_value("schedule.settled", settled, int, 0, seen)
@@ -199,13 +198,13 @@ class Schedule:
         self._check_slots(state, len(written))
 
     def _check_slots(self, state: dict[str, Any], held: int) -> None:
-        """Refuse slots that do not hold as many of the examples that passed as there is room for."""
+        """Raise DamagedError unless the slots hold as many of the examples as fit."""
         if held != min(state["seen"], self.size) or len(set(state["written"]) - {-1}) != held:
             raise DamagedError(f"schedule.written does not fit {state['seen']} examples in {self.size} slots")
 
 
 class Reservoir(Schedule):
-    """Reservoir sampling (Vitter's algorithm R): all that passed are held with the same probability.
+    """Reservoir sampling (Vitter's algorithm R): every example so far is stored with the same probability.
 
     >>> reservoir = Reservoir(size=3, seed=0)
     >>> reservoir.place([0, 0]), len(reservoir)
@@ -218,8 +217,8 @@ class Reservoir(Schedule):
         super().__init__(size, seed)
         self._places = generator(seed, "memory")
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
-        return self._at_once(tasks, sizes, k)
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
+        return self._vectorised_ahead(tasks, sizes, k)
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
         numbers = self.seen + np.arange(len(tasks))
@@ -231,8 +230,8 @@ class Reservoir(Schedule):
 class Ring(Schedule):
     """The most recent examples of each task, in equal shares.
 
-    With ``num_tasks`` each task has its share from the start. Without, the shares of past tasks shrink as tasks come:
-    a new task takes the oldest example of the task that has most, so that the memory is always full.
+    With ``num_tasks`` each task has a fixed share. Without it, the shares of past tasks shrink as new tasks arrive: a
+    new task replaces the oldest example of the task that has the most, so the memory stays full.
 
     >>> ring = Ring(size=4, seed=0, num_tasks=2)
     >>> ring.place([0, 0, 0]), ring.place([1, 1, 1, 1])
@@ -245,22 +244,26 @@ class Ring(Schedule):
     def __init__(self, size: int, seed: int, num_tasks: int | None = None) -> None:
         super().__init__(size, seed)
         if num_tasks is not None and num_tasks > size:
-            raise InputError(f"a memory of {size} cannot be split over {num_tasks} tasks: one example each at least")
+            raise InputError(
+                f"a memory of {size} cannot be split over {num_tasks} tasks: each needs at least one example"
+            )
         self.num_tasks = num_tasks
-        self.slots: dict[int, list[int]] = {}  # task -> its slots, the oldest example's first
+        self.slots: dict[int, list[int]] = {}  # task -> its slots, that of the oldest example first
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
-        return self._at_once(tasks, sizes, k)
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
+        return self._vectorised_ahead(tasks, sizes, k)
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
         slots = np.empty(len(tasks), dtype=np.int64)
         start = 0
-        for end in (np.flatnonzero(np.diff(tasks, append=tasks[-1:] + 1)) + 1).tolist():  # of one task in a row
+        for end in (
+            np.flatnonzero(np.diff(tasks, append=tasks[-1:] + 1)) + 1
+        ).tolist():  # one run of examples of the same task after another
             task = int(tasks[start])
-            while start < end and not self._takes_turns(task):
-                slots[start] = self._grow(task)
+            while start < end and not self._has_full_share(task):
+                slots[start] = self._add_slot(task)
                 start += 1
-            if start < end:  # from here on nothing but the turn changes
+            if start < end:  # the rest overwrite the task's own slots in turn
                 mine = self.slots[task]
                 slots[start:end] = np.resize(mine[: end - start], end - start)
                 turn = (end - start) % len(mine)
@@ -270,7 +273,7 @@ class Ring(Schedule):
         return slots
 
     def _check_slots(self, state: dict[str, Any], held: int) -> None:
-        """Refuse slots that are not each of one task; the most recent example is always held."""
+        """Raise DamagedError unless each slot belongs to one task and the most recent example is stored."""
         check_value("schedule.slots", state["slots"], dict)
         slots: list[int] = []
         for task, mine in state["slots"].items():
@@ -280,20 +283,20 @@ class Ring(Schedule):
         for slot in slots:
             check_value("schedule.slots", slot, int, 0, held - 1)
         if not len(slots) == len(set(slots)) == held <= self.size:
-            raise DamagedError(f"schedule.slots are not {held} of {self.size} slots, each of one task")
+            raise DamagedError(f"schedule.slots are not {held} of {self.size} slots, each of a single task")
         if len(set(state["written"])) != held or max(state["written"], default=-1) != state["seen"] - 1:
-            raise DamagedError(f"schedule.written are not the last of {state['seen']} examples")
+            raise DamagedError(f"schedule.written has duplicates, or lacks the last of {state['seen']} examples")
         if state["num_tasks"] != self.num_tasks:
             raise DamagedError(f"schedule.num_tasks is {state['num_tasks']!r}, expected {self.num_tasks}")
 
-    def _takes_turns(self, task: int) -> bool:
-        """Whether a task has all it may have, so that its next example takes the place of its oldest."""
+    def _has_full_share(self, task: int) -> bool:
+        """Whether a task has its full share, so that its next example replaces its oldest."""
         mine = self.slots.setdefault(task, [])
         share = self.size // max(self.num_tasks or 0, len(self.slots)) or 1
         return len(mine) >= share and (self.num_tasks is not None or self._used() == self.size)
 
-    def _grow(self, task: int) -> int:
-        """One more slot for a task: an empty one, else from the task that has most."""
+    def _add_slot(self, task: int) -> int:
+        """Give a task one more slot: an empty one, or the oldest of the task that has the most."""
         slot = self._used()
         if slot == self.size:
             slot = max((slots for other, slots in self.slots.items() if other != task), key=len).pop(0)
@@ -305,10 +308,10 @@ class Ring(Schedule):
 
 
 class PastRing(Ring):
-    """A ring whose memory is always full, replayed from tasks other than the current batch's.
+    """A ring without fixed shares that replays only tasks other than those of the current batch.
 
-    At most as many are drawn as stay when the batch's tasks have their shares, so that the number of them does not
-    change within a task.
+    It draws at most as many examples as remain once the tasks of the batch have their shares, so that the number of
+    replayed examples does not change within a task.
 
     >>> ring = PastRing(size=6, seed=0)
     >>> ring.place([0] * 6)[:2], len(ring.draw(9, [1])), len(ring.draw(2, [1]))
@@ -326,18 +329,19 @@ class PastRing(Ring):
         """How many slots the others of the known tasks keep at least, once the current tasks have their shares."""
         return max(0, self.size - len(current) * (self.size // max(1, len(known | current)) or 1))
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
         known = {task: list(mine) for task, mine in self.slots.items()}
         slots = self._slots(tasks)
-        owner = np.empty(len(self) + len(tasks), dtype=np.int64)  # slot -> the task of its example, else of its first
+        # slot -> the task of its example, or of the first one to come
+        owner = np.empty(len(self) + len(tasks), dtype=np.int64)
         owner[slots[::-1]] = tasks[::-1]
         for task, mine in known.items():
             owner[mine] = task
-        ends, held = np.cumsum(sizes), self._held(slots, sizes)
+        ends, held = np.cumsum(sizes), self._filled_before(slots, sizes)
         starts = ends - sizes
-        # While all steps are of one task, and no slot passes to it from another, the past stays what it is.
+        # The slots of past tasks stay the same while all steps are of one task and it takes no slot from another.
         previous = owner[slots]
-        first, second = _successive(slots)
+        first, second = _consecutive_writes(slots)
         previous[second] = tasks[first]
         events = np.cumsum(np.concatenate([[0], (previous != tasks) | (np.diff(tasks, prepend=tasks[:1]) != 0)]))
         changed = np.ones(len(sizes), dtype=bool)
@@ -349,60 +353,61 @@ class PastRing(Ring):
             staying.append(self._staying(seen, current))
             seen |= current
             past = np.flatnonzero(~np.isin(owner[: held[step]], tasks[starts[step] : ends[step]]))
-            pasts.append(np.append(past, -1))  # what is not drawn (-1) is the last
+            pasts.append(np.append(past, -1))  # index -1, not drawn, stays -1
             passed = slice(starts[step], ends[until - 1])
             owner[slots[passed]] = tasks[passed]
         lengths = [until - step for step, until in spans]
         counts = np.repeat([len(past) - 1 for past in pasts], lengths)
-        drawn = self._choose_often(counts, np.minimum(k, np.repeat(staying, lengths)))
+        drawn = self._choose_many(counts, np.minimum(k, np.repeat(staying, lengths)))
         for (step, until), past in zip(spans, pasts, strict=True):
             drawn[step:until] = past[drawn[step:until]]
-        return self._passed(slots, sizes, drawn)
+        return self._advance(slots, sizes, drawn)
 
 
 class Exemplars(Schedule):
-    """What a method chose at the end of a task (``Memory.keep``); nothing enters the memory during one."""
+    """Examples that a method chooses at the end of a task (``Memory.keep``). Nothing is stored during a task."""
 
     def keep(self, n: int) -> None:
+        """Fill n slots."""
         self.written = [-1] * n
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> Ahead:
-        return self._at_once(tasks, sizes, k)
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
+        return self._vectorised_ahead(tasks, sizes, k)
 
     def _check_slots(self, state: dict[str, Any], held: int) -> None:
         if held > self.size or set(state["written"]) - {-1}:
-            raise DamagedError(f"schedule.written is not that of {held} exemplars in {self.size} slots")
+            raise DamagedError(f"schedule.written does not fit {held} exemplars in {self.size} slots")
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
         return np.full(len(tasks), -1)
 
 
 def is_shipped(schedule: Schedule) -> bool:
-    """Whether it is known what the schedule counts; one of a user's own may count otherwise."""
+    """Whether the schedule ships with the package, so that its state can be checked."""
     return type(schedule) in (Reservoir, Ring, PastRing, Exemplars)
 
 
 def _uniform(n: int, g: torch.Generator) -> np.ndarray:
-    # float64: u * (count + 1) keeps every slot reachable for any stream length.
+    # float64, so that u * (count + 1) can reach every slot for any stream length.
     return torch.rand(n, dtype=torch.float64, generator=g).numpy()
 
 
-def _padded(lines: Sequence[Sequence[Any]], value: Any) -> np.ndarray:
-    """The lines as a table, each filled up to the longest."""
-    width = max(map(len, lines), default=0)
-    table = [[*line, *[value] * (width - len(line))] for line in lines]
-    return np.array(table, dtype=type(value)).reshape(len(lines), width)
+def _pad(rows: Sequence[Sequence[Any]], value: Any) -> np.ndarray:
+    """The rows as one table, each padded with ``value`` to the length of the longest."""
+    width = max(map(len, rows), default=0)
+    table = [[*row, *[value] * (width - len(row))] for row in rows]
+    return np.array(table, dtype=type(value)).reshape(len(rows), width)
 
 
-def _successive(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of examples of which the second is the next to go to the slot of the first."""
+def _consecutive_writes(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs of examples of which the second is the next one written to the slot of the first."""
     order = np.argsort(slots, kind="stable")
     first, second = order[:-1], order[1:]
     same = slots[first] == slots[second]
     return first[same], second[same]
 
 
-def _copy_of(g: torch.Generator) -> torch.Generator:
+def _copy_generator(g: torch.Generator) -> torch.Generator:
     twin = torch.Generator()
     twin.set_state(g.get_state())
     return twin

@@ -1,4 +1,4 @@
-"""Files of tensors and plain values: learners and checkpoints. Nothing in them is executed."""
+"""Files of tensors and plain values, for learners and checkpoints. Nothing in them is executed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cclfp.errors import DamagedError, InputError, shortage
 
 
 class _Writer:
-    """A file that remembers why it could not be written: torch.save raises an error of its own instead."""
+    """A file that remembers why a write failed, because torch.save raises its own error instead."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -31,12 +31,12 @@ class _Writer:
 
 
 def write_tensors(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors and plain values, whole or not at all; OSError where there is no space."""
+    """Write tensors and plain values to a file, completely or not at all; OSError if there is no space."""
 
     def write(file: BinaryIO) -> None:
         writer = _Writer(file)
         try:
-            # read_tensors needs the checksums, whatever the user chose for files of their own
+            # read_tensors needs the checksums, whatever the user has configured in torch
             with config.patch({"save.compute_crc32": True}):  # type: ignore[attr-defined]
                 torch.save(state, writer)  # type: ignore[arg-type]  # write and flush are all it needs
         except RuntimeError:
@@ -48,39 +48,40 @@ def write_tensors(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_tensors(path: Path, kind: str) -> dict[str, Any]:
-    """What :func:`write_tensors` wrote, with ``kind`` as its format; DamagedError where it is not as it was written."""
+    """Read what :func:`write_tensors` wrote, with ``kind`` as its format; DamagedError if it has changed since."""
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     what = f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}"
     try:
-        # All of one open file: another that takes its name meanwhile is not looked at.
+        # Keep one file open: another file may take its name in the meantime.
         with path.open("rb") as file:
             size = _check_archive(file)
             file.seek(0)
             state = torch.load(file, map_location="cpu", weights_only=True)
         _check_size(state, size)
     except OSError as error:
-        if error.errno == errno.EINVAL:  # an offset in it points before its beginning
+        if error.errno == errno.EINVAL:  # an offset in the file is negative
             raise DamagedError(f"{what}: it is damaged") from error
-        raise InputError(f"{path} cannot be read: {error}") from error  # nothing is known of what it holds
+        raise InputError(f"{path} cannot be read: {error}") from error  # its content is unknown
     except (zipfile.BadZipFile, EOFError) as error:
         raise DamagedError(f"{what}: it is damaged, or is another kind of file ({error})") from error
-    except Exception as error:  # whatever zipfile and torch's unpickler raise on a file that someone made
+    except Exception as error:  # whatever zipfile and torch's unpickler raise for a malicious file
         if shortage(error):
             raise
         raise DamagedError(f"{what}: it is damaged, or holds more than tensors and plain values") from error
     if not isinstance(state, dict) or state.get("format") != kind:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise InputError(f"{path} is not a {kind!r} file (it says {found!r})")
+        raise InputError(f"{path} is not a {kind!r} file (its format is {found!r})")
     return state
 
 
 def _check_archive(file: BinaryIO) -> int:
-    """The size of an archive as torch.save writes it; BadZipFile where a checksum, or its structure, is wrong.
+    """The size of an archive that torch.save wrote; BadZipFile if a checksum or the structure is wrong.
 
-    torch.load looks at no checksum, so all are looked at here. They cover every tensor and value: a changed name, place
-    or length in the archive's directory gives an entry that is missing, or does not match its checksum. The attributes
-    matter too: of an entry that is marked as a folder torch.load reads nothing, and gives whatever is in memory.
+    torch.load verifies no checksums, so they are all verified here. They cover every tensor and value: a changed name,
+    offset or length in the archive's directory gives an entry that is missing or does not match its checksum. The
+    attributes matter too: torch.load does not read an entry that is marked as a folder, and returns uninitialised
+    memory instead.
     """
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
@@ -90,15 +91,15 @@ def _check_archive(file: BinaryIO) -> int:
         kinds = {(entry.compress_type, entry.external_attr, entry.internal_attr, entry.volume) for entry in entries}
         starts = min(entry.header_offset for entry in entries)
         if len(names) < len(entries) or kinds != {(zipfile.ZIP_STORED, 0, 0, 0)} or starts != 0:
-            raise zipfile.BadZipFile("its structure is not one that is written here")
+            raise zipfile.BadZipFile("its structure is not that of a file that cclfp writes")
         return file.seek(0, 2)
 
 
 def _check_size(state: Any, size: int) -> None:
-    """Refuse values that contain themselves, or one another so often that they are more than a file can hold."""
-    left, count = [state], 0
-    while left:
-        value = left.pop()
+    """Raise ValueError for nested values that are cyclic, or shared so often that they exceed the size of the file."""
+    pending, count = [state], 0
+    while pending:
+        value = pending.pop()
         parts: list[Any] = []
         if isinstance(value, dict):
             parts = [*value.keys(), *value.values()]
@@ -107,4 +108,4 @@ def _check_size(state: Any, size: int) -> None:
         count += len(parts)
         if count > size:
             raise ValueError("there are more values than a file of this size can hold")
-        left += parts
+        pending += parts

@@ -1,6 +1,7 @@
-"""Code of a user's own, named as ``FILE.py:NAME``: a backbone or a method that a run in another process can load.
+"""User code named as ``FILE.py:NAME``: a backbone or a method that a run in another process can load.
 
-A run is known by what is in the file, so the file must stand alone: what it imports must be installed.
+The content of the file is part of a run's key. The file must therefore be self-contained: whatever it imports must be
+installed.
 """
 
 from __future__ import annotations
@@ -19,33 +20,33 @@ Reference = dict[str, str]  # {"file": its path, "object": the name in it, "sha2
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text names something in a file: ``nets.py:make``."""
+    """Whether a text has the form of a reference, such as ``nets.py:make``."""
     return text.endswith(".py") or ".py:" in text
 
 
 def refer(what: str, text: str) -> Reference:
-    """The reference that ``FILE.py:NAME`` names, with the sum of the file as it is now."""
+    """The reference for ``FILE.py:NAME``, with the current checksum of the file."""
     file, _, name = text.rpartition(":")
     if not file.endswith(".py") or not name:
-        raise InputError(f"{what} {text!r}: expected FILE.py:NAME, the name in the file to use")
+        raise InputError(f"{what} {text!r}: expected FILE.py:NAME, with the name of a function or class in the file")
     path = Path(file).expanduser().resolve()
     return {"file": str(path), "object": name, "sha256": hashlib.sha256(_read(what, path)).hexdigest()}
 
 
 def resolve(what: str, reference: Reference) -> Any:
-    """The object a reference stands for. The file is run, and must be as it was."""
+    """Run the file of a reference, which must not have changed, and return the object that the reference names."""
     path, name, digest = Path(reference["file"]), reference["object"], reference["sha256"]
     content = _read(what, path)
     if hashlib.sha256(content).hexdigest() != digest:
-        raise InputError(f"{path} was changed since this run was asked for: run the command again")
+        raise InputError(f"{path} has changed since this run was requested: run the command again")
     module = types.ModuleType(f"cclfp_user_{digest[:16]}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where dataclasses look for it
     try:
-        exec(compile(content, str(path), "exec"), module.__dict__)  # what was hashed, not a cached compilation
+        exec(compile(content, str(path), "exec"), module.__dict__)  # the hashed content, not a cached compilation
     except ModuleNotFoundError as error:
-        raise InputError(f"{what} file {path} needs {error.name}: install it, or have all in one file") from error
-    except BaseException as error:  # sys.exit too must not end the command
+        raise InputError(f"{what} file {path} needs {error.name}: install it, or put all code in one file") from error
+    except BaseException as error:  # not even sys.exit may end the command
         if is_interrupt(error):
             raise
         raise InputError(f"{what} file {path} cannot be run: {describe(error)}") from error
@@ -57,19 +58,19 @@ def resolve(what: str, reference: Reference) -> Any:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception is a signal's, such as Ctrl-C, and not one that a user's code raised."""
-    if isinstance(error, KeyboardInterrupt):  # the command line has another handler, which raises Stopped
+    """Whether an exception comes from a signal, such as Ctrl-C, and not from the user's code."""
+    if isinstance(error, KeyboardInterrupt):  # the command line installs a handler that raises Stopped instead
         return signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return isinstance(error, Stopped)
 
 
 def describe(error: BaseException) -> str:
-    """An exception of a user's code in words, even where its own ``__str__`` fails."""
+    """The text of an exception from user code, even if its ``__str__`` fails."""
     return "".join(traceback.format_exception_only(error)).strip()
 
 
 def show_reference(reference: Reference) -> str:
-    """As users write it, without the folder."""
+    """The reference as users write it, without the folder."""
     return f"{Path(reference['file']).name}:{reference['object']}"
 
 

@@ -1,17 +1,16 @@
-"""Datasets: got from a source, checked against the published sums, kept as uint8 arrays under ``CCLFP_HOME``."""
+"""Datasets: downloaded or imported, checked against published checksums, stored as arrays under ``CCLFP_HOME``."""
 
 from __future__ import annotations
 
 from cclfp.data.cache import Dataset, dataset_path, fetch, import_dataset, is_cached, load_dataset, verify
 from cclfp.data.images import import_images
 from cclfp.data.own import own_datasets
-from cclfp.data.source import EventListener, Listener
+from cclfp.data.source import Listener
 from cclfp.data.sources import DATASETS, dataset_names, get_dataset
 
 __all__ = [
     "DATASETS",
     "Dataset",
-    "EventListener",
     "Listener",
     "dataset_names",
     "dataset_path",

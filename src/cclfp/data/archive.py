@@ -1,4 +1,4 @@
-"""Archives that others made: listed and checked first, then read in memory, never unpacked to disk."""
+"""Untrusted archives: their members are checked first, then read into memory, and never unpacked to disk."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from cclfp.data.source import Listener, first_line, some, with_progress
+from cclfp.data.source import Listener, abbreviate, first_line, with_progress
 from cclfp.errors import DataError
 
-# What damaged archives raise in tarfile, zipfile and zlib.
+# The exceptions of tarfile, zipfile and zlib for damaged archives.
 BROKEN = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -33,10 +33,10 @@ BROKEN = (
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """An entry of an archive: a name, and what it is."""
+    """The name and the kind of an archive's entry."""
 
     name: str
-    kind: str  # "file", "folder" or "other": a link or a device
+    kind: str  # "file", "folder" or "other" (a link or a device)
 
 
 class Tar:
@@ -50,7 +50,7 @@ class Tar:
             yield Member(info.name, "file" if info.isfile() else "folder" if info.isdir() else "other")
 
     def contents(self, names: set[str]) -> Iterator[tuple[str, bytes]]:
-        for info in self.file:  # in the archive's order, since it cannot be read backwards
+        for info in self.file:  # in the archive's order, because a compressed tar file cannot be read backwards
             if info.name in names and (member := self.file.extractfile(info)) is not None:
                 yield info.name, member.read()
 
@@ -72,7 +72,8 @@ class Zip:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Tar | Zip]:
+def open_archive(path: Path) -> Iterator[Tar | Zip]:
+    """Open a .zip or .tar.gz file; the content decides which."""
     with path.open("rb") as file:
         zipped = file.read(2) == b"PK"
     if zipped:
@@ -86,12 +87,12 @@ def opened(path: Path) -> Iterator[Tar | Zip]:
 def read_members(
     path: Path, required: Iterable[str], optional: Iterable[str] | None, listener: Listener, what: str
 ) -> dict[str, bytes]:
-    """The contents of the required members. What else an archive may have is in ``optional``; None: anything."""
+    """The contents of the required members. Other members must be in ``optional``; None: any are allowed."""
     names = set(required)
     try:
-        with opened(path) as archive:
-            if found := faults(archive.members(), names, optional):
-                raise DataError(f"{path} is not read. In it are members {'; '.join(found)}")
+        with open_archive(path) as archive:
+            if found := find_faults(archive.members(), names, optional):
+                raise DataError(f"{path} is refused: it has members {'; '.join(found)}")
             return dict(with_progress(archive.contents(names), len(names), listener, what, "files"))
     except DataError:
         raise
@@ -100,25 +101,25 @@ def read_members(
 
 
 def diagnose(path: Path, required: Iterable[str], optional: Iterable[str]) -> str:
-    """What the names in a wrong archive tell about it. Its contents are not looked at."""
+    """What is wrong with an archive, judging only by the names of its members."""
     members: list[Member] = []
-    told = []
+    findings = []
     try:
-        with opened(path) as archive:
+        with open_archive(path) as archive:
             members.extend(archive.members())
     except BROKEN as error:
         last = f" (in or after {members[-1].name})" if members else ""
-        told.append(f"it is truncated, or not an archive of this kind: {first_line(error)}{last}")
+        findings.append(f"it is truncated, or not an archive of this kind: {first_line(error)}{last}")
     if members:
-        told += [f"members {fault}" for fault in faults(members, set(required), optional)]
-    return "; ".join(told) or "its members have the right names, so it was packed again or changed"
+        findings += [f"members {fault}" for fault in find_faults(members, set(required), optional)]
+    return "; ".join(findings) or "its members have the right names, so it was packed again or changed"
 
 
-def faults(members: Iterable[Member], required: set[str], optional: Iterable[str] | None) -> list[str]:
-    """What is wrong with an archive's members, from their names and kinds alone."""
+def find_faults(members: Iterable[Member], required: set[str], optional: Iterable[str] | None) -> list[str]:
+    """What is wrong with an archive's members, judging only by their names and kinds."""
     members = list(members)
     counts = Counter(member.name for member in members)
-    unsafe = {member.name for member in members if member.kind == "other" or _leads_out(member.name)}
+    unsafe = {member.name for member in members if member.kind == "other" or _is_outside(member.name)}
     files = {member.name for member in members if member.kind == "file"}
     extra: list[str] = []
     if optional is not None:
@@ -127,13 +128,14 @@ def faults(members: Iterable[Member], required: set[str], optional: Iterable[str
         belongs = {"file": known | unsafe, "folder": folders | unsafe, "other": unsafe}
         extra = [member.name for member in members if member.name not in belongs[member.kind]]
     found = {
-        "that are links, devices or lead out of the folder": list(unsafe),
-        "that are there twice": [name for name, count in counts.items() if count > 1],
+        "that are links, devices or outside the folder": list(unsafe),
+        "that are duplicates": [name for name, count in counts.items() if count > 1],
         "that are missing": list(required - files - unsafe),
         "that do not belong there": extra,
     }
-    return [f"{fault}: {some(sorted(names))}" for fault, names in found.items() if names]
+    return [f"{fault}: {abbreviate(sorted(names))}" for fault, names in found.items() if names]
 
 
-def _leads_out(name: str) -> bool:
+def _is_outside(name: str) -> bool:
+    """Whether a path leads out of the folder of the archive, on any platform."""
     return name.startswith("/") or ".." in name.split("/") or "\\" in name or name[1:2] == ":"

@@ -1,4 +1,4 @@
-"""Datasets that are published as one archive, which holds one folder."""
+"""Datasets that are published as one archive with one folder in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Archive:
     url: str
     md5: str
     size: int
-    folder: str  # the one in it
+    folder: str  # the folder in the archive
 
     @property
     def name(self) -> str:
@@ -30,29 +30,29 @@ class Archive:
 
 
 class ArchivedSource(Source):
-    """Reads the archive, its folder, or a folder that holds either."""
+    """A dataset read from the archive, from its folder, or from a folder that contains either."""
 
     archive: Archive
 
     @abc.abstractmethod
     def required(self) -> list[str]:
-        """The files that are read: paths below the archive's folder."""
+        """The files to read, as paths relative to the archive's folder."""
 
     @abc.abstractmethod
     def optional(self) -> list[str]:
-        """The other files of the archive."""
+        """The other files in the archive."""
 
     @abc.abstractmethod
     def is_folder(self, folder: Path) -> bool:
-        """Whether a folder is the archive's, whole or not."""
+        """Whether this is the archive's folder, complete or not."""
 
     @abc.abstractmethod
     def check_folder(self, folder: Path) -> None:
-        """DataError where files are missing, do not belong there, or are links."""
+        """Raise DataError if files are missing, unexpected or links."""
 
     @abc.abstractmethod
     def decode(self, files: Files, origin: str, listener: Listener) -> Arrays:
-        """The arrays from the required files, which are verified before they are decoded."""
+        """Verify the required files and decode them into arrays."""
 
     def read(self, path: Path, listener: Listener) -> Arrays | None:
         if path.is_file():
@@ -64,11 +64,11 @@ class ArchivedSource(Source):
         return self._read_archive(archive, listener) if archive.is_file() else None
 
     def origins(self, listener: Listener, folder: Path) -> list[Origin]:
-        def get() -> Arrays:
+        def download() -> Arrays:
             path = retrieve(self.archive.url, f"md5:{self.archive.md5}", folder, listener, f"{self.name}: downloading")
             return self._read_archive(path, listener)
 
-        return [(self.archive.url, get)]
+        return [(self.archive.url, download)]
 
     def _read_folder(self, folder: Path, listener: Listener) -> Arrays:
         self.check_folder(folder)
@@ -89,8 +89,8 @@ class ArchivedSource(Source):
             raise DataError(
                 f"{path} is not the published {self.archive.name}: md5 {found}, published {self.archive.md5} "
                 f"({path.stat().st_size:,} bytes, published {self.archive.size:,}); "
-                f"{diagnose(path, required, optional)}. Nothing was kept of it"
+                f"{diagnose(path, required, optional)}. Nothing of it was kept"
             )
-        # It is the published archive, to the byte: what else its authors packed does no harm.
+        # This is exactly the published archive, so additional members are harmless.
         files = read_members(path, required, None, listener, f"{self.name}: reading")
         return self.decode({name.removeprefix(start): content for name, content in files.items()}, str(path), listener)

@@ -1,4 +1,4 @@
-"""Verified arrays on disk: one folder a dataset, written whole, memory-mapped on load."""
+"""Verified arrays on disk: one folder per dataset, written completely or not at all, memory-mapped when loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cclfp.core.files import sync_directory, write_atomic
 from cclfp.data.download import discard
 from cclfp.data.source import ARRAYS, Arrays, Listener, Source, sha256_of
 from cclfp.data.sources import dataset_names, get_dataset
-from cclfp.data.stored import SUMS, arrays_folder, damaged, dataset_folder, map_arrays, read_checksums
+from cclfp.data.stored import CHECKSUMS, arrays_folder, damaged, dataset_folder, map_arrays, read_checksums
 from cclfp.errors import DataError, unknown
 
 
@@ -30,7 +30,8 @@ from cclfp.errors import DataError, unknown
 class Dataset:
     """Images as uint8 (N, channels, height, width), labels as int64.
 
-    ``mean`` and ``std`` are those of the training pixels over 255, a channel each; None: just divide by 255.
+    ``mean`` and ``std`` are those of the training pixels divided by 255, one number per channel; None: only divide
+    by 255.
     """
 
     train_images: Tensor
@@ -47,34 +48,35 @@ class Dataset:
 
 
 def dataset_path(name: str) -> Path:
-    """The folder of a dataset under ``CCLFP_HOME``; raw files placed there by hand are found by :func:`fetch`."""
+    """The folder of a dataset under ``CCLFP_HOME``. :func:`fetch` finds raw files that were placed there by hand."""
     if name not in dataset_names():
         raise unknown("dataset", str(name), dataset_names())
     return dataset_folder(name)
 
 
 def is_cached(name: str) -> bool:
+    """Whether all arrays of a dataset are stored."""
     return all((arrays_folder(name) / f"{array}.npy").is_file() for array in ARRAYS)
 
 
 def load_dataset(name: str) -> Dataset:
-    """A dataset as tensors, got first where it is not here yet.
+    """A dataset as tensors. It is downloaded first if it is not stored yet.
 
-    The stored arrays are compared with their checksums first. They are the same tensors every time, for as long as the
-    files are the same: write to none of them.
+    The stored arrays are compared with their checksums. As long as the files do not change, every call returns the same
+    tensors: do not write to them.
     """
     fetch(name)
     source = get_dataset(name)
-    return Dataset(**_tensors(name, _stamp(name)), classes=source.classes, mean=source.mean, std=source.std)
+    return Dataset(**_tensors(name, _fingerprint(name)), classes=source.classes, mean=source.mean, std=source.std)
 
 
 def fetch(name: str, listener: Listener | None = None) -> Path:
-    """Get a dataset, unless it is here: from raw files in its folder, else from the network."""
+    """Store a dataset, unless it is stored: from raw files in its folder, otherwise from the network."""
     source, folder, listener = get_dataset(name), dataset_path(name), listener or Listener()
     if is_cached(name):
         return folder
-    with _lock(name), _readable(name):
-        if is_cached(name):  # another process was faster
+    with _lock(name), _os_error_as_data_error(name):
+        if is_cached(name):  # another process has stored it in the meantime
             return folder
         arrays = source.read(folder, listener)
         if arrays is None:
@@ -92,11 +94,11 @@ def fetch(name: str, listener: Listener | None = None) -> Path:
 
 
 def import_dataset(name: str, path: Path, listener: Listener | None = None) -> Path:
-    """Take a dataset from a folder or an archive of yours, which is left as it is."""
+    """Store a dataset from a folder or an archive, which is left unchanged."""
     source, listener = get_dataset(name), listener or Listener()
     if not path.exists():
-        raise DataError(f"there is no {path}: expected {source.expected}")
-    with _readable(name):
+        raise DataError(f"{path} does not exist: expected {source.expected}")
+    with _os_error_as_data_error(name):
         arrays = source.read(path, listener)
     if arrays is None:
         raise DataError(f"{path} has none of {name}'s files: expected {source.expected}")
@@ -105,30 +107,32 @@ def import_dataset(name: str, path: Path, listener: Listener | None = None) -> P
 
 
 def store(source: Source, arrays: Arrays, more: dict[str, Any], *, replace: bool = True) -> None:
-    """Check arrays and keep them as a dataset's, with more files of JSON beside them.
+    """Check the arrays of a dataset and store them, with additional JSON files next to them.
 
-    Without ``replace`` what another process has stored meanwhile stays: runs may be reading it.
+    Without ``replace``, arrays that another process has stored in the meantime are kept: runs may be reading them.
     """
-    with _lock(source.name), _readable(source.name):
+    with _lock(source.name), _os_error_as_data_error(source.name):
         there = is_cached(source.name) and all((arrays_folder(source.name) / name).exists() for name in more)
         if replace or not there:
             _write(source, arrays, more)
 
 
 def verify(name: str) -> Path:
-    """Check the arrays on disk: against the published sums, or those of the day they were stored where none are."""
+    """Check the arrays on disk against the published checksums, or against the stored ones where none are published."""
     if not is_cached(name):
-        raise DataError(f"{name} is not here (looked in {dataset_path(name)}). To get it: cclfp data fetch {name}")
+        raise DataError(
+            f"{name} is not stored (looked in {dataset_path(name)}). To download it: cclfp data fetch {name}"
+        )
     source = get_dataset(name)
-    sums = source.check(map_arrays(name))
+    checksums = source.check(map_arrays(name))
     unpublished = [array for array, spec in source.arrays.items() if spec.sha256 is None]
     stored = read_checksums(name) or {}
     if unpublished and not stored:
-        raise damaged(name, f"it cannot be verified without {SUMS}")
+        raise damaged(name, f"it cannot be verified without {CHECKSUMS}")
     for array in unpublished:
-        if sums[array] != stored.get(array):
+        if checksums[array] != stored.get(array):
             raise DataError(
-                f"{name}: {array} is not what was stored (sha256 {sums[array]}, not {stored.get(array)}). "
+                f"{name}: {array} is not what was stored (sha256 {checksums[array]}, not {stored.get(array)}). "
                 f"Remove {arrays_folder(name)} and run: cclfp data fetch {name}"
             )
     return dataset_path(name)
@@ -139,32 +143,34 @@ def _lock(name: str) -> FileLock:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"datasets cannot be kept in {folder}: {error}. CCLFP_HOME says where they go") from error
+        raise DataError(
+            f"datasets cannot be stored in {folder}: {error}. Choose another folder with CCLFP_HOME"
+        ) from error
     return FileLock(folder / ".lock")
 
 
 @contextlib.contextmanager
-def _readable(name: str) -> Iterator[None]:
-    """A file that cannot be read or written is a user's to mend."""
+def _os_error_as_data_error(name: str) -> Iterator[None]:
+    """Turn an OSError into a DataError, since the user can fix a file that cannot be read or written."""
     try:
         yield
     except OSError as error:
         raise DataError(f"{name}: {error}") from error
 
 
-Stamp = tuple[tuple[Path, int, int, int], ...]
+Fingerprint = tuple[tuple[Path, int, int, int], ...]
 
 
-def _stamp(name: str) -> Stamp:
-    """What tells the files of a dataset from others that were in their place."""
-    with _readable(name):
+def _fingerprint(name: str) -> Fingerprint:
+    """A value that changes when the files of a dataset are replaced or modified."""
+    with _os_error_as_data_error(name):
         paths = [arrays_folder(name).absolute() / f"{array}.npy" for array in ARRAYS]
         return tuple((path, (at := path.stat()).st_ino, at.st_size, at.st_mtime_ns) for path in paths)
 
 
-@functools.lru_cache(maxsize=4)  # one a dataset that ships with the package
-def _tensors(name: str, stamp: Stamp) -> dict[str, Tensor]:
-    """The stored arrays as tensors: images as they are mapped, labels as int64."""
+@functools.lru_cache(maxsize=4)  # one per dataset that ships with the package
+def _tensors(name: str, fingerprint: Fingerprint) -> dict[str, Tensor]:
+    """The stored arrays as tensors: memory-mapped images, and labels as int64."""
     source, arrays = get_dataset(name), map_arrays(name)
     _check_shapes(source, arrays)
     _check_contents(source, arrays)
@@ -175,7 +181,7 @@ def _tensors(name: str, stamp: Stamp) -> dict[str, Tensor]:
 
 
 def _check_shapes(source: Source, arrays: Arrays) -> None:
-    """That a stream can be made of the arrays, whatever their checksums say."""
+    """Raise DataError if no stream can be made of the arrays, whatever their checksums say."""
     size = arrays["train_images"].shape[1:]
     for part in ("train", "test"):
         images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
@@ -190,7 +196,10 @@ def _check_shapes(source: Source, arrays: Arrays) -> None:
 
 
 def _check_contents(source: Source, arrays: Arrays) -> None:
-    """That the arrays are what was stored. The first version stored no checksums: then the published ones are used."""
+    """Raise DataError if an array has changed since it was stored.
+
+    The first version stored no checksums; the published ones are used then.
+    """
     stored = read_checksums(source.name)
     for array, values in arrays.items():
         if stored is None:
@@ -203,11 +212,12 @@ def _check_contents(source: Source, arrays: Arrays) -> None:
 
 
 def _write(source: Source, arrays: Arrays, more: dict[str, Any]) -> None:
+    """Check arrays and write them, with more JSON files and all checksums, in the place of any old ones."""
     texts = {file_name: json.dumps(fact, indent=1).encode() for file_name, fact in more.items()}
     checksums = source.check(arrays) | {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
-    texts[SUMS] = json.dumps(checksums, indent=1).encode()
+    texts[CHECKSUMS] = json.dumps(checksums, indent=1).encode()
     target = arrays_folder(source.name)
-    for half_written in target.parent.glob(".arrays.*"):  # by a process that was killed
+    for half_written in target.parent.glob(".arrays.*"):  # left behind by a killed process
         shutil.rmtree(half_written, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".arrays."))
     try:

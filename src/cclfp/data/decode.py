@@ -1,7 +1,7 @@
-"""Image files to pixels, on all cores.
+"""Decodes image files into pixels on all cores.
 
-Threads do not help, since Python runs one at a time, and ``multiprocessing`` would run the user's script again in every
-process. So the workers are processes of a small script, :mod:`cclfp.data.decoder`, spoken to through pipes.
+Threads do not help, because Python runs one at a time, and ``multiprocessing`` would run the user's script again in
+every process. So the workers are processes of a small script, :mod:`cclfp.data.decoder`, connected through pipes.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from cclfp.data.source import Listener
 from cclfp.errors import DataError, RunError
 
 SCRIPT = Path(__file__).with_name("decoder.py")
-CHUNK_FILES, CHUNK_BYTES = 250, 1 << 22  # what a worker is given at a time, at most
-MOST_WORKERS = 16  # more would wait for this process
+CHUNK_FILES, CHUNK_BYTES = 250, 1 << 22  # at most this much per message to a worker
+MOST_WORKERS = 16  # more workers would wait for this process
 MOST_PIXELS = 100_000_000  # per image: about 1 GB of memory in a worker
 
 
 class Image(NamedTuple):
-    """Pixels as uint8 (height, width, 3), and whether the file has but one channel."""
+    """Pixels as uint8 (height, width, 3), and whether the file has only one channel."""
 
     grey: bool
     pixels: np.ndarray
 
 
 class TooLarge(DataError):
-    """An image file that has more pixels than are accepted."""
+    """An image file with too many pixels."""
 
 
 class Died(NamedTuple):
-    """How a worker ended, and the place in its chunk of the file that it was decoding."""
+    """How a worker ended, and the index in its chunk of the file that it was decoding."""
 
     how: str
     file: int
@@ -63,22 +63,22 @@ def decode(
     size: int | None = None,
     most_pixels: int = MOST_PIXELS,
 ) -> Generator[Image, None, None]:
-    """The images of files in the given formats, in their order, turned as their EXIF data says.
+    """Decode image files, in order, rotated as their EXIF data says.
 
-    ``files`` gives a name and the content; it is read as the images are taken, a few chunks ahead. ``total`` is their
-    number, for the progress. ``formats`` are names of Pillow's; a file's content decides which of them it has, its name
-    does not matter, and no other format's reader is tried. With a ``size`` the short side becomes that long, and the
-    centre is cut out as a square. Transparency is dropped. Of an animation or a file of several pages only the first
-    frame is read, however many there are. A file that cannot be decoded is a DataError that names it; so is one of more
-    than ``most_pixels``, which is known from its header. Where not all images are taken, close the iterator
-    (``contextlib.closing``) to end the processes at once.
+    ``files`` yields names and contents; it is read a few chunks ahead of the images. ``total`` is the number of files,
+    for the progress report. ``formats`` are Pillow's names of the formats to accept; the content of a file decides
+    which one it has, not its name. With ``size``, the short side is resized to that length and the centre is cropped to
+    a square. Transparency is dropped. Only the first frame of an animation or a file with several pages is read.
+
+    Raises a DataError that names the file if it cannot be decoded, or if its header says that it has more than
+    ``most_pixels``. If you do not consume all images, close the iterator (``contextlib.closing``) to end the processes.
     """
     if importlib.util.find_spec("PIL") is None:
         raise DataError("decoding images needs Pillow: pip install pillow")
     arguments = json.dumps([_path(), list(formats), most_pixels, size or 0])
     with _Workers(max(1, min(cores(), total, MOST_WORKERS)), arguments) as workers:
         chunks = _chunks(files)
-        waiting: dict[int, list[str]] = {}  # chunk -> the names in it
+        waiting: dict[int, list[str]] = {}  # number of a chunk -> the names of its files
         finished: dict[int, list[Image | TooLarge | str]] = {}
         given = done = 0
         listener.progress(what, 0, total, "images")
@@ -107,6 +107,7 @@ def decode(
 
 
 def _chunks(files: Iterable[File]) -> Iterator[list[File]]:
+    """The files in chunks that are limited in number and size."""
     chunk: list[File] = []
     held = 0
     for file in files:
@@ -120,12 +121,12 @@ def _chunks(files: Iterable[File]) -> Iterator[list[File]]:
 
 
 def _path() -> list[str]:
-    """What the workers import from: this process's path, without the current folder and what may lie there."""
+    """The import path of the workers: that of this process without the current folder, which may contain anything."""
     return [entry for entry in sys.path if entry]
 
 
 class _Workers:
-    """Processes that decode, each with a thread that speaks to it."""
+    """Worker processes, each with a thread that communicates with it."""
 
     def __init__(self, count: int, arguments: str) -> None:
         self.count = count
@@ -149,8 +150,8 @@ class _Workers:
             self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=None if sys.stderr else subprocess.DEVNULL,  # it may have been closed
-            start_new_session=True,  # Ctrl-C is for the parent, which ends them
+            stderr=None if sys.stderr else subprocess.DEVNULL,  # stderr may have been closed
+            start_new_session=True,  # Ctrl-C goes only to the parent, which ends the workers
         )
         self.processes.append(process)
         thread = threading.Thread(target=self._serve, args=(process,), daemon=True)
@@ -167,7 +168,7 @@ class _Workers:
         for process in self.processes:
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # what it was not sent
+                with contextlib.suppress(OSError):  # data that was not sent any more
                     assert pipe is not None
                     pipe.close()
 
@@ -186,13 +187,17 @@ class _Workers:
                 for _ in contents:
                     images.append(_reply(process))
                 self.answers.put((number, images))
-            except MemoryError:  # here, not in the worker
+            except MemoryError:  # in this process, not in the worker
                 process.kill()
-                self.answers.put((number, Died("gave an image that does not fit into memory", len(images))))
+                self.answers.put((number, Died("returned an image that does not fit into memory", len(images))))
                 return
             except (OSError, EOFError):
                 code = process.wait()
-                how = f"was killed by signal {-code}, perhaps for memory" if code < 0 else f"ended with code {code}"
+                how = (
+                    f"was killed by signal {-code}, perhaps for lack of memory"
+                    if code < 0
+                    else f"ended with code {code}"
+                )
                 self.answers.put((number, Died(how, len(images))))
                 return
 

@@ -1,8 +1,8 @@
-"""A worker of :mod:`cclfp.data.decode`: image files come in on stdin in chunks, pixels go out on stdout.
+"""A worker of :mod:`cclfp.data.decode`: reads chunks of image files from stdin and writes pixels to stdout.
 
-It runs as a script and imports next to nothing of this package, so that it starts at once and needs little memory.
-One argument, as JSON: the parent's ``sys.path``, the formats to accept, the most pixels per image, and the size (0: as
-the image is).
+It runs as a script and imports very little of this package, so that it starts quickly and needs little memory. It takes
+one argument, as JSON: the parent's ``sys.path``, the formats to accept, the maximum number of pixels per image, and the
+size of the images (0: unchanged).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import sys
 import warnings
 from typing import Any, BinaryIO
 
-COUNT = struct.Struct("<I")  # of the files in a chunk
-LENGTH = struct.Struct("<Q")  # of a file
-REPLY = struct.Struct("<BII")  # what follows; height and width of the pixels, or the length of the error and 0
-MOST_TEXT = 1 << 20  # bytes that one compressed text or colour profile of a PNG file may unpack to
-PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins
+COUNT = struct.Struct("<I")  # the number of files in a chunk
+LENGTH = struct.Struct("<Q")  # the length of a file
+REPLY = struct.Struct("<BII")  # the kind of reply; the image's height and width, or the message's length and 0
+MOST_TEXT = 1 << 20  # bytes of one compressed text or colour profile in a PNG file, once decompressed
+PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
 COLOUR, GREY, ERROR, TOO_LARGE = range(4)
 
 
@@ -37,7 +37,7 @@ def _serve(files: BinaryIO, replies: BinaryIO, formats: list[str], most_pixels: 
     from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
 
     warnings.simplefilter("ignore")
-    # Pillow compares the size in the header with this before it decodes: it warns, and raises at twice as many.
+    # Pillow checks the size in the header before it decodes: it warns above this limit, and raises above twice as much.
     Image.MAX_IMAGE_PIXELS = most_pixels
     warnings.simplefilter("error", Image.DecompressionBombWarning)
     too_large = (Image.DecompressionBombWarning, Image.DecompressionBombError)
@@ -45,7 +45,7 @@ def _serve(files: BinaryIO, replies: BinaryIO, formats: list[str], most_pixels: 
     PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT, 8 * MOST_TEXT
     while True:
         (count,) = COUNT.unpack(_exactly(files, COUNT.size))
-        chunk = [_read(files) for _ in range(count)]  # all of it, so that neither side waits
+        chunk = [_read(files) for _ in range(count)]  # the whole chunk, so that neither side blocks
         for content in chunk:
             try:
                 grey, height, width, pixels = _decode(content, formats, size)
@@ -54,9 +54,9 @@ def _serve(files: BinaryIO, replies: BinaryIO, formats: list[str], most_pixels: 
                 _fail(replies, f"not an image in the format {' or '.join(formats)}" if content else "empty")
             except too_large:
                 _fail(replies, f"has more than {most_pixels:,} pixels", TOO_LARGE)
-            except Exception as error:  # noqa: BLE001  each format's reader has its own
+            except Exception as error:  # noqa: BLE001  each format's reader raises its own errors
                 _fail(replies, f"{type(error).__name__}: {error}")
-            replies.flush()  # so that the parent knows which file a worker that dies was at
+            replies.flush()  # so that the parent knows the current file if this worker dies
 
 
 def _read(files: BinaryIO) -> bytes:
@@ -81,7 +81,7 @@ def _decode(content: bytes, formats: list[str], size: int) -> tuple[bool, int, i
     if content.startswith(PNG):
         with Image.open(io.BytesIO(content), formats=["PNG"]) as png:
             png.verify()  # the checksums of all chunks, some of which decoding skips
-    # All that Image.open finds in a file may be run: for an EPS file, whatever its name is, Pillow starts Ghostscript.
+    # Without formats, Image.open would start Ghostscript for an EPS file, whatever the name of the file.
     with Image.open(io.BytesIO(content), formats=formats) as opened:
         image: Any = ImageOps.exif_transpose(opened)
         grey = image.mode in ("1", "L", "LA", "La", "I") or image.mode.startswith("I;16")

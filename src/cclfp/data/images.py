@@ -1,4 +1,4 @@
-"""Images of a user's own, from a folder of class folders or an ``.npz``: made into a dataset with a name."""
+"""Imports a user's own images, from a folder of class folders or an ``.npz``, as a dataset with a name."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cclfp.data.cache import is_cached, store, verify
 from cclfp.data.decode import MOST_PIXELS, Image, TooLarge, decode
 from cclfp.data.npy import Header, Npz, open_npz
 from cclfp.data.own import OwnImages, own_dataset, own_datasets
-from cclfp.data.source import ARRAYS, Arrays, Listener, first_line, sha256_of, some, with_progress
+from cclfp.data.source import ARRAYS, Arrays, Listener, abbreviate, first_line, sha256_of, with_progress
 from cclfp.data.stored import ABOUT
 from cclfp.errors import DataError, InputError
 
-TEST_SHARE = 5  # one image in so many of a class folder is for testing
-FORMATS = {  # suffix -> Pillow's name of the format
+TEST_SHARE = 5  # one of this many images in a class folder is for testing
+FORMATS = {  # suffix -> Pillow's name for the format
     ".png": "PNG",
     ".jpg": "JPEG",
     ".jpeg": "JPEG",
@@ -39,10 +39,10 @@ FORMATS = {  # suffix -> Pillow's name of the format
     ".pgm": "PPM",
 }
 PARTS = ("train", "test")
-TEST_FOLDERS = {"test", "val", "valid", "validation"}  # beside train, what is tested on
+TEST_FOLDERS = {"test", "val", "valid", "validation"}  # the folder of test images, next to train
 LABELS = np.uint16
 MOST_NAME = 255  # characters of a class's name
-MOST_BYTES = 8 << 30  # of decoded images, which are trained on from memory
+MOST_BYTES = 8 << 30  # of all decoded images, which stay in memory during training
 MOST_FILE = 1 << 29  # bytes of one image file
 _TOO_MUCH = f"take more than {MOST_BYTES >> 30} GiB of memory: choose a smaller size, for example --image-size 64"
 
@@ -50,19 +50,23 @@ _TOO_MUCH = f"take more than {MOST_BYTES >> 30} GiB of memory: choose a smaller 
 def import_images(
     path: str | Path, *, size: int | None = None, split_seed: int | None = None, listener: Listener | None = None
 ) -> str:
-    """Keep images of your own as a dataset, and give the name it has from now on.
+    """Store your own images as a dataset, and return its name.
 
-    ``path`` is a folder with a folder of images for each class, one fifth of which (drawn from ``split_seed``, 0 by
-    default) becomes the test set; or a folder with two of those, ``train`` and ``test`` (or ``val``); or an ``.npz``
-    with the arrays ``train_images``, ``train_labels``, ``test_images`` and ``test_labels``: images as uint8
-    (N, height, width) or with channels, labels whole numbers or text. ``size`` makes all images of a folder that large,
-    square: the short side is resized and the centre cropped. The same folder with the same images, size and seed has
-    the same name.
+    ``path`` is one of:
 
-    A file with the suffix of an image may be in any of the formats that such suffixes promise (``FORMATS``), so a JPEG
-    file named ``.png`` is read; any other content is refused, with the name of the file. Of an animation or a file of
-    several pages the first frame is taken. The limits are ``MOST_PIXELS`` per image, ``MOST_FILE`` bytes per file and
-    ``MOST_BYTES`` for all images. Pickles in an ``.npz`` are never loaded.
+    - a folder with one folder of images per class. One fifth of each class, drawn from ``split_seed`` (default 0),
+      becomes the test set;
+    - a folder with two such folders, ``train`` and ``test`` (or ``val``);
+    - an ``.npz`` file with the arrays ``train_images``, ``train_labels``, ``test_images`` and ``test_labels``. Images
+      are uint8 of shape (N, height, width), optionally with channels; labels are whole numbers or text.
+
+    ``size`` resizes the images of a folder to squares: the short side is resized and the centre is cropped. The name
+    depends only on the folder's name, the images, the size and the seed.
+
+    The content of an image file may be in any of the ``FORMATS``, whatever its suffix, so a JPEG file named ``.png`` is
+    read. InputError names the file if its content is anything else. Only the first frame of an animation or a file with
+    several pages is used. The limits are ``MOST_PIXELS`` per image, ``MOST_FILE`` bytes per file and ``MOST_BYTES`` for
+    all images. Pickles in an ``.npz`` are never loaded.
 
     >>> import tempfile
     >>> images, labels = np.zeros((4, 8, 8), np.uint8), np.array(["cat", "cat", "dog", "dog"])
@@ -82,7 +86,7 @@ def import_images(
         found: _Folder | _Npz = _Folder(path, size, split_seed, listener)
     elif path.is_file() and path.suffix == ".npz":
         if size is not None or split_seed is not None:
-            raise InputError(f"{path} is an .npz: its images and their split stay as they are, without size and seed")
+            raise InputError(f"{path} is an .npz: size and split seed do not apply to it")
         found = _Npz(path)
     else:
         raise InputError(f"--images {given}: expected a folder of class folders, or an .npz file")
@@ -90,7 +94,7 @@ def import_images(
     name = f"{slug}-{found.digest[:8]}"
     is_stored = name in own_datasets() and is_cached(name)
     if is_stored and _is_intact(name, found.digest, listener):
-        listener.say(f"{name}: {path.name} is as it was when it was imported")
+        listener.say(f"{name}: {path.name} has not changed since it was imported")
         return name
     arrays, classes = found.read()
     _check(path, arrays, classes)
@@ -108,33 +112,33 @@ def import_images(
         **found.facts,
     }
     store(OwnImages(about), arrays, {ABOUT: about}, replace=is_stored)
-    listener.say(f"{name}: {found.story(arrays)}")
+    listener.say(f"{name}: {found.summary(arrays)}")
     return name
 
 
 def _is_intact(name: str, digest: str, listener: Listener) -> bool:
-    """Whether the stored dataset is what was imported from the files with this digest."""
+    """Whether the stored dataset is undamaged; InputError if it comes from files with another digest."""
     try:
         verify(name)
         stored = own_dataset(name).about["digest"]
     except (DataError, KeyError) as error:
-        listener.say(f"{name}: what is stored is damaged, so it is imported again ({first_line(error)})")
+        listener.say(f"{name}: the stored dataset is damaged, so it is imported again ({first_line(error)})")
         return False
     if stored != digest:
-        raise InputError(f"{name} is the name of other images: rename the folder or file, so that its name differs")
+        raise InputError(f"{name} is already the name of other images: rename the folder or file")
     return True
 
 
 class _Folder:
-    """Images in class folders. The digest is over their names and contents, so that nothing is decoded in vain."""
+    """Images in class folders. The digest covers names and contents, so that unchanged images are not decoded again."""
 
     def __init__(self, path: Path, size: int | None, split_seed: int | None, listener: Listener) -> None:
         self.path, self.size, self.split_seed, self.listener = path, size, split_seed or 0, listener
         by_part = self._class_folders()
         self.is_split = len(by_part) > 1
         if self.is_split and split_seed is not None:
-            raise InputError(f"{path} has a folder to train and one to test on: a split seed has no meaning for it")
-        self.classes = sorted({name for members in by_part.values() for name in members}, key=_numbers_by_value)
+            raise InputError(f"{path} has separate folders for training and testing: a split seed does not apply to it")
+        self.classes = sorted({name for members in by_part.values() for name in members}, key=_numeric_order)
         number = {name: c for c, name in enumerate(self.classes)}
         self.files: list[tuple[str, int, Path]] = []
         other: list[str] = []
@@ -146,28 +150,27 @@ class _Folder:
                     else:
                         other.append(str(file.relative_to(path)))
         if not self.files:
-            raise InputError(f"--images {path}: expected folders of images, one a class, and found none")
+            raise InputError(f"--images {path}: expected folders of images, one per class, and found none")
         if other:
-            listener.say(f"{path.name}: not images, left out: {some(other)}")
+            listener.say(f"{path.name}: skipped files that are not images: {abbreviate(other)}")
         self.facts = {"split_seed": None if self.is_split else self.split_seed, "size": size}
         digest = hashlib.sha256(json.dumps([self.classes, self.facts]).encode())
         files = with_progress(self.files, len(self.files), listener, f"{path.name}: reading", "files")
         for _, _, file in files:
-            content = _content(file)
-            relative = os.fsencode(file.relative_to(path).as_posix())  # which need not be UTF-8
+            content = _read_file(file)
+            relative = os.fsencode(file.relative_to(path).as_posix())  # it need not be UTF-8
             digest.update(relative + f"\0{len(content)}\0".encode() + content)
         self.digest = digest.hexdigest()
 
     def _class_folders(self) -> dict[str, dict[str, Path]]:
-        """For train and test, or for all at once (""), the folder of each class."""
+        """The folder of each class, for train and test, or under "" if they are not separate."""
         folders = _folders(self.path)
         tests = [name for name in folders if name.casefold() in TEST_FOLDERS]
         if "train" not in folders or not tests:
             return {"": folders}
         if len(folders) > 2:
             raise InputError(
-                f"--images {self.path} has {', '.join(sorted(folders))}: "
-                "expected folders of classes, or train and test alone"
+                f"--images {self.path} has {', '.join(sorted(folders))}: expected class folders, or only train and test"
             )
         return {"train": _folders(folders["train"]), "test": _folders(folders[tests[0]])}
 
@@ -177,7 +180,7 @@ class _Folder:
         arrays: Arrays = {}
         filled = dict.fromkeys(PARTS, 0)
         colour = False
-        with contextlib.closing(self._decoded(names)) as decoded:
+        with contextlib.closing(self._decode(names)) as decoded:
             for name, part, (grey, picture) in zip(names, parts, decoded, strict=True):
                 if not arrays:
                     arrays = {f"{p}_images": np.empty((parts.count(p), *picture.shape), np.uint8) for p in PARTS}
@@ -185,7 +188,7 @@ class _Folder:
                 if picture.shape[:2] != (height, width):
                     raise InputError(
                         f"the images have different sizes ({names[0]} is {width}×{height}, {name} is "
-                        f"{picture.shape[1]}×{picture.shape[0]}): say how large to make them, for example "
+                        f"{picture.shape[1]}×{picture.shape[0]}): choose one size for all, for example "
                         "--image-size 64"
                     )
                 arrays[f"{part}_images"][filled[part]] = picture
@@ -198,10 +201,10 @@ class _Folder:
             arrays[f"{part}_labels"] = np.array(labels, LABELS)
         return arrays, self.classes
 
-    def _decoded(self, names: list[str]) -> Generator[Image, None, None]:
-        """The images. They all have one size, so what one may take follows from what all may."""
-        files = ((name, _content(file)) for name, (_, _, file) in zip(names, self.files, strict=True))
-        each = MOST_BYTES // 3 // len(names)  # pixels
+    def _decode(self, names: list[str]) -> Generator[Image, None, None]:
+        """The decoded images. They all have the same size, so the limit for all of them also limits each one."""
+        files = ((name, _read_file(file)) for name, (_, _, file) in zip(names, self.files, strict=True))
+        each = MOST_BYTES // 3 // len(names)  # pixels per image
         if self.size is not None and self.size**2 > each:
             raise InputError(f"{len(names):,} images of {self.size}×{self.size} {_TOO_MUCH}")
         what, formats = f"{self.path.name}: decoding", sorted(set(FORMATS.values()))
@@ -216,7 +219,7 @@ class _Folder:
             raise InputError(f"{error}, and {len(names):,} images of that size {_TOO_MUCH}") from error
 
     def _parts(self) -> list[str]:
-        """Train or test for each file."""
+        """For each file, whether it is for "train" or "test"."""
         if self.is_split:
             return [part for part, _, _ in self.files]
         parts = ["train"] * len(self.files)
@@ -227,21 +230,21 @@ class _Folder:
             if len(of_class) < 2:
                 raise InputError(
                     f"{self.path / self.classes[c]} has {len(of_class)} image(s): "
-                    "expected two or more, to train and test"
+                    "expected at least two, for training and testing"
                 )
             order = torch.randperm(len(of_class), generator=generator(self.split_seed, "test set", c)).tolist()
             for i in order[: max(1, len(of_class) // TEST_SHARE)]:
                 parts[of_class[i]] = "test"
         return parts
 
-    def story(self, arrays: Arrays) -> str:
-        counts = f"{len(arrays['train_labels']):,} images to train and {len(arrays['test_labels']):,} to test on"
-        how = "as its folders train and test say" if self.is_split else f"split with seed {self.split_seed}"
+    def summary(self, arrays: Arrays) -> str:
+        counts = f"{len(arrays['train_labels']):,} training and {len(arrays['test_labels']):,} test images"
+        how = "in separate folders" if self.is_split else f"split with seed {self.split_seed}"
         return f"{len(self.classes)} classes, {counts}, {how}"
 
 
 class _Npz:
-    """Arrays that are split already."""
+    """Arrays in a file, already divided into training and test sets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -270,7 +273,7 @@ class _Npz:
         return arrays, [str(value) for value in classes]
 
     def _check(self, file: Npz) -> None:
-        """Refuse what the headers tell of, before anything is read."""
+        """Raise InputError if the headers show that the file is invalid, before anything else is read."""
         for part in PARTS:
             self._check_images(f"{part}_images", file.headers[f"{part}_images"])
             self._check_labels(f"{part}_labels", file.headers[f"{part}_labels"])
@@ -299,10 +302,10 @@ class _Npz:
         if len(labels.shape) != 1 or labels.dtype.kind not in "iuU" or not labels.dtype.itemsize:
             raise InputError(
                 f"{self.path}: {name} is {labels.dtype} of shape {labels.shape}; "
-                "expected whole numbers or text, one an image"
+                "expected whole numbers or text, one per image"
             )
 
-    def story(self, arrays: Arrays) -> str:
+    def summary(self, arrays: Arrays) -> str:
         counts = " and ".join(f"{len(arrays[f'{part}_labels']):,} {part}" for part in PARTS)
         return f"{counts} images"
 
@@ -321,7 +324,7 @@ def _folders(path: Path) -> dict[str, Path]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """The files below a folder in the order of their names, without what is hidden."""
+    """The files below a folder in the order of their names, except hidden ones."""
 
     def fail(error: OSError) -> None:
         raise DataError(f"{folder} cannot be read: {error}") from error
@@ -331,7 +334,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         yield from (Path(below, name) for name in sorted(files) if not name.startswith("."))
 
 
-def _content(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
@@ -343,20 +346,20 @@ def _content(path: Path) -> bytes:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def _numbers_by_value(name: str) -> tuple[bool, int, str]:
-    """The order of classes: 2 before 10, and numbers before other names."""
+def _numeric_order(name: str) -> tuple[bool, int, str]:
+    """A sort key for class names: numbers by value, so 2 before 10, and before other names."""
     is_number = name.isascii() and name.isdecimal()
     return not is_number, int(name) if is_number else 0, name
 
 
 def _check_count(path: Path, classes: int) -> None:
     if classes > np.iinfo(LABELS).max:
-        raise InputError(f"--images {path}: {classes:,} classes are more than {np.iinfo(LABELS).max:,}")
+        raise InputError(f"--images {path}: it has {classes:,} classes, expected at most {np.iinfo(LABELS).max:,}")
 
 
 def _check(path: Path, arrays: Arrays, classes: Sequence[str]) -> None:
     if len(classes) < 2:
-        raise InputError(f"--images {path}: expected two classes or more, and found {', '.join(classes)} alone")
+        raise InputError(f"--images {path}: expected at least two classes, and found only {', '.join(classes)}")
     _check_count(path, len(classes))
     if odd := [name for name in classes if not name.isprintable()]:
         raise InputError(f"--images {path}: the class {odd[0]!r} has a name that cannot be printed")
@@ -365,11 +368,11 @@ def _check(path: Path, arrays: Arrays, classes: Sequence[str]) -> None:
     for part in PARTS:
         present = set(arrays[f"{part}_labels"].tolist())
         if without := [name for c, name in enumerate(classes) if c not in present]:
-            raise InputError(f"--images {path}: no {part} images of {some(without)}")
+            raise InputError(f"--images {path}: no {part} images of {abbreviate(without)}")
 
 
 def _statistics(images: np.ndarray) -> tuple[list[float], list[float]]:
-    """The mean and standard deviation of each channel of pixels over 255, to four digits."""
+    """The mean and standard deviation of the pixels divided by 255, per channel, rounded to four digits."""
     counts = np.zeros((images.shape[1], 256), np.int64)
     for start in range(0, len(images), 1000):
         for c in range(images.shape[1]):

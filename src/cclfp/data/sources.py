@@ -1,4 +1,4 @@
-"""The datasets by name."""
+"""The datasets by name: the published ones and the user's own images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DATASETS: dict[str, Source] = {source.name: source for source in (Mnist(), Cifar
 
 
 def get_dataset(name: str) -> Source:
-    """A dataset by name: one of DATASETS, or the images of a user's own that are kept under that name."""
+    """A dataset by name: one of DATASETS, or the user's own images with that name."""
     if name in DATASETS:
         return DATASETS[name]
     if name in own_datasets():
@@ -22,5 +22,5 @@ def get_dataset(name: str) -> Source:
 
 
 def dataset_names() -> list[str]:
-    """All there are: the published ones, then the images of a user's own."""
+    """The names of all datasets: the published ones, then the user's own images."""
     return [*DATASETS, *own_datasets()]

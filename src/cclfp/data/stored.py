@@ -1,4 +1,4 @@
-"""What is stored of a dataset under ``CCLFP_HOME``, checked as it is read back."""
+"""The stored files of a dataset under ``CCLFP_HOME``, which are checked when they are read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cclfp.data.npy import read_header
 from cclfp.data.source import ARRAYS, Arrays, first_line
 from cclfp.errors import DataError, InputError
 
-SUMS = "sums.json"  # array or file beside the arrays -> sha256, of what was stored
-ABOUT = "about.json"  # what is known of images of a user's own
+CHECKSUMS = "sums.json"  # array or other file -> sha256 at the time it was stored
+ABOUT = "about.json"  # the description of a user's own images
 
 
 def dataset_folder(name: str) -> Path:
@@ -27,15 +27,15 @@ def arrays_folder(name: str) -> Path:
 
 
 def damaged(name: str, why: object) -> DataError:
-    """The error for stored files that cannot be used, with what to do."""
+    """The error for stored files that cannot be used. Its message says what to do."""
     own = (arrays_folder(name) / ABOUT).exists()
     again = "import the images again with --images PATH" if own else f"run: cclfp data fetch {name}"
     return DataError(f"the stored {name} cannot be read ({why}). Remove {arrays_folder(name)} and {again}")
 
 
 def read_checksums(name: str) -> dict[str, str] | None:
-    """The checksums of what was stored; None where the first version, which kept none, stored it."""
-    path = arrays_folder(name) / SUMS
+    """The checksums of the stored files; None if the first version stored them, without checksums."""
+    path = arrays_folder(name) / CHECKSUMS
     if not path.exists():
         return None
     checksums = _parse(name, path, _content(name, path))
@@ -45,7 +45,7 @@ def read_checksums(name: str) -> dict[str, str] | None:
 
 
 def read_json(name: str, file: str) -> Any:
-    """A file beside the arrays. Earlier versions stored no checksum of it, so then there is none to compare with."""
+    """Read a JSON file next to the arrays, and compare it with its checksum, which earlier versions did not store."""
     path = arrays_folder(name) / file
     content = _content(name, path)
     checksum = (read_checksums(name) or {}).get(file)
@@ -55,7 +55,7 @@ def read_json(name: str, file: str) -> Any:
 
 
 def map_arrays(name: str) -> Arrays:
-    """The stored arrays, mapped into memory: pages are read when touched, and a write would stay in this process."""
+    """The stored arrays, mapped into memory copy-on-write: pages are read when accessed, and files never change."""
     arrays: Arrays = {}
     for array in ARRAYS:
         path = arrays_folder(name) / f"{array}.npy"
@@ -64,7 +64,9 @@ def map_arrays(name: str) -> Arrays:
                 header = read_header(file)
                 size = file.seek(0, 2)
                 if size != header.offset + header.nbytes or header.dtype.hasobject:
-                    raise InputError(f"{header.dtype} of shape {header.shape} does not take {size:,} bytes")
+                    raise InputError(
+                        f"{header.dtype} of shape {header.shape} does not match the file size of {size:,} bytes"
+                    )
                 values = np.memmap(file, np.uint8, "c", header.offset, (header.nbytes,))
             arrays[array] = header.arrange(values)
         except (OSError, ValueError, OverflowError) as error:

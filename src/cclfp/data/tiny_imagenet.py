@@ -1,6 +1,6 @@
 """Tiny ImageNet: 110,000 labelled JPEG files, in an archive or a folder. Its validation set is the test set here.
 
-The files are checked, not the pixels: two decoders may differ in a pixel.
+The checksums cover the files, not the pixels, because JPEG decoders may differ slightly.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from cclfp.data.archived import Archive, ArchivedSource, Files
 from cclfp.data.classes import TINY_IMAGENET
 from cclfp.data.decode import decode
-from cclfp.data.source import Arrays, ArraySpec, Listener, some
+from cclfp.data.source import Arrays, ArraySpec, Listener, abbreviate
 from cclfp.errors import DataError
 
 WNIDS = tuple(TINY_IMAGENET)  # sorted
 TRAIN_PER_CLASS, TEST = 500, 10_000
 ANNOTATIONS = "val/val_annotations.txt"
-# Of train/*/images/*.JPEG and val/images/*.JPEG in the order of their paths: each as path, zero byte, content.
+# Of all train/*/images/*.JPEG and val/images/*.JPEG, sorted by path: each one's path, a zero byte and its content.
 SHA256 = "4ec81091d988ae70d6bf81fb28396b16ff663a2a563b48e0f1c60165d39e3fa2"
 
 
@@ -61,17 +61,17 @@ class TinyImageNet(ArchivedSource):
         there = set(_walk(folder, "train")) | set(_walk(folder, "val"))
         required, known = set(self.required()), set(self.required() + self.optional())
         found = {"missing": sorted(required - there), "extra": sorted(there - known)}
-        if wrong := [f"{fault}: {some(names)}" for fault, names in found.items() if names]:
+        if wrong := [f"{fault}: {abbreviate(names)}" for fault, names in found.items() if names]:
             raise DataError(f"{folder} is not {self.archive.folder} as published. Files that are {'; '.join(wrong)}")
 
     def decode(self, files: Files, origin: str, listener: Listener) -> Arrays:
-        _check_sum(files, origin)
+        _check_files(files, origin)
         labels = _test_labels(files.pop(ANNOTATIONS), f"{origin}: {ANNOTATIONS}")
         names = [*_train_files(), *_test_files()]
         count = len(names) - TEST
         train = np.empty(self.arrays["train_images"].shape, np.uint8)
         test = np.empty(self.arrays["test_images"].shape, np.uint8)
-        # A file's content is let go of as soon as it is decoded.
+        # The content of each file is freed as soon as it is decoded.
         contents = ((name, files.pop(name)) for name in names)
         decoded = decode(contents, len(names), listener, f"{self.name}: decoding", formats=("JPEG",))
         with contextlib.closing(decoded) as images:
@@ -97,7 +97,7 @@ def _test_files() -> list[str]:
 
 
 def _walk(root: Path, below: str) -> Iterator[str]:
-    """The files below a folder, as paths from the root. Links are refused, and so never followed."""
+    """The files below a folder, as paths relative to the root; DataError if there is a link."""
     if (root / below).is_symlink():
         raise DataError(f"{root / below} is a link, which is not followed")
     if not (root / below).is_dir():
@@ -113,7 +113,7 @@ def _walk(root: Path, below: str) -> Iterator[str]:
                 yield path
 
 
-def _check_sum(files: Files, origin: str) -> None:
+def _check_files(files: Files, origin: str) -> None:
     digest = hashlib.sha256()
     names = sorted([*_train_files(), *_test_files()])
     for name in names:
@@ -124,25 +124,29 @@ def _check_sum(files: Files, origin: str) -> None:
         "empty": [name for name in names if not files[name]],
         "truncated (no end marker)": [name for name in names if files[name] and files[name][-2:] != b"\xff\xd9"],
     }
-    wrong = [f"{fault}: {some(bad)}" for fault, bad in found.items() if bad] or ["different, but all look whole"]
+    wrong = [f"{fault}: {abbreviate(bad)}" for fault, bad in found.items() if bad] or [
+        "different, although all look complete"
+    ]
     raise DataError(
         f"{origin}: its images are not what was published: sha256 {digest.hexdigest()}, not {SHA256}. "
-        f"Files that are {'; '.join(wrong)}. Nothing was kept of it"
+        f"Files that are {'; '.join(wrong)}. Nothing of it was kept"
     )
 
 
 def _test_labels(annotations: bytes, origin: str) -> np.ndarray:
-    """A line is: file, WordNet id, and the box around the object."""
+    """The labels from the annotations. Each line has a file, its WordNet id and the box around the object."""
     ids = {wnid: number for number, wnid in enumerate(WNIDS)}
     labels = {}
     for line in annotations.decode("latin1").splitlines():
         file, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
         if wnid not in ids or file in labels:
-            raise DataError(f"{origin} has the line {line[:80]!r}, which names no class or an image a second time")
+            raise DataError(f"{origin} has the line {line[:80]!r}, which has an unknown class or repeats an image")
         labels[file] = ids[wnid]
     names = [name.removeprefix("val/images/") for name in _test_files()]
     if labels.keys() != set(names):
         missing, extra = sorted(set(names) - labels.keys()), sorted(labels.keys() - set(names))
-        raise DataError(f"{origin} has {len(labels):,} images. Missing: {some(missing)}. Extra: {some(extra)}")
+        raise DataError(
+            f"{origin} has {len(labels):,} images. Missing: {abbreviate(missing)}. Extra: {abbreviate(extra)}"
+        )
     return np.array([labels[name] for name in names], np.uint8)

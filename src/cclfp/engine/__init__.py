@@ -1,1 +1,1 @@
-"""Engines: what runs replicas over their plans."""
+"""Engines: plan the steps of replicas, train them in one of three ways, and test them."""

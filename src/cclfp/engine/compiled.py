@@ -1,4 +1,4 @@
-"""The compiled engine: a step of many replicas as one program, made by torch's compiler."""
+"""The compiled engine: torch's compiler makes one program of a step of many replicas."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cclfp.core.files import home
-from cclfp.engine.stack import Compile, Step, Tables, Together
+from cclfp.engine.group import Compile, Group, Step
+from cclfp.engine.tables import Tables
 
-WORTH = 3_000  # replica-steps of one kind that pay for a program: it takes the compiler about ten seconds
-LONGEST = 1_500  # operations of a step; the compiler's time grows with them
+WORTH = 3_000  # steps of one kind, over all replicas, that pay for a program: compiling takes about ten seconds
+MAX_OPERATIONS = 1_500  # of a step that is compiled: the compiler's time grows with their number
 
 
 class Steps:
-    """Functions that take steps, by the shapes they are for, kept from task to task.
+    """Functions that take steps, by the shapes of their arguments. They are kept from task to task.
 
     Those that are used often enough are compiled, unless the compiler has ``failed``.
     """
@@ -36,26 +37,26 @@ class Steps:
         self.failed = False
         self.compile_seconds = 0.0
 
-    def key(self, stack: Together, tables: Tables, segment: range) -> Hashable:
-        """What steps must have in common to be taken by the same function."""
-        tensors = [*stack.changing, *stack.fixed, *tables.row(segment[0])]
+    def key(self, group: Group, tables: Tables, segment: range) -> Hashable:
+        """What all steps of one function have in common: the kind of a step."""
+        tensors = [*group.changing, *group.fixed, *tables.row(segment[0])]
         shapes = ((t.shape, t.stride(), t.dtype) for t in tensors)
-        return (stack.structure, tables.sizes[segment[0]][0], *shapes)
+        return (group.structure, tables.sizes[segment[0]][0], *shapes)
 
-    def count(self, stack: Together, tables: Tables) -> int:
-        """Count the steps of a task, each with its kind; how many of the most frequent kind there were so far."""
+    def count(self, group: Group, tables: Tables) -> int:
+        """Count the steps of a task by kind, and return how many of the most frequent kind there have been so far."""
         for segment in tables.segments():
-            self._used[self.key(stack, tables, segment)] += len(segment)
-        return max(self._used[self.key(stack, tables, segment)] for segment in tables.segments())
+            self._used[self.key(group, tables, segment)] += len(segment)
+        return max(self._used[self.key(group, tables, segment)] for segment in tables.segments())
 
-    def get(self, stack: Together, tables: Tables, segment: range, worth: float) -> Step:
-        """A function for the steps of a segment, compiled once ``worth`` steps of its kind were counted."""
-        key = self.key(stack, tables, segment)
+    def get(self, group: Group, tables: Tables, segment: range, worth: float) -> Step:
+        """A function for the steps of a segment. It is compiled if ``worth`` steps of its kind have been counted."""
+        key = self.key(group, tables, segment)
         compiled = self._used[key] >= worth and not self.failed
-        mine = (key, compiled, *map(id, stack.learners))
-        if mine not in self._steps:
-            self._steps[mine] = stack.stepper(tables, segment[0], self._compiler(key) if compiled else None)
-        return self._steps[mine]
+        of_group = (key, compiled, *map(id, group.trainers))
+        if of_group not in self._steps:
+            self._steps[of_group] = group.make_step(tables, segment[0], self._compiler(key) if compiled else None)
+        return self._steps[of_group]
 
     @property
     def has_compiled(self) -> bool:
@@ -73,7 +74,7 @@ class Steps:
 
 
 def cache() -> Path:
-    """Where compiled programs are kept from run to run, unless the user's environment says where."""
+    """Where compiled programs are kept from run to run, unless the user's environment names another place."""
     return home() / "compiler"
 
 
@@ -83,8 +84,8 @@ def is_known(kind: str) -> bool:
 
 
 def remember(kind: str) -> None:
-    """Know from now on that the programs of this kind of cohort have been compiled."""
-    with contextlib.suppress(OSError):  # then it is only not known
+    """Record that the programs of this kind of cohort have been compiled."""
+    with contextlib.suppress(OSError):  # without the mark, the next run only expects a longer compilation
         _mark(kind).parent.mkdir(parents=True, exist_ok=True)
         _mark(kind).touch()
 
@@ -95,7 +96,7 @@ def _mark(kind: str) -> Path:
 
 
 class NotCompiled(Exception):
-    """A step that the compiler cannot do, or should not."""
+    """A step that the compiler cannot compile, or that is not worth compiling."""
 
 
 def program(step: Step, *arguments: list[Tensor]) -> Step:
@@ -105,7 +106,7 @@ def program(step: Step, *arguments: list[Tensor]) -> Step:
     def flat(*tensors: Tensor) -> list[Tensor]:
         parts = iter(tensors)
         new = step(*([next(parts) for _ in range(length)] for length in lengths))
-        # What a step gives is what the next one takes, and must lie in memory as this one's did.
+        # The next step takes what this one returns, so the results need the memory layout of the arguments.
         return [
             t if t.stride() == before.stride() else torch.empty_like(before).copy_(t)
             for before, t in zip(tensors, new, strict=False)
@@ -116,13 +117,13 @@ def program(step: Step, *arguments: list[Tensor]) -> Step:
         return [*(t.clone() for t in changing), *(t for argument in others for t in argument)]
 
     try:
-        # Traced to plain tensor operations first: the compiler then sees no Python, of ours or of a user's method.
+        # Traced to plain tensor operations first, so that the compiler sees no Python code, ours or a user's.
         graph = make_fx(flat)(*given())
-        if len(graph.graph.nodes) > LONGEST:
-            raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {LONGEST:,}")
+        if len(graph.graph.nodes) > MAX_OPERATIONS:
+            raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {MAX_OPERATIONS:,}")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the compiler's own, about itself
-            # Not torch.compile, which would look at all arguments again at every call: they never change in kind.
+            warnings.simplefilter("ignore")  # the compiler's warnings about itself
+            # Not torch.compile, which checks the shapes of all arguments at every call: they never change.
             compiled = _compiler().compile(graph, given())
             compiled(*given())
     except NotCompiled:
@@ -137,36 +138,42 @@ def program(step: Step, *arguments: list[Tensor]) -> Step:
 
 
 def _compiler() -> Any:
-    with contextlib.suppress(OSError):  # it has another place then
+    with contextlib.suppress(OSError):  # the compiler then uses a place of its own
         cache().mkdir(parents=True, exist_ok=True)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache()))
-    import torch._inductor  # which sets the variable itself, if nobody has
+    import torch._inductor  # which sets the variable, if it is not set
 
     return torch._inductor
 
 
 class Programs:
-    """Trains tasks by compiled programs. What cannot be compiled raises NotCompiled before a step is taken."""
+    """Trains tasks with compiled programs. NotCompiled is raised before a step is taken.
 
-    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
+    With ``compile=False`` the same steps run without the compiler, which is slow, and is for tests.
+    """
+
+    def __init__(self, note: Callable[[str], None] = lambda text: None, *, compile: bool = True) -> None:
         self.steps = Steps()
+        self.steps.failed = not compile
+        self._compiles = compile
 
-    def train(self, stack: Together, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> bool:
-        """All steps of a task, which then are in the learners; False, and nothing done, where they are too few.
+    def train(self, group: Group, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> bool:
+        """Take all steps of a task and update the trainers. Where the steps are too few, do nothing and return False.
 
-        Stacked but not compiled they would be slower than one replica after the other.
+        Stacked but not compiled, they would be slower than one replica after the other.
         """
-        if self.steps.count(stack, tables) < WORTH / len(stack.learners):
+        worth = WORTH / len(group.trainers) if self._compiles else 0
+        if self.steps.count(group, tables) < worth:
             return False
-        changing = stack.changing
+        changing = group.changing
         with torch.no_grad():
             for segment in tables.segments():
-                step = self.steps.get(stack, tables, segment, WORTH / len(stack.learners))
-                stack.check(step, tables, segment[0])
+                step = self.steps.get(group, tables, segment, worth)
+                group.check_step(step, tables, segment[0])
                 for i in segment:
-                    changing = step(changing, stack.fixed, tables.row(i))
+                    changing = step(changing, group.fixed, tables.row(i))
                     progress(i + 1)
-        stack.put_back(changing, len(tables.sizes))
+        group.write_back(changing, len(tables.sizes))
         return True
 
 

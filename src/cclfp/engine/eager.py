@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Callable
+
+import torch
 
 from cclfp.core.memory import Examples, Replayed
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine.plan import Plan
-from cclfp.learner import Learner
+from cclfp.engine.replica import Replica
+from cclfp.learner.trainer import Trainer
+
+WARM_UP = 2  # steps that are slower than those after them
+TIMED = 10  # steps that show how long a step takes
 
 
 def train(
-    learner: Learner, pool: Examples, mask: ClassMask, plan: Plan, progress: Callable[[int], None] = lambda step: None
+    trainer: Trainer, pool: Examples, mask: ClassMask, plan: Plan, progress: Callable[[int], None] = lambda step: None
 ) -> None:
-    """All steps of a task that has begun, as planned, on the examples of a stream.
+    """Take all planned steps of a task that has begun, on the examples of a stream.
 
-    ``progress`` is called with the number of steps done, after each of them.
+    ``progress`` is called after each step, with the number of steps taken.
     """
     for step, (current, replayed) in enumerate(plan.sizes):
         size = current + replayed
         raw = pool.rows(plan.rows[step, :size])
         table = None if plan.augment is None else plan.augment[step, :size]
-        replayed_from = Replayed(plan.slots[step, :replayed], plan.settled[step, :replayed])
-        learner.train_step(raw, mask.train(raw.task), current, replayed_from, table)
+        replayed_from = Replayed(plan.slots[step, :replayed], plan.from_past_task[step, :replayed])
+        trainer.train_step(raw, mask.train(raw.task), current, replayed_from, table)
         progress(step + 1)
+
+
+def seconds_per_step(replica: Replica) -> float:
+    """How long this engine takes for one step of a replica, which cannot be used afterwards."""
+    plan = replica.plan()
+    mask = replica.begin_task()
+    began = 0.0
+
+    def progress(step: int) -> None:
+        nonlocal began
+        if step == min(WARM_UP, len(plan.sizes)):
+            began = _now(replica)
+
+    short = dataclasses.replace(plan, sizes=plan.sizes[: WARM_UP + TIMED])
+    train(replica.trainer, replica.stream.train, mask, short, progress)
+    return (_now(replica) - began) / max(1, len(short.sizes) - WARM_UP)
+
+
+def _now(replica: Replica) -> float:
+    if replica.trainer.device.type == "cuda":
+        torch.cuda.synchronize(replica.trainer.device)
+    return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Testing many replicas at once, in large batches."""
+"""Tests replicas and fills their accuracy matrices: one replica at a time, or many at once in large batches."""
 
 from __future__ import annotations
 
@@ -9,20 +9,32 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
+from cclfp.engine.group import stack_leaves
+from cclfp.engine.grouping import is_normalised
 from cclfp.engine.replica import Replica
-from cclfp.engine.stack import is_normalised, stacked
 
-# Numbers that all replicas' inputs of one pass may have together. A convolution's outputs are twenty times its images.
+# How many numbers the inputs of all replicas may have in one pass. A convolution's outputs are twenty times as many.
 NUMBERS = {"cpu": 4_000_000, "cuda": 400_000_000}
 NUMBERS_CONVOLVED = 20_000_000
 
 
-def test_together(replicas: Sequence[Replica]) -> None:
-    """Fill the row of each replica's matrix that comes now, as ``Replica.test`` does for one."""
-    row, tasks = replicas[0].tests
+def evaluate_alone(replica: Replica) -> None:
+    """Fill the next row of a replica's matrix."""
+    row, tasks = replica.next_tests
     began = time.perf_counter()
-    groups = _by_sizes(replicas) if is_normalised(replicas[0].learner.psi) else _by_stream(replicas)
-    right = [(several, correct(several, tasks)) for several in groups]
+    for task in tasks:
+        test = replica.stream.test[task]
+        predicted = replica.learner.predict(test.x, task=replica.known_task(task))
+        replica.matrix[row][task] = 100 * int((predicted == test.y).sum()) / len(test.y)
+    replica.test_seconds += time.perf_counter() - began
+
+
+def evaluate_together(replicas: Sequence[Replica]) -> None:
+    """Fill the next row of each replica's matrix, as :func:`evaluate_alone` does for one replica."""
+    row, tasks = replicas[0].next_tests
+    began = time.perf_counter()
+    groups = _by_sizes(replicas) if is_normalised(replicas[0].trainer.psi) else _by_stream(replicas)
+    right = [(several, count_correct(several, tasks)) for several in groups]
     for several, counts in right:
         for task, count in zip(tasks, counts, strict=True):
             of = len(several[0].stream.test[task].y)
@@ -32,12 +44,12 @@ def test_together(replicas: Sequence[Replica]) -> None:
         replica.test_seconds += (time.perf_counter() - began) / len(replicas)
 
 
-def correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Tensor]:
-    """How many of each task's test examples each of the replicas has right; they must be as many for all."""
-    first = replicas[0].learner
+def count_correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Tensor]:
+    """For each task, how many test examples each replica classifies correctly. All have equally many test examples."""
+    first = replicas[0].trainer
     for replica in replicas:
-        replica.learner.prepare_for(replica.stream.train)
-    leaves, spec = stacked([replica.learner.model for replica in replicas])
+        replica.trainer.make_classifier(replica.stream.train.x)
+    leaves, spec = stack_leaves([replica.trainer.model for replica in replicas])
 
     def scores(leaves: list[Tensor], x: Tensor) -> Tensor:
         params, buffers, state = tree_unflatten(leaves, spec)
@@ -48,7 +60,7 @@ def correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Tensor]:
         for task in tasks:
             tests = [replica.stream.test[task] for replica in replicas]
             x, y, is_shared = tests[0].x, tests[0].y, all(test is tests[0] for test in tests)
-            allowed = torch.stack([replica.learner.allowed(replica.told(task))[0] for replica in replicas])
+            allowed = torch.stack([one.trainer.allowed_classes(one.known_task(task)) for one in replicas])
             numbers = NUMBERS_CONVOLVED if is_normalised(first.psi) else NUMBERS[x.device.type]
             size = max(1, numbers // (len(replicas) * x[:1].numel()))
             right = torch.zeros(len(replicas), dtype=torch.int64, device=x.device)
@@ -56,7 +68,7 @@ def correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Tensor]:
                 rows = slice(start, start + size)
                 given = [x[rows]] if is_shared else [test.x[rows] for test in tests]
                 labels = y[rows] if is_shared else torch.stack([test.y[rows] for test in tests])
-                inputs = first.prepare_testing(torch.cat(given))
+                inputs = first.inputs.for_testing(torch.cat(given))
                 if not is_shared:
                     inputs = inputs.unflatten(0, (len(tests), -1))
                 found = torch.func.vmap(scores, in_dims=(0, None if is_shared else 0))(leaves, inputs)
@@ -66,7 +78,7 @@ def correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Tensor]:
 
 
 def _by_sizes(replicas: Sequence[Replica]) -> list[list[Replica]]:
-    """Replicas that have as many test examples of each task."""
+    """Replicas in groups that have equally many test examples of each task."""
     groups: dict[tuple[int, ...], list[Replica]] = {}
     for replica in replicas:
         groups.setdefault(tuple(len(test.y) for test in replica.stream.test), []).append(replica)
@@ -74,6 +86,7 @@ def _by_sizes(replicas: Sequence[Replica]) -> list[list[Replica]]:
 
 
 def _by_stream(replicas: Sequence[Replica]) -> list[list[Replica]]:
+    """Replicas in groups that share a stream."""
     groups: dict[int, list[Replica]] = {}
     for replica in replicas:
         groups.setdefault(id(replica.stream), []).append(replica)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.memory import Memory
-from cclfp.core.schedules import Ahead, Schedule
+from cclfp.core.schedules import PlannedReplay, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +28,13 @@ class Plan:
     memory: Tensor  # the row in each filled slot after the last step
     schedule: Schedule | None  # the memory's schedule after the last step
     slots: Tensor  # steps x replay: the slot of each replayed example, then -1
-    settled: Tensor  # steps x replay: whether it was there when the last task ended
+    from_past_task: Tensor  # steps x replay: whether it came before the task began
     augment: Tensor | None  # steps x (batch + replay) x what the augmentation draws for an example; None: no change
 
     def to(self, device: torch.device) -> Plan:
         augment = None if self.augment is None else self.augment.to(device)
-        tables = {name: getattr(self, name).to(device) for name in ("rows", "current", "memory", "slots", "settled")}
+        names = ("rows", "current", "memory", "slots", "from_past_task")
+        tables = {name: getattr(self, name).to(device) for name in names}
         return dataclasses.replace(self, **tables, augment=augment)
 
 
@@ -58,7 +59,8 @@ def plan_task(
     current = torch.cat([rows[torch.randperm(len(rows), generator=order)] for _ in range(epochs)]).numpy()
     batches = np.tile(np.diff([*range(0, len(rows), batch), len(rows)]), epochs)
     schedule, held = None, np.empty(0, dtype=np.int64)
-    ahead = Ahead(np.empty((len(batches), 0), np.int64), np.empty((len(batches), 0), bool), np.full(len(current), -1))
+    none = np.empty((len(batches), 0), np.int64)
+    ahead = PlannedReplay(none, none.astype(bool), np.full(len(current), -1))
     if memory is not None:
         schedule, held = copy.deepcopy(memory.schedule), memory.rows.cpu().numpy()
         ahead = schedule.ahead(tasks.cpu().numpy()[current], batches, replay)
@@ -81,7 +83,7 @@ def plan_task(
         memory=torch.from_numpy(_rows(filled, np.array(len(current)), ahead.placed, held, current)),
         schedule=schedule,
         slots=torch.from_numpy(ahead.slots),
-        settled=torch.from_numpy(ahead.settled),
+        from_past_task=torch.from_numpy(ahead.from_past_task),
         augment=_tables(sizes, table.shape[1], augment),
     )
 

@@ -1,4 +1,4 @@
-"""What numbers psi is computed in: ``float32``, ``tf32`` (CUDA: products rounded to ten bits) or ``bf16`` (CUDA)."""
+"""The precision that psi computes in: ``float32``, or on CUDA ``tf32`` (ten bits in products) or ``bf16``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def pick_precision(wanted: str, device: str) -> str:
 
 
 def autocast_of(precision: str) -> torch.dtype | None:
-    """What psi's layers are cast to."""
+    """The dtype that psi's layers are cast to; None for that of its weights."""
     return torch.bfloat16 if precision == "bf16" else None
 
 
 @contextlib.contextmanager
 def computing_in(precision: str) -> Iterator[None]:
-    """Have CUDA compute so inside."""
+    """Let CUDA compute in this precision inside the context."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"

@@ -1,11 +1,10 @@
-"""A replica: one learner on its way through one stream, tested after every task."""
+"""A replica: one learner that is trained on the tasks of one stream, and tested after each of them."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import sys
-import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -18,24 +17,25 @@ from cclfp.core.layouts import check_value
 from cclfp.core.memory import Memory
 from cclfp.core.randomness import generator
 from cclfp.core.scenarios import ClassMask
-from cclfp.engine import eager
 from cclfp.engine.plan import Plan, plan_task
 from cclfp.errors import DamagedError
 from cclfp.learner import Learner
+from cclfp.learner.saving import learner_state, load_learner_state
 from cclfp.methods import Method
 from cclfp.streams import Stream
 
 
 class Replica:
-    """Trains a learner task by task (``advance``) and keeps its accuracy matrix.
+    """A learner, the stream that it is trained on, how far it is, and its accuracies.
 
-    All it knows is in ``state_dict``, so a replica that is loaded after a task goes on as if it had never stopped.
+    A :class:`~cclfp.engine.cohort.Cohort` trains it. All that it knows is in ``state_dict``, so a replica that is
+    loaded after a task continues as if it had never stopped.
     """
 
     def __init__(self, learner: Learner, stream: Stream, *, batch: int = 10, epochs: int = 1) -> None:
-        self.learner, self.stream = learner, stream
+        self.learner, self.trainer, self.stream = learner, learner.trainer, stream
         self.batch, self.epochs = batch, epochs
-        self.position = 0  # in the stream: how many tasks are trained (a joint stream has one)
+        self.position = 0  # in the stream: how many of its tasks are trained (a joint stream has one)
         tasks = stream.num_tasks
         self.matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks + 1)]
         self.train_seconds = self.test_seconds = 0.0
@@ -54,15 +54,15 @@ class Replica:
 
     def plan(self) -> Plan:
         """The plan of the next task to train, from what the memory holds now."""
-        return self.planning()().to(self.learner.device)
+        return self.plan_maker()().to(self.trainer.device)
 
-    def planning(self, after: Plan | None = None) -> Callable[[], Plan]:
-        """What makes the plan of the next task or, with the next task's, of the one ``after`` it.
+    def plan_maker(self, after: Plan | None = None) -> Callable[[], Plan]:
+        """A function that makes the plan of the next task or, given the next task's plan, of the task ``after`` it.
 
-        It may be called while that one is trained.
+        The function may be called while the next task is trained.
         """
-        learner, position, memory = self.learner, self.position, self.learner.memory
-        begin, reuse = learner.steps, torch.Generator()
+        trainer, position, memory = self.trainer, self.position, self.trainer.memory
+        settings, begin, reuse = trainer.settings, trainer.steps, torch.Generator()
         if after is not None:
             position, begin = position + 1, begin + len(after.sizes)
             if memory is not None and after.schedule is not None:
@@ -72,56 +72,47 @@ class Replica:
         return functools.partial(
             plan_task,
             self.stream.train_rows[position],
-            self.stream.train.task.cpu(),  # now: while a graph is recorded no other thread may use the device
+            self.stream.train.task.cpu(),  # now: while a graph is recorded, no other thread may use the device
             batch=self.batch,
             epochs=self.epochs,
-            replay=learner.replay,
+            replay=settings.replay,
             memory=memory,
-            order=generator(learner.seed, "order", position),
-            augment=lambda step, n: learner.draw_augmentation(begin + step, n, reuse),
+            order=generator(settings.seed, "order", position),
+            augment=lambda step, n: trainer.inputs.draw_augmentation(begin + step, n, reuse),
         )
 
     @property
     def can_plan_ahead(self) -> bool:
-        """Whether the task after the next can be planned before the next is trained: no method chooses its memory."""
-        chooses = self.learner.memory is not None and self.learner.memory.keeps_task
+        """Whether the task after the next can be planned before the next is trained.
+
+        It cannot where the method chooses at a task's end what to remember.
+        """
+        chooses = self.trainer.memory is not None and self.trainer.memory.keeps_task
         return not chooses and self.position + 1 < len(self.stream.train_rows)
 
     @property
     def plan_key(self) -> Hashable:
         """Replicas of a cohort with the same key have the same plans."""
-        memory = self.learner.memory
+        memory = self.trainer.memory
         chosen = tuple(memory.rows.tolist()) if memory is not None and memory.keeps_task else None
-        return self.learner.seed, id(self.stream), self.learner.replay, chosen
+        return self.trainer.settings.seed, id(self.stream), self.trainer.settings.replay, chosen
 
     def begin_task(self) -> ClassMask:
-        """Let the next task begin; the mask to train it with."""
-        self.learner.prepare_for(self.stream.train)
-        mask = self.learner.expect(torch.tensor(self.stream.task_ids(self.position), device=self.learner.device))
-        self.learner.begin_task()
+        """Begin the next task, and return the mask to train it with."""
+        self.trainer.make_classifier(self.stream.train.x)
+        mask = self.trainer.expect_tasks(torch.tensor(self.stream.task_ids(self.position), device=self.trainer.device))
+        self.trainer.begin_task()
         return mask
 
     def end_task(self, plan: Plan) -> None:
-        """Let the task end that was trained as planned."""
-        if self.learner.memory is not None and plan.schedule is not None:
-            schedule = copy.deepcopy(plan.schedule)  # others may share the plan
-            self.learner.memory.point_to(self.stream.train, plan.memory, schedule, plan.current)
-        self.learner.end_task(check=False)  # a run that has diverged goes on to its end
-        if self.learner.device.type == "cuda":
-            torch.cuda.synchronize(self.learner.device)
+        """End a task whose planned steps have been taken."""
+        if self.trainer.memory is not None and plan.schedule is not None:
+            schedule = copy.deepcopy(plan.schedule)  # other replicas may share the plan
+            self.trainer.memory.point_to(self.stream.train, plan.memory, schedule, plan.current)
+        self.trainer.end_task()  # without a check: a run that has diverged continues to its end
+        if self.trainer.device.type == "cuda":
+            torch.cuda.synchronize(self.trainer.device)
         self.position += 1
-
-    def advance(self, progress: Callable[[int], None] = lambda step: None) -> None:
-        """Train the next task, step by step, and test."""
-        if self.position == 0:
-            self.test()
-        began = time.perf_counter()
-        plan = self.plan()
-        eager.train(self.learner, self.stream.train, self.begin_task(), plan, progress)
-        self.end_task(plan)
-        find_diverged([self])
-        self.train_seconds += time.perf_counter() - began
-        self.test()
 
     @property
     def trained(self) -> int:
@@ -129,8 +120,8 @@ class Replica:
         return 0 if self.position == 0 else self.stream.task_ids(self.position - 1)[-1] + 1
 
     @property
-    def tests(self) -> tuple[int, range]:
-        """Which row of the matrix comes now, and the tasks to test for it."""
+    def next_tests(self) -> tuple[int, range]:
+        """The next row of the matrix to fill, and the tasks to test for it."""
         return self._tests_at(self.position)
 
     def _tests_at(self, position: int) -> tuple[int, range]:
@@ -142,30 +133,20 @@ class Replica:
         return trained, range(min(trained + (0 if is_class else 1), tasks))
 
     def predicting_tensors(self) -> list[Tensor]:
-        """What its predictions are computed from, without what may be infinite on purpose.
+        """The tensors that its predictions are computed from, without what may be infinite on purpose.
 
         That is the buffers of psi that were not finite at the beginning, and infinities in a method's state.
         """
-        params, buffers, state = self.learner.model
+        params, buffers, state = self.trainer.model
         own = [*params.values(), *(buffers[name] for name in self._checked_buffers)]
-        if type(self.learner.method).scores is Method.scores:  # which does not use the state
+        if self.trainer.settings.method.scores is Method.scores:  # which does not use the state
             return own
         finite_or_nan = {"nan": torch.nan, "posinf": 0.0, "neginf": 0.0}
         return own + [t.nan_to_num(**finite_or_nan) for t in tree_leaves(state) if t.is_floating_point()]
 
-    def told(self, task: int) -> int | None:
-        """What a prediction is told of the task it is for."""
+    def known_task(self, task: int) -> int | None:
+        """The task, where predictions may use it; None in the class scenario, where they may not."""
         return None if self.stream.scenario == "class" else task
-
-    def test(self) -> None:
-        """Fill the row of the matrix that comes now."""
-        row, tasks = self.tests
-        began = time.perf_counter()
-        for task in tasks:
-            test = self.stream.test[task]
-            predicted = self.learner.predict(test.x, task=self.told(task))
-            self.matrix[row][task] = 100 * int((predicted == test.y).sum()) / len(test.y)
-        self.test_seconds += time.perf_counter() - began
 
     @property
     def accuracy(self) -> float | None:
@@ -182,21 +163,21 @@ class Replica:
             "train_seconds": self.train_seconds,
             "test_seconds": self.test_seconds,
             "diverged": self.diverged,
-            "learner": self.learner.state_dict(copies=False),
+            "learner": learner_state(self.trainer, copies=False),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave; DamagedError where a replica of this stream cannot come to that."""
+        """Take over what :meth:`state_dict` gave; DamagedError where no replica of this stream can have that state."""
         check_value("replica", state, dict)
         check_value("learner", state["learner"], dict)
-        position, learner = state["position"], self.learner
+        position, trainer = state["position"], self.trainer
         check_value("position", position, int, 0, len(self.stream.train_rows))
         for name in ("train_seconds", "test_seconds"):
             check_value(name, state[name], float, 0, sys.float_info.max)
-        learner.load_state_dict(state["learner"], self.stream.train)
+        load_learner_state(trainer, state["learner"], self.stream.train)
         steps = sum(map(self.steps, range(position)))
-        if (learner.steps, learner.tasks_done, state["learner"]["in_task"]) != (steps, position, False):
-            raise DamagedError(f"the learner is at step {learner.steps}, expected {steps} after {position} tasks")
+        if (trainer.steps, trainer.tasks_done, trainer.in_task) != (steps, position, False):
+            raise DamagedError(f"the learner is at step {trainer.steps}, expected {steps} after {position} tasks")
         self._check_matrix(state["matrix"], position)
         self.position, self.matrix = position, [list(row) for row in state["matrix"]]
         self.train_seconds, self.test_seconds = state["train_seconds"], state["test_seconds"]
@@ -219,7 +200,7 @@ class Replica:
 def find_diverged(replicas: Sequence[Replica]) -> None:
     """Set ``diverged`` of the replicas whose weights are not finite after the task that has just ended.
 
-    All are checked with one wait for the device.
+    A graphics card waits once, for the check of all of them.
     """
     of_each = [replica.predicting_tensors() for replica in replicas]
     owners = [replica for replica, tensors in zip(replicas, of_each, strict=True) for _ in tensors]

@@ -14,12 +14,15 @@ from torch.utils._pytree import tree_leaves
 from cclfp.core.layouts import check_value
 from cclfp.core.tensorfiles import read_tensors
 from cclfp.errors import DamagedError, InputError, shortage
-from cclfp.learner.learner import FORMAT, Learner
+from cclfp.learner.learner import Learner
+from cclfp.learner.saving import FORMAT, check_finite, load_learner_state
+from cclfp.learner.settings import Settings
+from cclfp.learner.trainer import Trainer
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets import build_backbone
 from cclfp.transforms import Augmentation, Transform, build_transform
 
-# What reading the state of a file that is not as it was written can raise, besides InputError.
+# The errors, besides InputError, that reading the state of a damaged file can raise.
 DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, ArithmeticError)
 NEEDED: dict[str, type[Any]] = {
     "method": str,
@@ -45,17 +48,17 @@ def load(
     method: type[Method] | str | None = None,
     device: str | torch.device | None = None,
 ) -> Learner:
-    """A learner from a file that ``learner.save`` wrote; it goes on as if it had never stopped.
+    """A learner from a file that ``learner.save`` wrote. It continues as if it had never stopped.
 
-    The file holds tensors and plain values; nothing in it is executed. ``psi`` (same architecture; its weights are
-    overwritten), ``transform``, ``augment`` and a ``method`` of your own are code, so they are given again; those that
-    ship with the package are rebuilt by themselves.
+    The file holds tensors and plain values; nothing in it is executed. Your own ``psi`` (of the same architecture; its
+    weights are overwritten), ``transform``, ``augment`` and ``method`` are code, so you give them again. Those that
+    ship with the package are rebuilt.
 
     >>> import tempfile
     >>> from cclfp import make
     >>> file = Path(tempfile.mkdtemp()) / "learner.ckpt"
     >>> learner = make("er", psi=nn.Flatten(), num_classes=2)
-    >>> learner.observe(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
+    >>> loss = learner.observe(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
     >>> learner.save(file)
     >>> load(file, psi=nn.Flatten())
     Learner(er: lr=0.1; class scenario, 1 steps, memory 4/200)
@@ -75,30 +78,29 @@ def load(
         if not same:
             predict_transform = _transform("predict_transform", predict_transform, state["predict_transform"])
         kind = _method(method, state["method"])
-        learner = Learner(
+        settings = Settings.checked(
             kind,
-            psi,
-            state["num_classes"],
-            memory=state["memory_size"],
-            seed=state["seed"],
+            hyper={**kind.earlier_values(state), **state["hyper"]},  # the file may be older than a hyperparameter
+            num_classes=state["num_classes"],
             scenario=state["scenario"],
+            seed=state["seed"],
             tasks=None,
             num_tasks=state["num_tasks"],
+            memory=state["memory_size"],
             replay=state["replay"],
-            device=device,
-            hyper={**kind.earlier_values(state), **state["hyper"]},  # the file may be older than a hyperparameter
             transform=transform,
             predict_transform=transform if same else predict_transform,
             augment=_transform("augment", augment, state["augment"]),
         )
-        learner.load_state_dict(state)
-        learner.check_finite()
-    return learner
+        trainer = Trainer(settings, psi, device)
+        load_learner_state(trainer, state)
+        check_finite(trainer)
+    return Learner(trainer)
 
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Name the file in errors about what it holds."""
+    """Add the name of the file to errors about what it holds."""
     try:
         yield
     except DamagedError as error:

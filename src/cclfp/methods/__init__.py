@@ -1,4 +1,4 @@
-"""The methods, by name. Each is one file; ``cclfp.methods.base`` holds what they share."""
+"""The methods by name. Each has its own file; ``cclfp.methods.base`` has what they share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from cclfp.core.userfiles import Reference, is_reference, refer, resolve, show_reference
 from cclfp.errors import InputError, unknown
 from cclfp.methods.a_gem import AGEM
-from cclfp.methods.base import Batch, Hyperparameters, Method, TaskContext, gradient, setting, sgd
+from cclfp.methods.base import Batch, Hyperparameters, Method, TaskContext, gradient, gradient_and_loss, setting, sgd
 from cclfp.methods.ccl_fp import CCLFP, CCLFPPlus
 from cclfp.methods.er import ER
 from cclfp.methods.fdr import FDR
@@ -25,7 +25,7 @@ METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
 
 
 def get_method(method: str | type[Method]) -> type[Method]:
-    """A method by its name, or as ``FILE.py:NAME``; a :class:`Method` subclass is given back as it is."""
+    """A method by name or as ``FILE.py:NAME``; a :class:`Method` subclass is returned unchanged."""
     if isinstance(method, type) and issubclass(method, Method):
         return _check(method, method.__name__)
     if not isinstance(method, str):
@@ -38,7 +38,7 @@ def get_method(method: str | type[Method]) -> type[Method]:
 
 
 def own_method(reference: Reference) -> type[Method]:
-    """A method of a user's own, from its file."""
+    """A user's own method, from its file."""
     found = resolve("method", reference)
     shown = show_reference(reference)
     if not isinstance(found, type) or not issubclass(found, Method):
@@ -48,17 +48,17 @@ def own_method(reference: Reference) -> type[Method]:
 
 
 def check_own_name(shown: str, name: object) -> None:
-    """Refuse a name that a method of a user's own may not have."""
+    """Raise InputError if a user's own method may not have this name."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
-        raise InputError(f"{shown} has the name {name!r}: expected a text of letters, digits and . _ + -, such as mine")
+        raise InputError(f"{shown} has the name {name!r}: expected letters, digits and . _ + -, such as 'mine'")
     if name in METHODS:
-        raise InputError(f"{shown} has the name {name!r} of a method that ships with cclfp: give it another")
+        raise InputError(f"{shown} has the name {name!r} of a method that ships with cclfp: choose another name")
 
 
 def _check(method: type[Method], shown: str) -> type[Method]:
-    """A method that can take a step, and has a name."""
+    """The method, if it has a name and can be trained."""
     if not isinstance(getattr(method, "name", None), str):
-        raise InputError(f"{shown} has no name: expected a text, such as name = 'mine'")
+        raise InputError(f"{shown} has no name: expected a string, such as name = 'mine'")
     if method.loss is Method.loss and method.step is Method.step:
         raise InputError(f"{shown} defines neither loss nor step, so it cannot be trained: expected one of the two")
     return method
@@ -73,6 +73,7 @@ __all__ = [
     "check_own_name",
     "get_method",
     "gradient",
+    "gradient_and_loss",
     "own_method",
     "setting",
     "sgd",

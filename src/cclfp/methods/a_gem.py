@@ -11,7 +11,18 @@ from torch import Tensor
 from cclfp.core.layouts import Layout
 from cclfp.core.schedules import PastRing
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
+from cclfp.methods.base import (
+    Batch,
+    Hyperparameters,
+    Method,
+    State,
+    Stepped,
+    TaskContext,
+    gradient,
+    gradient_and_loss,
+    setting,
+    sgd,
+)
 from cclfp.methods.gem import past_loss
 from cclfp.nets.network import Tensors
 
@@ -49,20 +60,19 @@ class AGEM(Method):
     schedule = PastRing
     replays = "reference"
 
-    def step(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
+    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
+        """The loss it returns is the one on the new examples, without those replayed for the reference gradient."""
         n, x, y, mask = batch.n_current, batch.x, batch.y, batch.mask
 
         def current(params: Tensors) -> tuple[Tensor, Tensors]:
             z, after = self.net.features(params, buffers, x[:n])
             return cross_entropy(self.net.classify(params, z), y[:n], mask[:n]), after
 
-        grads, after = gradient(current, params)
+        grads, loss, after = gradient_and_loss(current, params)
         if n < len(y):
             reference, _ = gradient(lambda p: (past_loss(self.net, p, buffers, x[n:], y[n:], mask[n:]), {}), params)
             grads = project(grads, reference)
-        return sgd(params, grads, hyper.lr), after, state
+        return sgd(params, grads, hyper.lr), after, state, {"loss": loss}
 
     def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
         return {}

@@ -2,8 +2,8 @@
 
 A method is written for ONE replica, in tensors of fixed shape: no ``.item()``, no Python branch on tensor values, no
 shape that depends on data. The same ``step`` then runs eagerly, under ``torch.func.vmap`` (many replicas at once),
-compiled and in a CUDA graph. What changes from task to task or from replica to replica is in its arguments: put it into
-the state, not into an attribute of the method, which a compiled step would not see change.
+compiled and in a CUDA graph. Whatever changes between tasks or replicas must be in its arguments: put it into the
+state. A compiled step does not notice when an attribute of the method changes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from cclfp.core.layouts import Layout
 from cclfp.core.memory import Memory
+from cclfp.core.overrides import overrides_any
 from cclfp.core.randomness import generator
 from cclfp.core.scenarios import SCENARIOS, ClassMask, check_scenario
 from cclfp.core.schedules import Schedule
@@ -28,6 +29,8 @@ from cclfp.nets.network import Network, Tensors
 from cclfp.nets.stacked import Update, is_rounding
 
 State = dict[str, Any]  # nested dictionaries of tensors
+# What a step returns: new parameters, buffers and state, and possibly {"loss": a 0-d tensor}.
+Stepped = tuple[Tensors, Tensors, State] | tuple[Tensors, Tensors, State, Tensors]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,22 +42,22 @@ class Batch:
     task: Tensor
     mask: Tensor  # examples x classes: which classes each example may choose from
     n_current: int
-    slots: Tensor  # the slot each replayed example has in the memory
-    settled: Tensor  # for each replayed example whether it was in its slot when the last task ended
+    slots: Tensor  # the memory slot of each replayed example
+    from_past_task: Tensor  # whether each replayed example came before the current task began
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskContext:
-    """What ``begin_task`` and ``end_task`` may look at besides the model."""
+    """What ``begin_task`` and ``end_task`` can use besides the model."""
 
-    position: int  # how many tasks were ended before this one
+    position: int  # how many tasks ended before this one
     memory: Memory | None
-    classes: ClassMask  # which classes each task has
-    prepare: Callable[[Tensor], Tensor]  # from raw examples, such as the memory's, to what psi takes
+    classes: ClassMask  # the classes of each task
+    prepare: Callable[[Tensor], Tensor]  # from raw examples, such as the memory's, to inputs of psi
     seed: int
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Randomness of the method's own, the same for the same seed and task."""
+        """A generator for the method's own use, determined by the seed, the task and the purpose."""
         return generator(self.seed, purpose, self.position)
 
 
@@ -68,18 +71,18 @@ def setting(
     whole: bool = False,
     before: float | str | None = None,
 ) -> Any:
-    """A hyperparameter: its default, one line of documentation and the values it may take.
+    """A field for a hyperparameter: its default, one line of documentation and the interval of its values.
 
-    One that was added after the method was released says which value its runs had ``before``: a number, or the name of
-    the setting that it was the same as. Records and files without the hyperparameter mean that value, and a run with
-    that value has the key that it had then.
+    A hyperparameter that is added after the method was released has the value that runs had ``before``: a number, or
+    the name of the setting that it was equal to. Records and files without the hyperparameter mean that value, and a
+    run with that value keeps its key.
     """
     bounds = {"doc": doc, "low": low, "high": high, "low_open": low_open, "whole": whole, "before": before}
     return dataclasses.field(default=default, metadata=bounds)
 
 
 def interval(field: dataclasses.Field[Any]) -> str:
-    """The range of a hyperparameter, as mathematicians write it: ``[0, 1]``, ``(0, inf)``."""
+    """The interval of a hyperparameter in mathematical notation: ``[0, 1]``, ``(0, inf)``."""
     m = field.metadata
     left = "(" if m["low_open"] else "["
     right = ")" if math.isinf(m["high"]) else "]"
@@ -88,7 +91,7 @@ def interval(field: dataclasses.Field[Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Hyperparameters:
-    """Hyperparameters every method has. Users give numbers; a step sees each as a 0-d tensor."""
+    """Hyperparameters of every method. Users give numbers; a step sees each one as a 0-d tensor."""
 
     lr: float = setting(0.1, "step size of plain SGD", low=0, low_open=True)
 
@@ -121,22 +124,18 @@ class Method:
     name: ClassVar[str]
     reference: ClassVar[str] = ""
     Hyper: ClassVar[type[Hyperparameters]] = Hyperparameters
-    refuses: ClassVar[dict[str, str]] = {}  # scenarios it is not defined for, and why
-    schedule: ClassVar[type[Schedule] | None] = None  # how a memory is filled and replayed; None: there is none
-    # Where there is a memory, whether a batch has examples from it: as many as the setting ``replay`` says, or as the
-    # hyperparameter says whose name this is.
+    refuses: ClassVar[dict[str, str]] = {}  # scenarios for which it is not defined, and why
+    schedule: ClassVar[type[Schedule] | None] = None  # how the memory is filled and replayed; None: no memory
+    # Whether batches include examples from the memory, if there is one: as many as the setting ``replay`` says, or as
+    # the hyperparameter with this name says.
     replays: ClassVar[bool | str] = True
-    keeps_task: ClassVar[bool] = False  # the memory holds the current task besides, until its end
-    joint: ClassVar[bool] = False  # trains on one shuffled stream of all tasks
+    keeps_task: ClassVar[bool] = False  # the memory also holds the current task until its end
+    joint: ClassVar[bool] = False  # train on one shuffled stream of all tasks
 
     def __init_subclass__(cls) -> None:
-        """A subclass that overrides what makes the state gets the generic ``layout``."""
+        """A subclass that overrides a method that makes the state gets the generic ``layout``."""
         super().__init_subclass__()
-
-        def depth(name: str) -> int:
-            return next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
-
-        if min(map(depth, MAKES_STATE)) < depth("layout"):
+        if overrides_any(cls, MAKES_STATE, "layout"):
             cls.layout = Method.layout  # type: ignore[method-assign]
 
     def __init__(self, net: Network) -> None:
@@ -146,28 +145,31 @@ class Method:
         """The loss on a batch, and psi's buffers after the forward pass on it."""
         raise TypeError(f"{type(self).__name__} defines neither loss nor step")
 
-    def step(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
-        """One training step. Returns new tensors; its arguments are left as they are."""
-        grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
-        # A subclass that calls this step may go on to use the parameters that it was given.
-        return sgd(params, grads, hyper.lr, in_place=type(self).step is Method.step), buffers, state
+    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
+        """One training step: new parameters, buffers and state. The arguments stay as they are.
+
+        A fourth value is optional: a dictionary with ``loss``, a 0-d tensor, which ``Learner.observe`` returns. Engines
+        do not use it. Here it is the value of :meth:`loss` before the step.
+        """
+        grads, loss, buffers = gradient_and_loss(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+        # A subclass that calls this step may still use the parameters that it was given.
+        params = sgd(params, grads, hyper.lr, in_place=type(self).step is Method.step)
+        return params, buffers, state, {"loss": loss}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """The method's state for a task that is about to begin. Ordinary Python; copy what must not change."""
+        """The method's state at the start of a task. Any Python code is allowed; clone tensors that must not change."""
         return state
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """The method's state after a task. Ordinary Python; copy what must not change."""
+        """The method's state after a task. Any Python code is allowed; clone tensors that must not change."""
         return state
 
     def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:
-        """One number a class, the largest of which (among the classes allowed) is the prediction: f(psi(x))."""
+        """One score per class: f(psi(x)). The prediction is the allowed class with the largest score."""
         return self.net.classify(params, self.net.frozen_features(params, buffers, x))
 
     def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout | None:
-        """What the state looks like after ``context.position`` tasks, in the next one or not; None: not known.
+        """The layout of the state after ``context.position`` tasks; ``in_task``: during the next one. None: unknown.
 
         The state in a file is checked against it before it is used.
         """
@@ -175,22 +177,24 @@ class Method:
 
     @classmethod
     def scenarios(cls) -> list[str]:
+        """The scenarios for which the method is defined."""
         return [scenario for scenario in SCENARIOS if scenario not in cls.refuses]
 
     @classmethod
     def check_scenario(cls, scenario: str) -> None:
+        """Raise InputError for a scenario for which the method is not defined."""
         check_scenario(scenario)
         if scenario in cls.refuses:
             raise InputError(f"{cls.name} is not defined in the {scenario} scenario: {cls.refuses[scenario]}")
 
     @classmethod
     def defaults(cls, scenario: str) -> dict[str, float]:
-        """Defaults that differ from the dataclass's in a scenario."""
+        """Defaults for a scenario that differ from those of the dataclass."""
         return {}
 
     @classmethod
     def hyper(cls, scenario: str, **given: float) -> Hyperparameters:
-        """The hyperparameters given, the others at their defaults; a wrong name or value is refused."""
+        """The given hyperparameters, with defaults for the others; InputError for an unknown name or invalid value."""
         fields = {field.name: field for field in dataclasses.fields(cls.Hyper)}
         for name, value in given.items():
             if name not in fields:
@@ -221,13 +225,35 @@ class Method:
 
 
 def _is_finite(value: object) -> bool:
-    """Whether it is a finite number, of numpy too, that a float can hold."""
+    """Whether the value is a finite number that fits in a float; numpy numbers are accepted."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number of 400 digits
+    except OverflowError:  # an int with hundreds of digits
         return False
+
+
+def unpack_step(method: Method, stepped: Any) -> tuple[Tensors, Tensors, State, Tensor | None]:
+    """What a step returned, with the loss or None; InputError where it is not what a step may return."""
+    if not isinstance(stepped, tuple) or len(stepped) not in (3, 4):
+        got = f"{len(stepped)} values" if isinstance(stepped, tuple) else type(stepped).__name__
+        raise InputError(
+            f"a step of {method.name} returned {got}, expected (params, buffers, state) or these and a dict"
+        )
+    params, buffers, state, *rest = stepped
+    if not rest:
+        return params, buffers, state, None
+    if not isinstance(rest[0], dict):
+        kind = type(rest[0]).__name__
+        raise InputError(
+            f"the fourth value of a step of {method.name} is a {kind}, expected a dict such as {{'loss': loss}}"
+        )
+    loss = rest[0].get("loss")
+    if loss is not None and not (isinstance(loss, Tensor) and loss.ndim == 0):
+        got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise InputError(f"the loss that a step of {method.name} returned is {got}, expected a 0-d tensor")
+    return params, buffers, state, loss
 
 
 def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors) -> tuple[Tensors, Tensors]:
@@ -237,15 +263,29 @@ def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Ten
     >>> grads["a"]
     tensor([2., 4.])
     """
-    # Under vmap and torch.compile only func.grad works; elsewhere autograd.grad is faster by half.
+    grads, _, aux = gradient_and_loss(objective, params)
+    return grads, aux
+
+
+def gradient_and_loss(
+    objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
+) -> tuple[Tensors, Tensor, Tensors]:
+    """The gradient of the objective's first output, that output itself (the loss), and its second output.
+
+    >>> grads, loss, _ = gradient_and_loss(lambda p: ((p["a"] ** 2).sum(), {}), {"a": torch.tensor([1.0, 2.0])})
+    >>> loss
+    tensor(5.)
+    """
+    # Under vmap and torch.compile only torch.func works; elsewhere autograd.grad takes two thirds of its time.
     params = {name: p.detach() for name, p in params.items()}
     if is_transformed():
-        return torch.func.grad(objective, has_aux=True)(params)  # type: ignore[no-any-return]
+        grads, (loss, aux) = torch.func.grad_and_value(objective, has_aux=True)(params)
+        return grads, loss, aux
     leaves = {name: p.requires_grad_() for name, p in params.items()}
     with torch.enable_grad():
         loss, aux = objective(leaves)
-    grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(params, grads, strict=True)), {name: a.detach() for name, a in aux.items()}
+    of_each = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(params, of_each, strict=True)), loss.detach(), {name: a.detach() for name, a in aux.items()}
 
 
 def sgd(params: Tensors, grads: Tensors, lr: Tensor, *, in_place: bool = False) -> Tensors:
@@ -258,6 +298,6 @@ def sgd(params: Tensors, grads: Tensors, lr: Tensor, *, in_place: bool = False) 
     along = [grads[name] for name in params]
     if is_rounding():
         return dict(zip(params, Update.apply(in_place, lr, *before, *along), strict=True))
-    if is_transformed():  # vmap has no rules for lists
+    if is_transformed():  # vmap does not support the _foreach functions
         return dict(zip(params, (p - lr * g for p, g in zip(before, along, strict=True)), strict=True))
     return dict(zip(params, torch._foreach_sub(before, torch._foreach_mul(along, lr)), strict=True))

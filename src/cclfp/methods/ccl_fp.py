@@ -39,8 +39,8 @@ class CCLFPPlusHyper(CCLFPHyper):
 class CCLFP(Method):
     """CCL-FP, eq. 7: L_er' + alpha L_cl, where L_er' (eq. 5) is the cross-entropy of f on the propagated features.
 
-    psi_old is a frozen copy of psi from the end of the last task, in eval mode. In the first task there is none, so
-    neither propagation nor L_cl; at test time the prediction is f(psi(x)), without propagation.
+    psi_old is a frozen copy of psi from the end of the last task, in eval mode. The first task has no psi_old, so
+    neither propagation nor L_cl. At test time the prediction is f(psi(x)), without propagation.
     """
 
     name = "ccl-fp"
@@ -66,7 +66,7 @@ class CCLFP(Method):
         return loss + self.extra_loss(z, batch, hyper), buffers
 
     def extra_loss(self, z: Tensor, batch: Batch, hyper: Any) -> Tensor | float:
-        """What CCL-FP+ adds."""
+        """The loss that CCL-FP+ adds; 0 for CCL-FP."""
         return 0.0
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:

@@ -1,4 +1,4 @@
-"""ER-Reservoir: replay a few examples from a reservoir-sampled memory beside every minibatch."""
+"""ER-Reservoir: replay a few examples from a reservoir-sampled memory with every minibatch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cclfp.nets.network import Tensors
 
 
 class ER(Method):
-    """Experience replay: eq. 2, the cross-entropy over current and replayed examples alike."""
+    """Experience replay: eq. 2, the cross-entropy over the current and the replayed examples."""
 
     name = "er"
     reference = "Chaudhry et al. 2019, On Tiny Episodic Memories in Continual Learning (ER-Reservoir)"

@@ -1,4 +1,4 @@
-"""Finetune: train on each task as it comes and do nothing against forgetting. The lower bound."""
+"""Finetune: train on each task in turn, without any measure against forgetting. The lower bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cclfp.methods.er import ER
 
 
 class Finetune(ER):
-    """ER with nothing to replay: the lower bound of the paper's tables."""
+    """ER without a memory: the lower bound of the paper's tables."""
 
     name = "finetune"
     reference = "lower bound: plain SGD on the stream"

@@ -12,13 +12,14 @@ from torch import Tensor
 from cclfp.core.layouts import ANY, Layout, Like
 from cclfp.core.schedules import Ring
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient, setting, sgd
 from cclfp.methods.qp import solve
 from cclfp.nets.network import Network, Tensors
 from cclfp.nets.projection import Combined, Products
 from cclfp.nets.stacked import is_rounding
 
 RIDGE = 1e-3  # on the diagonal of the dual programme's matrix, as in the authors' code
+LOSS = ".loss"  # which no buffer can be called
 PART = 16_384  # numbers of a gradient that a graphics card multiplies at once
 
 
@@ -84,9 +85,8 @@ class GEM(Method):
         z, buffers = self.net.features(params, buffers, batch.x)
         return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers
 
-    def step(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
+    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
+        """The loss it returns is the one on the new examples, without those of past tasks."""
         if "past" not in state:
             return super().step(params, buffers, state, batch, hyper)
         past = list(state["past"].values())
@@ -100,6 +100,7 @@ class GEM(Method):
             """
             copy = [{name: copies[f"{i} {name}"] for name in params} for i in range(1 + len(past))]
             total, after = self.loss(copy[0], buffers, state, batch, hyper)
+            after = after | {LOSS: total}
             for own, task in zip(copy[1:], past, strict=True):
                 mask = task["mask"] if "mask" in task else batch.mask[:1].expand(len(task["y"]), -1)
                 total = total + past_loss(self.net, own, buffers, task["x"], task["y"], mask)
@@ -110,7 +111,8 @@ class GEM(Method):
         rows = torch.cat([g.flatten() for g in grads.values()]).view(1 + len(past), -1)
         parts = project(rows, hyper.gamma).split([p.numel() for p in params.values()])
         projected = {name: part.view_as(p) for (name, p), part in zip(params.items(), parts, strict=True)}
-        return sgd(params, projected, hyper.lr), after, state
+        loss = after.pop(LOSS)
+        return sgd(params, projected, hyper.lr), after, state, {"loss": loss}
 
     def _step_at_once(
         self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any

@@ -12,7 +12,18 @@ from cclfp.core.layouts import Layout, Like
 from cclfp.core.schedules import Ring, Schedule
 from cclfp.errors import InputError
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting, sgd
+from cclfp.methods.base import (
+    Batch,
+    Hyperparameters,
+    Method,
+    State,
+    Stepped,
+    TaskContext,
+    gradient,
+    gradient_and_loss,
+    setting,
+    sgd,
+)
 from cclfp.nets.network import Derivatives, Tensors
 from cclfp.nets.stacked import is_rounding
 
@@ -75,9 +86,8 @@ class HAL(Method):
         z, after = self.net.features(params, buffers, batch.x)
         return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), {**after, FEATURES: z}
 
-    def step(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
+    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
+        """The loss it returns includes the anchors' part, where there are anchors."""
         if not batch.x.is_floating_point():
             raise InputError(f"hal learns anchors in psi's inputs, which must be floating-point, not {batch.x.dtype}")
 
@@ -96,9 +106,9 @@ class HAL(Method):
             change = self.scores(p, buffers, {}, anchors["x"]) - self.scores(tentative, buffers, {}, anchors["x"])
             return value + hyper.lam * torch.where(anchors["mask"], change, 0).square().sum(-1).mean(), aux
 
-        grads, aux = gradient(anchored if "anchors" in state else loss, params)
+        grads, value, aux = gradient_and_loss(anchored if "anchors" in state else loss, params)
         state = {**state, **_seen(state, aux.pop(FEATURES), batch, hyper.beta)}
-        return sgd(params, grads, hyper.lr), aux, state
+        return sgd(params, grads, hyper.lr), aux, state, {"loss": value}
 
     def _anchored_gradient(
         self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
@@ -127,8 +137,9 @@ class HAL(Method):
         memory, g = context.memory, context.generator("anchors")
         assert memory is not None
         held = memory.examples()
-        settled = torch.tensor([memory.schedule.is_settled(slot) for slot in range(len(memory))], device=held.y.device)
-        past, ring = held.rows(settled), held.rows(~settled)
+        is_past = [memory.schedule.is_from_past_task(slot) for slot in range(len(memory))]
+        from_past_task = torch.tensor(is_past, device=held.y.device)
+        past, ring = held.rows(from_past_task), held.rows(~from_past_task)
         theta_m, past_mask = params, context.classes.train(past.task)
         order = torch.randperm(len(past.y), generator=g).to(held.y.device)
         for rows in order.split(BATCH) if len(order) else ():

@@ -12,10 +12,10 @@ from cclfp.core.layouts import Layout, Like
 from cclfp.core.memory import Memory
 from cclfp.core.schedules import Exemplars, Schedule
 from cclfp.losses import distances
-from cclfp.methods.base import Batch, Method, State, TaskContext, gradient, sgd
+from cclfp.methods.base import Batch, Method, State, Stepped, TaskContext, gradient_and_loss, sgd
 from cclfp.nets.network import Tensors, chunks
 
-FEATURES = ".features"  # which no buffer can be called
+FEATURES = ".features"  # a name that no buffer can have
 FAR = 10.0  # farther than any distance between unit vectors
 
 
@@ -23,21 +23,21 @@ class ICaRL(Method):
     """Algorithms 1 to 5 of the paper; phi(x) is psi(x) / ||psi(x)||, and averages are normalised again (section 2.1).
 
     Training (Alg. 3): the mean over the minibatch, exemplars included, of the sum over classes y of
-    BCE(sigmoid(f_y(psi(x))), target). The target is the output of the model that ended the last task (frozen, eval
-    mode) where y is a class of an earlier task, the label where it is another class in the mask. So in the task
-    scenario too each example distils every old head. f is on psi(x), as in the authors' code; Eq. 1 has phi(x) there.
+    BCE(sigmoid(f_y(psi(x))), target). The target is the output of the model at the end of the last task (frozen, eval
+    mode) if y is a class of an earlier task, and the label if y is another class in the mask. Each example therefore
+    distils every old head, in the task scenario too. f takes psi(x), as in the authors' code; in eq. 1 it takes phi(x).
     Prediction (Alg. 1): the nearest class mean.
 
     Herding (Alg. 4), at a task's end, in eval mode: p_k = argmin_x ||mu - (phi(x) + sum_{j<k} phi(p_j)) / k||, both
-    averages normalised (so 1 / k cancels), for k up to m = M // (classes seen); classes without new examples keep their
-    first m exemplars (Alg. 5). Nothing else is left of the task. A class's mean is that of its exemplars under the
-    model of the last task's end: it ages while the next task moves psi, until that task's end computes it afresh.
+    averages normalised (so 1 / k cancels), for k up to m = M // (classes seen). Classes without new examples keep their
+    first m exemplars (Alg. 5). No other example of the task is kept. A class's mean is that of its exemplars under the
+    model at the end of the last task. It is not updated while the next task changes psi, only at the end of that task.
 
-    Where the paper leaves room: an example is picked once, however often it was seen. Before its first herding a class
-    has the running mean of its features in training; without even that it comes after all others, by its sigmoid. A
-    class that comes back is taught by its new labels, keeps its mean, and is herded anew from exemplars and new
-    examples together. Where M < classes seen (m = 0) the mean is that of all examples at the class's last task's end.
-    Exemplars are not flipped: a flipped digit is none.
+    Choices where the paper is not explicit: an example is picked once, however often it was seen. Before its first
+    herding the mean of a class is the running mean of its features in training; a class without that ranks after all
+    others, by its sigmoid. A class that appears again is trained on its new labels, keeps its mean, and is herded again
+    from its exemplars and new examples together. If M < classes seen (m = 0), the mean is that of all examples at the
+    end of the class's last task. Exemplars are not flipped: a flipped digit is not a digit.
     """
 
     name = "icarl"
@@ -65,19 +65,18 @@ class ICaRL(Method):
                 z_old = self.net.frozen_features(state["params_old"], state["buffers_old"], batch.x)
                 q = torch.sigmoid(self.net.classify(state["params_old"], z_old))
             is_new = torch.arange(len(batch.y), device=z.device) < batch.n_current
-            taught = label & is_new[:, None]  # a class that came back
+            taught = label & is_new[:, None]  # a class that appears again
             target = torch.where(state["known"] & ~taught, q, target)
         bce = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
         return torch.where(batch.mask | state["known"], bce, 0).sum(-1).mean(), {**buffers, FEATURES: z}
 
-    def step(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
-        grads, aux = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
+        grads, loss, aux = gradient_and_loss(lambda p: self.loss(p, buffers, state, batch, hyper), params)
         phi = F.normalize(aux.pop(FEATURES)[: batch.n_current])
         of_class = batch.y[: batch.n_current] == torch.arange(batch.mask.shape[-1], device=phi.device)[:, None]
         state = {**state, "sums": state["sums"] + of_class.to(phi.dtype) @ phi}
-        return sgd(params, grads, hyper.lr), aux, {**state, "counts": state["counts"] + of_class.sum(-1)}
+        state = {**state, "counts": state["counts"] + of_class.sum(-1)}
+        return sgd(params, grads, hyper.lr), aux, state, {"loss": loss}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         memory = context.memory
@@ -118,12 +117,12 @@ class ICaRL(Method):
 
     def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:
         z = self.net.frozen_features(params, buffers, x)
-        otherwise = torch.sigmoid(self.net.classify(params, z)) - FAR
+        fallback = torch.sigmoid(self.net.classify(params, z)) - FAR
         if not state:
-            return otherwise
+            return fallback
         means = torch.where(state["known"][:, None], state["means"], F.normalize(state["sums"]))
         nearness = -distances(F.normalize(z), means)
-        return torch.where(state["known"] | (state["counts"] > 0), nearness, otherwise)
+        return torch.where(state["known"] | (state["counts"] > 0), nearness, fallback)
 
 
 def herd(phi: Tensor, m: int) -> list[int]:
@@ -142,7 +141,7 @@ def herd(phi: Tensor, m: int) -> list[int]:
 
 
 def _distinct(x: Tensor) -> Tensor:
-    """The first row of each example that is there, in order."""
+    """The first row of each distinct example, in order."""
     distinct, which = torch.unique(x.reshape(len(x), -1), dim=0, return_inverse=True)
     rows = torch.arange(len(x), device=x.device)
     first = torch.full_like(rows[: len(distinct)], len(x)).scatter_reduce(0, which, rows, "amin")
@@ -150,7 +149,7 @@ def _distinct(x: Tensor) -> Tensor:
 
 
 def _keep(memory: Memory, chosen: Tensor, n_held: int) -> None:
-    """Have the memory hold these in this order: its slots, numbered first, and the current task's examples."""
+    """Make the memory hold the chosen examples in this order; from ``n_held`` on they are those of the current task."""
     is_new = chosen >= n_held
     memory.keep(chosen[~is_new], chosen[is_new] - n_held)
     order = torch.cat([(~is_new).nonzero()[:, 0], is_new.nonzero()[:, 0]]).argsort()

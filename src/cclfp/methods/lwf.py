@@ -1,4 +1,4 @@
-"""LwF: the new model answers the current inputs, for the classes of each past task, as the old model did."""
+"""LwF: on the current inputs, the new model keeps the old model's outputs for the classes of each past task."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def distillation(logits: Tensor, old: Tensor, masks: Tensor, T: Tensor | float) 
     """Eqs. 2 to 4: the sum over past tasks of the mean over examples of -sum_i y'_old_i log y'_i.
 
     y' are probabilities at temperature T, y_i^(1/T) / sum_j y_j^(1/T): the softmax of the logits divided by T.
-    ``masks`` (tasks x classes) says over which classes each task has its softmax; a task without any counts nothing.
+    ``masks`` (tasks x classes) has the classes of each task's softmax; a task without classes adds nothing.
 
     >>> two_heads = torch.tensor([[True, True, False], [False, False, True]])
-    >>> distillation(torch.zeros(5, 3), torch.zeros(5, 3), two_heads, T=2.0)  # a head of two: log 2; of one: 0
+    >>> distillation(torch.zeros(5, 3), torch.zeros(5, 3), two_heads, T=2.0)  # two classes: log 2; one class: 0
     tensor(0.6931)
     """
     heads = masks[:, None, :]  # tasks x examples x classes
@@ -42,27 +42,27 @@ class LwF(Method):
     """Learning without forgetting: L_new + lambda_o L_old.
 
     L_new (eq. 1) is the cross-entropy on the current examples, under the scenario's mask. L_old (eqs. 2 to 4) distils
-    the old model into the new one on the same inputs, augmented and normalised alike: for each past task a softmax over
-    that task's classes, at temperature T, summed over the tasks. The old model is the whole network as it was at the
-    end of the last task, in eval mode; in the first task there is none. (Equations are numbered as in the paper's
-    journal version, which takes T = 2 and, mostly, lambda_o = 1.)
+    the old model into the new one on the same inputs, with the same augmentation and normalisation: for each past task
+    a softmax over that task's classes, at temperature T, summed over the tasks. The old model is the whole network at
+    the end of the last task, in eval mode; the first task has none. (Equations are numbered as in the paper's journal
+    version, which uses T = 2 and, in most experiments, lambda_o = 1.)
 
-    The paper records the old model's answers to the whole new task, and trains the new head by itself until it
-    converges before it trains all. Both need the task's data beforehand and again: here the old model answers as the
-    examples pass, which gives the same targets (and ones that fit the augmentation), and there is no warm-up, which the
-    paper found "not so crucial" to the method. The paper's weight decay is left out as for all methods; no factor T^2
-    makes up for the temperature, as in the paper.
+    The paper records the old model's outputs for the whole new task, and trains the new head alone until it converges
+    before it trains all parameters. Both require several passes over the task's data. Here the old model is evaluated
+    on each minibatch, which gives the same targets (and takes the augmentation into account), and there is no warm-up,
+    which the paper found "not so crucial" to the method. As for all methods, the paper's weight decay is left out. As
+    in the paper, no factor T^2 compensates for the temperature.
 
-    In the class scenario each softmax holds a past task's classes against one another, and nothing holds them against
-    the new ones, which win almost everywhere: LwF is made for heads of their own (the task scenario).
+    In the class scenario each softmax compares the classes of one past task with each other, and nothing compares them
+    with the new classes, which are predicted almost everywhere: LwF is designed for separate heads (the task scenario).
     """
 
     name = "lwf"
     reference = "Li & Hoiem 2016, Learning without Forgetting"
     Hyper = LwFHyper
     refuses: ClassVar[dict[str, str]] = {
-        "domain": "all tasks share their classes, so there are no outputs of past tasks alone to distil: on the new "
-        "task's inputs the old model's answers would contradict the new labels"
+        "domain": "all tasks share their classes, so no outputs belong only to past tasks: on the new task's inputs "
+        "the old model's outputs would contradict the new labels"
     }
 
     def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
@@ -81,7 +81,7 @@ class LwF(Method):
         return {
             "old": {name: p.detach().clone() for name, p in params.items()},
             "buffers_old": {name: b.clone() for name, b in buffers.items()},
-            # A row for every declared task, empty for those to come: the step has the same shape in all tasks.
+            # One row per declared task, empty for future tasks, so that the step has the same shapes in all tasks.
             "masks": classes.classes_of & classes.seen[:, None],
         }
 

@@ -1,13 +1,14 @@
-"""A small convex quadratic programme with lower bounds, solved on the device it lives on: GEM's dual.
+"""A solver for a small convex quadratic programme with lower bounds (GEM's dual), on the device of its tensors.
 
-Everything here is a fixed sequence of tensor operations (it depends on the number of variables alone), so it runs under
-``torch.func.vmap``, under ``torch.compile`` and in a CUDA graph. Factorisations are the ``_ex`` ones, which do not ask
-the host whether they succeeded.
+Everything here is a fixed sequence of tensor operations (it depends only on the number of variables), so it runs under
+``torch.func.vmap``, under ``torch.compile`` and in a CUDA graph. Factorisations are the ``_ex`` variants, which do not
+synchronise with the host to report success.
 
-Which variables are free at the optimum decides everything: the others are at their bounds, and the free ones solve a
-linear system. So some sets of free variables are tried, all at once, and the point with the least objective wins. Each
-point is clamped to the bounds, so a set that is wrong, or whose system is singular, can only lose. Of few variables all
-sets are tried. Where there are more, an interior-point method ranks them, and the sets tried are the first 0, 1, 2, ...
+The set of variables that are free at the optimum determines the solution: the others are at their bounds, and the free
+ones solve a linear system. So several sets of free variables are tried, all at once, and the point with the smallest
+objective is returned. Each point is clamped to the bounds, so that a wrong set, or one with a singular system, is still
+a feasible point and only has a larger objective. With few variables all sets are tried. With more, an interior-point
+method ranks the variables, and the sets tried are the first 0, 1, 2, ... of them.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-TRY_ALL = 9  # up to so many variables (ten tasks) all sets of free ones are tried
-STEPS = 18  # of the interior-point method; of 70,000 hard problems the worst was off by 2e-9, with 16 steps by 2e-6
-LARGEST = {"cuda": 16}  # variables: many larger systems go to a library whose work no graph can record
-ROUNDING = 2.0**-49  # relative: how far an objective, a sum of at most 20 x 20 products, may be off in float64
-RIDGE = 1e-13  # added to the (unit) diagonal: the sets of variables ranked first may hold gradients that are repeated
+TRY_ALL = 9  # with at most this many variables (ten tasks) all sets of free variables are tried
+STEPS = 18  # of the interior-point method; the largest error on 70,000 hard problems was 2e-9 (2e-6 with 16 steps)
+LARGEST = {"cuda": 16}  # variables: batches of larger systems go to a library that CUDA graphs cannot capture
+ROUNDING = 2.0**-49  # relative rounding error of an objective, a sum of at most 20 x 20 products, in float64
+RIDGE = 1e-13  # added to the (unit) diagonal, because the variables ranked first may have equal gradients
 
 
 def solve(P: Tensor, q: Tensor, low: Tensor) -> Tensor:
     """The v that minimises 1/2 v'Pv + q'v subject to v >= low, for a symmetric positive definite P, in float64.
 
-    P may be singular to machine precision, and its diagonal of any sizes. The bounds hold exactly.
+    P may be singular to machine precision, and its diagonal may have entries of any size. The bounds hold exactly.
 
     >>> P, q = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([-2.0, 2.0])
     >>> solve(P, q, low=torch.tensor(0.5))
@@ -39,7 +40,7 @@ def solve(P: Tensor, q: Tensor, low: Tensor) -> Tensor:
     if len(q) <= TRY_ALL:
         free = torch.arange(2 ** len(q), device=q.device).unsqueeze(1) & 2 ** torch.arange(len(q), device=q.device) != 0
         return low + _best(P, q, free)
-    # In units in which P has a unit diagonal.
+    # Scale the variables so that P has a unit diagonal.
     scale = P.diagonal().rsqrt()
     q = scale * q
     P = scale * P * scale.unsqueeze(1) + RIDGE * torch.eye(len(q), dtype=q.dtype, device=q.device)
@@ -50,10 +51,10 @@ def solve(P: Tensor, q: Tensor, low: Tensor) -> Tensor:
 
 
 def _best(P: Tensor, q: Tensor, free: Tensor) -> Tensor:
-    """Of the points that minimise over each set (row) of free variables, the one with the least objective.
+    """The point with the smallest objective among the minimisers for each set (row) of free variables.
 
-    The system of a set that is nearly singular can give a huge point, whose objective is a small difference of huge
-    terms: what rounding makes of it may look like the least. So each objective is taken at the upper end of its error.
+    A nearly singular system can give a huge point, whose objective is a small difference of huge terms and may look
+    smallest only because of rounding. So the bound of the rounding error is added to each objective.
     """
     unit = torch.eye(len(q), dtype=q.dtype, device=q.device)
     system = torch.where(free.unsqueeze(2) & free.unsqueeze(1), P, unit)
@@ -66,14 +67,14 @@ def _best(P: Tensor, q: Tensor, free: Tensor) -> Tensor:
 
 
 def _interior_point(P: Tensor, q: Tensor) -> Tensor:
-    """How much each variable is in favour of being free: w / y near the optimum, where y is its multiplier.
+    """A preference of each variable for being free: w / y near the optimum, where y is its multiplier.
 
-    Each step is Newton's towards Pw + q = y, w_i y_i = 0, with Mehrotra's second-order term, and goes almost as far as
-    w and y stay positive. In proportion to w and y, Newton's step is -u and u - 1; their product is what it leaves of
-    w_i y_i, so that the step taken adds up to u^2 - u - 1 instead of -1. (Mehrotra also aims at w_i y_i = mu > 0 first.
-    Here that only costs steps.)
+    Each iteration takes a Newton step towards Pw + q = y, w_i y_i = 0, with Mehrotra's second-order term, and goes
+    almost as far as w and y stay positive. Relative to w and y, Newton's step is -u and u - 1. Their product is the
+    remainder of w_i y_i, so the two parts of the corrected step add up to u^2 - u - 1 instead of -1. (Mehrotra first
+    aims at w_i y_i = mu > 0. Here that only costs iterations.)
     """
-    q = q / q.abs().amax()  # NaN where q is 0, where any ranking will do
+    q = q / q.abs().amax()  # NaN if q is 0; any ranking is right then
     point = torch.ones(2, len(q), dtype=q.dtype, device=q.device)
     unit = torch.eye(len(q), dtype=q.dtype, device=q.device)
     for _ in range(STEPS):
@@ -88,7 +89,7 @@ def _interior_point(P: Tensor, q: Tensor) -> Tensor:
 
 
 def _solve(A: Tensor, b: Tensor) -> Tensor:
-    """A^-1 b for positive definite matrices A, of which large ones are taken apart (block elimination)."""
+    """A^-1 b for positive definite matrices A; block elimination splits those that are too large."""
     n = LARGEST.get(A.device.type, A.shape[-1])
     if A.shape[-1] <= n:
         solution: Tensor = torch.linalg.solve_ex(A, b).result

@@ -1,4 +1,4 @@
-"""SI: parameters that a task's loss fell along are held near where the task left them."""
+"""SI: parameters that reduced the loss of a task are kept near their values at the end of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from cclfp.core.layouts import Layout, Like
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient_and_loss, setting
 from cclfp.nets.network import Tensors
 from cclfp.nets.stacked import is_rounding
 from cclfp.nets.surrogate import SurrogateUpdate, surrogate_step
@@ -27,50 +27,50 @@ class SI(Method):
     """Synaptic intelligence: the cross-entropy L and a quadratic surrogate of the losses of past tasks.
 
     Eq. 3, the path integral of the gradient, summed over the steps of a task: omega_k -= dL/dtheta_k * (the change of
-    theta_k that the step made). The gradient is that of L alone; the change is that of the whole step, so it holds the
-    surrogate's pull too (both as in the authors' own code).
+    theta_k in the step). The gradient is that of L alone; the change is that of the whole step, so it includes the
+    effect of the surrogate (both as in the authors' own code).
 
-    Eq. 5, at a task's end: Omega_k += omega_k / (Delta_k^2 + xi), where Delta_k is how far theta_k moved in the task.
+    Eq. 5, at a task's end: Omega_k += omega_k / (Delta_k^2 + xi), where Delta_k is the change of theta_k over the task.
 
     Eq. 4, in later tasks: L + c sum_k Omega_k (theta_k - theta*_k)^2, where theta* are the parameters at the end of the
-    last task. All parameters take part, the classifier's included.
+    last task. All parameters take part, including those of the classifier.
 
-    The step takes the gradient of L where theta is and that of the surrogate where theta comes to, theta' = theta -
-    lr (dL/dtheta + 2 c Omega (theta' - theta*)), which is solved in closed form. With both taken at theta (SGD to the
-    letter; the same to first order in lr) parameters with lr c Omega > 1 overshoot theta* further at every step: on
-    Rotated MNIST (lr 0.1, xi 0.1) c = 1 ended in NaN, where it now gives 75.9 and c = 0 gives 68.4.
+    The step takes the gradient of L at theta and that of the surrogate at the new theta', theta' = theta -
+    lr (dL/dtheta + 2 c Omega (theta' - theta*)), which is solved in closed form. With both gradients at theta (plain
+    SGD; the same to first order in lr) parameters with lr c Omega > 1 overshoot theta* further at every step: on
+    Rotated MNIST (lr 0.1, xi 0.1) c = 1 ended in NaN; it now gives 75.9, and c = 0 gives 68.4.
 
-    A parameter that the surrogate pulled against the gradient has a negative omega. Eq. 5 adds it like any other, but
-    with a negative Omega the surrogate would have no minimum and push the parameter away: the sum is cut off at 0, as
-    in the authors' own code. Omega and omega start at 0, so the first task is that of Finetune.
+    A parameter that the surrogate moved against the gradient has a negative omega. Eq. 5 adds it like any other, but
+    with a negative Omega the surrogate would have no minimum and would push the parameter away. So the sum is clamped
+    at 0, as in the authors' own code. Omega and omega start at 0, so the first task is the same as in Finetune.
     """
 
     name = "si"
     reference = "Zenke et al. 2017, Continual Learning Through Synaptic Intelligence"
     Hyper = SIHyper
 
-    def step(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
+    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
+        """The loss it returns is the cross-entropy, without SI's penalty, which the update contains in closed form."""
+
         def task_loss(p: Tensors) -> tuple[torch.Tensor, Tensors]:
             z, after = self.net.features(p, buffers, batch.x)
             return cross_entropy(self.net.classify(p, z), batch.y, batch.mask), after
 
-        grads, buffers = gradient(task_loss, params)
+        grads, loss, buffers = gradient_and_loss(task_loss, params)
         given = [
             [tensors[name].detach() for name in params]
             for tensors in (params, grads, state["path"], state["importance"], state["start"])
         ]
-        if is_rounding() and type(self).step is SI.step:  # a subclass may go on to use what it was given
+        if is_rounding() and type(self).step is SI.step:  # a subclass may still use what it passed to this step
             flat = SurrogateUpdate.apply(hyper.lr, hyper.c, *(t for several in given for t in several))
             after = list(zip(flat[: len(params)], flat[len(params) :], strict=True))
         else:
             after = [surrogate_step(own, hyper.lr, hyper.c) for own in zip(*given, strict=True)]
         new, path = ({name: pair[i] for name, pair in zip(params, after, strict=True)} for i in (0, 1))
-        return new, buffers, {**state, "path": path}
+        return new, buffers, {**state, "path": path}, {"loss": loss}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """omega at 0, and where the task starts: theta*, for that is where the last one ended."""
+        """Set omega to 0, and store the parameters at the start of the task: theta*, the end of the last task."""
         nothing = {name: torch.zeros_like(p) for name, p in params.items()}
         return {
             "path": nothing,

@@ -1,4 +1,4 @@
-"""The feature extractors psi that ship with the package, and kernels that train many of them as one."""
+"""The feature extractors psi that ship with the package, and kernels that train many replicas of them at once."""
 
 from cclfp.nets.modules import (
     BACKBONES,

@@ -1,4 +1,4 @@
-"""Which psi a run trains: one that ships with the package, or one that a function in a user's file makes."""
+"""The psi of a run: one that ships with the package, or one that a function in a user's file creates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Backbone = dict[str, Any]  # {"name": "resnet18", "width": 64}, or a reference t
 
 
 def parse_backbone(text: str) -> Backbone:
-    """From ``mlp``, ``resnet18``, ``resnet18:width=16`` or ``FILE.py:NAME`` to what a configuration keeps.
+    """Parse ``mlp``, ``resnet18``, ``resnet18:width=16`` or ``FILE.py:NAME`` into the value that configurations store.
 
     >>> parse_backbone("resnet18:width=16")
     {'name': 'resnet18', 'width': 16}
@@ -27,7 +27,7 @@ def parse_backbone(text: str) -> Backbone:
         raise InputError(f"backbone={text!r}: expected mlp, resnet18 or FILE.py:NAME (cclfp.make takes any module)")
     if is_reference(text):
         reference = refer("backbone", text)
-        resolve("backbone", reference)  # fails now rather than in every worker
+        resolve("backbone", reference)  # so that an error occurs now rather than in every worker
         return {**reference}
     name, _, rest = text.partition(":")
     if name not in BACKBONES:
@@ -42,7 +42,7 @@ def parse_backbone(text: str) -> Backbone:
 
 
 def show_backbone(backbone: Backbone) -> str:
-    """The text that :func:`parse_backbone` takes, with a file's name instead of its whole path."""
+    """The text that :func:`parse_backbone` accepts, with the name of a file instead of its path."""
     if "file" in backbone:
         return show_reference(backbone)
     name, width = str(backbone["name"]), backbone["width"]
@@ -50,7 +50,7 @@ def show_backbone(backbone: Backbone) -> str:
 
 
 def make_psi(backbone: Backbone, shape: Sequence[int], seed: int) -> nn.Module:
-    """The psi of a run on images of a shape (channels, height, width), its weights drawn from the seed."""
+    """Create the psi of a run for images of a shape (channels, height, width), with weights drawn from the seed."""
     if "file" not in backbone:
         return BACKBONES[backbone["name"]].for_images(shape, backbone["width"], seed)
     factory, shown = resolve("backbone", backbone), show_backbone(backbone)
@@ -58,19 +58,19 @@ def make_psi(backbone: Backbone, shape: Sequence[int], seed: int) -> nn.Module:
     try:
         with seeded(seed, "initialisation", 0, torch.device("cpu")):
             psi = factory(*given)
-    except BaseException as error:  # sys.exit too must not end the command
+    except BaseException as error:  # not even sys.exit may end the command
         if is_interrupt(error):
             raise
         raise InputError(f"{shown}({', '.join(map(str, given))}) failed: {describe(error)}") from error
     if not isinstance(psi, nn.Module):
-        raise InputError(f"{shown} must make a torch.nn.Module, not {type(psi).__name__}")
+        raise InputError(f"{shown} must return a torch.nn.Module, not {type(psi).__name__}")
     return psi
 
 
 def _takes_shape(factory: Callable[..., Any]) -> bool:
-    """Whether it takes the shape of an image: it has a parameter for it."""
+    """Whether the function has a positional parameter, which then receives the shape of an image."""
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except ValueError:  # some of C's functions tell nothing
+    except ValueError:  # some functions written in C have no signature
         return False
     return any(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)

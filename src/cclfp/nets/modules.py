@@ -1,4 +1,4 @@
-"""The feature extractors psi that ship with the package, and the layer that classifies."""
+"""The feature extractors psi that ship with the package, and their layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cclfp.errors import InputError, unknown
 def linear(inputs: int, outputs: int, g: torch.Generator, dtype: torch.dtype | None = None) -> nn.Linear:
     """A linear layer with Xavier-uniform weights and zero biases: closer to the paper's numbers than PyTorch's default.
 
-    It draws from ``g`` alone; ``nn.Linear(...)`` would draw from the global generator first.
+    It draws only from ``g``; ``nn.Linear(...)`` would first draw from the global generator.
     """
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=dtype)
     nn.init.xavier_uniform_(layer.weight, generator=g)
@@ -27,7 +27,7 @@ def linear(inputs: int, outputs: int, g: torch.Generator, dtype: torch.dtype | N
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int, g: torch.Generator) -> nn.Conv2d:
-    """A convolution without bias that keeps the size (but for the stride), with PyTorch's usual weights, from ``g``."""
+    """A padded convolution without bias, which changes the size only by its stride; PyTorch's weights, from ``g``."""
     layer = nn.utils.skip_init(
         nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False, dtype=torch.float32
     )
@@ -36,7 +36,7 @@ def convolution(inputs: int, outputs: int, kernel: int, stride: int, g: torch.Ge
 
 
 class MLP(nn.Module):
-    """The paper's network for the MNIST streams: flatten, then a ReLU layer for each width.
+    """The paper's network for the MNIST streams: flatten, then one linear layer with ReLU per width.
 
     >>> MLP(inputs=784)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 100])
@@ -53,6 +53,7 @@ class MLP(nn.Module):
 
     @classmethod
     def for_images(cls, shape: Sequence[int], width: int, seed: int) -> MLP:
+        """The network for images of a shape (channels, height, width)."""
         return cls(math.prod(shape), (width, width), seed=seed)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ class MLP(nn.Module):
         return x
 
 
-SMALLEST = 9  # pixels: below, the last stage has one value a channel, of which BatchNorm can take no statistics
+SMALLEST = 9  # pixels; below, the last stage has one value per channel, too few for BatchNorm's statistics
 
 
 class ResNet18(nn.Module):
@@ -72,7 +73,7 @@ class ResNet18(nn.Module):
     torch.Size([2, 64])
     """
 
-    width = 64  # of the first of the four stages; it doubles from stage to stage
+    width = 64  # of the first of four stages; each stage doubles it
 
     def __init__(self, channels: int = 3, width: int = width, *, seed: int = 0) -> None:
         super().__init__()
@@ -90,6 +91,7 @@ class ResNet18(nn.Module):
 
     @classmethod
     def for_images(cls, shape: Sequence[int], width: int, seed: int) -> ResNet18:
+        """The network for images of a shape (channels, height, width); InputError if they are too small."""
         if len(shape) != 3 or min(shape[1:]) < SMALLEST:
             shown = "×".join(map(str, shape))
             raise InputError(f"resnet18 takes images of {SMALLEST}×{SMALLEST} pixels or more, not {shown}: try mlp")
@@ -101,7 +103,7 @@ class ResNet18(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two 3×3 convolutions, added to the input; it is projected where its shape changes."""
+    """Two 3×3 convolutions added to the input, which is projected if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, g: torch.Generator) -> None:
         super().__init__()
@@ -123,13 +125,13 @@ BACKBONES: dict[str, type[MLP] | type[ResNet18]] = {"mlp": MLP, "resnet18": ResN
 
 
 def describe_backbone(psi: nn.Module) -> dict[str, Any] | None:
-    """What a learner saves of a backbone that ships with the package; None for a psi of a user's own."""
+    """The description of a backbone that ships with the package, as learners save it; None for a user's own psi."""
     name = next((name for name, kind in BACKBONES.items() if type(psi) is kind), None)
     return None if name is None else {"name": name, **psi.arguments}  # type: ignore[dict-item]
 
 
 def build_backbone(backbone: dict[str, Any], seed: int = 0) -> nn.Module:
-    """A backbone from its description, as learners save it: ``{"name": "mlp", "inputs": 784, ...}``."""
+    """Build a backbone from its description, as learners save it: ``{"name": "mlp", "inputs": 784, ...}``."""
     arguments = dict(backbone)
     name = arguments.pop("name")
     if name not in BACKBONES:

@@ -1,4 +1,4 @@
-"""psi and the classifier f as pure functions of their parameters, and what is kept of a psi."""
+"""psi and the classifier f as pure functions of their parameters, and the tensors of psi that are saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cclfp.errors import DamagedError, InputError
 from cclfp.losses import is_transformed
 from cclfp.nets import stacked, tangents
 
-CHUNK = 800_000  # numbers a forward pass takes at once: 1,000 of MNIST's images, 65 of 64×64; on CUDA 8 times that
+CHUNK = 800_000  # numbers per forward pass: 1,000 MNIST images or 65 colour images of 64×64; 8 times as many on CUDA
 
 HEAD = ("f.weight", "f.bias")
 
@@ -32,10 +32,10 @@ PsiMode = dict[str, list[str]]
 class Network:
     """psi and the classifier f as pure functions of ``params`` (trainable tensors by name) and ``buffers`` (psi's).
 
-    The functions work on two twins of psi that share its tensors: one in the mode psi was given in, for training, one
-    in eval mode. So psi is trained in place, and its own mode is neither touched nor looked at again.
+    The functions use two copies of psi that share its tensors: one in psi's initial mode, for training, and one in eval
+    mode. So psi is trained in place, and its own mode is neither changed nor read again.
 
-    With ``autocast`` psi computes in that precision (its weights and features stay as they are); f never does.
+    With ``autocast`` psi computes in that precision (its weights and features keep theirs). f never does.
     """
 
     def __init__(self, psi: nn.Module, f: nn.Linear, mode: PsiMode, autocast: torch.dtype | None = None) -> None:
@@ -44,15 +44,15 @@ class Network:
             module.training = name in mode["training"]
         self._trainable = mode["trained"]
         self._autocast = autocast
-        self.layout = stacked.Layout.of(psi, mode, autocast)  # of stacked replicas, where there are kernels for them
-        # functional_call looks for tied weights anew at every call, which costs as much as a small layer.
+        self.layout = stacked.Layout.of(psi, mode, autocast)  # of stacked replicas; None if there are no kernels
+        # functional_call searches for tied weights in every call, which costs as much as a small layer.
         self._tied = len(list(psi.named_parameters(remove_duplicate=False))) > len(list(psi.parameters()))
         self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}
         self.params |= {"f.weight": f.weight, "f.bias": f.bias}
         self.buffers: Tensors = dict(psi.named_buffers())
 
     def features(self, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
-        """psi(x) in training, and the buffers after it (BatchNorm updates its statistics here and nowhere else)."""
+        """psi(x) in training mode, and the new buffers (only here does BatchNorm update its statistics)."""
         if self.layout is not None and is_vmapped() and self.layout.takes(x):
             z, after = stacked.train(self.layout, self._own(params), buffers, x)
             return z, {name: after[name] for name in buffers}
@@ -65,13 +65,13 @@ class Network:
         return self._call(self._train, params, buffers, x), buffers
 
     def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-        """psi(x) in eval mode: for an old model and for testing."""
+        """psi(x) in eval mode, for an old model and for testing."""
         if self.layout is not None and is_vmapped() and self.layout.takes(x):
             return stacked.freeze(self.layout, self._own(params), buffers, x)
         return self._call(self._eval, params, buffers, x)
 
     def classify(self, params: Tensors, z: Tensor) -> Tensor:
-        """f(z): one logit a class."""
+        """f(z): one logit per class."""
         return F.linear(z, params["f.weight"], params["f.bias"])
 
     def _own(self, params: Tensors) -> Tensors:
@@ -121,7 +121,7 @@ class Derivatives:
 
 
 class _Cast(torch.autograd.Function):
-    """Tensors in another precision, all in one go."""
+    """Convert many tensors to another precision with one call."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -138,7 +138,7 @@ class _Cast(torch.autograd.Function):
 
 
 def _cast(params: Tensors, dtype: torch.dtype) -> Tensors:
-    """The matrices and filters of a network, which autocast would cast one by one; the vectors stay."""
+    """Cast the matrices and filters, which autocast would cast one by one; vectors keep their precision."""
     names = [name for name, p in params.items() if p.ndim > 1 and p.dtype == torch.float32]
     if not names:
         return params
@@ -146,19 +146,19 @@ def _cast(params: Tensors, dtype: torch.dtype) -> Tensors:
 
 
 def is_vmapped() -> bool:
-    """Whether this runs under vmap: for many replicas at once."""
+    """Whether this runs under vmap, that is, for many replicas at once."""
     return any(level.key() == TransformType.Vmap for level in retrieve_all_functorch_interpreters())
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy tensors into others: on CUDA all of a dtype in one go, where one by one the launches would cost more."""
+    """Copy tensors into others, with one call per dtype: on CUDA separate copies would cost one launch each."""
     for dtype in {t.dtype for t in targets}:
         which = [i for i, t in enumerate(targets) if t.dtype == dtype]
         torch._foreach_copy_([targets[i] for i in which], [sources[i] for i in which])
 
 
 def chunks(x: Tensor) -> tuple[Tensor, ...]:
-    """Examples in as many parts as a forward pass takes at once where no gradient is needed.
+    """Split examples into parts that are small enough for a forward pass without gradients.
 
     >>> [len(part) for part in chunks(torch.zeros(150, 3, 64, 64))]
     [65, 65, 20]
@@ -169,7 +169,7 @@ def chunks(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def psi_mode(psi: nn.Module) -> PsiMode:
-    """Which parameters of psi are trained, and which of its modules are in training mode."""
+    """The names of the parameters of psi that are trained, and of its modules in training mode."""
     return {
         "trained": [name for name, p in psi.named_parameters() if p.requires_grad],
         "training": [name for name, module in psi.named_modules() if module.training],
@@ -177,7 +177,7 @@ def psi_mode(psi: nn.Module) -> PsiMode:
 
 
 def check_mode(psi: nn.Module, mode: Any) -> PsiMode:
-    """What :func:`psi_mode` gave; DamagedError where it names what this psi does not have."""
+    """The mode as :func:`psi_mode` returned it; DamagedError if this psi has no such parameters or modules."""
     known = {
         "trained": {name for name, p in psi.named_parameters() if p.is_floating_point() or p.is_complex()},
         "training": {name for name, _ in psi.named_modules()},
@@ -185,17 +185,17 @@ def check_mode(psi: nn.Module, mode: Any) -> PsiMode:
     for part, names in known.items():
         given = mode[part]
         if not isinstance(given, list) or not all(isinstance(name, str) and name in names for name in given):
-            raise DamagedError(f"psi_mode.{part} is {given!r}, expected names of psi's own")
+            raise DamagedError(f"psi_mode.{part} is {given!r}, expected a list of names in psi")
     return {part: list(dict.fromkeys(mode[part])) for part in known}
 
 
 def psi_tensors(psi: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer of psi, those that its state_dict leaves out included."""
+    """Every parameter and buffer of psi, including those that its state_dict leaves out."""
     return {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
 
 
 def check_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
-    """InputError where these are not what :func:`psi_tensors` gives of this psi, but of another network."""
+    """Raise InputError if :func:`psi_tensors` of this psi has other names, shapes or dtypes than those saved."""
     ours = psi_tensors(psi)
 
     def kind(tensors: dict[str, Tensor], name: str) -> str:
@@ -204,32 +204,34 @@ def check_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
     for name in [*saved, *ours]:
         there, here = kind(saved, name), kind(ours, name)
         if there != here:
-            raise InputError(f"this psi is not the one that was saved: {name} was {there} and is {here}")
+            raise InputError(f"this psi is not the one that was saved: {name} was {there} and is now {here}")
 
 
 def load_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
-    """Copy what :func:`psi_tensors` gave into psi, once it is checked."""
+    """Copy what :func:`psi_tensors` returned into psi, after :func:`check_psi_tensors`."""
     with torch.no_grad():
         for name, tensor in psi_tensors(psi).items():
             tensor.copy_(saved[name])
 
 
 def twin(module: nn.Module) -> nn.Module:
-    """A copy of the module's structure on the same parameters and buffers."""
+    """A copy of the module that shares its parameters and buffers."""
     shared = {id(t): t for t in itertools.chain(module.parameters(), module.buffers())}
     return copy.deepcopy(module, shared)
 
 
 def device_of(psi: nn.Module) -> torch.device:
+    """The device of psi's parameters; the CPU if it has none."""
     first = next(psi.parameters(), None)
     return torch.device("cpu") if first is None else check_device(first.device)
 
 
 def check_psi(psi: Any) -> None:
+    """Raise InputError if psi is not a module that can be trained here."""
     if not isinstance(psi, nn.Module):
         raise InputError(f"psi must be a torch.nn.Module that maps a batch to features, not {type(psi).__name__}")
     if isinstance(psi, nn.DataParallel | torch.jit.ScriptModule):
-        raise InputError(f"psi is a {type(psi).__name__}: give the plain module it was made from")
+        raise InputError(f"psi is a {type(psi).__name__}: pass the plain module it was made from")
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in psi.parameters()):
         raise InputError("psi has lazy layers that have seen no input yet: call psi(x) on some examples first")
     try:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from cclfp.errors import unknown
 from cclfp.methods import METHODS
-from cclfp.runs.configuration import Configuration, configurations
+from cclfp.runs.configuration import Configuration
+from cclfp.runs.grid import configurations
 from cclfp.runs.presets import find_preset
 
 TABLES = {
@@ -77,10 +78,10 @@ class Published(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One number of a table, and what gives ours: the method's preset, with ``settings`` in place of its own.
+    """One number of a table and the configuration of our runs: the method's preset, changed by ``settings``.
 
-    ``row`` is the row's label as the paper has it; in the ablation, where it has check marks, the components that are
-    there (see ``VARIANTS``). ``buffer`` is None for a method without a memory.
+    ``row`` is the row's label in the paper; in the ablation, which has check marks, the components that are checked
+    (see ``VARIANTS``). ``buffer`` is None for a method without a memory.
     """
 
     table: str
@@ -97,13 +98,13 @@ class Cell:
             [self.method],
             self.benchmark,
             self.scenario,
-            buffer=200 if self.buffer is None else self.buffer,
+            memory=200 if self.buffer is None else self.buffer,
             settings={name: [value] for name, value in self.settings},
         )
         return found
 
     def key(self, seed: int) -> str:
-        """Of the cell's run with this seed, in a store."""
+        """The key of the cell's run with this seed."""
         return self.configuration().key(seed)
 
     @property

@@ -8,7 +8,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from cclfp import metrics
@@ -16,11 +15,14 @@ from cclfp.core.checks import check_whole
 from cclfp.errors import InputError, unknown
 from cclfp.methods import METHODS
 from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, inherits
-from cclfp.runs.configuration import Configuration, configurations, show_value
-from cclfp.runs.experiment import ABOUT_ALL, do_jobs, make_jobs
-from cclfp.runs.job import JobReport
+from cclfp.runs.configuration import Configuration, show_value
+from cclfp.runs.events import Event, Finished, OnEvent, Planned, ignore
+from cclfp.runs.execution import Execution, split_options
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import make_jobs
 from cclfp.runs.presets import Preset, find_preset, presets
-from cclfp.runs.store import Record
+from cclfp.runs.record import Record
+from cclfp.runs.run import run_jobs
 from cclfp.streams import BENCHMARKS
 
 FIRST_SEED = 100  # no reported number uses these
@@ -81,11 +83,9 @@ def tune(
     budget: float | None = None,
     halving: int | None = None,
     known: Sequence[Preset] | None = None,
-    device: str = "auto",
-    engine: str = "auto",
-    precision: str = "auto",
-    store: str | Path | None = None,
-    report: JobReport = lambda number, event: None,
+    execution: Execution | None = None,
+    on_event: OnEvent = ignore,
+    **options: Any,
 ) -> Tuned:
     """Search the method's grid on held-out training data with the seeds 100, 101, ...; the best mean accuracy wins.
 
@@ -98,12 +98,16 @@ def tune(
     With a ``budget`` in minutes the search is by successive halving: all settings get one seed, the better half of
     them another, and so on, as far as the time that a run was measured to take allows.
 
-    With ``halving`` the search is by successive halving without a limit of time, over at most so many settings of the
-    grid, spread over it. On the convolutional streams too a method then searches its own step size, together with its
-    other settings, and inherits the augmentation alone.
+    With ``halving`` the search is by successive halving without a time limit, over at most that many settings, spread
+    over the grid. A method then searches its own step size together with its other settings on the convolutional
+    streams too, and inherits only the augmentation.
 
-    ``known`` are the presets there are, to inherit from; by default those of the package.
+    ``known`` are the presets there are, to inherit from; by default those of the package. ``execution``, or
+    its fields as keywords (``engine="graph"``), say how and where to train.
     """
+    execution, others = split_options(execution, options)
+    if others:
+        raise InputError(f"unknown options: {', '.join(others)}")
     if method not in GRIDS:
         raise unknown("method", method, GRIDS)
     if benchmark not in BENCHMARKS:
@@ -125,13 +129,7 @@ def tune(
     inherited, grids = _plan(method, benchmark, scenario, known, jointly=halving is not None)
     for settings in inherited.values():
         best |= settings
-    search = _Search(
-        method,
-        benchmark,
-        scenario,
-        report,
-        {"device": device, "engine": engine, "precision": precision, "store": store},
-    )
+    search = _Search(method, benchmark, scenario, execution, on_event)
     trials: dict[str, Trial] = {}
     deadline = None if budget is None else time.monotonic() + 60 * budget
     searched: list[Grid] = []
@@ -288,9 +286,9 @@ def _settings(preset: Preset, names: Sequence[str]) -> Settings:
 class _Search:
     """Trains settings of one method on held-out data."""
 
-    def __init__(self, method: str, benchmark: str, scenario: str, report: JobReport, how: dict[str, Any]) -> None:
+    def __init__(self, method: str, benchmark: str, scenario: str, execution: Execution, on_event: OnEvent) -> None:
         self.method, self.benchmark, self.scenario = method, benchmark, scenario
-        self.report, self.how = report, how
+        self.execution, self.on_event = execution, on_event
 
     def configuration(self, settings: Settings) -> Configuration:
         values = {name: [value] for name, value in settings.items()}
@@ -299,20 +297,24 @@ class _Search:
 
     def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
         """The trial of each, and how many runs were not in the store; all in one call, together."""
-        jobs = make_jobs([self.configuration(settings) for settings in several], seeds, **self.how)
+        chosen = [self.configuration(settings) for settings in several]
+        jobs = make_jobs(chosen, seeds, self.execution)
         varied = [name for name in several[0] if len({settings[name] for settings in several}) > 1]
-        begun = {"event": "jobs", "names": [job.label(varied) for job in jobs], "store": str(jobs[0].store)}
+        labels = {job.key: job.label(varied) for job in jobs}
         trained = 0
 
-        def report(number: int, event: dict[str, Any]) -> None:
+        def listen(event: Event) -> None:
             nonlocal trained
-            trained += event["event"] == "done"
-            self.report(number, event)
+            trained += isinstance(event, Finished)
+            self.on_event(event)
 
-        report(ABOUT_ALL, begun | {"weights": [1.0] * len(jobs)})
-        records = do_jobs(jobs, report)
-        n = len(seeds)
-        return [_trial(settings, records[i * n : (i + 1) * n]) for i, settings in enumerate(several)], trained
+        listen(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
+        records = run_jobs(jobs, listen)
+        trials = [
+            _trial(settings, [records[configuration.key(seed)] for seed in seeds])
+            for settings, configuration in zip(several, chosen, strict=True)
+        ]
+        return trials, trained
 
 
 def _trial(settings: Settings, records: Sequence[Record]) -> Trial:

@@ -8,9 +8,10 @@ from pathlib import Path
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
 from cclfp.report.content import Content, collect
-from cclfp.report.page import page
-from cclfp.report.svg import figure
-from cclfp.report.tables import comma_separated, latex, markdown
+from cclfp.report.latex import to_latex
+from cclfp.report.page import render_page
+from cclfp.report.svg import draw_figure
+from cclfp.report.tables import to_csv, to_markdown
 from cclfp.runs.store import Store
 
 __all__ = ["Content", "collect", "write_report"]
@@ -21,21 +22,21 @@ PNG_SCALE = 2.0
 def write_report(
     store: Store, out: Path, seeds: Sequence[int] = range(5), *, include_diverged: bool = False
 ) -> tuple[Content, list[Path]]:
-    """Write ``index.html``, ``tables/`` and ``figures/`` into a folder, each file whole or not at all.
+    """Write ``index.html``, ``tables/`` and ``figures/`` into a folder; each file is written completely or not at all.
 
-    The same runs give the same files, byte for byte but for the PDFs, whose parts come in any order.
+    The same runs give the same files, byte for byte, except for the PDFs: the order of their parts varies.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {out}: expected a folder, or the name of one to be made: {error}") from error
     content = collect(store, seeds, include_diverged)
-    tables, figures = _tables(content), _figures(content)
+    tables, figures = _render_tables(content), _render_figures(content)
     files = {
         **{Path("tables") / name: text for name, text in tables.items()},
         **{Path("figures") / name: picture for name, picture in figures.items()},
-        # The last, so that a page is not newer than what lies beside it.
-        Path("index.html"): page(content, {**tables, **figures}).encode(),
+        # The page is the last, so that it is never newer than the files beside it.
+        Path("index.html"): render_page(content, {**tables, **figures}).encode(),
     }
     try:
         for name, data in files.items():
@@ -45,21 +46,21 @@ def write_report(
     return content, [out / name for name in files]
 
 
-def _tables(content: Content) -> dict[str, bytes]:
-    kinds = {"md": markdown, "csv": comma_separated, "tex": latex}
+def _render_tables(content: Content) -> dict[str, bytes]:
+    formats = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
     return {
-        f"{table.name}.{kind}": write(table, content).encode()
+        f"{table.name}.{suffix}": render(table, content).encode()
         for table in content.tables
-        for kind, write in kinds.items()
+        for suffix, render in formats.items()
     }
 
 
-def _figures(content: Content) -> dict[str, bytes]:
+def _render_figures(content: Content) -> dict[str, bytes]:
     import vl_convert  # only needed here
 
     found = {}
     for chart in content.charts:
-        drawn = figure(chart)
+        drawn = draw_figure(chart)
         found[f"{chart.name}.svg"] = drawn.encode()
         found[f"{chart.name}.pdf"] = vl_convert.svg_to_pdf(drawn)
         found[f"{chart.name}.png"] = vl_convert.svg_to_png(drawn, scale=PNG_SCALE)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import platform
 import subprocess
 from pathlib import Path
+from types import CodeType
+from typing import Any
 
 import torch
 
@@ -14,7 +17,16 @@ from cclfp._version import __version__
 from cclfp.core.checks import check_device
 from cclfp.errors import InputError
 
+NOP = dis.opmap["NOP"]
 PACKAGE = Path(__file__).parents[1]
+# The code that affects what a run computes.
+TRAINS = (
+    "losses.py",
+    "transforms.py",
+    *(f"{package}/**/*.py" for package in ("core", "data", "engine", "learner", "methods", "nets", "streams")),
+    "runs/starting.py",
+    "runs/training.py",
+)
 
 
 def pick_device(wanted: str) -> str:
@@ -28,11 +40,35 @@ def pick_device(wanted: str) -> str:
 
 @functools.cache
 def code() -> dict[str, str]:
-    """The code that trains, exactly: a checkpoint made with another is not gone on from."""
+    """The code that trains: a run does not continue from a checkpoint that was made with other code."""
     digest = hashlib.sha256()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in sorted(file for part in TRAINS for file in PACKAGE.glob(part)):
+        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + without_prose(path.read_text("utf-8")))
     return {"cclfp": __version__, "torch": str(torch.__version__), "source": digest.hexdigest()[:16]}
+
+
+def without_prose(source: str) -> bytes:
+    """What Python makes of a source text, which comments, docstrings and line breaks do not change.
+
+    >>> documented = "def f(x):\\n    'Add one.'\\n    return x + 1  # one more"
+    >>> without_prose(documented) == without_prose("def f(x): return x+1")
+    True
+    """
+    return repr(_essence(compile(source, "", "exec", optimize=2, dont_inherit=True))).encode()
+
+
+def _essence(constant: Any) -> Any:
+    """A constant of compiled code, without line numbers; code is one of them, and sets are put in order."""
+    if isinstance(constant, CodeType):
+        names = (constant.co_names, constant.co_varnames, constant.co_freevars, constant.co_flags)
+        # Python puts an instruction that does nothing in the place of a docstring.
+        code = constant.co_code
+        pairs = (code[i : i + 2] for i in range(0, len(code), 2))
+        instructions = b"".join(pair for pair in pairs if pair[0] != NOP) if NOP in code else code
+        return instructions, names, [_essence(part) for part in constant.co_consts]
+    if isinstance(constant, tuple):
+        return tuple(map(_essence, constant))
+    return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
 
 
 @functools.cache

@@ -1,22 +1,79 @@
-"""What a run record is: the result of one run, as the store keeps it and as files carry it to other machines."""
+"""What a run record is: its fields, their checks, and its forms in a database row and in a line of JSON.
+
+A record is the result of one run, as the store keeps it and as files carry it to other machines.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, NotRequired, TypedDict
 
 from cclfp import metrics
 from cclfp.errors import InputError
 from cclfp.metrics import Matrix
-from cclfp.runs.configuration import Configuration, check_configuration, is_number, is_whole, wrong_value
+from cclfp.runs.configuration import Configuration
+from cclfp.runs.validation import check_configuration, is_number, is_whole, wrong_value
 from cclfp.streams.benchmarks import BENCHMARKS
 
-Record = dict[str, Any]
 
+class Record(TypedDict):
+    """The result of one run."""
+
+    key: str  # of the configuration and the seed
+    method: str
+    benchmark: str
+    scenario: str
+    buffer: int | None  # the size of the memory; None: the method has no memory
+    seed: int
+    configuration: dict[str, Any]
+    average_accuracy: float | None  # percent, as the other measures
+    forgetting: float | None
+    backward_transfer: float | None
+    forward_transfer: float | None
+    accuracy_matrix: Matrix  # row t has the accuracies after t tasks
+    seconds: float  # training and testing
+    train_seconds: float
+    test_seconds: float
+    environment: dict[str, Any]  # engine, precision, threads, device, versions, commit
+    finished_at: str  # UTC
+    diverged: NotRequired[int]  # after how many tasks the weights were first not finite; absent in healthy runs
+
+
+FIELDS = tuple(Record.__annotations__)
+
+# The same as a table of SQLite. A column that is added gets a new version, and an entry in ADDED.
+VERSION = 2
+SCHEMA = """
+CREATE TABLE runs (
+    key TEXT PRIMARY KEY,
+    method TEXT NOT NULL,
+    benchmark TEXT NOT NULL,
+    scenario TEXT NOT NULL,
+    buffer INTEGER,
+    seed INTEGER NOT NULL,
+    configuration TEXT NOT NULL,     -- JSON
+    average_accuracy REAL,
+    forgetting REAL,
+    backward_transfer REAL,
+    forward_transfer REAL,
+    accuracy_matrix TEXT NOT NULL,   -- JSON
+    seconds REAL NOT NULL,
+    train_seconds REAL NOT NULL,
+    test_seconds REAL NOT NULL,
+    environment TEXT NOT NULL,       -- JSON
+    finished_at TEXT NOT NULL,
+    diverged INTEGER,
+    checksum TEXT                    -- of the other columns; null: written by a cclfp that had no checksums
+)
+"""
+ADDED = {2: ("diverged INTEGER", "checksum TEXT")}  # version -> the columns it added
+
+JSON_COLUMNS = ("configuration", "accuracy_matrix", "environment")
 TEXT = ("key", "method", "benchmark", "scenario", "finished_at")
 TIMES = ("seconds", "train_seconds", "test_seconds")
 MEASURES: dict[str, Callable[[Matrix], float | None]] = {
@@ -25,29 +82,90 @@ MEASURES: dict[str, Callable[[Matrix], float | None]] = {
     "backward_transfer": metrics.backward_transfer,
     "forward_transfer": metrics.forward_transfer,
 }
-FIELDS = (*TEXT, "buffer", "seed", "configuration", *MEASURES, "accuracy_matrix", *TIMES, "environment")
-# After how many tasks the weights were first found not finite; healthy records do not have it.
-OPTIONAL = ("diverged",)
 
-# What a report's commands say of an environment.
+# What the environment of a record may say.
 NAMES = {
     "engine": ("eager", "compiled", "graph"),
     "device": ("cpu", "cuda"),
     "precision": ("float32", "tf32", "bf16"),
 }
-LONGEST = 500  # characters of a message, which may show what a file has
+LONGEST = 500  # characters of a message, which may quote a file
+
+
+# -- rows of a database -------------------------------------------------------------------------------------------
+
+
+def columns(version: int = VERSION) -> set[str]:
+    """The names of the table's columns in a version of the format."""
+    names = {line.split()[0] for line in SCHEMA.strip().splitlines()[1:-1]}
+    return names - {column.split()[0] for newer, added in ADDED.items() if newer > version for column in added}
+
+
+def to_row(record: Record) -> dict[str, Any]:
+    """A record as the values of the table's columns, checksum included."""
+    values: dict[str, Any] = dict(record)
+    for name in JSON_COLUMNS:
+        values[name] = json.dumps(values[name])
+    for name in (*MEASURES, *TIMES):
+        values[name] = None if values[name] is None else float(values[name])
+    return {**values, "checksum": checksum(values)}
+
+
+def from_row(values: Mapping[str, Any]) -> Record:
+    """The record that a row holds; InputError where the row is damaged or holds no record."""
+    expected = values.get("checksum")
+    if expected is not None and expected != checksum(values):
+        raise InputError("it does not match its checksum")
+    record = {name: value for name, value in values.items() if name != "checksum"}
+    if record.get("diverged") is None:
+        record.pop("diverged", None)
+    for name in JSON_COLUMNS:
+        if not isinstance(record.get(name), str):
+            raise InputError(f"its {name} is not JSON")
+        record[name] = parse_json(record[name])
+    return check_record(record)
+
+
+def checksum(values: Mapping[str, Any]) -> str:
+    """The checksum of a row's values. Nulls are left out, so that a column can be added."""
+    stored = {name: value for name, value in values.items() if value is not None and name != "checksum"}
+    return hashlib.sha256(json.dumps(stored, sort_keys=True, default=repr).encode()).hexdigest()
+
+
+# -- lines of JSON ------------------------------------------------------------------------------------------------
+
+
+def to_line(record: Record) -> bytes:
+    return (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def from_line(line: str) -> Record:
+    """The record that a line of JSON holds; InputError where it holds none."""
+    record = check_record(parse_json(line))
+    try:
+        to_line(record)  # what comes in can go out again
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise InputError(str(error)) from error
+    return record
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text says; InputError where it is none, is nested too deeply or has NaN."""
+    """The value of a JSON text; InputError where the text is not JSON, is nested too deeply or has NaN."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {error}") from error
 
 
+def _refuse(constant: str) -> NoReturn:
+    raise InputError(f"{constant} is not a number")
+
+
+# -- checks -------------------------------------------------------------------------------------------------------
+
+
 def check_record(record: Any) -> Record:
-    """A record as a finished run makes it; InputError says what is wrong with another."""
+    """The record, if a finished run could have made it; otherwise InputError says what is wrong."""
     try:
         return _check(record)
     except RecursionError as error:
@@ -60,12 +178,12 @@ def check_record(record: Any) -> Record:
 def _check(record: Any) -> Record:
     if not isinstance(record, dict):
         raise InputError("not a run record: expected a JSON object")
-    if missing := [name for name in FIELDS if name not in record]:
+    if missing := [name for name in FIELDS if name not in record and name != "diverged"]:
         raise InputError(f"not a run record: it has no {', '.join(missing)}")
-    if strange := [name for name in record if name not in (*FIELDS, *OPTIONAL)]:
+    if strange := [name for name in record if name not in FIELDS]:
         raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which is not a field of a record")
     for name in TEXT:
-        _expect(record, name, isinstance(record[name], str), "a text")
+        _expect(record, name, isinstance(record[name], str), "a string")
     for name in ("configuration", "environment"):
         _expect(record, name, isinstance(record[name], dict), "an object")
     _expect(record, "seed", is_whole(record["seed"]), "a whole number, 0 or more")
@@ -75,14 +193,7 @@ def _check(record: Any) -> Record:
     total = record["train_seconds"] + record["test_seconds"]
     _expect(record, "seconds", _agree(record["seconds"], total), f"{total}, those of training and testing")
     _expect(record, "finished_at", _is_moment(record["finished_at"]), "a time like 2026-01-31T23:59:59+00:00, in UTC")
-    for name, known in NAMES.items():
-        value = record["environment"].get(name)
-        if value is not None and value not in known:
-            raise wrong_value(f"its environment's {name}", value, f"one of {', '.join(known)}")
-    for name, value in record["environment"].items():
-        is_count = name in ("threads", "together")
-        if value is not None and not (is_whole(value) if is_count else isinstance(value, str)):
-            raise wrong_value(f"its environment's {name}", value, "a whole number" if is_count else "text")
+    _check_environment(record["environment"])
     _check_accuracies(record)
     configuration = check_configuration(record["configuration"])
     for name in ("method", "benchmark", "scenario", "buffer"):
@@ -94,10 +205,21 @@ def _check(record: Any) -> Record:
             f"the key {record['key']!r} is not that of its configuration and seed: it was changed, or written by a "
             "cclfp whose configurations mean something else"
         )
-    return record
+    return record  # type: ignore[return-value]  # checked above
 
 
-def _check_accuracies(record: Record) -> None:
+def _check_environment(environment: Mapping[str, Any]) -> None:
+    for name, known in NAMES.items():
+        value = environment.get(name)
+        if value is not None and value not in known:
+            raise wrong_value(f"its environment's {name}", value, f"one of {', '.join(known)}")
+    for name, value in environment.items():
+        is_count = name in ("threads", "together")
+        if value is not None and not (is_whole(value) if is_count else isinstance(value, str)):
+            raise wrong_value(f"its environment's {name}", value, "a whole number" if is_count else "text")
+
+
+def _check_accuracies(record: Mapping[str, Any]) -> None:
     matrix = record["accuracy_matrix"]
     is_matrix = isinstance(matrix, list) and len(matrix) > 1 and all(isinstance(row, list) for row in matrix)
     is_matrix = is_matrix and all(len(row) == len(matrix) - 1 for row in matrix)
@@ -111,7 +233,7 @@ def _check_accuracies(record: Record) -> None:
         _expect(record, name, same, f"{json.dumps(wanted)}, as the accuracy matrix gives it")
 
 
-def _check_tasks(record: Record, configuration: Configuration) -> None:
+def _check_tasks(record: Mapping[str, Any], configuration: Configuration) -> None:
     """The matrix has the tasks of the configuration's stream."""
     sizes = configuration.tasks
     tasks = BENCHMARKS[configuration.benchmark].num_tasks if sizes is None else len(sizes)
@@ -122,7 +244,7 @@ def _check_tasks(record: Record, configuration: Configuration) -> None:
         _expect(record, "diverged", fine, f"after how many of the {tasks} tasks, or no such field")
 
 
-def _expect(record: Record, name: str, fine: bool, what: str) -> None:
+def _expect(record: Mapping[str, Any], name: str, fine: bool, what: str) -> None:
     if not fine:
         raise wrong_value(name, record[name], what)
 
@@ -144,5 +266,22 @@ def _is_moment(text: str) -> bool:
         return False
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise InputError(f"{constant} is not a number")
+# -- comparison ---------------------------------------------------------------------------------------------------
+
+
+def difference(record: Record, old: Record, where: str) -> str:
+    """How a record differs from another record of the same run, which is in ``where``."""
+    run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
+    new, before = _flat(record), _flat(old)
+    names = [name for name in {**new, **before} if name not in new or name not in before or new[name] != before[name]]
+    texts = {name: [json.dumps(values.get(name), ensure_ascii=False) for values in (new, before)] for name in names}
+    shown = [f"{name} {a} and {b}" if len(a + b) < 80 else name for name, (a, b) in texts.items()]
+    return f"{run} (key {record['key']}) has another record in {where}, which differs in {', '.join(shown)}"
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """With the values of objects beside the others: ``environment.engine``."""
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        flat |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}
+    return flat

@@ -1,4 +1,4 @@
-"""The runs of one configuration, one per seed, as numbers: the place where divergence is taken into account."""
+"""The runs of one configuration, one per seed, as means and standard deviations that take divergence into account."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from cclfp import metrics
-from cclfp.runs.store import Record
+from cclfp.runs.record import Record
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Seeds:
 
     @property
     def counted(self) -> list[Record]:
-        """The runs that the numbers are from."""
+        """The runs that the means are over."""
         return [run for run in self.runs if self.include_diverged or run.get("diverged") is None]
 
     @property
@@ -33,18 +33,19 @@ class Seeds:
 
     @property
     def remark(self) -> str:
-        """``2 of 5 seeds diverged``, and whether they are counted nevertheless; nothing where none did."""
+        """``2 of 5 seeds diverged``, and whether they are included; empty where none did."""
         remark = metrics.of_seeds_diverged(len(self.diverged), len(self.runs))
         return f"{remark}, included" if remark and self.include_diverged else remark
 
     @property
     def accuracies(self) -> dict[int, float]:
         """The average accuracy of each seed that is counted."""
-        return {run["seed"]: run["average_accuracy"] for run in self.counted}
+        found = ((run["seed"], run["average_accuracy"]) for run in self.counted)
+        return {seed: accuracy for seed, accuracy in found if accuracy is not None}
 
     def mean_std(self, measure: str) -> dict[str, float | None]:
         """Mean and standard deviation over the seeds that are counted."""
-        return metrics.mean_std([run[measure] for run in self.counted])
+        return metrics.mean_std([run[measure] for run in self.counted])  # type: ignore[literal-required]
 
     def text(self, measure: str, between: str = ", ") -> str:
         """``79.47 ± 1.49``, beside it how many diverged; that alone where there is no mean."""

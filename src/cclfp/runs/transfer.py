@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
-from cclfp.runs.record import Record, check_record, parse_json
-from cclfp.runs.store import Store, difference, refuse_conflicts
+from cclfp.runs.record import Record, difference, from_line, to_line
+from cclfp.runs.store import Store, refuse_conflicts
 
 
 def export(records: Sequence[Record], path: Path) -> None:
-    """Write the records, one a line."""
-    lines = [_to_line(record) for record in records]
+    """Write the records, one per line."""
+    lines = [to_line(record) for record in records]
     try:
         write_atomic(path, lambda file: file.writelines(lines))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error}") from error
-
-
-def _to_line(record: Record) -> bytes:
-    return (json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[str]]:
@@ -57,12 +52,11 @@ def read(path: Path) -> Iterator[tuple[str, Record]]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if lines == [""]:
-        raise InputError(f"{path} is empty: expected a run record on every line, as cclfp export writes them")
+        raise InputError(f"{path} is empty: expected a run record on every line, as cclfp runs export writes them")
     for number, line in enumerate(lines, start=1):
         place = f"{path}, line {number}"
         try:
-            record = check_record(parse_json(line))
-            _to_line(record)  # what comes in can go out again
-        except (InputError, UnicodeEncodeError) as error:  # the latter for half of a surrogate pair
+            record = from_line(line)
+        except InputError as error:
             raise InputError(f"{place}: {error}") from error
         yield place, record

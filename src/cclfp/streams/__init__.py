@@ -1,4 +1,4 @@
-"""Benchmarks as streams: an ordered list of tasks, each with training and test examples and its classes."""
+"""Benchmarks as streams: ordered lists of tasks, each with its classes, training examples and test examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks by name: which dataset, which scenarios, how it becomes a stream."""
+"""The benchmarks by name: the dataset, the scenarios and the stream of each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from cclfp.transforms import CropFlip
 
 ClassOrder = tuple[int, ...] | str | None
 MOST_CLASSES = 1 << 16  # more than any dataset has
-AUGMENTATION = CropFlip(padding=4)  # what augment=on does
+AUGMENTATION = CropFlip(padding=4)  # used with augment=on
 
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """A named stream. ``scenarios`` lists what it is defined for, the default first."""
+    """A named stream. ``scenarios`` lists those for which it is defined, the default first."""
 
     name: str
     title: str
@@ -35,9 +35,11 @@ class Benchmark:
     scenarios: tuple[str, ...]
     description: str
     backbone: str
-    sizes: tuple[int, ...] = ()  # how many classes each task has; empty: every task has all of them
+    sizes: tuple[
+        int, ...
+    ] = ()  # the number of classes per task; empty: every task has all of them, or the user chooses
     domains: Callable[[Dataset, int], Stream] | None = None
-    # What a run takes where neither a preset nor the user says otherwise, and the method's own default does not suit.
+    # Settings that replace the method's defaults, unless a preset or the user gives another value.
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     no_augmentation: str | None = None  # why its images cannot be augmented
 
@@ -52,16 +54,16 @@ class Benchmark:
 
     @property
     def num_tasks(self) -> int | None:
-        """None for images of a user's own, where every run says it."""
+        """The number of tasks; None for a user's own images, where every run chooses it."""
         return domains.DOMAIN_TASKS if self.domains is not None else len(self.sizes) or None
 
     def stream(
         self, scenario: str, seed: int, class_order: ClassOrder = None, sizes: Sequence[int] | None = None
     ) -> Stream:
-        """The stream a seed sees.
+        """The stream for a seed.
 
-        ``class_order`` is the order classes come in ("random" draws one from the seed), ``sizes`` how many of them each
-        task has.
+        ``class_order`` is the order of the classes ("random" draws one from the seed), ``sizes`` the number of classes
+        per task.
         """
         self.check(scenario)
         data = load_dataset(self.dataset)
@@ -70,7 +72,7 @@ class Benchmark:
         return split(data, scenario, self._order(class_order, seed), sizes or self.sizes)
 
     def task_classes(self, class_order: ClassOrder, sizes: Sequence[int] | None, seed: int) -> list[list[str]]:
-        """The names of each task's classes, in the stream that these arguments give."""
+        """The names of each task's classes in the :meth:`stream` with these arguments."""
         if self.domains is not None:
             return [list(self.classes)] * domains.DOMAIN_TASKS
         order, names = iter(self._order(class_order, seed)), self.classes
@@ -82,21 +84,22 @@ class Benchmark:
         return list(range(self.num_classes)) if class_order is None else self.class_ids(class_order)
 
     def check(self, scenario: str) -> None:
-        """Refuse a scenario this benchmark is not defined for, with the reason."""
+        """Raise InputError, with the reason, for a scenario for which this benchmark is not defined."""
         if scenario not in self.scenarios:
             why = (
                 "its tasks have disjoint classes, so there is no common set of classes whose domain shifts"
                 if self.domains is None
-                else "every task has all ten classes, so there are no new classes and no task's own classes"
+                else "every task has all ten classes, so no task has new classes or classes of its own"
             )
             raise InputError(f"{self.name} has no {scenario} scenario ({why}); it has: {', '.join(self.scenarios)}")
 
     def check_augment(self, augment: bool) -> None:
+        """Raise InputError, with the reason, if ``augment`` is set but the images cannot be augmented."""
         if augment and self.no_augmentation is not None:
             raise InputError(f"augment=on: {self.name} cannot be augmented ({self.no_augmentation})")
 
     def class_ids(self, order: Sequence[int | str]) -> list[int]:
-        """Each class once, given by name or id, as ids. A text that is both is a name."""
+        """The ids of all classes in a given order, each given once, by name or id. Names take precedence over ids."""
         names = self.classes
         texts = {str(number): number for number in range(len(names))}
         texts |= {name: number for number, name in enumerate(names)}
@@ -119,15 +122,15 @@ class Benchmark:
         tasks: int | None,
         class_order: str | Sequence[Any] | None,
     ) -> tuple[ClassOrder, tuple[int, ...] | None]:
-        """What a user wants of the classes: their order as ids, and each task's size where it is not the usual.
+        """Resolve a user's choice to the order of the class ids and the number of classes per task; None: the default.
 
-        An order of lists, or text with a slash between tasks, says which classes each task has.
+        A class order made of lists, or a text with slashes between tasks, also gives the classes of each task.
         """
         order, sizes = _groups(class_order)
         if self.domains is not None:
             if order is not None or tasks is not None:
                 what = "a class order" if order is not None else "tasks"
-                raise InputError(f"{self.name} has all classes in every task: {what} cannot be chosen for it")
+                raise InputError(f"{self.name} has all classes in every task: {what} cannot be chosen")
             return None, None
         if sizes is not None and tasks not in (None, len(sizes)):
             raise InputError(f"tasks={tasks}, but the class order has {len(sizes)} tasks")
@@ -138,14 +141,14 @@ class Benchmark:
             sizes = even_sizes(self.num_classes, tasks)
         if sizes is None and not self.sizes:
             raise InputError(
-                f"how many tasks? {self.name} has {self.num_classes} classes: say tasks (--tasks 5), or a class order "
+                f"how many tasks? {self.name} has {self.num_classes} classes: give tasks (--tasks 5), or a class order "
                 "with a slash between tasks (--class-order a,b/c,d)"
             )
         return order, None if sizes == self.sizes else sizes
 
 
 def _groups(order: object) -> tuple[tuple[Any, ...] | str | None, tuple[int, ...] | None]:
-    """The classes in order, and how many each task has where the order says."""
+    """The classes in order, and the number of classes per task if the order is divided into tasks."""
     if order is None or (isinstance(order, str) and order == "random"):
         return order, None
     if isinstance(order, str):
@@ -159,34 +162,34 @@ def _groups(order: object) -> tuple[tuple[Any, ...] | str | None, tuple[int, ...
     if any(group is None for group in groups):
         return tuple(given), None
     if not all(groups):
-        raise InputError(f"class order {_shown(order)}: a task without classes")
+        raise InputError(f"class order {_shown(order)}: it has a task without classes")
     return tuple(c for group in groups for c in group or ()), tuple(len(group or ()) for group in groups)
 
 
 def _whole_below(value: Any, limit: int) -> int | None:
     try:
         number = operator.index(value)
-    except (TypeError, ValueError, RuntimeError):  # numpy and torch have errors of their own for arrays
+    except (TypeError, ValueError, RuntimeError):  # numpy and torch raise different errors for arrays
         return None
     return number if 0 <= number < limit and not isinstance(value, bool) else None
 
 
 def _as_list(values: Any) -> list[Any] | None:
-    """The values of a list, a tuple, an array or a tensor; None for what is one class, or has no order or no end."""
+    """The values of a sequence, array or tensor; None for a single class and for anything that is not a sequence."""
     values = values.tolist() if callable(getattr(values, "tolist", None)) else values
     if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
         return None
-    return list(itertools.islice(values, MOST_CLASSES + 1))  # a longer one is wrong all the same
+    return list(itertools.islice(values, MOST_CLASSES + 1))  # anything longer is invalid anyway
 
 
 def _shown(value: object) -> str:
-    """A value as messages show it: short, and without what cannot be printed."""
+    """A value for a message: short, and printable."""
     if isinstance(value, str):
         text = value if value.isprintable() else ascii(value)
     else:
         try:
             text = reprlib.repr(value)
-        except ValueError:  # Python does not print a whole number of more than 4,300 digits
+        except ValueError:  # Python refuses to print an int of more than 4,300 digits
             text = "a number of thousands of digits"
     return text if len(text) <= 60 else text[:60] + "..."
 
@@ -195,7 +198,7 @@ def _few(names: list[str]) -> str:
     return ",".join(names[:12]) + (", ..." if len(names) > 12 else "")
 
 
-_NO_FLIP = "a mirrored or shifted digit may be another, and permuted pixels have no neighbours"
+_NO_AUGMENTATION = "a mirrored or shifted digit may be a different digit, and permuted pixels have no neighbours"
 _CONVOLUTIONAL = {"lr": 0.03, "augment": True}
 
 BENCHMARKS = {
@@ -208,8 +211,8 @@ BENCHMARKS = {
             scenarios=("class", "task"),
             sizes=(2,) * 5,
             backbone="mlp",
-            no_augmentation=_NO_FLIP,
-            description="5 tasks of 2 digits each, about 12,000 training images a task",
+            no_augmentation=_NO_AUGMENTATION,
+            description="5 tasks of 2 digits each, about 12,000 training images per task",
         ),
         Benchmark(
             name="permuted-mnist",
@@ -218,8 +221,8 @@ BENCHMARKS = {
             scenarios=("domain",),
             backbone="mlp",
             domains=domains.permuted,
-            no_augmentation=_NO_FLIP,
-            description="20 tasks of 1,000 training images, all digits, pixels in a fresh order in each",
+            no_augmentation=_NO_AUGMENTATION,
+            description="20 tasks of 1,000 training images, all digits, pixels in a different order in each",
         ),
         Benchmark(
             name="rotated-mnist",
@@ -228,8 +231,8 @@ BENCHMARKS = {
             scenarios=("domain",),
             backbone="mlp",
             domains=domains.rotated,
-            no_augmentation=_NO_FLIP,
-            description="20 tasks of 1,000 training images, all digits, turned by a fresh angle in each",
+            no_augmentation=_NO_AUGMENTATION,
+            description="20 tasks of 1,000 training images, all digits, rotated by a different angle in each",
         ),
         Benchmark(
             name="split-cifar10",
@@ -239,7 +242,7 @@ BENCHMARKS = {
             sizes=(2,) * 5,
             backbone="resnet18",
             settings=_CONVOLUTIONAL,
-            description="5 tasks of 2 classes each, 10,000 training images a task, 32×32",
+            description="5 tasks of 2 classes each, 10,000 training images per task, 32×32",
         ),
         Benchmark(
             name="split-cifar100",
@@ -249,7 +252,7 @@ BENCHMARKS = {
             sizes=(5,) * 20,
             backbone="resnet18",
             settings=_CONVOLUTIONAL,
-            description="20 tasks of 5 classes each, 2,500 training images a task, 32×32",
+            description="20 tasks of 5 classes each, 2,500 training images per task, 32×32",
         ),
         Benchmark(
             name="split-tiny-imagenet",
@@ -259,19 +262,19 @@ BENCHMARKS = {
             sizes=(20,) * 10,
             backbone="resnet18",
             settings=_CONVOLUTIONAL,
-            description="10 tasks of 20 classes each, 10,000 training images a task, 64×64",
+            description="10 tasks of 20 classes each, 10,000 training images per task, 64×64",
         ),
     )
 }
 
 
 def benchmark_names() -> list[str]:
-    """All there are: those that ship with the package, then the images of a user's own."""
+    """All benchmarks: those that ship with the package, then the user's own images."""
     return [*BENCHMARKS, *own_datasets()]
 
 
 def get_benchmark(name: str) -> Benchmark:
-    """A benchmark by name: one of BENCHMARKS, or the images of a user's own that were imported under that name."""
+    """A benchmark by name: one of BENCHMARKS, or the user's own images that were imported under that name."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     if name not in benchmark_names():

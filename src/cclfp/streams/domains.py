@@ -1,4 +1,4 @@
-"""The streams whose tasks have all classes, each in a domain of its own: pixels permuted, digits rotated."""
+"""Streams whose tasks have all classes, each in a different domain: permuted pixels or rotated digits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from cclfp.data import Dataset
 from cclfp.streams.stream import Stream
 
 DOMAIN_TASKS = 20
-DOMAIN_IMAGES = 1000  # training images a task
+DOMAIN_IMAGES = 1000  # training images per task
 
 
 def permuted(data: Dataset, seed: int) -> Stream:
-    """Every task, the first included, sees all pixels in a fresh order of its own."""
+    """A stream in which every task, including the first, has its own random order of the pixels."""
 
     def draw(g: torch.Generator) -> Callable[[Tensor], Tensor]:
         order = torch.randperm(data.train_images[0].numel(), generator=g)
@@ -28,7 +28,7 @@ def permuted(data: Dataset, seed: int) -> Stream:
 
 
 def rotated(data: Dataset, seed: int) -> Stream:
-    """Every task, the first included, is turned by a fresh angle from [0°, 180°)."""
+    """A stream in which every task, including the first, has its own random angle from [0°, 180°)."""
 
     def draw(g: torch.Generator) -> Callable[[Tensor], Tensor]:
         degrees = float(torch.rand((), dtype=torch.float64, generator=g)) * 180
@@ -38,7 +38,7 @@ def rotated(data: Dataset, seed: int) -> Stream:
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """Turn square uint8 images (N, C, S, S) counter-clockwise about their centre: bilinear, zero fill, rounded.
+    """Rotate square uint8 images (N, C, S, S) counter-clockwise about their centre: bilinear, zero fill, rounded.
 
     >>> image = torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8)
     >>> rotate(image, 90).tolist()
@@ -46,18 +46,18 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
     """
     angle = torch.deg2rad(torch.tensor(degrees, dtype=torch.float64))
     cos, sin = torch.cos(angle).item(), torch.sin(angle).item()
-    # Where in the input each output pixel comes from (x to the right, y down).
+    # The place in the input that each output pixel comes from (x to the right, y down).
     matrix = torch.tensor([[[cos, -sin, 0.0], [sin, cos, 0.0]]])
     grid = F.affine_grid(matrix, [1, *images.shape[1:]], align_corners=False)
-    turned = [
+    rotated_chunks = [
         F.grid_sample(chunk.float(), grid.expand(len(chunk), -1, -1, -1), align_corners=False).round().byte()
         for chunk in images.split(1000)
     ]
-    return torch.cat(turned)
+    return torch.cat(rotated_chunks)
 
 
 def _domains(data: Dataset, seed: int, draw: Callable[[torch.Generator], Callable[[Tensor], Tensor]]) -> Stream:
-    """Tasks with all classes: each draws training images and a change of its own, made to the whole test set too."""
+    """Tasks with all classes. Each draws its training images and a transformation, which the test set undergoes too."""
     g = generator(seed, "stream")
     images, labels, test = [], [], []
     for task in range(DOMAIN_TASKS):

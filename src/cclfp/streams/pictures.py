@@ -1,4 +1,4 @@
-"""A picture of a stream for people to look at: what each task's classes look like."""
+"""A picture of a stream: example images of each task's classes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from cclfp.streams import Stream
 if TYPE_CHECKING:
     from PIL import Image, ImageDraw
 
-WIDTH = 1500  # of the page, about
+WIDTH = 1500  # approximate width of the page
 SIDE, LARGEST = 64, 128  # pixels: smaller images are enlarged by a whole number, larger ones shrunk
 GAP, MARGIN, LINE = 4, 24, 22
 INK, FAINT, PAPER = "#1d1d1f", "#6e6e73", "#ffffff"
 
 
 def draw_stream(stream: Stream, classes: Sequence[str], title: str, path: Path) -> None:
-    """Write a PNG with a block for each task: its classes by name, and training images of each, as they are stored.
+    """Write a PNG with one block per task: the names of its classes, and training images of each as they are stored.
 
-    Tasks that share all classes (domains) have one row each: an image of every class, as the task shows it.
+    Tasks that share all classes (domains) have one image per class.
     """
     domains = stream.num_tasks > 1 and all(members == stream.classes[0] for members in stream.classes)
     largest = max(map(len, stream.classes))
@@ -37,12 +37,14 @@ def draw_stream(stream: Stream, classes: Sequence[str], title: str, path: Path) 
     try:
         write_atomic(path, lambda file: file.write(buffer.getvalue()))
     except OSError as error:
-        raise InputError(f"--images {path}: it cannot be written: {error}") from error
+        raise InputError(f"--images {path}: cannot write it: {error}") from error
 
 
 class _Page:
+    """The layout of the picture, with ``each`` images per class."""
+
     def __init__(self, stream: Stream, classes: Sequence[str], each: int) -> None:
-        from PIL import ImageFont  # only needed to draw
+        from PIL import ImageFont  # imported only for drawing
 
         self.stream, self.classes, self.each = stream, classes, each
         height, width = stream.train.x.shape[2:]
@@ -52,16 +54,16 @@ class _Page:
         self.cell = each * (self.image[0] + GAP) + GAP * 3
         most = max(map(len, stream.classes))
         fit = max(1, (WIDTH - 2 * MARGIN) // self.cell)
-        self.columns = -(-most // -(-most // fit))  # as few rows as fit, and those as even as can be
+        self.columns = -(-most // -(-most // fit))  # as few rows as possible, of equal length as far as possible
         self.small, self.large = ImageFont.load_default(14), ImageFont.load_default(22)
 
     def draw(self, title: str) -> Image.Image:
         from PIL import Image, ImageDraw
 
         rows = [-(-len(members) // self.columns) for members in self.stream.classes]
-        block = LINE + self.image[1] + GAP * 2  # a row of classes
+        block = LINE + self.image[1] + GAP * 2  # height of a row of classes
         height = 2 * MARGIN + 2 * LINE + sum(LINE + GAP + n * block + GAP * 2 for n in rows)
-        title = title.replace("×", "x")  # which Pillow's own font lacks
+        title = title.replace("×", "x")  # Pillow's default font has no ×
         width = 2 * MARGIN + max(self.columns * self.cell, round(self.large.getlength(title)))
         page = Image.new("RGB", (width, height), PAPER)
         canvas = ImageDraw.Draw(page)

@@ -1,4 +1,4 @@
-"""Streams that split the classes of a dataset over tasks."""
+"""Streams that divide the classes of a dataset among tasks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cclfp.transforms import Normalise, Scale
 
 
 def split(data: Dataset, scenario: str, order: Sequence[int], sizes: Sequence[int]) -> Stream:
-    """Classes in the given order, ``sizes[t]`` of them in task t. Class ids stay what they are in the dataset."""
+    """Split a dataset into tasks: task t has the next ``sizes[t]`` classes of ``order``. Class ids stay the same."""
     if sum(sizes) != data.num_classes or min(sizes, default=0) < 1:
-        raise InputError(f"sizes={list(sizes)}: expected so many classes a task, {data.num_classes} in all")
+        raise InputError(f"sizes={list(sizes)}: expected the number of classes per task, {data.num_classes} in total")
     ends = list(itertools.accumulate(sizes))
     classes = [list(order[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
     task_of = torch.empty(data.num_classes, dtype=torch.int64)
@@ -38,7 +38,7 @@ def split(data: Dataset, scenario: str, order: Sequence[int], sizes: Sequence[in
 
 
 def even_sizes(num_classes: int, tasks: int) -> tuple[int, ...]:
-    """How many classes each of so many tasks has, as evenly as can be; the first have one more.
+    """The number of classes per task, as even as possible; the first tasks have one more.
 
     >>> even_sizes(10, 4)
     (3, 3, 2, 2)

@@ -1,4 +1,4 @@
-"""A stream in memory: raw tensors, and which of them belong to which task."""
+"""A stream in RAM: raw tensors, and the examples of each task."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
 from cclfp.transforms import Scale, Transform
 
-VALIDATION_SHARE = 10
+VALIDATION_SHARE = 10  # one of this many training examples is held out
 
-# Inputs -> their copies on other devices, while a stream has them: streams that share their inputs share these too.
+# Inputs -> their copies on other devices, while a stream uses them. Streams that share inputs share the copies too.
 _copies = WeakTensorKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """An ordered list of tasks. ``joint()`` gives the same examples as one task."""
+    """An ordered list of tasks. ``joint()`` returns a stream with the same examples as one task."""
 
     scenario: str
     num_classes: int
-    classes: list[list[int]]  # of each task
+    classes: list[list[int]]  # one list per task
     train: Examples  # of all tasks
-    train_rows: list[Tensor]  # the rows of ``train`` that are trained on together, in this order: one tensor a task
-    test: list[Examples]  # of each task
+    train_rows: list[Tensor]  # the rows of ``train`` to train on: one tensor per task, a single one if joint
+    test: list[Examples]  # one entry per task
     transform: Transform = dataclasses.field(default_factory=Scale)
 
     @property
@@ -36,11 +36,11 @@ class Stream:
         return len(self.classes)
 
     def joint(self) -> Stream:
-        """All tasks at once, for the upper bound; tested task by task as before."""
+        """The stream with all tasks trained as one, for the upper bound; the test sets stay the same."""
         return dataclasses.replace(self, train_rows=[torch.cat(self.train_rows)])
 
     def validation(self, seed: int) -> Stream:
-        """The stream for choosing hyperparameters: tested on a tenth of each task's training examples, held out."""
+        """The stream for tuning hyperparameters: a tenth of each task's training examples is held out for testing."""
         kept, test = [], []
         for task, rows in enumerate(self.train_rows):
             order = torch.randperm(len(rows), generator=generator(seed, "validation", task))
@@ -50,16 +50,17 @@ class Stream:
         return dataclasses.replace(self, train_rows=kept, test=test)
 
     def task_ids(self, position: int) -> list[int]:
-        """The tasks trained at a position of the stream: one, or all of them in a joint stream."""
+        """The tasks trained at a position of the stream: one, or all tasks of a joint stream."""
         return [position] if len(self.train_rows) == self.num_tasks else list(range(self.num_tasks))
 
     def to(self, device: torch.device) -> Stream:
+        """The stream on a device."""
         train = self.train._replace(x=_copy(self.train.x, device)).to(device)
         return dataclasses.replace(self, train=train, test=[t.to(device) for t in self.test])
 
 
 def _copy(x: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device, one copy for all who ask."""
+    """The tensor on a device: the same copy in every call."""
     copies = _copies.setdefault(x, weakref.WeakValueDictionary())
     there: Tensor | None = copies.get(device)
     if there is None:

@@ -1,8 +1,7 @@
-"""Jobs: stored once, resumed from any checkpoint, safe beside each other."""
+"""Training jobs: stored once, continued from any checkpoint, safe beside each other."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -17,16 +16,21 @@ import numpy as np
 import pytest
 import torch
 from records import with_accuracy
+from training import Stop, stop_at, texts, train
+from training import make_job as make_any_job
 
 import cclfp
 from cclfp.core.machine import cores
 from cclfp.errors import InputError, RunError
 from cclfp.methods import METHODS
-from cclfp.runs import job as job_module
-from cclfp.runs.configuration import configurations
-from cclfp.runs.job import Job, do
-from cclfp.runs.pool import do_all
-from cclfp.runs.store import Record, Store
+from cclfp.runs import checkpoints, training
+from cclfp.runs.events import Event, Failed, Finished, Step
+from cclfp.runs.executors import Executor, ProcessPool, ThisProcess
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
+from cclfp.runs.record import Record
+from cclfp.runs.run import run_jobs
+from cclfp.runs.store import Store
 from cclfp.testing import same
 
 RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "accuracy_matrix")
@@ -34,34 +38,22 @@ RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward
 pytestmark = pytest.mark.usefixtures("small_mnist")
 
 
+def accuracy(record: Record) -> float:
+    assert record["average_accuracy"] is not None
+    return record["average_accuracy"]
+
+
 def result(record: Record) -> dict[str, Any]:
-    return {name: record[name] for name in RESULT}
-
-
-def quiet(event: dict[str, Any]) -> None:
-    pass
+    return {name: value for name, value in record.items() if name in RESULT}
 
 
 @pytest.fixture
 def make_job(tmp_path: Path) -> Callable[..., Job]:
     def make(method: str = "ccl-fp+", benchmark: str = "split-mnist", seed: int = 0, **changes: Any) -> Job:
         (configuration,) = configurations([method], benchmark, changes.pop("scenario", None))
-        job = Job(configuration, seed, tmp_path / "runs.sqlite", "cpu", 1, checkpoint_every=0.0)
-        return dataclasses.replace(job, **changes)
+        return make_any_job(configuration, seed, **{"store": tmp_path / "runs.sqlite", **changes})
 
     return make
-
-
-class Stop(Exception):
-    """Stands for a SIGKILL at a chosen moment."""
-
-
-def stop_after(steps: int) -> Callable[[dict[str, Any]], None]:
-    def report(event: dict[str, Any]) -> None:
-        if event["event"] == "step" and event["step"] >= steps:
-            raise Stop
-
-    return report
 
 
 @pytest.mark.parametrize("method", ["er", "ccl-fp+"])
@@ -69,82 +61,88 @@ def stop_after(steps: int) -> Callable[[dict[str, Any]], None]:
 def test_a_stopped_run_ends_with_the_same_numbers(
     method: str, steps: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
-    whole = do(make_job(method, store=tmp_path / "other.sqlite", save=tmp_path / "whole.ckpt"), quiet)
-    job = make_job(method, save=tmp_path / "stopped.ckpt")
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
+    other = make_job(method, store=tmp_path / "other.sqlite", save=tmp_path / "whole")
+    whole = train(other)
+    job = make_job(method, save=tmp_path / "stopped")
     with pytest.raises(Stop):
-        do(job, stop_after(steps))
-    assert Store(job.store).records() == []
-    notes: list[dict[str, Any]] = []
-    again = do(job, notes.append)
-    assert any("going on from the checkpoint" in note.get("text", "") for note in notes) == (steps > 30)
+        train(job, stop_at(steps))
+    assert Store(job.execution.store).records() == []
+    events: list[Event] = []
+    again = train(job, events.append)
+    assert any("continuing from the checkpoint" in text for text in texts(events)) == (steps > 30)
     assert result(again) == result(whole)
-    assert same(cclfp.load(tmp_path / "whole.ckpt"), cclfp.load(tmp_path / "stopped.ckpt"))
-    assert list(Store(job.store).checkpoints.iterdir()) == []
+    assert other.learner_file is not None
+    assert job.learner_file is not None
+    assert same(cclfp.load(other.learner_file), cclfp.load(job.learner_file))
+    assert list(Store(job.execution.store).checkpoints.iterdir()) == []
 
 
 def test_a_fresh_run_that_was_stopped_goes_on_too(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint_of(make_job(), monkeypatch)
-    texts: list[str] = []
+    events: list[Event] = []
 
-    def listen_and_stop(event: dict[str, Any]) -> None:
-        texts.append(event.get("text", ""))
-        stop_after(50)(event)
+    def listen_and_stop(event: Event) -> None:
+        events.append(event)
+        stop_at(50)(event)
 
     with pytest.raises(Stop):  # a fresh run does not go on from what was not fresh
-        do(make_job(fresh=True), listen_and_stop)
-    assert "not started with --fresh" in "".join(texts)
-    texts.clear()
-    do(make_job(fresh=True), lambda event: texts.append(event.get("text", "")))
-    assert "going on from the checkpoint after task 1" in "".join(texts)
+        train(make_job(fresh=True), listen_and_stop)
+    assert "not started with --fresh" in "".join(texts(events))
+    events.clear()
+    train(make_job(fresh=True), events.append)
+    assert "continuing from the checkpoint after task 1" in "".join(texts(events))
 
 
 def test_the_checkpoint_of_a_finished_run_is_removed(make_job: Callable[..., Job], tmp_path: Path) -> None:
     job = make_job("finetune")
-    do(job, quiet)
-    left = Store(job.store).checkpoints / f"{job.key}.ckpt"  # killed between storing the record and removing this
-    left.write_bytes(b"")
-    cclfp.run("finetune", "split-mnist", seeds=1, store=job.store)
+    train(job)
+    left = (
+        Store(job.execution.store).checkpoints / f"{job.key}.ckpt"
+    )  # killed between storing the record and removing this
+    left.write_bytes(b"")  # killed between storing the record and removing this
+    cclfp.run("finetune", "split-mnist", seeds=1, store=job.execution.store)
     assert not left.exists()
 
 
 def test_the_lock_of_a_finished_run_is_removed(make_job: Callable[..., Job]) -> None:
     job = make_job("finetune")
-    do(job, quiet)
-    left = Store(job.store).checkpoints / f"{job.key}.lock"  # killed between removing the checkpoint and this
+    train(job)
+    left = Store(job.execution.store).checkpoints / f"{job.key}.lock"  # killed between removing the checkpoint and this
     left.touch()
-    cclfp.run("finetune", "split-mnist", seeds=1, store=job.store)
+    cclfp.run("finetune", "split-mnist", seeds=1, store=job.execution.store)
     assert not left.exists()
 
 
 def test_a_lock_is_free_again_after_a_failure(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
     with pytest.raises(Stop) as kept:  # and with it every frame of the traceback
-        do(make_job(), stop_after(1))
-    assert do(make_job(), quiet)["average_accuracy"] > 0
+        train(make_job(), stop_at(1))
+    assert accuracy(train(make_job())) > 0
     assert kept
 
 
 def test_a_learner_that_cannot_be_saved_does_not_lose_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    job = make_job("finetune", save=tmp_path / "file" / "learner")
+    job = make_job("finetune", save=tmp_path / "file")
     with pytest.raises(InputError, match="the run is stored, but its learner cannot be saved"):
-        do(job, quiet)
-    assert len(Store(job.store).records()) == 1
+        train(job)
+    assert len(Store(job.execution.store).records()) == 1
 
 
 def test_learners_of_a_cohort_that_cannot_be_saved(make_job: Callable[..., Job], tmp_path: Path) -> None:
     """All runs are stored, and none is trained again."""
     (tmp_path / "file").touch()
-    jobs = [make_job("er", seed=seed, engine="compiled", save=tmp_path / "file" / f"{seed}.ckpt") for seed in (0, 1)]
-    events: list[tuple[int, dict[str, Any]]] = []
-    failures = job_module.do_cohort(jobs, lambda number, event: events.append((number, event)))
-    assert [str(tmp_path / "file" / f"{seed}.ckpt") in str(failures[seed]) for seed in (0, 1)] == [True, True]
-    assert [number for number, event in events if event["event"] == "done"] == [0, 1]
-    assert not [event for _, event in events if "one by one" in event.get("text", "")]
-    assert len(Store(jobs[0].store).records()) == 2
+    jobs = [make_job("er", seed=seed, engine="compiled", save=tmp_path / "file") for seed in (0, 1)]
+    events: list[Event] = []
+    training.train_cohort(jobs, events.append)
+    failures = {event.key: str(event.error) for event in events if isinstance(event, Failed)}
+    assert [str(job.learner_file) in failures[job.key] for job in jobs] == [True, True]
+    assert [event.key for event in events if isinstance(event, Finished)] == [job.key for job in jobs]
+    assert not [text for text in texts(events) if "one by one" in text]
+    assert len(Store(jobs[0].execution.store).records()) == 2
 
 
 @pytest.mark.parametrize(
@@ -159,99 +157,100 @@ def test_a_checkpoint_that_cannot_be_read_now_is_left_alone(
     error: Exception, expected: type[Exception], make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be good: it is neither deleted nor taken for damaged."""
-    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
     job = make_job("er")
     with pytest.raises(Stop):
-        do(job, stop_after(60))
-    checkpoint = job_module.checkpoint_path(job, Store(job.store))
+        train(job, stop_at(60))
+    checkpoint = checkpoints.checkpoint_path(job, Store(job.execution.store))
 
     def refuse(file: Any) -> int:
         raise error
 
     monkeypatch.setattr("cclfp.core.tensorfiles._check_archive", refuse)
     with pytest.raises(expected):
-        do(job, quiet)
+        train(job)
     assert checkpoint.exists()
 
 
 def test_what_a_killed_process_left_half_written_is_removed(make_job: Callable[..., Job]) -> None:
     job = make_job("finetune")
-    half = Store(job.store).checkpoints / f".{job.key}.ckpt.abc.tmp"
+    half = Store(job.execution.store).checkpoints / f".{job.key}.ckpt.abc.tmp"
     half.parent.mkdir()
     half.write_bytes(b"half")
-    do(job, quiet)
+    train(job)
     assert list(half.parent.iterdir()) == []
 
 
 def test_a_finished_run_is_not_trained_again(make_job: Callable[..., Job]) -> None:
-    first = do(make_job(), quiet)
-    heard: list[dict[str, Any]] = []
-    assert do(make_job(), heard.append) == first
-    assert heard == [{"event": "done", "record": first}]
-    events: list[dict[str, Any]] = []
-    again = do(make_job(fresh=True), events.append)
+    first = train(make_job())
+    events: list[Event] = []
+    assert train(make_job(), events.append) == first
+    assert events == [Finished(make_job().key, first)]
+    events.clear()
+    again = train(make_job(fresh=True), events.append)
     assert events
     assert result(again) == result(first)
-    assert len(Store(make_job().store).records()) == 1
+    assert len(Store(make_job().execution.store).records()) == 1
 
 
 def test_a_finished_run_whose_learner_was_not_kept(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    first = do(make_job(), quiet)
-    path = tmp_path / "learner.ckpt"
-    assert result(do(make_job(save=path), quiet)) == result(first)
-    learner = cclfp.load(path)
+    first = train(make_job())
+    job = make_job(save=tmp_path / "learners")
+    assert result(train(job)) == result(first)
+    assert job.learner_file is not None
+    learner = cclfp.load(job.learner_file)
     stream = cclfp.streams.get_benchmark("split-mnist").stream("class", 0)
     right = [(learner.predict(test.x) == test.y).float().mean().item() for test in stream.test]
-    assert 100 * sum(right) / 5 == pytest.approx(first["average_accuracy"], abs=1e-4)
+    assert 100 * sum(right) / 5 == pytest.approx(accuracy(first), abs=1e-4)
 
 
 def test_who_replaces_a_record(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    store, old = Store(make_job().store), with_accuracy(do(make_job(), quiet), 1.0)
+    store, old = Store(make_job().execution.store), with_accuracy(train(make_job()), 1.0)
     store.add(old, replace=True)
-    assert do(make_job(), quiet) == old
-    for again in ({"fresh": True}, {"save": tmp_path / "learner.ckpt"}):
+    assert train(make_job()) == old
+    for again in ({"fresh": True}, {"save": tmp_path / "learners"}):
         store.add(old, replace=True)
-        assert [do(make_job(**again), quiet)] == store.records()
+        assert [train(make_job(**again))] == store.records()
         assert store.records() != [old]
 
 
 def test_a_record_that_was_added_meanwhile_stays(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    other = with_accuracy(do(make_job(store=tmp_path / "other.sqlite"), quiet), 1.0)
-    events: list[dict[str, Any]] = []
+    other = with_accuracy(train(make_job(store=tmp_path / "other.sqlite")), 1.0)
+    events: list[Event] = []
 
-    def report(event: dict[str, Any]) -> None:
+    def listen(event: Event) -> None:
         events.append(event)
-        Store(make_job().store).add(other)
+        Store(make_job().execution.store).add(other)
 
-    assert do(make_job(), report) == other
-    assert Store(make_job().store).records() == [other]
-    assert "that one stays" in events[-2]["text"]
-    assert events[-1] == {"event": "done", "record": other}
+    assert train(make_job(), listen) == other
+    assert Store(make_job().execution.store).records() == [other]
+    assert "that one stays" in texts(events)[-1]
+    assert events[-1] == Finished(other["key"], other)
 
 
 def test_checkpoints_are_not_taken_more_often_than_asked(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Path] = []
-    monkeypatch.setattr(job_module, "write_tensors", lambda path, state: written.append(path))
-    do(make_job(checkpoint_every=3600.0), quiet)
+    monkeypatch.setattr(checkpoints, "write_tensors", lambda path, state: written.append(path))
+    train(make_job(checkpoint_every=3600.0))
     assert written == []
-    do(make_job(fresh=True), quiet)
+    train(make_job(fresh=True))
     assert len(written) == 4  # after each of the five tasks but the last
 
 
 def checkpoint_of(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(job_module, "REPORT_EVERY", 0.0)
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
     with pytest.raises(Stop):
-        do(job, stop_after(50))
-    return Store(job.store).checkpoints / f"{job.key}.ckpt"
+        train(job, stop_at(50))
+    return Store(job.execution.store).checkpoints / f"{job.key}.ckpt"
 
 
 def test_resumed_with_the_threads_it_was_started_with(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint_of(make_job(threads=2), monkeypatch)
-    assert do(make_job(threads=1), quiet)["environment"]["threads"] == 2
+    assert train(make_job(threads=1))["environment"]["threads"] == 2
     assert torch.get_num_threads() == 1
 
 
@@ -259,7 +258,7 @@ def test_resumed_with_the_threads_it_was_started_with(
 def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
     damage: str, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    whole = do(make_job(store=tmp_path / "other.sqlite"), quiet)
+    whole = train(make_job(store=tmp_path / "other.sqlite"))
     path = checkpoint_of(make_job(), monkeypatch)
     state = torch.load(path, weights_only=True)
     if damage == "rubbish":
@@ -272,18 +271,18 @@ def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
         else:
             state["engine"]["device"] = "cuda"
         torch.save(state, path)
-    notes: list[dict[str, Any]] = []
-    again = do(make_job(), notes.append)
+    events: list[Event] = []
+    again = train(make_job(), events.append)
     is_damaged = damage in ("rubbish", "incomplete")
     what = "is damaged and kept for inspection as" if is_damaged else "cannot be used"
-    assert any(f"starting afresh, the checkpoint {what}" in note.get("text", "") for note in notes)
+    assert any(f"starting again, the checkpoint {what}" in text for text in texts(events))
     assert path.with_suffix(".damaged").exists() == is_damaged
     assert result(again) == result(whole)
 
 
 @pytest.mark.parametrize("scenario", ["class", "task"])
 def test_records_say_how_they_were_made(scenario: str, make_job: Callable[..., Job]) -> None:
-    record = do(make_job("finetune", scenario=scenario), quiet)
+    record = train(make_job("finetune", scenario=scenario))
     environment = record["environment"]
     assert (environment["engine"], environment["precision"], environment["threads"]) == ("eager", "float32", 1)
     assert (environment["device"], environment["cclfp"]) == ("cpu", cclfp.__version__)
@@ -303,10 +302,10 @@ def test_records_say_how_they_were_made(scenario: str, make_job: Callable[..., J
 
 
 def test_a_single_run_does_not_depend_on_the_default_dtype(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    usual = do(make_job(), quiet)
+    usual = train(make_job())
     torch.set_default_dtype(torch.float64)
     try:
-        other = do(make_job(store=tmp_path / "other.sqlite"), quiet)
+        other = train(make_job(store=tmp_path / "other.sqlite"))
     finally:
         torch.set_default_dtype(torch.float32)
     assert result(other) == result(usual)
@@ -318,49 +317,50 @@ def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(
     def full(path: Path, write: Any) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(job_module, "write_tensors", full)
-    notes: list[str] = []
-    assert do(make_job(), lambda event: notes.append(event.get("text", "")))["average_accuracy"] > 0
-    assert "no checkpoint could be written, going on without: no space left" in notes
+    monkeypatch.setattr(checkpoints, "write_tensors", full)
+    events: list[Event] = []
+    assert accuracy(train(make_job(), events.append)) > 0
+    assert "no checkpoint could be written, continuing without one: no space left" in texts(events)
 
 
 def test_a_place_where_no_checkpoint_can_be(make_job: Callable[..., Job]) -> None:
-    Store(make_job().store).checkpoints.touch()
+    Store(make_job().execution.store).checkpoints.touch()
     with pytest.raises(InputError, match="checkpoints cannot be kept in"):
-        do(make_job(), quiet)
+        train(make_job())
 
 
 def test_a_killed_worker_is_named(make_job: Callable[..., Job]) -> None:
-    def kill(number: int, event: dict[str, Any]) -> None:
-        if event["event"] == "step":
+    def kill(event: Event) -> None:
+        if isinstance(event, Step):
             for worker in children(os.getpid()):
                 os.kill(worker, signal.SIGKILL)
 
     with pytest.raises(RunError, match=r"er seed [01]: its process was killed by signal 9, perhaps for memory"):
-        do_all([make_job("er", seed=0), make_job("er", seed=1)], 2, kill)
+        run_jobs([make_job("er", seed=0), make_job("er", seed=1)], kill, ProcessPool(2))
 
 
 def test_joint_has_the_last_row_alone(make_job: Callable[..., Job]) -> None:
-    record = do(make_job("joint"), quiet)
+    record = train(make_job("joint"))
     assert [any(v is not None for v in row) for row in record["accuracy_matrix"]] == [False] * 5 + [True]
-    assert record["average_accuracy"] > 90
+    assert accuracy(record) > 90
     assert record["forgetting"] is None
 
 
 def test_training_beside_others_changes_nothing(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    alone = [do(make_job(seed=seed, store=tmp_path / "alone.sqlite"), quiet) for seed in range(3)]
-    together = do_all([make_job(seed=seed) for seed in range(3)], 3, lambda number, event: None)
-    assert [result(r) for r in together] == [result(r) for r in alone]
-    assert len(Store(make_job().store).records()) == 3
+    alone = [train(make_job(seed=seed, store=tmp_path / "alone.sqlite")) for seed in range(3)]
+    together = run_jobs([make_job(seed=seed) for seed in range(3)], executor=ProcessPool(3))
+    assert [result(together[r["key"]]) for r in alone] == [result(r) for r in alone]
+    assert len(Store(make_job().execution.store).records()) == 3
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_failure_lets_the_others_finish(workers: int, make_job: Callable[..., Job], tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    bad = make_job(seed=0, save=tmp_path / "file" / "learner.ckpt")
+@pytest.mark.parametrize("executor", [ThisProcess(), ProcessPool(2)])
+def test_a_failure_lets_the_others_finish(executor: Executor, make_job: Callable[..., Job], tmp_path: Path) -> None:
+    bad, *others = [make_job(seed=seed, save=tmp_path) for seed in range(3)]
+    assert bad.learner_file is not None
+    bad.learner_file.mkdir()
     with pytest.raises(InputError, match="cannot be saved"):
-        do_all([bad, make_job(seed=1), make_job(seed=2)], workers, lambda number, event: None)
-    assert sorted(r["seed"] for r in Store(bad.store).records()) == [0, 1, 2]
+        run_jobs([bad, *others], executor=executor)
+    assert sorted(r["seed"] for r in Store(bad.execution.store).records()) == [0, 1, 2]
 
 
 def test_python_settings_of_every_kind(tmp_path: Path) -> None:
@@ -377,10 +377,10 @@ def test_python_settings_of_every_kind(tmp_path: Path) -> None:
         cclfp.run(METHODS["er"], "split-mnist")  # type: ignore[arg-type]
 
 
-def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..., Job]) -> None:
-    jobs = [make_job(seed=0, device="tpu"), make_job(seed=1, device="tpu")]
-    with pytest.raises(InputError, match="device 'tpu'"):
-        do_all(jobs, 2, lambda number, event: None)
+def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    (tmp_path / "runs.sqlite.checkpoints").touch()
+    with pytest.raises(InputError, match="checkpoints cannot be kept in"):
+        run_jobs([make_job(seed=0), make_job(seed=1)], executor=ProcessPool(2))
 
 
 # -- with real processes ------------------------------------------------------------------------------------------
@@ -436,9 +436,9 @@ def test_sigkill_and_two_processes_on_one_store(tmp_path: Path) -> None:
         said += errors
         assert process.returncode == 0
         assert without_seconds(output) == without_seconds(once.stdout)
-    assert said.count(b"going on from the checkpoint") >= 2
+    assert said.count(b"continuing from the checkpoint") >= 2
     assert b"another process is training this run" in said
-    assert b"starting afresh" not in said
+    assert b"starting again" not in said
     assert len(Store(store).records()) == 4
     assert list(checkpoints.iterdir()) == []
 

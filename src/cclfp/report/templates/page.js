@@ -20,7 +20,7 @@
   const signed = (value) => (Math.abs(value) < 0.005 ? digits(0) : (value < 0 ? "" : "+") + digits(value));
   const plusMinus = (mean, std) => (std === null ? digits(mean) : `${digits(mean)} ± ${digits(std)}`);
 
-  // Tabs: the ARIA pattern, arrow keys move and choose. The address's #name says which one is open.
+  // Tabs follow the ARIA pattern: arrow keys move and select. The URL's #name selects the open tab.
   const tabs = all("[role=tab]"), panels = all("[role=tabpanel]");
   const choose = (tab, focus) => {
     for (const other of tabs) {
@@ -46,11 +46,11 @@
       choose(tabs[(to + tabs.length) % tabs.length], true);
     });
   });
-  const asked = () => tabs.find((tab) => "#" + tab.getAttribute("aria-controls") === location.hash);
-  addEventListener("hashchange", () => asked() && choose(asked(), false));
+  const fromUrl = () => tabs.find((tab) => "#" + tab.getAttribute("aria-controls") === location.hash);
+  addEventListener("hashchange", () => fromUrl() && choose(fromUrl(), false));
 
-  // The one tooltip.
-  let again = null; // shows it anew after scrolling, where the keyboard asked for it
+  // The tooltip, of which there is one.
+  let again = null; // shows the tooltip again after scrolling, if the keyboard opened it
   function hide() {
     tip.hidden = true;
     again = null;
@@ -81,7 +81,7 @@
     const rows = [...body.rows].sort((a, b) => {
       if (!head) return order(a) - order(b);
       const [p, q] = [value(a), value(b)];
-      if (p === null || q === null) return (p === null) - (q === null) || order(a) - order(b); // missing ones last
+      if (p === null || q === null) return (p === null) - (q === null) || order(a) - order(b); // missing values last
       return sign * (typeof p === "string" ? p.localeCompare(q, undefined, { numeric: true }) : p - q) || order(a) - order(b);
     });
     table.classList.toggle("sorted", Boolean(head));
@@ -105,7 +105,7 @@
     });
   }
 
-  // Tables: one stop of the tab key each, arrow keys from number to number, seeds on hover and focus.
+  // Tables: each is one stop of the tab key, arrow keys move between numbers, hover and focus show the seeds.
   const seeds = (cell) => {
     const lines = cell.seeds.map((seed) => make("tr", {}, make("td", {}, "seed " + seed[0] + (cell.diverged[seed[0]] ? ", diverged" : "")), make("td", {}, digits(seed[1]))));
     const verdict = make("small", {}, `${data.symbols[cell.verdict]} ${data.verdicts[cell.verdict]}`);
@@ -145,7 +145,7 @@
       } else if (move) {
         event.preventDefault();
         let next = td;
-        do { // over what is not defined
+        do { // skip cells without a number
           const row = table.tBodies[0].rows[next.parentElement.sectionRowIndex + move[1]];
           next = row && row.cells[next.cellIndex + move[0]];
         } while (next && !next.dataset.cell && next.tagName === "TD");
@@ -154,7 +154,7 @@
     });
   }
 
-  // All about one number.
+  // The dialog with the details of one number.
   const dialog = document.getElementById("details");
   const strip = (cell) => {
     const [mean, std] = cell.published, values = cell.seeds.filter((seed) => cell.counted.includes(seed[0])).map((seed) => seed[1]);
@@ -202,16 +202,16 @@
       ...(cell.remark ? [make("p", { class: "note" }, `${cell.remark}: their weights are not finite.`)] : []),
       strip(cell),
       ...(made ? [make("div", { class: "scroll" }, table)] : []),
-      ...(made && !cell.alone ? [make("p", { class: "note" }, "The seconds of runs that trained together are shares of what all of them took.")] : []),
-      make("h3", {}, made ? "The command that makes it" : "The command that would make it"), command, copy,
+      ...(made && !cell.alone ? [make("p", { class: "note" }, "These runs trained together: the seconds of each are its share of the total.")] : []),
+      make("h3", {}, made ? "The command that reproduces it" : "The command that trains it"), command, copy,
       make("h3", {}, `Hyperparameters (${cell.chosen})`), pairs(cell.hyperparameters),
-      ...(made ? [make("h3", {}, "Made with"), ...cell.environments.map(pairs), pairs({ finished: cell.finished })] : []));
+      ...(made ? [make("h3", {}, "Environment"), ...cell.environments.map(pairs), pairs({ finished: cell.finished })] : []));
     dialog.showModal();
     dialog.scrollTop = 0;
   }
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
 
-  // Charts: legends switch series off and on, and single one out.
+  // Charts: the legend hides, shows and highlights series.
   for (const figure of all("figure.charts")) {
     const marks = (label) => all(".panel [data-series]", figure).filter((mark) => mark.dataset.series === label);
     for (const button of all(".legend button", figure)) {
@@ -229,7 +229,7 @@
     }
   }
 
-  // Charts: the values at the nearest stop, by pointer or by arrow keys.
+  // Charts: the pointer and the arrow keys show the values at the nearest category.
   for (const svg of all("svg[data-hover]")) {
     const { axis, frame, stops } = JSON.parse(svg.dataset.hover), figure = svg.closest("figure");
     const [left, top, right, bottom] = frame, band = axis === "x" ? 0 : stops.length > 1 ? stops[1].at - stops[0].at : 20;
@@ -259,7 +259,7 @@
       show([make("b", {}, stop.title), lines.length ? make("table", {}, make("tbody", {}, ...rows)) : "missing", ...each], x, y);
       return `${stop.title}: ${lines.map((line) => `${line[0]} ${line[2]}`).join(", ") || "missing"}`;
     };
-    const place = (i) => { // of a stop on the screen
+    const place = (i) => { // the position of a category on the screen
       const matrix = svg.getScreenCTM(), middle = axis === "x" ? [stops[i].at, (top + bottom) / 2] : [(left + right) / 2, stops[i].at];
       const point = new DOMPoint(...middle).matrixTransform(matrix);
       return [point.x, point.y];
@@ -273,9 +273,9 @@
     svg.addEventListener("pointerdown", nearest);
     svg.addEventListener("pointerleave", clear);
     const ask = (i) => {
-      const said = go(i, ...place(i));
+      const text = go(i, ...place(i));
       again = () => ask(i);
-      return said;
+      return text;
     };
     svg.addEventListener("focus", () => {
       if (svg.matches(":focus-visible")) live.textContent = ask(axis === "x" ? stops.length - 1 : 0);
@@ -290,5 +290,5 @@
     });
   }
 
-  choose(asked() || tabs[0], false);
+  choose(fromUrl() || tabs[0], false);
 })();

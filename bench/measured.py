@@ -1,0 +1,74 @@
+"""What bench/measure.py wrote, section by section."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+FORMAT = "cclfp bench 1"
+DEVICES = {"cpu": "CPU", "cuda": "GPU"}
+BENCHMARKS = {
+    "split-mnist": "Split MNIST",
+    "split-cifar10": "Split CIFAR-10",
+    "split-tiny-imagenet": "Split Tiny ImageNet",
+}
+
+Result = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A section as one machine measured it on one device."""
+
+    name: str
+    device: str
+    results: list[Result]
+    document: dict[str, Any]  # the content of its file
+
+    @property
+    def hardware(self) -> str:
+        return str(self.document["machine"]["gpu" if self.device == "cuda" else "processor"])
+
+    @property
+    def chart(self) -> str:
+        """The name of its chart, which stays the same when the section is measured again on this hardware."""
+        return re.sub(r"[^a-z0-9]+", "-", f"{self.name} {self.device} {self.hardware}".lower()).strip("-")
+
+    def find(self, **wanted: Any) -> Result | None:
+        """The first result that has these values, in its case or in what was measured."""
+        return next((r for r in self.results if all({**r, **r["case"]}.get(k) == v for k, v in wanted.items())), None)
+
+    @property
+    def avalanche(self) -> dict[str, Result]:
+        """The results of Avalanche, by the form of its data."""
+        return {data: r for data in ("tensors", "images") if (r := self.find(method="avalanche", data=data))}
+
+
+def read(paths: Iterable[Path], order: Sequence[str]) -> list[Measured]:
+    """The newest measurement of every section, device and hardware, with the sections in this order."""
+    found: dict[tuple[str, str, str], Measured] = {}
+    documents = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    for document in sorted(documents, key=lambda document: str(document["started_at"])):
+        if document["format"] != FORMAT:
+            raise SystemExit(f"a file of format {document['format']!r}: expected {FORMAT!r}; measure it again")
+        for section in document["sections"]:
+            one = Measured(section["name"], section["device"], section["results"], document)
+            if one.results:
+                found[one.name, one.device, one.hardware] = one
+    return sorted(found.values(), key=lambda one: order.index(one.name))
+
+
+def engine_used(result: Result) -> str:
+    """The engine that trained, with a remark where it is not the one that was requested."""
+    used, requested = str(result["engine_used"]), str(result["case"]["engine"])
+    if used != requested:
+        return f"{requested} (continued as {used})"
+    return f"{used} (too few steps to compile)" if used == "compiled" and not result["compile_seconds"] else used
+
+
+def step_rate(result: Result) -> float:
+    return 1e3 / float(result["step_ms"])

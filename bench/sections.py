@@ -1,0 +1,173 @@
+"""The sections of RESULTS.md: each function returns the paragraphs of one section as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from charts import Charts, Point
+from formatting import format_number, format_ratio, format_table
+from measured import BENCHMARKS, Measured, Result, engine_used, step_rate
+
+STEP_TITLE = "milliseconds per step of one seed"
+
+
+def show_peers(section: Measured, charts: Charts) -> list[str]:
+    avalanche = section.avalanche
+    ours = [r for r in section.results if r["case"]["method"] != "avalanche"]
+    columns = ["", "seeds at once", "steps/s", "relative to eager"]
+    columns += [f"relative to Avalanche, {data}" for data in avalanche]
+    columns += ["compilation, s", "accuracy, %", "share of a core"]
+    rows = [_avalanche_row(data, r, avalanche) for data, r in avalanche.items()]
+    rows += [_peers_row(section, r) for r in ours]
+    points = [Point(f"Avalanche replay, {data}", "Avalanche", r["train_rate"]) for data, r in avalanche.items()]
+    points += [Point(f"cclfp {r['case']['method']}, {r['case']['engine']}", "cclfp", r["train_rate"]) for r in ours]
+    return [
+        "Replay on Split MNIST, class scenario, one epoch: 10 new and 10 replayed examples per step, memory 200, MLP "
+        "784-100-100-10, SGD, one thread each. Avalanche gets its pixels either as tensors that are ready for use, "
+        "which is faster, or as images that are converted at each use, which is what its own `SplitMNIST` does.",
+        format_table(columns, rows),
+        charts.bars(section.chart, points, section.hardware, "steps per second, all seeds together"),
+        "The steps per second are those of all seeds together. They count all the time that training takes except "
+        "compilation: planning and the beginning and end of each task are included. Our numbers are those of the last "
+        "three tasks, because compilation happens in the first two. Avalanche's numbers are those of all five tasks; "
+        "its first task is its cheapest, because it replays nothing.",
+    ]
+
+
+def _avalanche_row(data: str, result: Result, avalanche: dict[str, Result]) -> list[str]:
+    share = f"{100 * result['cpu_seconds'] / result['seconds']:.0f} %"
+    accuracy = "–" if result["tasks"] < 5 else f"{result['average_accuracy']:.1f}"
+    ratios = [format_ratio(result["train_rate"] / other["train_rate"]) for other in avalanche.values()]
+    name, rate = f"Avalanche {result['version']} replay, {data}", format_number(result["train_rate"])
+    return [name, "1", rate, "", *ratios, "", accuracy, share]
+
+
+def _peers_row(section: Measured, result: Result) -> list[str]:
+    case = result["case"]
+    eager = section.find(method=case["method"], engine="eager")
+    is_real = case["examples"] is None and section.document["images"] != "random"
+    return [
+        f"cclfp `{case['method']}`, {engine_used(result)}",
+        str(case["replicas"]),
+        format_number(result["train_rate"]),
+        format_ratio(result["train_rate"] / eager["train_rate"]) if eager else "–",
+        *(format_ratio(result["train_rate"] / other["train_rate"]) for other in section.avalanche.values()),
+        format_number(result["compile_seconds"]) if result["compile_seconds"] else "",
+        f"{result['accuracy']:.1f}" if is_real else "–",
+        f"{100 * result['cpu_share']:.0f} %",
+    ]
+
+
+def show_command(section: Measured, charts: Charts) -> list[str]:
+    rows = [[f"`{r['command']}`", format_number(r["seconds"])] for r in section.results]
+    cores = section.document["machine"]["cores"]
+    return [
+        f"From the start of the command to its table, on {cores} cores, with a warm compiler cache.",
+        format_table(["", "seconds"], rows),
+    ]
+
+
+def show_networks(section: Measured, charts: Charts) -> list[str]:
+    rows, points = [], []
+    for r in section.results:
+        case = r["case"]
+        eager = section.find(benchmark=case["benchmark"], method=case["method"], engine="eager")
+        title = BENCHMARKS[case["benchmark"]]
+        rows.append(
+            [
+                title,
+                f"`{case['method']}`",
+                f"{engine_used(r)}, {case['precision']}" + ", compiled" * case.get("compiled", False),
+                str(case["replicas"]),
+                format_number(r["step_ms"]),
+                format_ratio(eager["step_ms"] / r["step_ms"]) if eager else "–",
+                format_number(r["memory_bytes"] / 2**30),
+            ]
+        )
+        if case["method"] == "ccl-fp+":
+            points.append(Point(f"{title}, {case['engine']} {case['precision']}", case["engine"], r["step_ms"]))
+    columns = ["", "method", "engine", "seeds at once", "ms per replica-step", "speed relative to eager", "GiB"]
+    return [
+        "ResNet18, 10 new and 10 replayed examples per step with random crops and flips; only the training steps of "
+        "the third task are measured.",
+        format_table(columns, rows),
+        *([charts.bars(section.chart, points, f"CCL-FP+, {section.hardware}", STEP_TITLE)] if len(points) > 1 else []),
+    ]
+
+
+def show_compiled(section: Measured, charts: Charts) -> list[str]:
+    seconds = sum(r["compile_seconds"] for r in section.results)
+    return [
+        "The same, but the step is compiled before the graph is recorded. Compilation took "
+        f"{format_number(seconds)} s, so the engine chooses it only for cohorts with at least 100,000 steps of one "
+        "kind.",
+        *show_networks(section, charts)[1:],
+    ]
+
+
+def show_grid(section: Measured, charts: Charts) -> list[str]:
+    rows = []
+    eager = section.find(engine="eager")
+    for r in section.results:
+        is_whole = r["case"]["tasks"] is None
+        rows.append(
+            [
+                f"{engine_used(r)}, {r['case']['precision']}",
+                str(r["case"]["replicas"]),
+                format_number(r["whole_rate"]) if is_whole else "–",
+                format_number(r["whole_seconds"]) if is_whole else "–",
+                format_number(step_rate(r)),
+                format_ratio(step_rate(r) / step_rate(eager)) if eager else "–",
+            ]
+        )
+    columns = ["engine", "replicas", "replica-steps/s", "seconds", "replica-steps/s, steps only", "relative to eager"]
+    return [
+        "48 configurations of CCL-FP+ (w, α and β vary) with 5 seeds each on Split MNIST, class scenario. The first "
+        "replica-steps/s are those of the whole stream: they include planning, capture or compilation, and testing "
+        "after every task.",
+        format_table(columns, rows),
+    ]
+
+
+def show_methods(section: Measured, charts: Charts) -> list[str]:
+    rows, points, remarks = [], [], []
+    fast_engine = next(r["case"]["engine"] for r in section.results if r["case"]["engine"] != "eager")
+    er = section.find(method="er", engine="eager")
+    for method in dict.fromkeys(r["case"]["method"] for r in section.results):
+        eager, fast = (section.find(method=method, engine=engine) for engine in ("eager", fast_engine))
+        if eager is None or fast is None:
+            continue
+        rows.append(
+            [
+                f"`{method}`",
+                format_number(eager["step_ms"]),
+                format_number(eager["step_ms"] / er["step_ms"]) if er else "–",
+                format_number(fast["step_ms"]),
+                format_ratio(eager["step_ms"] / fast["step_ms"]),
+                format_number(fast["compile_seconds"]) if fast["compile_seconds"] else "–",
+            ]
+        )
+        points += [Point(method, r["case"]["engine"], r["step_ms"]) for r in (eager, fast)]
+        remarks += [f"- `{method}`: {note}" for note in dict.fromkeys(fast["notes"])]
+        if engine_used(fast) != fast_engine and not fast["notes"]:
+            remarks.append(f"- `{method}`: {engine_used(fast)}")
+    columns = ["", "eager, ms", "in steps of `er`", f"{fast_engine}, 5 seeds, ms"]
+    columns += ["speed relative to eager", "compilation, s"]
+    return [
+        "Milliseconds per step of one seed in the last of the five tasks of Split MNIST, class scenario; only the "
+        "training steps are measured.",
+        format_table(columns, rows),
+        "\n".join(remarks),
+        charts.dots(section.chart, points, section.hardware, STEP_TITLE),
+    ]
+
+
+Show = Callable[[Measured, Charts], list[str]]
+SECTIONS: dict[str, tuple[str, Show]] = {
+    "peers": ("Comparison with Avalanche", show_peers),
+    "command": ("The whole command", show_command),
+    "networks": ("ResNet18", show_networks),
+    "compiled": ("ResNet18, compiled", show_compiled),
+    "grid": ("A grid at once", show_grid),
+    "methods": ("Every method", show_methods),
+}

@@ -1,0 +1,91 @@
+"""Options that several commands share, and how their texts are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cclfp.errors import InputError
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on stdout.")]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
+]
+DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")]
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|eager|compiled|graph",
+        help="How to train: one run after the other in plain PyTorch; many runs as one compiled program (CPU); many "
+        "runs in one CUDA graph. The numbers differ in rounding. auto picks what finishes first, and says which.",
+    ),
+]
+PrecisionOption = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|float32|tf32|bf16", help="What psi is computed in. By default tf32 on CUDA, float32 on the CPU."
+    ),
+]
+SeedsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N or A,B,...",
+        help="How many seeds (5 is the seeds 0 to 4), or which (0,3,7).",
+        show_default="5",
+    ),
+]
+SeedOption = Annotated[
+    int | None, typer.Option(metavar="N", help="One particular seed, instead of --seeds.", show_default=False)
+]
+IncludeDivergedOption = Annotated[
+    bool,
+    typer.Option(
+        "--include-diverged",
+        help="Include runs that diverged in the means. By default a mean is of the others, and says how many diverged.",
+    ),
+]
+
+
+def parse_seeds(seeds: str | None, seed: int | None = None) -> int | Sequence[int]:
+    """``--seeds`` and ``--seed`` as a number of seeds or a list of them; five where neither is given."""
+    if seed is not None:
+        if seeds is not None:
+            raise InputError(f"--seeds {seeds} and --seed {seed}: expected one of the two")
+        return [seed]
+    if seeds is None:
+        return 5
+    try:
+        return [int(part) for part in seeds.split(",") if part.strip()] if "," in seeds else int(seeds)
+    except ValueError as error:
+        raise InputError(f"--seeds {seeds!r}: expected how many (5) or which (0,3,7)") from error
+
+
+def parse_names(option: str, given: str | None) -> list[str]:
+    """Names that are separated by commas; none where the option is not given."""
+    names = [name.strip() for name in (given or "").split(",") if name.strip()]
+    if given is not None and not names:
+        raise InputError(f"{option} {given!r}: expected one name or several with commas, or no {option} for all")
+    return names
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, list[float | str]]:
+    """``NAME=VALUE`` and ``NAME=A,B`` as the values of each name."""
+    parsed: dict[str, list[float | str]] = {}
+    for setting in settings:
+        name, equals, values = setting.partition("=")
+        if not equals or not name:
+            raise InputError(f"{setting!r} is not a setting: expected NAME=VALUE, such as lr=0.1 or w=0.1,0.3")
+        if name in parsed:
+            raise InputError(f"{name} is set twice: give all its values at once, {name}=A,B")
+        if name == "augment":  # the only one that is not a number
+            parsed[name] = list(values.split(","))
+            continue
+        try:
+            parsed[name] = [float(value) for value in values.split(",")]
+        except ValueError as error:
+            raise InputError(f"{setting!r}: expected a number, or several with commas, after {name}=") from error
+    return parsed

@@ -1,0 +1,43 @@
+"""How much work a run is: an estimate, to begin with the longest."""
+
+from __future__ import annotations
+
+from cclfp.data import get_dataset
+from cclfp.runs.configuration import Configuration
+from cclfp.streams import get_benchmark
+from cclfp.streams.domains import DOMAIN_IMAGES
+
+# The cost of a step relative to ER's, from bench/RESULTS.md (Split MNIST). GEM's is for its first task and grows.
+COSTS = {
+    "joint": 0.9,
+    "finetune": 0.9,
+    "si": 1.5,
+    "lwf": 1.3,
+    "er": 1.0,
+    "gem": 0.8,
+    "a-gem": 1.8,
+    "icarl": 1.6,
+    "fdr": 1.3,
+    "hal": 3.9,
+    "ccl-fp": 1.6,
+    "ccl-fp+": 1.8,
+}
+RESNET = 10.0  # the cost of a step of ResNet18 relative to the MLP's, on a GPU; on a CPU it is far more
+
+
+def steps(configuration: Configuration) -> int:
+    """How many steps a run takes, without the incomplete minibatches at the ends of tasks."""
+    benchmark = get_benchmark(configuration.benchmark)
+    examples = get_dataset(benchmark.dataset).arrays["train_labels"].shape[0]
+    if benchmark.domains is not None:
+        examples = DOMAIN_IMAGES * (benchmark.num_tasks or 1)
+    return configuration.epochs * examples // configuration.batch
+
+
+def cost(configuration: Configuration) -> float:
+    """How much work a run is, in steps of ER on an MLP: an estimate, to begin with the longest."""
+    benchmark = get_benchmark(configuration.benchmark)
+    step = COSTS[configuration.method]
+    if configuration.method == "gem":
+        step *= 1 + ((benchmark.num_tasks or 1) - 1) / 2
+    return steps(configuration) * step * (RESNET if benchmark.backbone == "resnet18" else 1)

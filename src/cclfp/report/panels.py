@@ -1,0 +1,147 @@
+"""One panel of a chart as SVG elements: curves, bars or dots between axes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from cclfp.report import shapes
+from cclfp.report.charts import Chart, ChartPanel, Series, Value
+from cclfp.report.scales import Scale, scale_of_bars, scale_of_values
+
+PLOT_HEIGHT = 150.0  # of curves
+TOP, RIGHT, BOTTOM, LEFT = 28.0, 12.0, 38.0, 50.0  # margins around the plot
+ROW_HEIGHT = 20.0
+BAR_LABEL = 44.0  # the space for the number beside a bar
+FEW = 6  # up to so many categories, all curves count for the axis and every mark is drawn
+LABELLED = 10  # up to so many categories, all are labelled; else every fifth
+
+Frame = tuple[float, float, float, float]  # left, top, right and bottom of the plot
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A drawn panel, its height, and the positions of its categories along ``axis`` ("x" or "y")."""
+
+    body: str
+    height: float
+    axis: str
+    positions: list[float]
+    frame: Frame
+
+
+def draw_panel(chart: Chart, panel: ChartPanel) -> Drawing:
+    return _draw_curves(chart, panel) if chart.kind == "lines" else _draw_rows(chart, panel)
+
+
+def format_tick(value: float) -> str:
+    return f"{value:,g}"
+
+
+def _draw_curves(chart: Chart, panel: ChartPanel) -> Drawing:
+    """Curves over the panel's positions, with marks."""
+    few = len(panel.categories) <= FEW
+    top, right, bottom = TOP, chart.panel_width - RIGHT, TOP + PLOT_HEIGHT
+    scale = scale_of_values(chart, panel, bottom, top, spread=few and not panel.is_empty, ours=not few)
+    left = max(LEFT, 12 + shapes.CHARACTER * max(len(format_tick(tick)) for tick in scale.ticks))
+    frame = left, top, right, bottom
+    first, last = panel.positions[0], panel.positions[-1]
+    positions = [left + 8 + (right - left - 16) * (at - first) / (last - first) for at in panel.positions]
+    labelled = range(len(positions)) if len(positions) <= LABELLED else [0, *range(4, len(positions), 5)]
+    body = [shapes.text(4, 15, panel.title, "title"), *_curve_axes(chart, scale, frame)]
+    body += [shapes.text(positions[i], bottom + 16, panel.categories[i], "mid") for i in labelled]
+    body.append(shapes.text((left + right) / 2, bottom + 31, chart.category_title, "mid"))
+    if chart.value_title:
+        title = shapes.text(0, 0, chart.value_title, "mid")
+        body.append(shapes.group(14, (top + bottom) / 2, title, rotated=True))
+    if panel.is_empty:
+        body.append(shapes.text((left + right) / 2, (top + bottom) / 2, "no runs yet", "mid missing"))
+    for series in panel.series:
+        body += _draw_curve(chart, series, positions, labelled, scale)
+    return Drawing("".join(body), bottom + BOTTOM, "x", positions, frame)
+
+
+def _curve_axes(chart: Chart, scale: Scale, frame: Frame) -> list[str]:
+    left, _, right, bottom = frame
+    body = []
+    for tick in scale.ticks:
+        body.append(shapes.horizontal("grid", left, right, scale(tick)))
+        body.append(shapes.text(left - 6, scale(tick) + 4, format_tick(tick), "end"))
+    return [*body, shapes.horizontal("axis", left, right, bottom)]
+
+
+def _draw_curve(
+    chart: Chart, series: Series, positions: Sequence[float], marked: Sequence[int], scale: Scale
+) -> list[str]:
+    places = list(zip(positions, series.values, strict=True))
+    body = [shapes.curve(chart, series, [None if v is None else (x, scale(v.mean)) for x, v in places])]
+    for i in marked:
+        x, value = places[i]
+        if value is None:
+            continue
+        if chart.whiskers and value.std is not None and not series.paper:
+            low, high = scale(value.mean - value.std), scale(value.mean + value.std)
+            classes, attribute = f"whisker {shapes.series_classes(series)}", shapes.series_attribute(series)
+            body.append(shapes.vertical(classes, x, low, high, attribute))
+        body.append(shapes.mark(chart, series, x, scale(value.mean)))
+    return body
+
+
+def _draw_rows(chart: Chart, panel: ChartPanel) -> Drawing:
+    """One row per category: bars or dots."""
+    bars = chart.kind == "bars"
+    left = 14 + shapes.CHARACTER * max(map(len, panel.categories))
+    right = chart.panel_width - (BAR_LABEL if bars else RIGHT)
+    top, bottom = TOP, TOP + ROW_HEIGHT * len(panel.categories)
+    if bars:
+        scale = scale_of_bars(panel, left, right)
+    else:
+        scale = scale_of_values(chart, panel, left, right, spread=True, count=4)
+    positions = [top + ROW_HEIGHT * (i + 0.5) for i in range(len(panel.categories))]
+    body = [shapes.text(4, 15, panel.title, "title")]
+    for tick in [] if bars and panel.is_empty else scale.ticks:
+        body.append(shapes.vertical("grid", scale(tick), top, bottom))
+        body.append(shapes.text(scale(tick), bottom + 16, format_tick(tick), "mid"))
+    body.append(shapes.text((left + right) / 2, bottom + 31, chart.value_title, "mid"))
+    for i, (y, category) in enumerate(zip(positions, panel.categories, strict=True)):
+        body.append(shapes.text(left - 8, y + 4, category, "label end"))
+        values = [series.values[i] for series in panel.series]
+        if bars:
+            body += _draw_bar(chart, panel, category, values, y, scale)
+        else:
+            body += _draw_dots(chart, panel, values, y, scale)
+    body.append(shapes.vertical("axis", scale(max(scale.ticks[0], 0)) if bars else left, top, bottom))
+    return Drawing("".join(body), bottom + BOTTOM, "y", positions, (left, top, right, bottom))
+
+
+def _draw_bar(
+    chart: Chart, panel: ChartPanel, category: str, values: Sequence[Value | None], y: float, scale: Scale
+) -> list[str]:
+    """The values stacked in one bar, their sum beside it, and the standard deviation of a single one."""
+    known = [(series, value) for series, value in zip(panel.series, values, strict=True) if value is not None]
+    if not known:
+        reason = panel.reason_missing(panel.series[0], category)
+        return [shapes.text(scale(0) + 6, y + 4, reason, "missing")]
+    body, total = [], 0.0
+    for series, value in known:
+        body.append(shapes.bar(series, scale(total), scale(total + value.mean), y))
+        total += value.mean
+    end = total
+    if len(known) == 1 and known[0][1].std is not None:
+        end = total + known[0][1].std
+        body.append(shapes.horizontal("ink whisker", scale(total - known[0][1].std), scale(end), y))
+    return [*body, shapes.text(max(scale(end), scale(0)) + 5, y + 4, chart.format_value(total), "value")]
+
+
+def _draw_dots(chart: Chart, panel: ChartPanel, values: Sequence[Value | None], y: float, scale: Scale) -> list[str]:
+    """A dot per value with its standard deviation; ours over the published ones."""
+    body = []
+    for series, value in reversed(list(zip(panel.series, values, strict=True))):
+        if value is None:
+            continue
+        if value.std is not None and not series.paper:
+            low, high = scale(value.mean - value.std), scale(value.mean + value.std)
+            classes, attribute = f"whisker {shapes.series_classes(series)}", shapes.series_attribute(series)
+            body.append(shapes.horizontal(classes, low, high, y, attribute))
+        body.append(shapes.mark(chart, series, scale(value.mean), y))
+    return body

@@ -1,0 +1,154 @@
+"""Checkpoints of unfinished runs, beside the store: one file per run, and a lock so that one process trains it.
+
+A checkpoint is written at the end of a task. A run that continues from it ends with the same numbers as one that was
+never stopped, which is why a checkpoint of other code, another device or another engine is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from cclfp.core.files import remove_stale
+from cclfp.core.tensorfiles import read_tensors, write_tensors
+from cclfp.engine.choice import Engine
+from cclfp.engine.precision import pick_precision
+from cclfp.engine.replica import Replica
+from cclfp.errors import DamagedError, InputError
+from cclfp.learner.loading import DAMAGED
+from cclfp.runs.environment import code, pick_device
+from cclfp.runs.events import Note, OnEvent
+from cclfp.runs.jobs import Job
+from cclfp.runs.store import Store
+
+FORMAT = "cclfp checkpoint 1"
+DAMAGED_SUFFIX = ".damaged"  # of the last damaged checkpoint of a run, beside the others
+
+
+def checkpoint_path(job: Job, store: Store) -> Path:
+    return store.checkpoints / f"{job.key}.ckpt"
+
+
+def make_folder(store: Store) -> None:
+    try:
+        store.checkpoints.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"checkpoints cannot be kept in {store.checkpoints}: {error}") from error
+
+
+def write_checkpoint(path: Path, job: Job, replica: Replica, engine: Engine, on_event: OnEvent) -> None:
+    """Write what a run needs to continue. A full disk is no reason to lose the run: it only gives a note."""
+    state = {
+        "format": FORMAT,
+        "code": code(),
+        "engine": engine.to_dict(),
+        "fresh": job.execution.fresh,
+        "replica": replica.state_dict(),
+    }
+    try:
+        write_tensors(path, state)
+    except OSError as error:
+        on_event(Note(f"no checkpoint could be written, continuing without one: {error}", job.key))
+
+
+def read_checkpoint(path: Path, job: Job) -> tuple[Engine, Any]:
+    """The engine and the state of the replica in a checkpoint.
+
+    InputError where this job cannot use it, DamagedError where no job can.
+    """
+    saved = read_tensors(path, FORMAT)
+    try:
+        return _check_usable(job, saved), saved["replica"]
+    except InputError:
+        raise
+    except DAMAGED as error:
+        raise DamagedError(f"it is not complete: {error!r}") from error
+
+
+def _check_usable(job: Job, saved: dict[str, Any]) -> Engine:
+    if job.execution.fresh and not saved["fresh"]:
+        raise InputError("it is of a run that was not started with --fresh")
+    if saved["code"] != code():
+        raise InputError(f"it was made with {saved['code']}, this is {code()}")
+    engine = Engine.from_dict(saved["engine"])
+    for name, made_with in engine.to_dict().items():
+        asked = getattr(job.execution, name)
+        if name != "threads" and asked not in ("auto", made_with):
+            raise InputError(f"it was made with {name} {made_with}, not with the {asked} asked for")
+    pick_precision(engine.precision, pick_device(engine.device))
+    return engine
+
+
+def put_aside(path: Path) -> Path:
+    """Keep a damaged checkpoint under another name."""
+    return path.replace(path.with_suffix(DAMAGED_SUFFIX))
+
+
+def remove_checkpoint(path: Path, job: Job | None = None, on_event: OnEvent | None = None) -> None:
+    """Remove a checkpoint, and half-written ones of the same run. The caller holds its lock.
+
+    A damaged one stays, and ``on_event`` gets a note that says where.
+    """
+    for file in [*path.parent.glob(f".{path.name}.*"), path]:
+        file.unlink(missing_ok=True)
+    if job is not None and on_event is not None and (kept := path.with_suffix(DAMAGED_SUFFIX)).exists():
+        text = f"a damaged checkpoint of this run is kept as {kept}: delete it when you do not need it"
+        on_event(Note(text, job.key))
+
+
+def clean_up(job: Job, store: Store) -> None:
+    """Remove the checkpoint of a finished run that was killed before it could; not while another process trains it."""
+    path = checkpoint_path(job, store)
+    if path.exists():
+        with contextlib.suppress(Timeout), _try_lock(path.with_suffix(".lock")):
+            remove_checkpoint(path)
+
+
+def remove_left_overs(store: Store) -> None:
+    """Remove lock files and half-written checkpoints of processes that were killed. Checkpoints stay."""
+    remove_stale(store.checkpoints)
+    for path in store.checkpoints.glob("*.lock"):
+        with contextlib.suppress(Timeout, OSError), _try_lock(path):
+            pass
+
+
+@contextlib.contextmanager
+def locked(job: Job, store: Store, on_event: OnEvent) -> Iterator[None]:
+    """Hold the lock of a run. Its file is removed in the end, while it is held: see :func:`_release`."""
+    lock = FileLock(checkpoint_path(job, store).with_suffix(".lock"))
+    try:
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            on_event(Note("another process is training this run: waiting for it", job.key))
+            lock.acquire()
+        yield
+    finally:
+        _release(lock)
+
+
+@contextlib.contextmanager
+def _try_lock(path: Path) -> Iterator[None]:
+    """Hold a lock, or raise Timeout where another process holds it."""
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+        yield
+    finally:
+        _release(lock)
+
+
+def _release(lock: BaseFileLock) -> None:
+    """Remove a lock's file and release the lock, if it is held.
+
+    A process that opened the file before and locks it after this finds that the file has no name any more, and tries
+    again with a new one (filelock does so since 3.21). So two processes never hold locks of the same name together.
+    """
+    if lock.is_locked:
+        with contextlib.suppress(OSError):  # Windows keeps files that are open; a folder may be read-only by now
+            Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release(force=True)

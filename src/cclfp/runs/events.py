@@ -1,0 +1,116 @@
+"""What happens while runs are trained, as typed events. An event about one run has that run's key."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+from cclfp.data import Listener as DatasetListener
+from cclfp.errors import InputError, RunError
+from cclfp.runs.record import Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """The runs of a command, before the first of them is trained."""
+
+    labels: dict[str, str]  # the name of each run, by its key
+    store: str
+    costs: dict[str, float] | None = None  # how much work each run is, where the runs differ much
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A run that is not trained, because the store has its record."""
+
+    key: str
+    record: Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """How far a run is."""
+
+    key: str
+    task: int  # counted from 1
+    tasks: int
+    step: int
+    steps: int
+    accuracy: float | None  # average, after the last task that was tested
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A run that was trained and stored."""
+
+    key: str
+    record: Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """A run that could not be trained, or whose learner could not be saved."""
+
+    key: str
+    error: Exception
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """A sentence for the user; without a key it is about no run in particular."""
+
+    text: str
+    key: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DataProgress:
+    """How far a step of downloading or reading a dataset is; ``total`` is 0 where it is not known."""
+
+    what: str
+    done: int
+    total: int
+    unit: str
+
+
+Event = Planned | Stored | Step | Finished | Failed | Note | DataProgress
+OnEvent = Callable[[Event], None]
+
+KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in (Stored, Step, Finished, Failed, Note, DataProgress)}
+
+
+def ignore(event: Event) -> None:
+    """The listener of a caller who does not want to know."""
+
+
+def to_json(event: Event) -> str:
+    """An event as one line, for another process."""
+    values = dict(vars(event))
+    if isinstance(event, Failed):
+        values["error"] = {"text": str(event.error), "is_input": isinstance(event.error, InputError)}
+    return json.dumps({"event": type(event).__name__, **values})
+
+
+def from_json(line: str) -> Event:
+    """The event that :func:`to_json` wrote."""
+    values: dict[str, Any] = json.loads(line)
+    kind = KINDS[values.pop("event")]
+    if kind is Failed:
+        error = values["error"]
+        values["error"] = (InputError if error["is_input"] else RunError)(error["text"])
+    return kind(**values)
+
+
+class DatasetEvents(DatasetListener):
+    """Passes on what happens to a dataset as events."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self.on_event = on_event
+
+    def say(self, line: str) -> None:
+        self.on_event(Note(line))
+
+    def progress(self, what: str, done: int, total: int, unit: str) -> None:
+        self.on_event(DataProgress(what, done, total, unit))

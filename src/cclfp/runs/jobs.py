@@ -1,0 +1,103 @@
+"""Jobs: one run to train each, and which of them are trained together as a cohort."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cclfp.core.checks import check_whole
+from cclfp.errors import InputError
+from cclfp.runs.configuration import Configuration, show_value
+from cclfp.runs.environment import pick_device
+from cclfp.runs.execution import Execution, check_folder
+from cclfp.runs.record import Record
+from cclfp.runs.store import Store
+
+MOST_SEEDS = 10_000
+LARGEST_COHORT = {"cpu": 64, "cuda": 500}  # jobs; each of them holds a lock file open
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One run to train: a configuration, a seed, and how to train it."""
+
+    configuration: Configuration
+    seed: int
+    execution: Execution
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The key of the run, the same on every machine."""
+        return self.configuration.key(self.seed)
+
+    @property
+    def learner_file(self) -> Path | None:
+        """Where the trained learner is written; None where it is not kept."""
+        c = self.configuration
+        name = f"{c.method}_{c.benchmark}_{c.scenario}_seed{self.seed}_{self.key[:8]}.ckpt"
+        return None if self.execution.save is None else self.execution.save / name
+
+    def label(self, varied: Sequence[str] = ()) -> str:
+        """What to call the run where only the settings ``varied`` tell it from others."""
+        settings = {**self.configuration.to_dict(), **self.configuration.hyperparameters}
+        values = [f"{name}={show_value(settings[name])}" for name in varied if settings.get(name) is not None]
+        return " ".join([self.configuration.method, *values, f"seed {self.seed}"])
+
+    def find_record(self, store: Store) -> Record | None:
+        """The record that makes this job unnecessary."""
+        if self.execution.fresh or (self.learner_file is not None and not self.learner_file.exists()):
+            return None
+        return store.find(self.key)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "configuration": self.configuration.to_dict(),
+            "seed": self.seed,
+            "execution": self.execution.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        configuration = Configuration.from_dict(values["configuration"])
+        return cls(configuration, values["seed"], Execution.from_dict(values["execution"]))
+
+
+def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], execution: Execution) -> list[Job]:
+    """A job per configuration and seed."""
+    if execution.save is not None:
+        check_folder(execution.save)
+    return [Job(configuration, seed, execution) for configuration in configurations for seed in seeds]
+
+
+def check_seeds(seeds: int | Iterable[int]) -> list[int]:
+    """5 -> 0, 1, 2, 3, 4; a sequence is taken as it is."""
+    if isinstance(seeds, Iterable):
+        chosen = [check_whole("seed", seed, at_least=0) for seed in seeds]
+    else:
+        chosen = list(range(min(check_whole("seeds", seeds, at_least=1), MOST_SEEDS + 1)))
+    if not 1 <= len(chosen) <= MOST_SEEDS or len(set(chosen)) < len(chosen):
+        raise InputError(f"seeds={seeds!r}: expected 1 to {MOST_SEEDS:,} of them, all different")
+    return chosen
+
+
+def into_cohorts(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
+    """The jobs in cohorts: those of one :attr:`Configuration.shape` are trained together.
+
+    Each group of them is spread over the workers. With the eager engine every job is a cohort of its own.
+    """
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        common = {**job.to_dict(), "seed": None}
+        common["configuration"] = job.configuration.shape
+        alone = job.key if job.execution.engine == "eager" else None
+        groups.setdefault(json.dumps([common, alone]), []).append(job)
+    cohorts = []
+    for group in groups.values():
+        largest = LARGEST_COHORT[pick_device(group[0].execution.device)]
+        count = max(min(workers, len(group)), -(-len(group) // largest))
+        cohorts += [group[i::count] for i in range(count)]
+    return cohorts

@@ -1,0 +1,241 @@
+"""Train methods on a benchmark over seeds and settings: what ``cclfp run`` does, from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cclfp.data import fetch, import_images
+from cclfp.errors import InputError
+from cclfp.methods import get_method
+from cclfp.runs.checkpoints import clean_up, remove_left_overs
+from cclfp.runs.configuration import Configuration
+from cclfp.runs.events import DatasetEvents, Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
+from cclfp.runs.execution import Execution, split_options
+from cclfp.runs.executors import Executor, local_executor
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs
+from cclfp.runs.record import MEASURES, Record
+from cclfp.runs.seeds import Seeds
+from cclfp.runs.store import Store
+from cclfp.streams import get_benchmark
+
+SWITCHES = {"on": True, "true": True, "off": False, "false": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One configuration over its seeds."""
+
+    configuration: Configuration
+    runs: list[Record]
+
+    def seeds(self, include_diverged: bool = False) -> Seeds:
+        """Its runs as numbers."""
+        return Seeds(self.runs, include_diverged)
+
+    def mean_std(self, measure: str, *, include_diverged: bool = False) -> dict[str, float | None]:
+        """Mean and standard deviation over seeds of ``"average_accuracy"``, ``"forgetting"``, ``"seconds"``, ...
+
+        Runs that diverged are left out unless ``include_diverged``.
+        """
+        return self.seeds(include_diverged).mean_std(measure)
+
+    @property
+    def diverged(self) -> list[int]:
+        """The seeds whose runs diverged: their weights were not finite after a task."""
+        return self.seeds().diverged
+
+    def to_dict(self, *, include_diverged: bool = False) -> dict[str, Any]:
+        """As ``cclfp run --json`` prints it, which adds the published number."""
+        measures = (*MEASURES, "seconds")
+        per_run = ("seed", *measures, "accuracy_matrix", "diverged")
+        seeds = self.seeds(include_diverged)
+        return {
+            **self.configuration.to_dict(),
+            **{measure: seeds.mean_std(measure) for measure in measures},
+            "diverged": seeds.diverged,
+            "runs": [{name: value for name, value in run.items() if name in per_run} for run in self.runs],
+        }
+
+
+def run(
+    methods: str | Sequence[str],
+    benchmark: str | None = None,
+    *,
+    images: str | Path | None = None,
+    image_size: int | None = None,
+    split_seed: int | None = None,
+    scenario: str | None = None,
+    tasks: int | None = None,
+    class_order: str | Sequence[Any] | None = None,
+    backbone: str | None = None,
+    validation: bool = False,
+    seeds: int | Sequence[int] = 5,
+    memory: int = 200,
+    buffer: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    execution: Execution | None = None,
+    on_event: OnEvent = ignore,
+    **options: Any,
+) -> list[Result]:
+    """Train methods on a benchmark, one run per seed and combination of settings, spread over the cores.
+
+    Finished runs come from the store instead of being trained again; interrupted ones continue from their last
+    checkpoint.
+
+    Parameters
+    ----------
+    methods
+        One or several: names (``cclfp list methods``), or ``"FILE.py:NAME"`` for a method of your own.
+    benchmark
+        A name (``cclfp list benchmarks``).
+    images
+        Your own images instead of a benchmark: a folder of class folders or an ``.npz``, as
+        :func:`cclfp.data.import_images` takes it (with ``image_size`` and ``split_seed``), split into ``tasks`` tasks.
+    scenario
+        ``"class"``, ``"task"`` or ``"domain"``; by default the benchmark's first.
+    tasks
+        How many tasks the classes are split into; by default as the benchmark has it.
+    class_order
+        The order in which classes come, by name or number, ``"random"``, or a list of each task's classes.
+    backbone
+        ``"mlp"``, ``"resnet18"``, ``"resnet18:width=16"`` or ``"FILE.py:factory"``, a function that takes the shape of
+        an image and returns any ``nn.Module`` that maps images to features.
+    validation
+        Hold a tenth of the training examples out and test on them instead of the test set: to choose hyperparameters.
+    seeds
+        How many seeds (0, 1, ...), or which.
+    memory
+        How many examples the replay memory holds; ``buffer`` is an older name of it.
+    settings, **options
+        Hyperparameters, ``batch``, ``replay``, ``epochs`` and ``augment`` ("on" or "off"); a list of values makes a
+        grid. Fields of :class:`cclfp.Execution`, such as ``engine``, may be given as keywords too.
+    execution
+        How and where to train, and where to keep the results.
+    on_event
+        Called with what happens: see :mod:`cclfp.runs.events`.
+
+    Examples
+    --------
+    >>> results = run("er", "split-mnist", seeds=1, lr=[0.03, 0.1])  # doctest: +SKIP
+    >>> [result.mean_std("average_accuracy")["mean"] for result in results]  # doctest: +SKIP
+    """
+    execution, more_settings = split_options(execution, options)
+    grid = {name: check_values(name, values) for name, values in {**(settings or {}), **more_settings}.items()}
+    names = check_names(methods)
+    for name in names:
+        get_method(name)  # before images are read
+    chosen_seeds = check_seeds(seeds)
+    if benchmark is None or images is not None:
+        benchmark = _import(benchmark, images, image_size, split_seed, on_event)
+    elif image_size is not None or split_seed is not None:
+        raise InputError("an image size and a split seed are for images of your own: give images too")
+    chosen = configurations(
+        names,
+        benchmark,
+        scenario,
+        memory=memory if buffer is None else buffer,
+        class_order=class_order,
+        tasks=tasks,
+        backbone=backbone,
+        validation=validation,
+        settings=grid,
+    )
+    jobs = make_jobs(chosen, chosen_seeds, execution)
+    varied = [name for name, values in grid.items() if len(values) > 1]
+    on_event(Planned({job.key: job.label(varied) for job in jobs}, str(execution.store)))
+    records = run_jobs(jobs, on_event)
+    return [Result(c, [records[c.key(seed)] for seed in chosen_seeds]) for c in chosen]
+
+
+def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor | None = None) -> dict[str, Record]:
+    """The records of all jobs by key: from the store where it has them, otherwise trained now.
+
+    The jobs share one execution. If runs fail, the others are finished and stored before the first error is raised.
+    """
+    execution = jobs[0].execution
+    store = Store(execution.store)
+    records, missing = _look_up(jobs, store, on_event)
+    remove_left_overs(store)
+    if not missing:
+        return records
+    for dataset in dict.fromkeys(get_benchmark(job.configuration.benchmark).dataset for job in missing):
+        fetch(dataset, DatasetEvents(on_event))
+    failures: list[Exception] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Finished):
+            records[event.key] = event.record
+        if isinstance(event, Failed):
+            failures.append(event.error)
+        else:
+            on_event(event)
+
+    executor = local_executor(execution) if executor is None else executor
+    try:
+        executor.run(into_cohorts(missing, executor.workers), listen)
+    finally:
+        remove_left_overs(store)  # of workers that were killed
+    if failures:
+        raise failures[0]
+    return records
+
+
+def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict[str, Record], list[Job]]:
+    """The records that the store has, and the jobs that are left, each once."""
+    records: dict[str, Record] = {}
+    missing: dict[str, Job] = {}
+    for job in jobs:
+        if (record := job.find_record(store)) is not None:
+            clean_up(job, store)
+            records[job.key] = record
+            on_event(Stored(job.key, record))
+            continue
+        if not job.execution.fresh and store.find(job.key) is not None:
+            on_event(Note("its learner was not saved: training again to save it", job.key))
+        missing[job.key] = job
+    return records, list(missing.values())
+
+
+def _import(
+    benchmark: str | None,
+    images: str | Path | None,
+    image_size: int | None,
+    split_seed: int | None,
+    on_event: OnEvent,
+) -> str:
+    """The name of the benchmark that a user's own images make."""
+    if images is None or benchmark is not None:
+        raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
+    return import_images(images, size=image_size, split_seed=split_seed, listener=DatasetEvents(on_event))
+
+
+def check_names(methods: str | Iterable[str]) -> list[str]:
+    """The names of one or several methods."""
+    given: list[object] = [methods] if isinstance(methods, str | type) else list(methods)
+    names = [name for name in given if isinstance(name, str)]
+    if len(names) < len(given):
+        raise InputError(
+            f"run takes methods by name, or as FILE.py:NAME so that its processes can load them, not {given!r}; "
+            "cclfp.make and cclfp.testing take a class"
+        )
+    return names
+
+
+def check_values(name: str, values: object) -> list[float]:
+    """One number, or several that make a grid; for augment also "on" and "off", which become bools."""
+    several = [values] if isinstance(values, numbers.Real | str) else values
+    if not isinstance(several, Iterable):
+        raise InputError(f"{name}={values!r}: expected a number or several")
+    several = list(several)
+    if name == "augment":
+        if wrong := [v for v in several if str(v).casefold() not in SWITCHES]:
+            raise InputError(f"augment={wrong[0]}: expected on or off")
+        return [SWITCHES[str(v).casefold()] for v in several]
+    if not all(isinstance(v, numbers.Real) for v in several):
+        raise InputError(f"{name}={values!r}: expected a number or several")
+    return [float(v) for v in several]

@@ -1,0 +1,171 @@
+"""From jobs to replicas that are ready to train: new ones, or continued from checkpoints, with an engine for each."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cclfp.engine.choice import Engine
+from cclfp.engine.compiled import is_known
+from cclfp.engine.eager import seconds_per_step
+from cclfp.engine.grouping import is_normalised
+from cclfp.engine.precision import autocast_of, computing_in
+from cclfp.engine.replica import Replica
+from cclfp.errors import DamagedError, InputError, shortage
+from cclfp.learner import make
+from cclfp.learner.loading import DAMAGED
+from cclfp.nets.backbones import make_psi, parse_backbone
+from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint
+from cclfp.runs.environment import code
+from cclfp.runs.events import Note, OnEvent
+from cclfp.runs.jobs import Job
+from cclfp.runs.store import Store
+from cclfp.streams import AUGMENTATION, Stream, get_benchmark
+
+GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to pay
+COMPILER_SECONDS = {"cold": 10.0, "warm": 5.0}  # what the compiler takes without and with its results in its cache
+
+Streams = dict[tuple[int, str], Stream]  # by seed and device: replicas of one seed share a stream
+
+
+@dataclasses.dataclass(frozen=True)
+class Started:
+    """A job with its replica, at its beginning or where its checkpoint left it."""
+
+    job: Job
+    replica: Replica
+    engine: Engine
+
+
+def start(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> list[list[Started]]:
+    """Make the jobs' replicas and choose their engines; those that can be trained together are in one list."""
+    streams: Streams = {}
+    started = [_start(job, checkpoint_path(job, store), streams, on_event) for job in jobs]
+    return _group(_choose_engine(started, streams, on_event))
+
+
+def _start(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> Started:
+    if checkpoint.exists():
+        try:
+            return _continue(job, checkpoint, streams, on_event)
+        except DamagedError as error:
+            kept = put_aside(checkpoint)
+            text = f"starting again, the checkpoint is damaged and kept for inspection as {kept.name}: {error}"
+            on_event(Note(text, job.key))
+        except InputError as error:
+            if isinstance(error.__cause__, OSError):  # it may be good, and readable later
+                raise
+            on_event(Note(f"starting again, the checkpoint cannot be used: {error}", job.key))
+            checkpoint.unlink()
+    engine = job.execution.start_with()
+    return Started(job, make_replica(job, engine, streams), engine)
+
+
+def _continue(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> Started:
+    engine, state = read_checkpoint(checkpoint, job)
+    replica = make_replica(job, engine, streams)
+    try:
+        replica.load_state_dict(state)
+    except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
+        if shortage(error):
+            raise
+        raise DamagedError(str(error) if isinstance(error, InputError) else f"it is not complete: {error!r}") from error
+    text = f"continuing from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
+    on_event(Note(text, job.key))
+    return Started(job, replica, engine)
+
+
+def _group(started: Sequence[Started]) -> list[list[Started]]:
+    """Runs that can continue together: at the same position, with the same engine; each alone where that is eager."""
+    groups: dict[Any, list[Started]] = {}
+    for one in started:
+        alone = one.job.key if one.engine.name == "eager" else None
+        groups.setdefault((one.replica.position, one.engine, alone), []).append(one)
+    return list(groups.values())
+
+
+# -- replicas -----------------------------------------------------------------------------------------------------
+
+
+def make_replica(job: Job, engine: Engine, streams: Streams) -> Replica:
+    """The replica of a job at its beginning; its stream is added to ``streams``."""
+    c = job.configuration
+    with computing_threads(engine.threads):
+        key = job.seed, engine.device
+        if key not in streams:
+            streams[key] = _make_stream(job, engine.device)
+        stream = streams[key]
+        hyper: dict[str, Any] = {**c.hyperparameters}
+        backbone = c.backbone or parse_backbone(get_benchmark(c.benchmark).backbone)
+        learner = make(
+            c.kind,
+            psi=make_psi(backbone, stream.train.x.shape[1:], job.seed),
+            num_classes=stream.num_classes,
+            memory=c.buffer or 0,
+            replay=c.replay or 1,
+            seed=job.seed,
+            scenario=c.scenario,
+            tasks=stream.classes,
+            transform=stream.transform,
+            augment=AUGMENTATION if c.augment else None,
+            device=engine.device,
+            **hyper,
+        )
+    learner.trainer.autocast = autocast_of(engine.precision)
+    if engine.device == "cuda":
+        learner.psi.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
+    return Replica(learner, stream, batch=c.batch, epochs=c.epochs)
+
+
+def _make_stream(job: Job, device: str) -> Stream:
+    c = job.configuration
+    stream = get_benchmark(c.benchmark).stream(c.scenario, job.seed, c.class_order, sizes=c.tasks)
+    stream = stream.validation(job.seed) if c.validation else stream
+    stream = stream.to(torch.device(device))
+    return stream.joint() if c.kind.joint else stream
+
+
+@contextlib.contextmanager
+def computing_threads(n: int) -> Iterator[None]:
+    """Compute on n CPU threads inside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# -- the choice of an engine --------------------------------------------------------------------------------------
+
+
+def _choose_engine(started: Sequence[Started], streams: Streams, on_event: OnEvent) -> list[Started]:
+    """Choose the engine of the runs that leave it open: the one that finishes first, compilation included."""
+    undecided = [one for one in started if one.engine.is_open]
+    if not undecided:
+        return list(started)
+    first = undecided[0]
+    with computing_threads(first.engine.threads), computing_in(first.engine.precision):
+        probe = make_replica(first.job, first.engine, streams)
+        steps = sum(map(probe.steps, range(len(probe.stream.train_rows))))
+        seconds = len(undecided) * steps * seconds_per_step(probe)
+    name = "eager"
+    if first.engine.device == "cuda":
+        name = "graph" if seconds > GRAPH_SECONDS else name
+    elif not is_normalised(first.replica.learner.psi):  # the compiler does not make its convolutions faster
+        cache = "warm" if is_known(kind_of_programs(first.job, len(undecided))) else "cold"
+        # A compiled cohort takes about a sixth of the time.
+        name = "compiled" if seconds * 5 / 6 > COMPILER_SECONDS[cache] else name
+    on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", first.job.key))
+    return [dataclasses.replace(one, engine=one.engine.named(name)) if one.engine.is_open else one for one in started]
+
+
+def kind_of_programs(job: Job, replicas: int) -> str:
+    """What the compiled programs of a cohort depend on."""
+    return json.dumps([job.configuration.shape, replicas, job.execution.threads, code()], sort_keys=True)

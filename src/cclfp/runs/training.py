@@ -1,0 +1,195 @@
+"""Train a cohort of jobs and store their records."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from cclfp.engine.cohort import Cohort
+from cclfp.engine.compiled import first_line, remember
+from cclfp.engine.replica import Replica
+from cclfp.errors import InputError
+from cclfp.runs.checkpoints import checkpoint_path, locked, make_folder, remove_checkpoint, write_checkpoint
+from cclfp.runs.environment import code, commit, device_name
+from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Step
+from cclfp.runs.jobs import Job
+from cclfp.runs.record import MEASURES, Record
+from cclfp.runs.starting import Started, computing_threads, kind_of_programs, start
+from cclfp.runs.store import Store
+
+STEP_EVERY = 0.2  # seconds between two events about the progress of a run
+
+
+def train_cohort(jobs: Sequence[Job], on_event: OnEvent) -> None:
+    """Train jobs together and, if that fails, those that are not finished one by one, so that each fails for itself.
+
+    Every run ends in a Finished or a Failed event; a run whose learner cannot be saved, in both.
+    """
+    finished: set[str] = set()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Finished):
+            finished.add(event.key)
+        on_event(event)
+
+    try:
+        train_together(jobs, listen)
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  the listener tells the user
+        error = _explain(jobs[0], raised)
+        if len(jobs) == 1:
+            on_event(Failed(jobs[0].key, error))
+            return
+        on_event(Note(f"training together failed ({first_line(error)}): continuing one by one", jobs[0].key))
+        for job in jobs:
+            if job.key not in finished:
+                train_cohort([job], on_event)
+
+
+def train_together(jobs: Sequence[Job], on_event: OnEvent) -> None:
+    """Train and store the runs that are not stored already. They differ only in seed and hyperparameters.
+
+    Runs that another process is training are waited for.
+    """
+    store = Store(jobs[0].execution.store)
+    make_folder(store)
+    with contextlib.ExitStack() as locks:
+        for job in sorted(jobs, key=lambda job: job.key):  # in the same order everywhere: no deadlock
+            locks.enter_context(locked(job, store, on_event))
+        missing = []
+        for job in jobs:
+            if (record := job.find_record(store)) is not None:
+                remove_checkpoint(checkpoint_path(job, store), job, on_event)
+                on_event(Finished(job.key, record))
+            else:
+                missing.append(job)
+        for group in start(missing, store, on_event):
+            engine_used = _train(group, store, on_event)
+            _store(group, engine_used, store, on_event)
+
+
+def _explain(job: Job, error: Exception | SystemExit) -> Exception:
+    """Why a job failed. A user's own method or backbone must not end the process by ``sys.exit``."""
+    if isinstance(error, Exception):
+        return error
+    own = [part for part in (job.configuration.method_file, job.configuration.backbone) if part and "file" in part]
+    if not own:
+        raise error
+    files = " or ".join(part["file"] for part in own)
+    return InputError(f"{job.label()}: the code in {files} called sys.exit ({error!r}), which a run must not do")
+
+
+def _train(group: Sequence[Started], store: Store, on_event: OnEvent) -> str:
+    """Train what is left of each run, with checkpoints at the ends of tasks.
+
+    Returns the name of the engine that was used in the end: what cannot be compiled or recorded is trained eagerly.
+    """
+    jobs, replicas, engine = [one.job for one in group], [one.replica for one in group], group[0].engine
+    progress = _Progress(group, on_event)
+    last_checkpoint = time.monotonic()
+    with computing_threads(engine.threads):
+        cohort = Cohort(replicas, engine.name, lambda text: on_event(Note(text, jobs[0].key)), engine.precision)
+        while not cohort.is_done:
+            cohort.advance(progress.in_task)
+            progress.after_task()
+            if not cohort.is_done and time.monotonic() - last_checkpoint >= jobs[0].execution.checkpoint_every:
+                for job, replica in zip(jobs, replicas, strict=True):
+                    write_checkpoint(checkpoint_path(job, store), job, replica, engine, on_event)
+                last_checkpoint = time.monotonic()
+    if cohort.has_compiled:
+        remember(kind_of_programs(jobs[0], len(jobs)))
+    return cohort.engine
+
+
+class _Progress:
+    """Turns the steps of a cohort into events about each of its runs."""
+
+    def __init__(self, group: Sequence[Started], on_event: OnEvent) -> None:
+        self.group, self.on_event = group, on_event
+        self.first = group[0].replica
+        self.steps = [self.first.steps(position) for position in range(len(self.first.stream.train_rows))]
+        self.last = 0.0
+
+    def in_task(self, step: int) -> None:
+        if (now := time.monotonic()) - self.last >= STEP_EVERY:
+            self.last = now
+            self._send(sum(self.steps[: self.first.position]) + step)
+
+    def after_task(self) -> None:
+        self._send(sum(self.steps[: self.first.position]))
+        for one in self.group:
+            replica = one.replica
+            if replica.diverged == replica.trained:  # found just now
+                when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
+                text = f"weights are not finite {when}: the run has diverged; try a smaller lr"
+                self.on_event(Note(text, one.job.key))
+
+    def _send(self, step: int) -> None:
+        task, tasks, steps = min(self.first.position + 1, len(self.steps)), len(self.steps), sum(self.steps)
+        for one in self.group:
+            self.on_event(Step(one.job.key, task, tasks, step, steps, one.replica.accuracy))
+
+
+def _store(group: Sequence[Started], engine_used: str, store: Store, on_event: OnEvent) -> None:
+    """Store the records of trained runs, then save learners where asked: the latter can fail, and loses no record."""
+    records: dict[str, Record] = {}
+    for one in group:
+        job = one.job
+        environment = {**one.engine.named(engine_used).to_dict(), "together": len(group)}
+        record = make_record(job, one.replica, environment)
+        again = job.execution.fresh or job.learner_file is not None
+        records[job.key] = store.add(record, replace=again)
+        if records[job.key] is not record:
+            text = "a record of this run was added to the store while it was trained: that one stays"
+            on_event(Note(text, job.key))
+    for one in group:
+        error = _save_learner(one)
+        remove_checkpoint(checkpoint_path(one.job, store), one.job, on_event)
+        on_event(Finished(one.job.key, records[one.job.key]))
+        if error is not None:
+            on_event(Failed(one.job.key, error))
+
+
+def _save_learner(one: Started) -> InputError | None:
+    """Save a learner where that was asked for; the error where it cannot be."""
+    path = one.job.learner_file
+    try:
+        if path is not None:
+            one.replica.learner.save(path)
+    except OSError as error:
+        reason = error.strerror or error
+        return InputError(f"the run is stored, but its learner cannot be saved as {path}: {reason}")
+    return None
+
+
+def make_record(job: Job, replica: Replica, environment: dict[str, Any]) -> Record:
+    """The record of a trained run. Where runs were trained together, the seconds of each are its share."""
+    c = job.configuration
+    record: dict[str, Any] = {
+        "key": job.key,
+        "method": c.method,
+        "benchmark": c.benchmark,
+        "scenario": c.scenario,
+        "buffer": c.buffer,
+        "seed": job.seed,
+        "configuration": c.to_dict(),
+        **{name: measure(replica.matrix) for name, measure in MEASURES.items()},
+        "accuracy_matrix": replica.matrix,
+        "seconds": replica.train_seconds + replica.test_seconds,
+        "train_seconds": replica.train_seconds,
+        "test_seconds": replica.test_seconds,
+        "environment": {
+            **environment,
+            **code(),
+            "commit": commit(),
+            "device_name": device_name(environment["device"]),
+            "platform": platform.platform(),
+        },
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    if replica.diverged is not None:
+        record["diverged"] = replica.diverged
+    return record  # type: ignore[return-value]  # mypy cannot follow the measures

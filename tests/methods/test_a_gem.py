@@ -16,21 +16,22 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.core.memory import Examples
 from cclfp.core.schedules import PastRing
 from cclfp.core.tensorfiles import write_tensors
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.learner import Learner
-from cclfp.learner.saving import FORMAT
+from cclfp.learner.saving import FORMAT, learner_state
 from cclfp.methods import Batch
 from cclfp.methods.a_gem import AGEM, project
-from cclfp.runs.configuration import USUAL, check_configuration, configurations
-from cclfp.runs.experiment import make_jobs
-from cclfp.runs.pool import cohorts
+from cclfp.runs.configuration import USUAL
+from cclfp.runs.execution import Execution
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import into_cohorts, make_jobs
 from cclfp.runs.presets import read_presets
 from cclfp.runs.record import check_record
+from cclfp.runs.validation import check_configuration
 from cclfp.testing import same, toy_psi, toy_stream
 
 SCENARIOS = ("class", "task", "domain")
@@ -248,7 +249,7 @@ def test_as_many_examples_are_drawn_at_every_step_of_a_task(
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 def test_engines_take_the_reference_examples_that_observe_takes(engine: str) -> None:
     for reference in (10, 256):
-        case = {"psi": toy_psi(random=False), "num_classes": 6, "memory": 150, "tasks": TASKS, "reference": reference}
+        case: dict[str, Any] = {"num_classes": 6, "memory": 150, "tasks": TASKS, "reference": reference}
         stream = toy_stream("class")
         trained = cclfp.make(AGEM, **case | {"psi": toy_psi(random=False), "transform": stream.transform})
         replica = Replica(trained, stream)
@@ -265,7 +266,7 @@ def test_engines_take_the_reference_examples_that_observe_takes(engine: str) -> 
 
 def shipped() -> dict[str, Any]:
     """A record that was made before the setting was there."""
-    with (Path(__file__).parents[1] / "results" / "earlier" / "mnist.jsonl").open(encoding="utf-8") as lines:
+    with (Path(__file__).parents[2] / "results" / "earlier" / "mnist.jsonl").open(encoding="utf-8") as lines:
         return next(record for record in map(json.loads, lines) if record["method"] == "a-gem")
 
 
@@ -309,8 +310,8 @@ def test_settings_that_are_refused() -> None:
 
 def test_runs_with_other_sizes_of_batches_do_not_train_together(tmp_path: Path) -> None:
     several = configurations(["a-gem"], "split-mnist", settings={"reference": [10, 256], "lr": [0.1, 0.3]})
-    jobs = make_jobs(several, [0], store=tmp_path / "runs.sqlite", engine="compiled", device="cpu")
-    assert cohorts(jobs, workers=1) == [[0, 1], [2, 3]]
+    jobs = make_jobs(several, [0], Execution("cpu", "compiled", store=tmp_path / "runs.sqlite"))
+    assert into_cohorts(jobs, workers=1) == [jobs[:2], jobs[2:]]
 
 
 def test_a_file_of_presets_without_the_setting_means_the_replay_size(tmp_path: Path) -> None:
@@ -320,21 +321,21 @@ def test_a_file_of_presets_without_the_setting_means_the_replay_size(tmp_path: P
     assert read.hyperparameters == {"lr": 0.3, "reference": 10}
 
 
-def test_a_learner_saved_without_the_setting_goes_on_with_its_replay_size(tmp_path: Path) -> None:
+def test_a_learner_saved_without_the_setting_continues_with_its_replay_size(tmp_path: Path) -> None:
     learner, again = (cclfp.make("a-gem", psi=nn.Flatten(), num_classes=6, tasks=TASKS, reference=3) for _ in range(2))
     stream = batches_of("class")
     for one in (learner, again):
         for x, y in stream[0]:
             one.observe(x.float(), y, 0)
         one.end_task()
-    state = learner.state_dict()
+    state = learner_state(learner.trainer)
     del state["hyper"]["reference"]
     write_tensors(tmp_path / "old", {"format": FORMAT, "cclfp": "0.1.0", **state})
     loaded = cclfp.load(tmp_path / "old", psi=nn.Flatten())
     for one in (loaded, again):
         for x, y in stream[1]:
             one.observe(x.float(), y, 1)
-    assert loaded.replay == 3
+    assert loaded.trainer.settings.replay == 3
     assert same(loaded, again)
 
 

@@ -426,7 +426,7 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: Counted) -> No
                 own, batch = group.part_of(before, r), make_batch([t[r] for t in batches], current)
                 alone = flat_step(one.trainer, own, group.spec, batch, one.trainer.hyper_tensors)
                 compare_steps(own, group.part_of(state, r), alone, 0.01 if method == "hal" else 1e-3)
-        group.put_back(state, len(tables.sizes))
+        group.write_back(state, len(tables.sizes))
         for one, plan in zip(several, plans, strict=True):
             one.end_task(plan)
     assert ("training", 2) in in_pytorch.calls
@@ -454,14 +454,13 @@ def test_a_stacked_cohort(method: str, in_pytorch: Counted, monkeypatch: pytest.
 def test_only_networks_are_copied(method: str, copies: int, in_pytorch: Counted) -> None:
     """SI's state has tensors with the parameters' names, which no kernel reads."""
     several = [replica(method, seed, pictures("cpu", each=5)) for seed in range(2)]
-    for one in several:
-        one.advance()
+    trained(several, "eager", tasks=1)
     masks = [one.begin_task() for one in several]
-    stack = together([one.learner for one in several], masks, several[0].stream.train.x)
-    assert isinstance(stack, KernelStack)
-    layout = several[0].learner.method.net.layout
+    group = make_group([one.trainer for one in several], masks, several[0].stream.train.x)
+    assert isinstance(group, KernelGroup)
+    layout = several[0].trainer.method.net.layout
     assert layout is not None
-    assert len(stack.changing) - stack._leaves == copies * len(layout.filters)
+    assert len(group.changing) - group._leaves == copies * len(layout.filters)
 
 
 def test_what_is_too_large_for_the_kernels_is_refused(in_pytorch: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -550,7 +549,7 @@ def test_testing_on_the_card_as_plain_pytorch(scenario: str) -> None:
     stream = pictures("cuda", scenario, side=32, each=100)
     several = [replica("er", seed, stream, autocast=torch.bfloat16) for seed in range(3)]
     trained(several, "graph", "bf16", tasks=2)
-    ours = torch.stack(correct(several, range(2))).T.tolist()
+    ours = torch.stack(count_correct(several, range(2))).T.tolist()
     for one, counts in zip(several, ours, strict=True):
         for task, count in enumerate(counts):
             test = one.stream.test[task]

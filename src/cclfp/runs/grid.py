@@ -108,8 +108,9 @@ def _split_settings(kind: type[Method], scenario: str, values: Mapping[str, floa
     """The settings as fields of a configuration."""
     others = (*PROTOCOL, "augment")
     hyper = kind.hyper(scenario, **{name: value for name, value in values.items() if name not in others})
-    protocol = {name: _as_whole(values.get(name, PROTOCOL[name])) for name in PROTOCOL}
-    protocol |= {} if replays(kind) else {"replay": None}
+    protocol: dict[str, float | None] = {name: _as_whole(values.get(name, PROTOCOL[name])) for name in PROTOCOL}
+    if not replays(kind):
+        protocol["replay"] = None
     return {"hyperparameters": dataclasses.asdict(hyper), **protocol, "augment": bool(values["augment"])}
 
 

@@ -163,8 +163,10 @@ def check_tangents(case: Case, side: int, channels: int) -> dict[str, float]:
         errors[f"masked blend of {count}"] = error(masked, blended * (exact[4] > 0))
     a, y, b, h, _ = exact
     wanted = torch.stack([(t.sum((0, 1, 2))) for t in (a * (y - weights[0].double()), a, b * h)])
-    errors["two sums"] = error(tangent_kernels.pair_sums(*tensors[:2], weights[0]), wanted[:2])
-    errors["three sums"] = error(tangent_kernels.pair_sums(*tensors[:2], weights[0], *tensors[2:4]), wanted)
+    errors["two sums"] = error(tangent_kernels.pair_sums(tensors[0], tensors[1], weights[0]), wanted[:2])
+    errors["three sums"] = error(
+        tangent_kernels.pair_sums(tensors[0], tensors[1], weights[0], tensors[2], tensors[3]), wanted
+    )
     return errors
 
 
@@ -218,7 +220,7 @@ def check_network(case: Case) -> dict[str, float]:
     whole = Layout.of(ResNet18(), psi_mode(ResNet18()), torch.bfloat16)
     assert whole is not None
     psi, f = ResNet18(), torch.nn.Linear(128, 5)
-    psi.blocks = psi.blocks[:3]
+    psi.blocks = torch.nn.Sequential(*psi.blocks[:3])
     net = Network(psi, f, psi_mode(psi))
     net.layout = Layout(whole.layers[: whole.blocks[2][-1] + 1], whole.blocks[:3], case.dtype)
 
@@ -235,7 +237,7 @@ def check_network(case: Case) -> dict[str, float]:
 
     def ours(params: Tensors, buffers: Tensors, x: Tensor, direction: Tensors) -> Any:
         L = Derivatives(net, params, buffers, x, loss)
-        z, pull = torch.func.vjp(lambda p: net.frozen_features(p, buffers, x), params)
+        z, pull = torch.func.vjp(lambda p: net.frozen_features(p, buffers, x), params)[:2]
         return L.gradient, L.hessian_times(direction), pull(torch.ones_like(z))[0]
 
     found = torch.func.vmap(ours)(params, buffers, x, direction)
@@ -250,10 +252,11 @@ def check_network(case: Case) -> dict[str, float]:
         def along(p: Tensors, v: Tensors = v, of: Any = of) -> Any:
             return sum((t * v[name]).sum() for name, t in torch.func.grad(of)(p).items())
 
-        def frozen(p: Tensors, r: int = r, b: Tensors = b) -> Tensor:
+        def frozen(p: Tensors, r: int = r, b: Tensors = b) -> Any:
             return exact.frozen_features(p, b, x[r].double()).sum()
 
-        for what, function, own in zip(("gradient", "Hessian", "eval mode"), (of, along, frozen), found, strict=True):
+        functions: list[Any] = [of, along, frozen]
+        for what, function, own in zip(("gradient", "Hessian", "eval mode"), functions, found, strict=True):
             for name, wanted in torch.func.grad(function)(p).items():
                 if wanted.any():
                     errors[what] = max(errors.get(what, 0.0), error(own[name][r], wanted))

@@ -220,7 +220,7 @@ def check_network(case: Case) -> dict[str, float]:
     whole = Layout.of(ResNet18(), psi_mode(ResNet18()), torch.bfloat16)
     assert whole is not None
     psi, f = ResNet18(), torch.nn.Linear(128, 5)
-    psi.blocks = torch.nn.Sequential(*psi.blocks[:3])
+    psi.blocks = torch.nn.Sequential(*list(psi.blocks)[:3])
     net = Network(psi, f, psi_mode(psi))
     net.layout = Layout(whole.layers[: whole.blocks[2][-1] + 1], whole.blocks[:3], case.dtype)
 

@@ -630,7 +630,7 @@ def side_by_side(t: Tensor) -> Tensor:
 
 def apart(t: Tensor, R: int) -> Tensor:
     """The same the other way round."""
-    replicas: Tensor = t.unflatten(-1, (R, -1))  # type: ignore[no-untyped-call]
+    replicas: Tensor = t.unflatten(-1, (R, -1))
     return replicas.movedim(-2, 0)
 
 

@@ -249,9 +249,9 @@ def test_as_many_examples_are_drawn_at_every_step_of_a_task(
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 def test_engines_take_the_reference_examples_that_observe_takes(engine: str) -> None:
     for reference in (10, 256):
-        case: dict[str, Any] = {"num_classes": 6, "memory": 150, "tasks": TASKS, "reference": reference}
         stream = toy_stream("class")
-        trained = cclfp.make(AGEM, **case | {"psi": toy_psi(random=False), "transform": stream.transform})
+        case: dict[str, Any] = {"num_classes": 6, "memory": 150, "tasks": TASKS, "reference": reference}
+        trained = cclfp.make(AGEM, psi=toy_psi(random=False), transform=stream.transform, **case)
         replica = Replica(trained, stream)
         cohort = Cohort([replica], engine)
         assert [plan.sizes[0] for plan in [replica.plan()]] == [(10, 0)]

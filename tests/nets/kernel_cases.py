@@ -13,8 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from cclfp.nets import kernels, tangent_kernels
+from cclfp.nets import ResNet18, kernels, tangent_kernels
 from cclfp.nets.kernels import Conv, Norm
+from cclfp.nets.network import Derivatives, Network, Tensors, psi_mode
+from cclfp.nets.stacked import Layout
 from cclfp.nets.surrogate import surrogate_step
 
 
@@ -162,8 +164,10 @@ def check_tangents(case: Case, side: int, channels: int) -> dict[str, float]:
         errors[f"masked blend of {count}"] = error(masked, blended * (exact[4] > 0))
     a, y, b, h, _ = exact
     wanted = torch.stack([(t.sum((0, 1, 2))) for t in (a * (y - weights[0].double()), a, b * h)])
-    errors["two sums"] = error(tangent_kernels.pair_sums(*tensors[:2], weights[0]), wanted[:2])
-    errors["three sums"] = error(tangent_kernels.pair_sums(*tensors[:2], weights[0], *tensors[2:4]), wanted)
+    errors["two sums"] = error(tangent_kernels.pair_sums(tensors[0], tensors[1], weights[0]), wanted[:2])
+    errors["three sums"] = error(
+        tangent_kernels.pair_sums(tensors[0], tensors[1], weights[0], tensors[2], tensors[3]), wanted
+    )
     return errors
 
 
@@ -219,6 +223,54 @@ def check_others(case: Case, side: int) -> dict[str, float]:
     return errors
 
 
+def check_network(case: Case) -> dict[str, float]:
+    """The stem and three blocks of a ResNet18 of stacked replicas: gradients in both modes, and a Hessian's product."""
+    whole = Layout.of(ResNet18(), psi_mode(ResNet18()), torch.bfloat16)
+    assert whole is not None
+    psi, f = ResNet18(), torch.nn.Linear(128, 5)
+    psi.blocks = torch.nn.Sequential(*list(psi.blocks)[:3])
+    net = Network(psi, f, psi_mode(psi))
+    net.layout = Layout(whole.layers[: whole.blocks[2][-1] + 1], whole.blocks[:3], case.dtype)
+
+    def near(t: Tensor) -> Tensor:
+        return t.detach() + 0.1 * case.random(case.R, *t.shape) if t.is_floating_point() else t.expand(case.R)
+
+    params = {name: near(p) for name, p in net.params.items()}
+    buffers = {name: near(b) for name, b in net.buffers.items()}
+    direction = {name: case.random(*p.shape) for name, p in params.items()}
+    x, y = case.random(case.R, case.N, 3, 8, 8), torch.arange(case.N)
+
+    def loss(out: Tensor) -> Tensor:
+        return F.cross_entropy(out, y)
+
+    def ours(params: Tensors, buffers: Tensors, x: Tensor, direction: Tensors) -> Any:
+        L = Derivatives(net, params, buffers, x, loss)
+        z, pull = torch.func.vjp(lambda p: net.frozen_features(p, buffers, x), params)[:2]
+        return L.gradient, L.hessian_times(direction), pull(torch.ones_like(z))[0]
+
+    found = torch.func.vmap(ours)(params, buffers, x, direction)
+    exact: Any = Network(psi.double(), f.double(), psi_mode(psi))
+    errors: dict[str, float] = {}
+    for r in range(case.R):
+        p, b, v = ({name: t[r].double() for name, t in ts.items()} for ts in (params, buffers, direction))
+
+        def of(p: Tensors, r: int = r, b: Tensors = b) -> Tensor:
+            return loss(exact.classify(p, exact.features(p, b, x[r].double())[0]))
+
+        def along(p: Tensors, v: Tensors = v, of: Any = of) -> Any:
+            return sum((t * v[name]).sum() for name, t in torch.func.grad(of)(p).items())
+
+        def frozen(p: Tensors, r: int = r, b: Tensors = b) -> Any:
+            return exact.frozen_features(p, b, x[r].double()).sum()
+
+        functions: list[Any] = [of, along, frozen]
+        for what, function, own in zip(("gradient", "Hessian", "eval mode"), functions, found, strict=True):
+            for name, wanted in torch.func.grad(function)(p).items():
+                if wanted.any():
+                    errors[what] = max(errors.get(what, 0.0), error(own[name][r], wanted))
+    return errors
+
+
 def main() -> None:
     case = Case("cpu", torch.float32, R=2, N=3)
     errors = {
@@ -232,6 +284,8 @@ def main() -> None:
         "others": check_others(case, 8),
     }
     check_nan(case)
+    Layout.takes = lambda self, x: True  # type: ignore[method-assign]
+    errors["network"] = check_network(Case("cpu", torch.float32, R=2, N=2))
     print(json.dumps(errors))
 
 

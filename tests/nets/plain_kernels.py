@@ -52,7 +52,7 @@ def convolve(conv: Conv, R: int, x: Tensor, w: Tensor, **more: Any) -> tuple[Ten
     how: Any = {"stride": conv.stride, "padding": conv.ks // 2, "groups": R}
     if more.get("gradient"):
         shape = (len(x), R * conv.C, conv.side, conv.side)
-        y = nhwc(conv2d_input(shape, filters(conv, R, w), nchw(x), **how))  # type: ignore[no-untyped-call]
+        y = nhwc(conv2d_input(shape, filters(conv, R, w), nchw(x), **how))
         if more.get("x2") is not None:
             shortcut = Conv(conv.C, conv.K, 1, conv.stride, conv.side)
             y = y + convolve(shortcut, R, more["x2"], more["w2"], gradient=True)[0]
@@ -71,7 +71,7 @@ def convolve(conv: Conv, R: int, x: Tensor, w: Tensor, **more: Any) -> tuple[Ten
 def filter_gradient(conv: Conv, R: int, x: Tensor, dy: Tensor) -> Tensor:
     shape = (R * conv.K, conv.C, conv.ks, conv.ks)
     how: Any = {"stride": conv.stride, "padding": conv.ks // 2, "groups": R}
-    return nhwc(conv2d_weight(nchw(x), shape, nchw(dy), **how)).flatten(1)  # type: ignore[no-untyped-call]
+    return nhwc(conv2d_weight(nchw(x), shape, nchw(dy), **how)).flatten(1)
 
 
 def moments(norm: Norm) -> tuple[Tensor, Tensor, int]:

@@ -63,7 +63,7 @@ def at(tensors: Tensors, r: int) -> Tensors:
 def assert_alike(ours: Tensors, exact: Tensors) -> None:
     assert ours.keys() == exact.keys()
     for name, t in exact.items():
-        torch.testing.assert_close(ours[name], t, rtol=1e-7, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(ours[name], t, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("R", [1, 3])
@@ -121,7 +121,7 @@ def test_a_step_of_hal() -> None:
         return torch.randn(2, *shape, dtype=torch.float64, generator=g)
 
     mask = torch.tensor([True, True, True, True, False]).expand(2, 3, -1)
-    state = {
+    state: dict[str, Any] = {
         "embedding": some(CLASSES, 32),
         "task": torch.tensor([0, 0, 1, -1, -1]).expand(2, -1),
         "anchors": {"x": some(3, 3, 16, 16), "mask": mask},
@@ -138,7 +138,7 @@ def test_a_step_of_hal() -> None:
     with stacked.rounded([], []):
         ours = vmap(step)(params, buffers, state, x)
     for r in range(2):
-        own = {"embedding": state["embedding"][r], "task": state["task"][r], "anchors": at(state["anchors"], r)}  # type: ignore[arg-type]
+        own = {"embedding": state["embedding"][r], "task": state["task"][r], "anchors": at(state["anchors"], r)}
         exact = step(at(params, r), at(buffers, r), own, x[r])
         assert_alike(at(ours[0], r), exact[0])
         assert_alike(at(ours[1], r), exact[1])

@@ -32,12 +32,12 @@ class AGEMHyper(Hyperparameters):
     """Hyperparameters of A-GEM."""
 
     reference: float = setting(
-        256, "examples that the reference gradient is from, or all that stay", low=1, whole=True, before="replay"
+        256, "memory examples that the reference gradient is from, at most", low=1, whole=True, before="replay"
     )
 
 
 class AGEM(Method):
-    """A-GEM: GEM with one constraint, on the average over the past, instead of one a past task.
+    """A-GEM: GEM with one constraint, on the average over the past, instead of one per past task.
 
     With g the gradient of the loss on the current part of the batch and g_ref that on its replayed part, drawn from the
     memory of all past tasks, the step goes along (eq. 11)
@@ -49,9 +49,8 @@ class AGEM(Method):
     Choices: the paper keeps |M| / T examples of each of T tasks, drawn at random; here the memory is always full and
     holds the most recent examples of every task, in shares that shrink as tasks come. g and g_ref go over all trainable
     parameters. BatchNorm: the pass on the current part updates the statistics; that on the replayed part is one of its
-    own, as in GEM. g_ref is from ``reference`` examples, as many as in the authors' code, or from as many as the memory
-    still holds of past tasks when the current one has its share: the number is the same throughout a task. Up to
-    version 0.1 it was ``replay``, 10.
+    own, as in GEM. g_ref is from ``reference`` examples, 256 in the authors' code. Where the memory holds fewer of past
+    tasks once the current one has its share, it is from as many as that throughout the task.
     """
 
     name = "a-gem"

@@ -125,8 +125,8 @@ class HAL(Method):
 
         L = Derivatives(self.net, params, buffers, batch.x, lambda out: cross_entropy(out, batch.y, batch.mask))
         tentative = sgd(params, L.gradient, hyper.lr)
-        now, pull_now = torch.func.vjp(outputs, params)
-        then, pull_then = torch.func.vjp(outputs, tentative)
+        now, pull_now = torch.func.vjp(outputs, params)[:2]
+        then, pull_then = torch.func.vjp(outputs, tentative)[:2]
         u = 2 * hyper.lam / len(now) * torch.where(anchors["mask"], now - then, 0)
         (a,), (b,) = pull_now(u), pull_then(u)
         bent = L.hessian_times(b)

@@ -110,7 +110,7 @@ class Derivatives:
         """The Hessian of the loss times a direction, which has a tensor for each parameter."""
         own = self._net._own(direction)
         z, others = tangents.tangent(self._layout, self._params, own, self._saved)
-        _, times = torch.func.vjp(self._of_head, self._head, self.z)  # a Hessian is symmetric
+        times = torch.func.vjp(self._of_head, self._head, self.z)[1]  # a Hessian is symmetric
         head, dz = times(({name: direction[name] for name in HEAD}, z))
         psi = tangents.curvature(self._layout, self._params, own, self._dz, dz, self._saved, others)
         return self._in_order(direction, psi, head)

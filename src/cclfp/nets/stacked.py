@@ -551,7 +551,8 @@ def blocks_of(layout: Layout, activations: Sequence[Any]) -> list[tuple[Any, ...
 def unpooled(dz: Tensor, a: Tensor) -> Tensor:
     """The gradient before the last ReLU, whose output is a, from that of z."""
     mean = (dz.transpose(0, 1) / (a.shape[1] * a.shape[2])).to(a.dtype).reshape(len(a), 1, 1, -1)
-    return torch.ops.aten.threshold_backward(mean.expand_as(a), a, 0)
+    g: Tensor = torch.ops.aten.threshold_backward(mean.expand_as(a), a, 0)
+    return g
 
 
 def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:
@@ -634,7 +635,8 @@ def side_by_side(t: Tensor) -> Tensor:
 
 def apart(t: Tensor, R: int) -> Tensor:
     """The same the other way round."""
-    return t.unflatten(-1, (R, -1)).movedim(-2, 0)
+    replicas: Tensor = t.unflatten(-1, (R, -1))
+    return replicas.movedim(-2, 0)
 
 
 def pooled(a: Tensor, R: int) -> Tensor:

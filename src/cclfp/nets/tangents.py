@@ -104,18 +104,17 @@ class _Tangent(_Constant):
     @staticmethod
     def forward(layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
         n, R = 3 * len(layout.layers), len(tensors[0])
-        parts = [parts_of(layout, tensors[i : i + n], 3, R) for i in (0, n)]
-        return tuple(run_tangent(layout, *parts, tensors[2 * n :]))
+        parts, directions = (parts_of(layout, tensors[i : i + n], 3, R) for i in (0, n))
+        return tuple(run_tangent(layout, parts, directions, tensors[2 * n :]))
 
 
 class _Curvature(_Constant):
     @staticmethod
     def forward(layout: Layout, dz: Tensor, dz_tangent: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         n, R = 3 * len(layout.layers), len(dz)
-        parts = [parts_of(layout, tensors[i : i + n], 3, R) for i in (0, n)]
-        others = tensors[2 * n :]
-        count = _saved(layout)
-        return tuple(run_curvature(layout, dz, dz_tangent, *parts, others[:count], others[count:]))
+        parts, directions = (parts_of(layout, tensors[i : i + n], 3, R) for i in (0, n))
+        others, count = tensors[2 * n :], _saved(layout)
+        return tuple(run_curvature(layout, dz, dz_tangent, parts, directions, others[:count], others[count:]))
 
 
 def _saved(layout: Layout) -> int:

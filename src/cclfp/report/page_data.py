@@ -53,7 +53,8 @@ def _details(entry: Entry, content: Content) -> dict[str, Any]:
 def _settings(entry: Entry) -> dict[str, str]:
     c = entry.cell.configuration()
     settings = {name: format_exactly(value) for name, value in c.hyperparameters.items()}
-    settings |= {name: str(value) for name in ("batch", "replay", "epochs", "buffer") if (value := getattr(c, name))}
+    protocol = ("batch", "replay", "epochs", "buffer") if c.kind.replays is True else ("batch", "epochs", "buffer")
+    settings |= {name: str(value) for name in protocol if (value := getattr(c, name))}
     return settings | {"augment": "on" if c.augment else "off"}
 
 

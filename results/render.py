@@ -251,7 +251,7 @@ def show_commands(results: Results) -> str:
         if any(record["seed"] == TIMING_SEED for record in records):
             timed = ",".join(sorted({r["benchmark"] for r in records if r["seed"] == TIMING_SEED}))
             lines.append(f"cclfp study runtime --benchmark {timed} --store {dataset}.sqlite")
-        lines.append(f"cclfp export results/{dataset}.jsonl --store {dataset}.sqlite")
+        lines.append(f"cclfp runs export results/{dataset}.jsonl --store {dataset}.sqlite")
     return "```\n" + "\n".join([*lines, "make results"]) + "\n```"
 
 
@@ -304,7 +304,7 @@ def render_document(
         "records. They also train the missing numbers of their benchmarks, with the method's defaults where there is "
         "no preset:",
         show_commands(results),
-        "`cclfp import-runs results/*.jsonl --store reference.sqlite` imports the records into a store, for `cclfp "
+        "`cclfp runs import results/*.jsonl --store reference.sqlite` imports the records into a store, for `cclfp "
         "report` and `cclfp runs`. If the store already has a different record of the same run, the import is refused.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -42,7 +42,7 @@ def made_up(
     }
 
 
-def matrix_of(last: Sequence[float], scenario: str) -> Matrix:
+def matrix_of(last: Sequence[float], scenario: str) -> list[list[float | None]]:
     """An accuracy matrix with this last row: a task is learned at 95 %, and the first one then rises to 97 %.
 
     A task before it is learned is at 40 % at first and at 45 % just before, in scenarios that test it then.

@@ -89,7 +89,7 @@ def put_arrays(place: Path) -> None:
 
 @functools.cache
 def record_lines() -> list[str]:
-    """Run records as ``cclfp export`` writes them, one per line."""
+    """Run records as ``cclfp runs export`` writes them, one per line."""
     return RECORDS.read_text(encoding="utf-8").splitlines()
 
 

@@ -51,8 +51,9 @@ def average_accuracy(matrix: Matrix) -> float | None:
 
 
 def forgetting(matrix: Matrix) -> float | None:
-    """Mean over all tasks but the last of the drop in accuracy: the best from the task's own end to just before the
-    last task, minus the final one.
+    """Mean over all tasks but the last of the drop in accuracy.
+
+    The drop is the best accuracy between the end of the task and the start of the last task, minus the final accuracy.
 
     >>> forgetting([[None, None], [90.0, None], [70.0, 80.0]])
     20.0

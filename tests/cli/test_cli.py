@@ -172,7 +172,7 @@ def test_cuda_is_refused_where_there_is_none(cli: Cli, monkeypatch: pytest.Monke
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     answer = cli("run", "er", "split-mnist", "--device", "cuda")
     assert (answer.code, answer.out) == (2, "")
-    assert "torch sees no CUDA device" in answer.err
+    assert "torch finds no CUDA device" in answer.err
 
 
 def test_runs(small_mnist: Path, cli: Cli) -> None:
@@ -317,7 +317,7 @@ def test_run_a_method_of_ones_own(cli: Cli, small_mnist: Path, tmp_path: Path) -
     assert "[6/6]" in cli(*arguments).err  # another method now
     for name, message in (
         ("Thief", "has the name 'er' of a method that ships with cclfp"),
-        ("Nameless", "has the name None: expected a text"),
+        ("Nameless", "has the name None: expected letters"),
         ("MineHyper", "mine.py:MineHyper is not a method"),
         ("Nothing", "has no function or class 'Nothing'"),
     ):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Cli
-from test_store import flipped, listing, record, write
+from stores import flipped, listing, record, write
 
 from cclfp.runs.store import Store
 
@@ -59,7 +59,7 @@ def test_a_bad_record_does_not_bring_down_what_only_reads(store: Store, cli: Cli
 
 
 def test_a_report_leaves_a_bad_record_out(cli: Cli, tmp_path: Path) -> None:
-    from test_report import cell_of, made_up_record
+    from report_records import cell_of, made_up_record
 
     store = Store(tmp_path / "store" / "runs.sqlite")
     for seed in range(2):

@@ -21,7 +21,7 @@ from PIL import Image
 from cclfp.cli import signals
 from cclfp.data import decoder
 
-GOES_ON = "stopped: what is finished is stored, and the same command goes on from the last checkpoint\n"
+GOES_ON = "stopped: what is finished is stored, and the same command continues from the last checkpoint\n"
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and pipes as POSIX has them")
 

@@ -143,7 +143,7 @@ def test_storage_grows_with_what_comes() -> None:
 
 
 def ring_by_hand(size: int, tasks: list[int], num_tasks: int | None) -> dict[int, list[int]]:
-    """For each task the examples a ring holds, oldest first: told by the rules, not by slots."""
+    """For each task the examples a ring holds, oldest first: computed from the rules, not from slots."""
     held: dict[int, list[int]] = {}
     for example, task in enumerate(tasks):
         mine = held.setdefault(task, [])

@@ -77,12 +77,12 @@ def test_import_from_a_folder(form: dict[str, bool], little_files: dict[str, byt
 
 def test_fetch_finds_files_placed_by_hand(little_files: dict[str, bytes]) -> None:
     place(little_files, dataset_path("mnist"))
-    said: list[dict[str, Any]] = []
-    fetch("mnist", EventListener(said.append))
-    assert len(said) == 1
-    assert "verified and stored" in said[0]["text"]
-    fetch("mnist", EventListener(said.append))  # the second time there is nothing to do
-    assert len(said) == 1
+    events: list[dict[str, Any]] = []
+    fetch("mnist", EventListener(events.append))
+    assert len(events) == 1
+    assert "verified and stored" in events[0]["text"]
+    fetch("mnist", EventListener(events.append))  # the second time there is nothing to do
+    assert len(events) == 1
 
 
 def spoil(raw: bytes, how: str) -> bytes:
@@ -165,10 +165,10 @@ def mirror(little_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.M
 def test_the_second_mirror_serves_when_the_first_does_not(little_files: dict[str, bytes], mirror: Path) -> None:
     mirrors = mnist.MIRRORS
     place(little_files, mirror, zipped=True)
-    said: list[dict[str, Any]] = []
-    fetch("mnist", EventListener(said.append))
+    events: list[dict[str, Any]] = []
+    fetch("mnist", EventListener(events.append))
     verify("mnist")
-    tried = [event["text"] for event in said if event["event"] == "note"]
+    tried = [event["text"] for event in events if event["event"] == "note"]
     assert [mirrors[0] in tried[0], mirrors[1] in tried[1]] == [True, True]
     assert [path.name for path in dataset_path("mnist").iterdir() if path.name != ".lock"] == ["arrays"]
 

@@ -225,7 +225,7 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile
 
 
 @pytest.mark.parametrize(
-    ("member", "told"),
+    ("member", "message"),
     [
         (entry("FOLDER/../evil"), r"outside the folder: FOLDER/\.\./evil"),
         (entry("/etc/evil"), "outside the folder: /etc/evil"),
@@ -240,17 +240,17 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile
 )
 @pytest.mark.parametrize("sum_is_right", [True, False])
 def test_an_archive_with_a_wrong_member(
-    little10: Little, member: tarfile.TarInfo, told: str, sum_is_right: bool, tmp_path: Path
+    little10: Little, member: tarfile.TarInfo, message: str, sum_is_right: bool, tmp_path: Path
 ) -> None:
     folder, first = little10.source.archive.folder, little10.source.train[0]
     info = entry(member.name.replace("FOLDER", folder).replace("FIRST", first), member.type, member.linkname)
-    told = told.replace("FOLDER", folder).replace("FIRST", first)
+    message = message.replace("FOLDER", folder).replace("FIRST", first)
     path = little10.archive(tmp_path / "mine.tar.gz", info, publish=sum_is_right)
-    if sum_is_right and "belong" in told:  # then its authors packed it, and it is left alone
+    if sum_is_right and "belong" in message:  # then its authors packed it, and it is left alone
         import_dataset(little10.source.name, path)
         return
     start = "is refused: it has members" if sum_is_right else "md5 .*, published .*; members"
-    refused(little10, path, f"{start} .*{told}")
+    refused(little10, path, f"{start} .*{message}")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.tar.gz"]
 
 
@@ -298,9 +298,9 @@ def test_an_evil_pickle_does_nothing(little: Little, tmp_path: Path) -> None:
     command = f"touch {tmp_path / 'evil'}".encode()
     little.files[little.source.train[0]] = b"\x80\x02cposix\nsystem\n(" + string(command) + b"tR."
     little.publish()
-    told = rf"{little.source.train[0]}: it refers to posix\.system, which is refused: a dataset needs only arrays"
-    refused(little, little.folder(tmp_path / "mine"), told)
-    refused(little, little.archive(tmp_path / "mine.tar.gz"), told)
+    message = rf"{little.source.train[0]}: it refers to posix\.system, which is refused: a dataset needs only arrays"
+    refused(little, little.folder(tmp_path / "mine"), message)
+    refused(little, little.archive(tmp_path / "mine.tar.gz"), message)
     assert not (tmp_path / "evil").exists()
 
 
@@ -308,7 +308,7 @@ DATA = np.zeros((3, 3072), np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"rubbish", "is not a pickle of arrays"),
         (b"\x80\x02](.", "is not a pickle of arrays"),
@@ -326,11 +326,11 @@ DATA = np.zeros((3, 3072), np.uint8)
     ],
 )
 def test_a_file_whose_sum_is_right_but_not_its_content(
-    little10: Little, content: bytes, told: str, tmp_path: Path
+    little10: Little, content: bytes, message: str, tmp_path: Path
 ) -> None:
     little10.files["test_batch"] = content
     little10.publish()
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         import_dataset("cifar10", little10.folder(tmp_path / "mine"))
     assert not is_cached("cifar10")
     assert not list(tmp_path.rglob("*.npy"))
@@ -403,7 +403,7 @@ def test_npm_package(little10: Little, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"package/test_lables.json": b"[1, 2, 77]"}, "the labels are not 3 whole numbers from 0 to 9"),
         ({"package/test_lables.json": b"["}, "the labels are not JSON"),
@@ -412,10 +412,10 @@ def test_npm_package(little10: Little, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_npm_package_whose_files_differ(
-    little10: Little, change: dict[str, bytes], told: str, monkeypatch: pytest.MonkeyPatch
+    little10: Little, change: dict[str, bytes], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package(little10, monkeypatch, change)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         fetch("cifar10")
     assert not is_cached("cifar10")
 

@@ -108,7 +108,7 @@ def test_nothing_to_decode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"", "empty"),
         (b"rubbish", "not an image"),
@@ -116,9 +116,9 @@ def test_nothing_to_decode() -> None:
         (encoded(np.zeros((300, 300, 3), np.uint8), "jpeg")[:-300], "OSError: image file is truncated"),
     ],
 )
-def test_what_cannot_be_decoded_is_named(content: bytes, told: str) -> None:
+def test_what_cannot_be_decoded_is_named(content: bytes, message: str) -> None:
     files = [(f"{number}.png", encoded(PIXELS)) for number in range(5)]
-    with pytest.raises(DataError, match=rf"bad\.png cannot be decoded: .*({told})"):
+    with pytest.raises(DataError, match=rf"bad\.png cannot be decoded: .*({message})"):
         list(decode([*files, ("bad.png", content), *files], 11, Listener(), "decoding"))
 
 

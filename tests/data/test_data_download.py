@@ -57,10 +57,10 @@ class Handler(BaseHTTPRequestHandler):
             if start >= len(content):
                 self.send_error(416)
                 return
-            told = 0 if self.server.wrong_start else start
+            first_byte = 0 if self.server.wrong_start else start
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {told}-{len(content) - 1}/{len(content)}")
-            content = content[told:]
+            self.send_header("Content-Range", f"bytes {first_byte}-{len(content) - 1}/{len(content)}")
+            content = content[first_byte:]
         else:
             self.send_response(200)
         self.send_header("Content-Length", str(len(content)))

@@ -463,7 +463,7 @@ def test_a_gzip_file_that_unpacks_to_much_is_not_unpacked(tmp_path: Path, monkey
         import_dataset("mnist", folder)
 
 
-# What is stored of images of a user's own
+# What is stored of a user's own images
 
 
 @pytest.fixture

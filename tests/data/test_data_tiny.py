@@ -162,8 +162,8 @@ def test_a_folder_with_other_files(files: Files, tmp_path: Path) -> None:
     extra.write_bytes(jpeg(3))
     for row in (1, 2, 4, 10):
         (place / f"val/images/val_{row}.JPEG").unlink()
-    told = "missing: val/images/val_1.JPEG, val/images/val_10.JPEG, val/images/val_2.JPEG and 1 more; "
-    refused(place, f"{told}extra: train/{WNIDS[0]}/images/own.JPEG")
+    message = "missing: val/images/val_1.JPEG, val/images/val_10.JPEG, val/images/val_2.JPEG and 1 more; "
+    refused(place, f"{message}extra: train/{WNIDS[0]}/images/own.JPEG")
     refused(tmp_path, "has none of tiny-imagenet's files: expected the archive tiny-imagenet-200.zip, or the folder")
 
 
@@ -177,7 +177,7 @@ def test_links_in_a_folder(name: str, files: Files, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["folder", "archive"])
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"", f"empty: {GREY}"),
         (jpeg(6, grey=True)[:-40], rf"truncated \(no end marker\): {GREY}"),
@@ -185,16 +185,16 @@ def test_links_in_a_folder(name: str, files: Files, tmp_path: Path) -> None:
     ],
 )
 def test_an_image_that_differs(
-    form: str, content: bytes, told: str, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str, content: bytes, message: str, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiny_imagenet, "decode", lambda *_: pytest.fail("decoded what was not verified"))
     files[GREY] = content
     path = folder(files, tmp_path / "x") if form == "folder" else archive(files, tmp_path / "x", monkeypatch)
-    refused(path, rf"images are not what was published: sha256 .*Files that are {told}\. Nothing of it was kept")
+    refused(path, rf"images are not what was published: sha256 .*Files that are {message}\. Nothing of it was kept")
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (jpeg(6)[:-200] + b"\xff\xd9", f"{GREY} cannot be decoded: "),
         (b"rubbish", f"{GREY} cannot be decoded: not an image"),
@@ -202,15 +202,15 @@ def test_an_image_that_differs(
     ],
 )
 def test_an_image_whose_sum_is_right_but_not_its_content(
-    content: bytes, told: str, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    content: bytes, message: str, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files[GREY] = content
     publish(files, monkeypatch)
-    refused(folder(files, tmp_path / "mine"), told)
+    refused(folder(files, tmp_path / "mine"), message)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (annotated(LABELS[:-1]), "has 10 images. Missing: val_10.JPEG"),
         (annotated([*LABELS, 1]), "has 12 images. .*Extra: val_11.JPEG"),
@@ -220,9 +220,9 @@ def test_an_image_whose_sum_is_right_but_not_its_content(
         (b"", "has 0 images"),
     ],
 )
-def test_wrong_annotations(content: bytes, told: str, files: Files, tmp_path: Path) -> None:
+def test_wrong_annotations(content: bytes, message: str, files: Files, tmp_path: Path) -> None:
     files["val/val_annotations.txt"] = content
-    refused(folder(files, tmp_path / "mine"), told)
+    refused(folder(files, tmp_path / "mine"), message)
 
 
 def test_other_labels(files: Files, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def link(name: str, kind: int) -> zipfile.ZipInfo:
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize(
-    ("member", "told"),
+    ("member", "message"),
     [
         (zipfile.ZipInfo("tiny-imagenet-200/../evil"), r"outside the folder: tiny-imagenet-200/\.\./evil"),
         (zipfile.ZipInfo("/etc/evil"), "outside the folder: /etc/evil"),
@@ -254,7 +254,7 @@ def link(name: str, kind: int) -> zipfile.ZipInfo:
 @pytest.mark.parametrize("sum_is_right", [True, False])
 def test_an_archive_with_a_wrong_member(
     member: zipfile.ZipInfo,
-    told: str,
+    message: str,
     sum_is_right: bool,
     files: Files,
     tmp_path: Path,
@@ -265,10 +265,10 @@ def test_an_archive_with_a_wrong_member(
         file.writestr(member, b"")
     if sum_is_right:
         publish_archive(path, monkeypatch)
-        if "belong" in told:  # then its authors packed it, and it is left alone
+        if "belong" in message:  # then its authors packed it, and it is left alone
             import_dataset("tiny-imagenet", path)
             return
-    refused(path, f"{'is refused: it has' if sum_is_right else 'md5 .*, published .*;'} members .*{told}")
+    refused(path, f"{'is refused: it has' if sum_is_right else 'md5 .*, published .*;'} members .*{message}")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.zip"]
 
 
@@ -279,8 +279,8 @@ def test_a_wrong_archive_is_not_opened_for_its_contents(
     path = archive(files, tmp_path / "mine.zip", monkeypatch)
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    told = f"{len(whole) - 100:,} bytes, published {len(whole):,}.*truncated, or not an archive of this kind"
-    refused(path, told)
+    message = f"{len(whole) - 100:,} bytes, published {len(whole):,}.*truncated, or not an archive of this kind"
+    refused(path, message)
     del files[GREY]
     archive(files, path, None)
     refused(path, f"members that are missing: tiny-imagenet-200/{GREY}")

@@ -36,7 +36,7 @@ def photos(folder: Path, each: int = 10, mode: str = "RGB", size: tuple[int, int
     return folder
 
 
-class Heard(Listener):
+class RecordingListener(Listener):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -45,11 +45,11 @@ class Heard(Listener):
 
 
 def test_a_folder_of_class_folders(tmp_path: Path) -> None:
-    folder, heard = photos(tmp_path / "My photos"), Heard()
-    name = import_images(folder, listener=heard)
+    folder, listener = photos(tmp_path / "My photos"), RecordingListener()
+    name = import_images(folder, listener=listener)
     assert name.startswith("my-photos-")
     assert own_datasets() == [name]
-    assert heard.lines == [f"{name}: 4 classes, 32 training and 8 test images, split with seed 0"]
+    assert listener.lines == [f"{name}: 4 classes, 32 training and 8 test images, split with seed 0"]
     verify(name)
     data = load_dataset(name)
     assert data.classes == CLASSES
@@ -69,10 +69,10 @@ def test_a_folder_of_class_folders(tmp_path: Path) -> None:
 
 
 def test_the_same_images_are_imported_once_and_others_get_another_name(tmp_path: Path) -> None:
-    folder, heard = photos(tmp_path / "photos"), Heard()
+    folder, listener = photos(tmp_path / "photos"), RecordingListener()
     name = import_images(folder)
-    assert import_images(folder, listener=heard) == name
-    assert "has not changed since it was imported" in heard.lines[0]
+    assert import_images(folder, listener=listener) == name
+    assert "has not changed since it was imported" in listener.lines[0]
     assert import_images(photos(tmp_path / "elsewhere" / "photos")) == name
     names = {name, import_images(folder, split_seed=1), import_images(folder, size=8)}
     picture(999).save(folder / "cat" / "0.png")
@@ -90,10 +90,10 @@ def test_the_split_depends_on_the_seed_alone(tmp_path: Path) -> None:
 def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
     photos(tmp_path / "data" / "train", each=3)
     photos(tmp_path / "data" / "test", each=1)
-    heard = Heard()
-    data = load_dataset(import_images(tmp_path / "data", listener=heard))
+    listener = RecordingListener()
+    data = load_dataset(import_images(tmp_path / "data", listener=listener))
     assert (len(data.train_labels), len(data.test_labels)) == (12, 4)
-    assert "in separate folders" in heard.lines[-1]
+    assert "in separate folders" in listener.lines[-1]
 
 
 def test_train_beside_more_folders_is_no_class(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_grey_images_have_one_channel_unless_some_are_coloured(tmp_path: Path) -
 
 
 def test_other_formats_folders_and_files(tmp_path: Path) -> None:
-    folder, heard = photos(tmp_path / "photos", each=3), Heard()
+    folder, listener = photos(tmp_path / "photos", each=3), RecordingListener()
     (folder / "cat" / "more").mkdir()
     picture(7).save(folder / "cat" / "more" / "a.BMP")
     picture(8).save(folder / "dog" / "b.jpeg")
@@ -182,9 +182,9 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     (folder / "cat" / ".checkpoints").mkdir()
     picture(10).save(folder / "cat" / ".checkpoints" / "0.png")
     (folder / ".hidden").mkdir()
-    data = load_dataset(import_images(folder, listener=heard))
+    data = load_dataset(import_images(folder, listener=listener))
     assert len(data.train_labels) + len(data.test_labels) == 15
-    assert "photos: skipped files that are not images: cat/notes.txt" in heard.lines
+    assert "photos: skipped files that are not images: cat/notes.txt" in listener.lines
 
 
 def test_sizes(tmp_path: Path) -> None:

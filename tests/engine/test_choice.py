@@ -37,7 +37,7 @@ def test_an_open_choice_is_filled_in() -> None:
     ("change", "message"),
     [
         ({"engine": "auto"}, "engine is 'auto', expected one of eager, compiled, graph"),
-        ({"engine": 3}, "engine is 3, expected a text"),
+        ({"engine": 3}, "engine is 3, expected a string"),
         ({"precision": "auto"}, "precision is 'auto'"),
         ({"precision": "float16"}, "expected one of float32, tf32, bf16"),
         ({"device": "tpu"}, "device is 'tpu', expected one of cpu, cuda"),

@@ -14,7 +14,7 @@ from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 from records import made_up
-from test_report import cell_of, made_up_record, rows_of
+from report_records import cell_of, made_up_record, rows_of
 from torch import Tensor, nn
 from training import Stop, stop_at, texts, train
 from training import make_job as make_any_job

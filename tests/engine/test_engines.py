@@ -211,7 +211,7 @@ def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
     case = Case(METHODS["er"], "class", {})
     trained([Replica(case.learner(0, psi=plain_psi()), stream) for stream in data], "compiled", notes)
     assert notes == [
-        "its runs cannot be trained together (ValueError: their tasks are of different sizes): going on eagerly"
+        "its runs cannot be trained together (ValueError: their tasks are of different sizes): continuing eagerly"
     ]
 
 
@@ -224,14 +224,14 @@ def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.Monk
     notes: list[str] = []
     # Two programs, one before there is an old psi and one after; the compiler is asked once.
     ours, _ = trained([replica("ccl-fp", "domain", seed) for seed in range(2)], "compiled", notes)
-    assert notes == ["not compiled: the compiler failed: RuntimeError: no C++ compiler: going on eagerly"]
+    assert notes == ["not compiled: the compiler failed: RuntimeError: no C++ compiler: continuing eagerly"]
     (alone,) = trained([replica("ccl-fp", "domain")], "eager")
     assert_alike(ours, alone)
 
 
 @pytest.mark.usefixtures("always")
 def test_a_step_too_long_for_the_compiler_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled_module, "LONGEST", 10)
+    monkeypatch.setattr(compiled_module, "MAX_OPERATIONS", 10)
     notes: list[str] = []
     trained([replica("er", "domain")], "compiled", notes)
     assert len(notes) == 1
@@ -504,10 +504,10 @@ def test_replicas_that_take_turns(scenario: str, monkeypatch: pytest.MonkeyPatch
 def test_too_many_for_the_memory_are_halved_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     original, most = compiled_module.Programs.train, 2
 
-    def train(self: Any, stack: Any, *arguments: Any) -> None:
-        if len(stack.learners) > most:
+    def train(self: Any, group: Any, *arguments: Any) -> None:
+        if len(group.trainers) > most:
             raise torch.OutOfMemoryError("out of memory")
-        original(self, stack, *arguments)
+        original(self, group, *arguments)
 
     monkeypatch.setattr(compiled_module.Programs, "train", train)
     notes: list[str] = []
@@ -518,7 +518,7 @@ def test_too_many_for_the_memory_are_halved_and_it_is_said(monkeypatch: pytest.M
     notes.clear()
     trained([replica("er", "class", seed) for seed in range(2)], "compiled", notes)
     assert notes[0] == "2 runs at once need too much memory: 1 from here on"
-    assert "going on eagerly" in notes[1]
+    assert "continuing eagerly" in notes[1]
 
 
 def test_plans_are_made_once_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -646,6 +646,6 @@ def test_runs_of_which_not_even_one_can_be_tried_train_eagerly(monkeypatch: pyte
     monkeypatch.setattr(Cohort, "_count_at_once", fail)
     notes: list[str] = []
     together = trained([with_batch_norm("er", seed) for seed in range(2)], "compiled", notes)
-    assert any("reads a tensor's value" in note and note.endswith("going on eagerly") for note in notes)
+    assert any("reads a tensor's value" in note and note.endswith("continuing eagerly") for note in notes)
     (alone,) = trained([with_batch_norm("er", 1)], "eager")
     assert_alike(together[1], alone)

@@ -274,7 +274,7 @@ def test_what_cannot_be_recorded_is_said_and_trained_eagerly() -> None:
 
     ours, notes = in_a_cohort([make(seed, Peeks) for seed in range(2)], "graph")
     assert len(notes) == 1
-    assert "going on eagerly" in notes[0]
+    assert "continuing eagerly" in notes[0]
     # Nothing is left of the capture that failed: not its stream, nor its hold on the generator and the memory.
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.rand(3, device="cuda")
@@ -320,7 +320,7 @@ def test_compiled_in_a_graph(psi: Callable[[int], nn.Module], monkeypatch: pytes
 
 @pytest.mark.usefixtures("small_mnist")
 def test_a_cohort_stopped_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "AHEAD", 1)
+    monkeypatch.setattr(graph, "MARK_EVERY", 1)
     monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
     (configuration,) = configurations(["ccl-fp+"], "split-mnist")
     store = tmp_path / "runs.sqlite"

@@ -24,13 +24,13 @@ from cclfp.paper import (
     Published,
     cells,
     columns,
-    comparable,
     compare,
-    conditions,
+    describe_conditions,
     effects,
     figures,
     gather,
     gather_timings,
+    largest_comparable_group,
     published,
     rows,
     run_time_cells,
@@ -463,11 +463,11 @@ def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
     store.add(record(er, 0, 80.0, here))
     found = gather_timings(run_time_cells(), store)
     assert list(found) == [er, gem, hal]
-    assert list(comparable(found)) == [gem, hal]
-    assert comparable({}) == {}
-    assert conditions(found[gem]) == "A processor, eager engine, float32, 1 thread"
+    assert list(largest_comparable_group(found)) == [gem, hal]
+    assert largest_comparable_group({}) == {}
+    assert describe_conditions(found[gem]) == "A processor, eager engine, float32, 1 thread"
     nothing = "unknown device, unknown engine, unknown precision, unknown threads"
-    assert conditions({"environment": {}}) == nothing
+    assert describe_conditions({"environment": {}}) == nothing
 
 
 def means(changes: dict[str, Change | None]) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""The report's page in a real browser: Debian's chromium, where there is one."""
+"""The report's page in a real browser: Debian's chromium, if it is installed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from test_report import ENVIRONMENT, add_all, cell_of, full_store, made_up_record
+from report_records import ENVIRONMENT, add_all, cell_of, full_store, made_up_record
 
-from cclfp import paper as study
+from cclfp.paper import cells as paper_cells
 from cclfp.report import write_report
 from cclfp.runs.store import Store
 
@@ -34,7 +34,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A report with made-up runs of every number, and one with two numbers: GEM's runs trained together, untuned."""
+    """A report with made-up runs of every number, and one with two: ER, and GEM untuned and trained together."""
     folder = tmp_path_factory.mktemp("reports")
     write_report(full_store(folder / "full.sqlite"), folder / "full")
     few = Store(folder / "few.sqlite")
@@ -52,7 +52,7 @@ Open = Callable[..., Page]
 
 @pytest.fixture
 def open_page(browser: Browser, reports: dict[str, Path]) -> Iterator[Open]:
-    """Opens a report; at the end, nothing may have been complained about or asked for."""
+    """Opens a report; at the end, there must be no console message, error or request for another file."""
     opened, complaints, asked = [], list[str](), list[str]()
 
     def open_one(report: str = "full", tab: str = "", **options: Any) -> Page:
@@ -75,7 +75,7 @@ def open_page(browser: Browser, reports: dict[str, Path]) -> Iterator[Open]:
 
 
 def column(page: Page, table: str, i: int) -> list[str]:
-    """What of ours stands in a column, from the top, to two digits."""
+    """Our numbers in a column, from the top, with two digits."""
     cells = page.locator(f"#table-{table} tbody tr td:nth-of-type({i + 1})").all_inner_texts()
     return [text.split()[0] for text in cells]
 
@@ -97,7 +97,7 @@ def test_it_says_how_many_numbers_agree(open_page: Open) -> None:
 def test_figures_keep_their_texts_inside(browser: Browser, tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     er = cell_of("accuracy", "ER-Res.", "split-cifar100", "class")
-    add_all(store, [made_up_record(er, 0)])  # all others are named as missing below the panel on the right
+    add_all(store, [made_up_record(er, 0)])  # the note below the panel on the right names all others as missing
     write_report(store, tmp_path / "report")
     page = browser.new_page()
     for figure in sorted((tmp_path / "report" / "figures").glob("*.svg")):
@@ -125,7 +125,7 @@ def test_every_cell_is_shown(open_page: Open) -> None:
         texts = cells.all_inner_texts()
         for text in texts:
             assert re.match(r"[\d.]+ ± [\d.]+†?\n", text), text
-        assert sum("†" in text for text in texts) == sum(not cell.has_preset for cell in study.cells(table))
+        assert sum("†" in text for text in texts) == sum(not cell.has_preset for cell in paper_cells(table))
     page = open_page("few")
     missing = page.locator("td.v-missing .ours")
     assert missing.count() == 214
@@ -168,7 +168,7 @@ def test_sorting_by_mouse_and_by_keyboard(open_page: Open) -> None:
     page.keyboard.press("Space")
     assert head.get_attribute("aria-sort") is None
     assert column(page, "accuracy", 0) == paper
-    # What the paper does not define comes last, whichever way.
+    # Cells without a published number come last in both orders.
     domain = page.locator("#table-accuracy th[data-sort='4'] button")
     for _ in range(2):
         domain.click()
@@ -215,7 +215,7 @@ def test_seeds_on_hover_and_on_focus(open_page: Open) -> None:
     assert page.locator(f"{tip} td:last-child").all_inner_texts() == seeds
     page.mouse.move(0, 0)
     expect(page.locator(tip)).to_be_hidden()
-    # One stop of the tab key in the table, arrow keys from there.
+    # The table is one stop of the tab key; arrow keys move from there.
     page.focus("#table-accuracy th[data-sort='9'] button")
     page.keyboard.press("Tab")
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowDown", "ArrowLeft", "ArrowDown"):
@@ -225,7 +225,7 @@ def test_seeds_on_hover_and_on_focus(open_page: Open) -> None:
     assert page.locator(f"{tip} td:last-child").all_inner_texts() == seeds
     page.keyboard.press("Escape")
     expect(page.locator(tip)).to_be_hidden()
-    # What is not defined (LwF in the domain scenario) is stepped over.
+    # Undefined cells (LwF in the domain scenario) are skipped.
     page.focus("#table-accuracy td[data-cell='accuracy/SI//permuted-mnist/domain']")
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.dataset.cell") == "accuracy/ER-Res./200/permuted-mnist/domain"
@@ -272,7 +272,7 @@ def test_how_a_number_was_made(open_page: Open) -> None:
     assert "its share of the total" in text
 
 
-def test_what_each_component_is_worth_stands_below_the_ablation(open_page: Open) -> None:
+def test_the_effects_of_components_are_below_the_ablation(open_page: Open) -> None:
     page = open_page(tab="ablation")
     listed = page.locator("#ablation .worth li")
     assert listed.count() == 5
@@ -298,7 +298,7 @@ def test_legends_switch_series_off_and_charts_can_be_read_by_keyboard(open_page:
     page.mouse.move(0, 0)
     button.press("Enter")
     assert all(curve.is_visible() for curve in curves.all())
-    page.keyboard.press("Tab")  # on from the legend to its last entries and to the charts
+    page.keyboard.press("Tab")  # from the legend to its last entries and to the charts
     while page.evaluate("document.activeElement.tagName") != "svg":
         page.keyboard.press("Tab")
     expect(page.locator("#tip b")).to_have_text("after 5 tasks")
@@ -316,7 +316,7 @@ def test_legends_switch_series_off_and_charts_can_be_read_by_keyboard(open_page:
 
 
 def colours(page: Page) -> tuple[int, int]:
-    """How light the page and its text are, of 765."""
+    """The lightness of the page and of its text, from 0 to 765."""
     found = page.evaluate(
         "['backgroundColor', 'color'].map(name => getComputedStyle(document.body)[name].match(/\\d+/g).slice(0, 3))"
     )

@@ -146,7 +146,7 @@ def test_a_home_that_cannot_be_written(cli: Cli, tmp_path: Path, monkeypatch: py
     assert "CCLFP_HOME='/proc/x'" in answer.err
     monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "x" / "y"))
     monkeypatch.setattr(os, "access", lambda *_: False)  # as for who is not root
-    assert f"it does not exist and cannot be made, since {tmp_path} may not be" in cli("runs").err
+    assert f"it does not exist and cannot be created, because {tmp_path} is not writable" in cli("runs").err
 
 
 def test_a_home_of_this_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

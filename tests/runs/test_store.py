@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
 import os
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -20,62 +17,13 @@ from pathlib import Path
 
 import pytest
 from conftest import Cli
-from records import made_up, with_accuracy
+from records import with_accuracy
+from stores import flipped, listing, make_version_1, record, write
 
 from cclfp.errors import InputError
 from cclfp.runs import store as store_module
-from cclfp.runs.configuration import Configuration
-from cclfp.runs.grid import configurations
-from cclfp.runs.record import JSON_COLUMNS, Record
+from cclfp.runs.record import Record
 from cclfp.runs.store import Store, StoredRow, exists
-
-MATRIX: list[list[float | None]] = [
-    [None, None, None],
-    [90.0, None, None],
-    [80.1, 91.5, None],
-    [70.0, 85.25, 0.1 + 0.2],
-]
-VERSION_1 = """
-CREATE TABLE runs (
-    key TEXT PRIMARY KEY, method TEXT NOT NULL, benchmark TEXT NOT NULL, scenario TEXT NOT NULL, buffer INTEGER,
-    seed INTEGER NOT NULL, configuration TEXT NOT NULL, average_accuracy REAL, forgetting REAL, backward_transfer REAL,
-    forward_transfer REAL, accuracy_matrix TEXT NOT NULL, seconds REAL NOT NULL, train_seconds REAL NOT NULL,
-    test_seconds REAL NOT NULL, environment TEXT NOT NULL, finished_at TEXT NOT NULL
-)
-"""
-
-
-@functools.cache
-def configuration(method: str = "er") -> Configuration:
-    (made,) = configurations([method], "split-mnist", tasks=3)
-    return made
-
-
-def record(seed: int = 0, method: str = "er") -> Record:
-    made = made_up(configuration(method), seed, MATRIX, engine="eager", platform="Linux-test")
-    again: Record = json.loads(json.dumps(made))  # with lists in the place of tuples
-    return again
-
-
-def write(path: Path, *statements: str) -> None:
-    """As somebody would who knows SQL."""
-    with contextlib.closing(sqlite3.connect(path)) as database, database:
-        for statement in statements:
-            database.execute(statement)
-
-
-def make_version_1(path: Path, records: list[Record]) -> None:
-    """As cclfp 0.1 wrote it at first."""
-    with contextlib.closing(sqlite3.connect(path)) as database, database:
-        database.execute(VERSION_1)
-        for r in records:
-            values = {name: json.dumps(v) if name in JSON_COLUMNS else v for name, v in r.items()}
-            marks = ", ".join(f":{name}" for name in values)
-            database.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks})", values)
-        database.execute(f"PRAGMA application_id = {store_module.APPLICATION}")
-        database.execute("PRAGMA user_version = 1")
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA journal_mode = WAL")
 
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -117,7 +65,7 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "runs.sqlite"
     make_version_1(path, [record(1000)])  # all find the old format and want to change it
     code = (
-        "import sys; sys.path[:0] = sys.argv[3:]; from pathlib import Path; from test_store import record\n"
+        "import sys; sys.path[:0] = sys.argv[3:]; from pathlib import Path; from stores import record\n"
         "from cclfp.runs.store import Store\n"
         "for i in range(40): Store(Path(sys.argv[1])).add(record(40 * int(sys.argv[2]) + i))"
     )
@@ -275,15 +223,9 @@ def test_delete_looks_again_before_it_deletes(tmp_path: Path) -> None:
     store.add(record(0))
     rows = store.rows()
     store.add(with_accuracy(record(0), 10.0), replace=True)
-    with pytest.raises(InputError, match="was changed meanwhile: nothing was deleted"):
+    with pytest.raises(InputError, match="was changed by another process: nothing was deleted"):
         store.delete(rows)
     assert len(store.records()) == 1
-
-
-def flipped(path: Path, place: int, bit: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1 << bit
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -352,10 +294,6 @@ def test_a_damaged_index_is_refused_and_repaired(tmp_path: Path) -> None:
     assert [row.record for row in store.rows()] == [record(seed) for seed in range(6)]
     store.delete([])
     assert Store(path).find(record(3)["key"]) == record(3)
-
-
-def listing(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 def test_reading_makes_no_file(tmp_path: Path) -> None:

@@ -31,9 +31,6 @@ from cclfp.runs.validation import check_configuration
 
 Record = Any  # tests make others of them that are none
 
-Matrix = list[list[float | None]]
-
-
 LAST = [70.0, 75.0, 80.0, 85.0, 90.0]
 RUNS: list[dict[str, Any]] = [
     {"scenario": "class"},
@@ -180,9 +177,9 @@ CHANGES: dict[str, tuple[Callable[[Record], object], str]] = {
     "augmented digits": (another(augment=True), "augment=on: split-mnist cannot be augmented"),
     "validation": (another(validation="no"), 'validation is "no": expected true or false'),
     "unknown method": (another(method="erx"), "unknown method 'erx'. Did you mean 'er'"),
-    "no method": (another(method=7), "method is 7: expected a text"),
+    "no method": (another(method=7), "method is 7: expected a string"),
     "strange scenario": (another(scenario="domain"), "split-mnist has no domain scenario"),
-    "no scenario": (another(scenario=None), "scenario is null: expected a text"),
+    "no scenario": (another(scenario=None), "scenario is null: expected a string"),
     "strange benchmark": (another(benchmark="<b>"), 'benchmark is "<b>": expected a name'),
     "backbone": (
         lambda r: r["configuration"].update(backbone="mlp"),
@@ -257,7 +254,7 @@ CHANGES: dict[str, tuple[Callable[[Record], object], str]] = {
     ),
     "own images, no tasks": (
         another_matrix(LAST, benchmark="birds"),
-        "its configuration says no tasks, and birds is no benchmark of this cclfp",
+        "its configuration has no tasks, and birds is no benchmark of this cclfp",
     ),
     "own images, other tasks": (another_matrix(LAST, benchmark="birds", tasks=(3, 3)), "expected 2 tasks, as its"),
     "negative": (lambda r: r.update(seconds=-1), "seconds is -1: expected a number of seconds"),

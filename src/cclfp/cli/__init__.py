@@ -1,4 +1,4 @@
-"""The command ``cclfp``. The commands are in :mod:`cclfp.cli.app`; here is how each of them ends."""
+"""The command ``cclfp``. Its subcommands are in :mod:`cclfp.cli.app`; this module turns their ends into exit codes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE
 def main() -> None:
     """Run the command line and exit.
 
-    Exit codes: 2 for what a user can fix, 1 for another failure, 128 + n after signal n. Each has one message on
-    stderr; a reader of stdout that has seen enough (``| head``) gets none.
+    Exit codes: 2 for what a user can fix, 1 for another failure, 128 + n after signal n. Each comes
+    with one message on stderr, except when a reader of stdout has seen enough (``| head``).
     """
     invoked: dict[str, str | None] = {"command": None}
     try:
@@ -28,7 +28,7 @@ def main() -> None:
         leave_signals()
     except Stopped as stop:
         code = 128 + stop.number
-        rest = ": what is finished is stored, and the same command goes on from the last checkpoint"
+        rest = ": what is finished is stored, and the same command continues from the last checkpoint"
         print("stopped" + (rest if invoked["command"] in RESUMABLE else ""), file=sys.stderr)
     except OutputError as error:
         leave_signals()
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def _call(invoked: dict[str, str | None]) -> int | str | None:
-    """The exit code of the command that the arguments name. Its imports are part of it, so that they can be stopped."""
+    """Run the command that the arguments name and return its exit code. Its imports can be stopped by a signal, too."""
     try:
         from cclfp.cli.app import app
 

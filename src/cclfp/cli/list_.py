@@ -1,4 +1,4 @@
-"""``cclfp list``: what there is."""
+"""``cclfp list``: the methods, benchmarks and datasets."""
 
 from __future__ import annotations
 

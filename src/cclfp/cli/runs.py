@@ -1,4 +1,4 @@
-"""``cclfp runs``: the records in a store, which of them are bad, and how to delete some."""
+"""``cclfp runs``: list, check and delete the records in a store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def runs(
     benchmark: BenchmarkOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List the finished runs in a store, the oldest first; check them, delete some."""
+    """List the finished runs in a store, the oldest first. Subcommands check, delete, export and import them."""
     if context.invoked_subcommand is None:
         list_(store, method, benchmark, json)
     elif store or method or benchmark or json:
@@ -208,7 +208,7 @@ def _print_records(records: Sequence[Record], title: str) -> None:
 
 
 def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:
-    """Where the store is, and those of its records that the filters leave; a warning tells of bad ones."""
+    """The path of the store, and its records that match the filters. Bad ones give a warning."""
     from cclfp.methods import METHODS
     from cclfp.runs.store import Store, default_store, exists
     from cclfp.streams.benchmarks import benchmark_names
@@ -227,20 +227,20 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
 
 
 def warn_of_bad(store: Store, bad: Sequence[StoredRow]) -> None:
-    """Tell on stderr of bad records that were left out."""
+    """Warn on stderr of bad records that were left out."""
     if count := len({row.number for row in bad}):
         text = f"warning: {_count(count, 'bad record')} in {store.path} left out"
         typer.echo(f"{text}: {store.command('check')} says more", err=True)
 
 
 def _about(row: StoredRow) -> dict[str, Any]:
-    """What a row says it is; of a bad one that may be anything, so it is made text where it is no number."""
+    """What a row says about itself. In a bad row that may be anything, so other values than numbers become text."""
     names = ("key", "method", "benchmark", "scenario", "seed")
     return {name: v if isinstance(v := row.values.get(name), str | int) else repr(v) for name in names}
 
 
 def _name(row: StoredRow) -> str:
-    """A row in one line; of a bad one what could move the cursor is escaped."""
+    """A row in one line. Control characters in bad rows are escaped."""
     about = {name: "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(v)) for name, v in _about(row).items()}
     run = f"{about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
     if row.record is None:

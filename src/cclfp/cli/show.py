@@ -52,7 +52,7 @@ def show(
     if name in benchmark_names():
         benchmark, seed = get_benchmark(name), check_whole("seed", seed, at_least=0)
         if tasks is None and class_order is None and benchmark.num_tasks is None:
-            tasks = 1  # images of a user's own: all their classes
+            tasks = 1  # a user's own images: all their classes
         order, sizes = benchmark.split_into(tasks, class_order)
         answer = _benchmark(benchmark, order, sizes, seed)
         if images is not None:

@@ -34,12 +34,12 @@ def answer_signals() -> None:
 
 
 def leave_signals() -> None:
-    """End the process at once, without a word, at a signal from now on: there is nothing left to do but exit."""
+    """From now on a signal ends the process at once and silently: there is nothing left to do but exit."""
     _set(signal.SIG_DFL)
 
 
 def _set(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    if threading.current_thread() is threading.main_thread():  # Python allows it there alone
+    if threading.current_thread() is threading.main_thread():  # Python allows it only there
         for number in ANSWERED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, handler)

@@ -16,7 +16,7 @@ from cclfp.metrics import of_seeds_diverged
 if TYPE_CHECKING:
     from cclfp.paper.tuning import Trial, Tuned
 
-SHOWN = 10  # of the settings that were tried
+SHOWN = 10  # how many of the settings that were tried are shown
 
 
 def tune(

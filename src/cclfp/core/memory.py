@@ -135,7 +135,7 @@ class Memory:
 
     def keep(self, slots: Tensor, current: Tensor) -> None:
         """Keep only the examples in ``slots``, followed by those of the current task at the indices ``current``."""
-        assert isinstance(self.schedule, Exemplars), "only with the schedule Exemplars does the method choose"
+        assert isinstance(self.schedule, Exemplars), "the method chooses examples only with the schedule Exemplars"
         if self._current_rows is not None:
             assert self._rows is not None
             self._rows = torch.cat([self._rows[slots], self._current_rows[current]])
@@ -169,9 +169,7 @@ class Memory:
         """The whole state: with the examples themselves or, with ``copies=False``, their rows in the stream."""
         if not copies and self._rows is not None:
             return {"schedule": self.schedule.state_dict(), "rows": self._rows}
-        held = {
-            name: tensor.clone() for name, tensor in self.examples()._asdict().items()
-        }  # without the unused storage
+        held = {name: tensor.clone() for name, tensor in self.examples()._asdict().items()}  # not the unused storage
         state = {"schedule": self.schedule.state_dict(), "examples": held}
         return state | ({"current": self.current()._asdict()} if self.keeps_task else {})
 

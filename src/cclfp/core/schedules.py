@@ -285,7 +285,7 @@ class Ring(Schedule):
         if not len(slots) == len(set(slots)) == held <= self.size:
             raise DamagedError(f"schedule.slots are not {held} of {self.size} slots, each of a single task")
         if len(set(state["written"])) != held or max(state["written"], default=-1) != state["seen"] - 1:
-            raise DamagedError(f"schedule.written does not end with the last of {state['seen']} examples")
+            raise DamagedError(f"schedule.written has duplicates, or lacks the last of {state['seen']} examples")
         if state["num_tasks"] != self.num_tasks:
             raise DamagedError(f"schedule.num_tasks is {state['num_tasks']!r}, expected {self.num_tasks}")
 
@@ -320,9 +320,8 @@ class PastRing(Ring):
     def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
         known = {task: list(mine) for task, mine in self.slots.items()}
         slots = self._slots(tasks)
-        owner = np.empty(
-            len(self) + len(tasks), dtype=np.int64
-        )  # slot -> the task of its example, or of the first one to come
+        # slot -> the task of its example, or of the first one to come
+        owner = np.empty(len(self) + len(tasks), dtype=np.int64)
         owner[slots[::-1]] = tasks[::-1]
         for task, mine in known.items():
             owner[mine] = task

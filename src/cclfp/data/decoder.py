@@ -17,9 +17,7 @@ from typing import Any, BinaryIO
 
 COUNT = struct.Struct("<I")  # the number of files in a chunk
 LENGTH = struct.Struct("<Q")  # the length of a file
-REPLY = struct.Struct(
-    "<BII"
-)  # the kind of reply; the height and width of the image, or the length of the message and 0
+REPLY = struct.Struct("<BII")  # the kind of reply; the image's height and width, or the message's length and 0
 MOST_TEXT = 1 << 20  # bytes of one compressed text or colour profile in a PNG file, once decompressed
 PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
 COLOUR, GREY, ERROR, TOO_LARGE = range(4)

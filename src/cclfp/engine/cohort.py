@@ -179,7 +179,7 @@ class Cohort:
         return self._may_use_kernels and has_kernels([replica.trainer for replica in some], self._pool)
 
     def _switch_to_eager(self, reason: str) -> None:
-        self._note(f"{reason}: going on eagerly")
+        self._note(f"{reason}: continuing eagerly")
         self._fast, self._engine = None, "eager"
 
     def _progress_of(self, progress: Progress, some: slice) -> Progress:

@@ -41,9 +41,7 @@ class Network:
             module.training = name in mode["training"]
         self._trainable = mode["trained"]
         self._autocast = autocast
-        self.layout = stacked.Layout.of(
-            psi, mode, autocast
-        )  # of stacked replicas; None if there are no kernels for this psi
+        self.layout = stacked.Layout.of(psi, mode, autocast)  # of stacked replicas; None if there are no kernels
         # functional_call searches for tied weights in every call, which costs as much as a small layer.
         self._tied = len(list(psi.named_parameters(remove_duplicate=False))) > len(list(psi.parameters()))
         self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}

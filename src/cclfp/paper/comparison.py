@@ -22,7 +22,7 @@ class Comparison:
 
     The mean and all that follows from it are of the runs that did not diverge, unless these are included.
     ``verdict`` is "within" two published standard deviations of the published mean (two of our own where the paper
-    gives none, as in the ablation), "above" or "below"; None where that cannot be said.
+    gives none, as in the ablation), "above" or "below"; None where there are too few numbers to tell.
     """
 
     cell: Cell
@@ -52,7 +52,7 @@ def compare(cell: Cell, records: Sequence[Record], include_diverged: bool = Fals
 
 
 def gather(cells: Iterable[Cell], store: Store, seeds: Sequence[int] = range(5)) -> dict[Cell, list[Record]]:
-    """The records in the store of each cell, in the order of the seeds: those that are there."""
+    """The records that the store has of each cell, in the order of the seeds."""
     found = {}
     for cell in cells:
         configuration = cell.configuration()

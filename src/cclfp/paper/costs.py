@@ -7,7 +7,7 @@ from cclfp.runs.configuration import Configuration
 from cclfp.streams import get_benchmark
 from cclfp.streams.domains import DOMAIN_IMAGES
 
-# A step, in steps of ER, as bench/RESULTS.md has it for Split MNIST; GEM's but for the past tasks, with which it grows.
+# The cost of a step relative to ER's, from bench/RESULTS.md (Split MNIST). GEM's is for its first task and grows.
 COSTS = {
     "joint": 0.9,
     "finetune": 0.9,
@@ -22,11 +22,11 @@ COSTS = {
     "ccl-fp": 1.6,
     "ccl-fp+": 1.8,
 }
-RESNET = 10.0  # a step of ResNet18, in steps of the MLP, on a graphics card; on a CPU it is far more
+RESNET = 10.0  # the cost of a step of ResNet18 relative to the MLP's, on a GPU; on a CPU it is far more
 
 
 def steps(configuration: Configuration) -> int:
-    """How many steps a run takes, but for the incomplete minibatch that a task may end with."""
+    """How many steps a run takes, without the incomplete minibatches at the ends of tasks."""
     benchmark = get_benchmark(configuration.benchmark)
     examples = get_dataset(benchmark.dataset).arrays["train_labels"].shape[0]
     if benchmark.domains is not None:

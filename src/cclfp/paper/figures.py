@@ -1,4 +1,4 @@
-"""The paper's figures: which panels they have. Their data were not published, so ours stand alone."""
+"""The paper's figures and their panels. The data behind them were not published, so ours stand alone."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cclfp.methods import METHODS
 from cclfp.paper.tables import Cell, cells
 from cclfp.runs.store import Store
 
-TIMING_SEED = 200  # of the runs that are there for their time; no reported number uses it, nor does tuning
+TIMING_SEED = 200  # the seed of runs that are made to measure time; neither the tables nor tuning use it
 COMPARABLE = ("device_name", "engine", "precision", "threads")  # what times must share to stand side by side
 
 
 Timing = Mapping[str, Any]  # the record of a run that was made for its time
 
 
-class Panel(NamedTuple):
+class FigurePanel(NamedTuple):
     benchmark: str
     scenario: str
     methods: list[str]
@@ -27,7 +27,7 @@ class Panel(NamedTuple):
 class Figure:
     name: str
     title: str
-    panels: list[Panel]
+    panels: list[FigurePanel]
 
 
 def figures() -> list[Figure]:
@@ -68,9 +68,9 @@ def figures() -> list[Figure]:
     ]
 
 
-def _panel(benchmark: str, scenario: str, joint: bool = False) -> Panel:
+def _panel(benchmark: str, scenario: str, joint: bool = False) -> FigurePanel:
     methods = [m.name for m in METHODS.values() if scenario in m.scenarios() and (joint or not m.joint)]
-    return Panel(benchmark, scenario, methods)
+    return FigurePanel(benchmark, scenario, methods)
 
 
 def run_time_cells() -> list[Cell]:
@@ -81,23 +81,23 @@ def run_time_cells() -> list[Cell]:
 
 
 def gather_timings(cells: Iterable[Cell], store: Store) -> dict[Cell, Timing]:
-    """The run of each cell that was made for its time, where there is one and it trained alone.
+    """The timing run of each cell, where there is one that was trained alone.
 
-    The seconds of runs that train together are shares of what they took.
+    The seconds of runs that were trained together are shares of the total.
     """
     stored = ((cell, store.find(cell.key(TIMING_SEED))) for cell in cells)
     return {cell: dict(r) for cell, r in stored if r is not None and r["environment"].get("together") == 1}
 
 
-def comparable(timings: Mapping[Cell, Timing]) -> dict[Cell, Timing]:
-    """Those of the timings that were made alike, on one device and engine: of several such groups the largest."""
+def largest_comparable_group(timings: Mapping[Cell, Timing]) -> dict[Cell, Timing]:
+    """The timings that were made under the same conditions; the largest group where there are several."""
     groups: dict[str, dict[Cell, Timing]] = {}
     for cell, record in timings.items():
-        groups.setdefault(conditions(record), {})[cell] = record
+        groups.setdefault(describe_conditions(record), {})[cell] = record
     return max(groups.values(), key=len, default={})
 
 
-def conditions(record: Timing) -> str:
+def describe_conditions(record: Timing) -> str:
     """What a run's time depends on: ``A processor, eager engine, float32, 1 thread``."""
     device, engine, precision, threads = (record["environment"].get(name) for name in COMPARABLE)
     return ", ".join(

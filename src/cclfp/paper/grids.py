@@ -22,13 +22,13 @@ GRIDS: dict[str, Grid] = {
     "ccl-fp+": {"lr": [0.03, 0.1, 0.3], "w": _W, "alpha": _WEIGHTS, "beta": _WEIGHTS},
 }
 
-# On the convolutional streams a run takes minutes, and the product of all ranges hours. There ER searches these, the
-# others inherit what it found and search their own one after the other; CCL-FP+ goes on from CCL-FP with β alone.
+# On the convolutional streams a run takes minutes, and the product of all ranges hours. There ER searches these. The
+# others inherit what it found and search their own settings one after the other; CCL-FP+ inherits CCL-FP's and adds β.
 CONVOLUTIONAL: Grid = {"lr": [0.01, 0.03, 0.1], "augment": [True, False]}
 
 
 def inherits(method: str) -> dict[str, list[str]]:
-    """From which methods' presets a method takes which settings, on the convolutional streams.
+    """Which settings a method takes from which other methods' presets, on the convolutional streams.
 
     >>> inherits("ccl-fp+")
     {'er': ['lr', 'augment'], 'ccl-fp': ['w', 'alpha']}

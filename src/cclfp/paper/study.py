@@ -12,7 +12,14 @@ from cclfp.errors import DataError, InputError, unknown
 from cclfp.methods import METHODS
 from cclfp.paper.comparison import Comparison, compare, gather
 from cclfp.paper.costs import cost, steps
-from cclfp.paper.figures import COMPARABLE, TIMING_SEED, comparable, conditions, gather_timings, run_time_cells
+from cclfp.paper.figures import (
+    COMPARABLE,
+    TIMING_SEED,
+    describe_conditions,
+    gather_timings,
+    largest_comparable_group,
+    run_time_cells,
+)
 from cclfp.paper.tables import TABLES, Cell, cells
 from cclfp.runs.environment import device_name, pick_device
 from cclfp.runs.events import OnEvent, Planned, ignore
@@ -115,9 +122,9 @@ class RunTimes(Study):
         parts, panels = ("train_seconds", "test_seconds", "seconds"), []
         store = Store(self.execution.store)
         for (_, benchmark, scenario), several in self.columns.items():
-            if alike := comparable(gather_timings(several, store)):
+            if alike := largest_comparable_group(gather_timings(several, store)):
                 times = {c.method: {p: alike[c][p] if c in alike else None for p in parts} for c in several}
-                made = conditions(next(iter(alike.values())))
+                made = describe_conditions(next(iter(alike.values())))
                 panels.append({"benchmark": benchmark, "scenario": scenario, "made": made, "times": times})
         return panels
 

@@ -78,10 +78,10 @@ class Published(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One number of a table, and what gives ours: the method's preset, with ``settings`` in place of its own.
+    """One number of a table and the configuration of our runs: the method's preset, changed by ``settings``.
 
-    ``row`` is the row's label as the paper has it; in the ablation, where it has check marks, the components that are
-    there (see ``VARIANTS``). ``buffer`` is None for a method without a memory.
+    ``row`` is the row's label in the paper; in the ablation, which has check marks, the components that are checked
+    (see ``VARIANTS``). ``buffer`` is None for a method without a memory.
     """
 
     table: str
@@ -104,7 +104,7 @@ class Cell:
         return found
 
     def key(self, seed: int) -> str:
-        """Of the cell's run with this seed, in a store."""
+        """The key of the cell's run with this seed."""
         return self.configuration().key(seed)
 
     @property

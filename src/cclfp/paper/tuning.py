@@ -96,8 +96,8 @@ def tune(
     With a ``budget`` in minutes the search is by successive halving: all settings get one seed, the better half of
     them another, and so on, as far as the time that a run was measured to take allows.
 
-    ``known`` are the presets there are, to inherit from; by default those of the package. How and where to train is
-    said by ``execution``, or by its fields as keywords (``engine="graph"``).
+    ``known`` are the presets there are, to inherit from; by default those of the package. ``execution``, or
+    its fields as keywords (``engine="graph"``), say how and where to train.
     """
     execution, others = split_options(execution, options)
     if others:

@@ -99,7 +99,7 @@ class Entry:
         words += [f"{name}={format_exactly(value)}" for name, value in c.hyperparameters.items()]
         words += [] if benchmark.no_augmentation else [f"augment={'on' if c.augment else 'off'}"]
         words += ["--scenario", c.scenario]
-        words += [] if c.buffer is None else ["--buffer", str(c.buffer)]
+        words += [] if c.buffer is None else ["--memory", str(c.buffer)]
         words += ["--seeds", _seeds_option([record["seed"] for record in self.records] or seeds)]
         for option in ("engine", "precision", "device", "threads"):
             used = {record["environment"].get(option) for record in self.records}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from cclfp.metrics import mean_std
-from cclfp.paper import comparable, conditions, figures, gather_timings, run_time_cells
+from cclfp.paper import describe_conditions, figures, gather_timings, largest_comparable_group, run_time_cells
 from cclfp.report.charts import Chart, ChartPanel, Series, Value
 from cclfp.report.entries import Entry, Table, column_title, variant_name
 from cclfp.runs.store import Store
@@ -89,13 +89,13 @@ def _run_time_chart(store: Store) -> Chart:
     for column, several in groupby(run_time_cells(), key=lambda cell: (cell.benchmark, cell.scenario)):
         shown = list(several)
         timings = gather_timings(shown, store)
-        alike = comparable(timings)
+        alike = largest_comparable_group(timings)
         series = [
             Series(part, label, [Value(alike[c][f"{part}_seconds"]) if c in alike else None for c in shown])
             for part, label in (("train", "training"), ("test", "testing"))
         ]
         others = [cell.row for cell in timings if cell not in alike]
-        note = f"Each method alone on {conditions(next(iter(alike.values())))}" if alike else ""
+        note = f"Each method alone on {describe_conditions(next(iter(alike.values())))}" if alike else ""
         note += f"; left out, because they were measured under other conditions: {', '.join(others)}" if others else ""
         panels.append(ChartPanel(column_title(column), [cell.row for cell in shown], series, note=note))
     return Chart(

@@ -10,11 +10,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 import jinja2
-from markupsafe import Markup
 
 from cclfp._version import __version__
 from cclfp.metrics import number, plus_minus, signed
-from cclfp.report.charts import Chart, Series
+from cclfp.report.charts import Chart
 from cclfp.report.content import Content
 from cclfp.report.entries import ENVIRONMENT, RARE_VERDICTS, UPPER_BOUND, VERDICTS, Table, TableRow, benchmark_title
 from cclfp.report.page_data import cell_data, cell_id, hover_data
@@ -55,8 +54,8 @@ def render_page(content: Content, files: Files) -> str:
             counts={name: count for name, count in content.counts().items() if count or name not in RARE_VERDICTS},
             partial=partial,
             tabs=_tabs(content),
-            style=Markup(_read("page.css") + _chart_style()),
-            script=Markup(_read("page.js")),
+            style=_read("page.css") + _chart_style(),
+            script=_read("page.js"),
             data={"cells": cell_data(content), "verdicts": VERDICTS, "symbols": SYMBOLS},
         )
     )
@@ -78,7 +77,7 @@ def _tabs(content: Content) -> list[Tab]:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    """The templates, with the functions they use as filters; everything they insert is escaped."""
+    """The templates and the functions they use. Values are escaped, unless a template marks them as safe."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,
@@ -88,13 +87,12 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     filters = (benchmark_title, cell_id, describe_components, draw_panel, hover_data, label_headers, number)
-    environment.filters |= {function.__name__: function for function in (*filters, row_labels, signed, tally)}
+    environment.filters |= {function.__name__: function for function in (*filters, row_labels, sample, signed, tally)}
     environment.filters |= {
         "benchmark_groups": _benchmark_groups,
         "data_url": _data_url,
         "explain": _explain,
         "row_group": _row_group,
-        "sample": _sample,
     }
     environment.globals |= {
         "environment_titles": ENVIRONMENT,
@@ -140,10 +138,6 @@ def _row_group(row: TableRow) -> tuple[int | None, str]:
     if methods & {UPPER_BOUND, "finetune"}:
         return row.buffer, "bounds"
     return row.buffer, "own" if methods & {"ccl-fp", "ccl-fp+"} else ""
-
-
-def _sample(chart: Chart, series: Series) -> Markup:
-    return Markup(sample(chart, series))
 
 
 def _data_url(data: bytes, kind: str) -> str:

@@ -84,8 +84,7 @@ def scale_of_bars(panel: ChartPanel, start: float, end: float, count: int = 4) -
         std = (known[0].std or 0.0) if len(values) == len(known) == 1 else 0.0
         ends += [total - std, total + std]
     low, high = min(0.0, *ends), max(0.0, *ends)
-    low, high = (low, high) if high > low else (0.0, 1.0)
-    return linear_scale(low, high, start, end, count)
+    return linear_scale(low, high if high > low else 1.0, start, end, count)
 
 
 def _positive_range(several: Sequence[Series]) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from cclfp.streams.benchmarks import ClassOrder
 
 # How the stream is trained: the paper's protocol by default.
 PROTOCOL = {"batch": 10, "replay": 10, "epochs": 1}
-# What a configuration leaves unsaid in its key, so that a setting added later does not change the keys of old runs.
+# Values that are left out of a key, so that a setting that is added later does not change the keys of old runs.
 USUAL: dict[str, Any] = {
     **PROTOCOL,
     "augment": False,
@@ -24,6 +24,7 @@ USUAL: dict[str, Any] = {
     "method_file": None,
     "validation": False,
 }
+ALWAYS = object()  # no value equals it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Configuration:
     """A method on a benchmark with its hyperparameters; ``buffer`` and ``replay`` are None without a memory."""
 
     method: str
-    method_file: Reference | None  # where a method of a user's own is
+    method_file: Reference | None  # the file of a user's own method
     benchmark: str
     scenario: str
     buffer: int | None
@@ -40,8 +41,8 @@ class Configuration:
     replay: int | None
     epochs: int
     augment: bool  # training images are cropped and mirrored at random
-    class_order: ClassOrder  # None: that of the labels
-    tasks: tuple[int, ...] | None  # how many classes each task has; None: as the benchmark has it
+    class_order: ClassOrder  # None: the order of the labels
+    tasks: tuple[int, ...] | None  # how many classes each task has; None: as in the benchmark
     backbone: Backbone | None  # None: the benchmark's
     validation: bool  # tested on training examples that are held out, to choose hyperparameters
 
@@ -54,17 +55,17 @@ class Configuration:
         return cls(**{**values, **lists})
 
     def key(self, seed: int) -> str:
-        """The same for the same run, on every machine."""
-        values = {name: value for name, value in self.to_dict().items() if value != USUAL.get(name, "always said")}
+        """The key of a run: the same for the same run, on every machine."""
+        values = {name: value for name, value in self.to_dict().items() if value != USUAL.get(name, ALWAYS)}
         for name in ("backbone", "method_file"):
-            if name in values:  # a file counts by what is in it, wherever it lies
+            if name in values:  # a file counts by its content, wherever it is
                 values[name] = {key: value for key, value in values[name].items() if key != "file"}
         text = json.dumps({**values, "seed": seed}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def kind(self) -> type[Method]:
-        """The method itself."""
+        """The method's class."""
         return get_method(self.method) if self.method_file is None else own_method(self.method_file)
 
     @property

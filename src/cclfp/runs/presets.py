@@ -17,7 +17,7 @@ KINDS: dict[str, tuple[type, str]] = {"hyperparameters": (dict, "an object"), "a
 
 @dataclasses.dataclass(frozen=True)
 class Preset:
-    """Hyperparameters, and how they were ``chosen``. What they give is in the records under ``results/``."""
+    """Hyperparameters, and how they were ``chosen``. Their results are in the records under ``results/``."""
 
     method: str
     benchmark: str
@@ -34,15 +34,15 @@ def presets() -> list[Preset]:
 
 
 def find_preset(method: str, benchmark: str, scenario: str, among: Sequence[Preset] | None = None) -> Preset | None:
-    """The preset, of the package or ``among`` these; the first where there are several, None where there is none."""
+    """The first matching preset of the package, or ``among`` these; None where there is none."""
     wanted = (method, benchmark, scenario)
     several = presets() if among is None else among
     return next((p for p in several if (p.method, p.benchmark, p.scenario) == wanted), None)
 
 
 def read_presets(path: Path) -> list[Preset]:
-    """The presets of a file that has the form of the package's."""
-    from cclfp.methods import METHODS  # which know what hyperparameters there are
+    """The presets in a file, which has the same form as the package's own."""
+    from cclfp.methods import METHODS  # imported here, since methods do not depend on presets
     from cclfp.streams import BENCHMARKS
 
     try:
@@ -52,7 +52,7 @@ def read_presets(path: Path) -> list[Preset]:
         found = [Preset(**preset) for preset in several]
         for preset in found:
             for name, value in dataclasses.asdict(preset).items():
-                kind, expected = KINDS.get(name, (str, "a text"))
+                kind, expected = KINDS.get(name, (str, "a string"))
                 if not isinstance(value, kind):
                     raise InputError(f"{name} is {json.dumps(value)}: expected {expected}")
             if preset.benchmark not in BENCHMARKS:
@@ -79,7 +79,7 @@ def write_presets(several: Sequence[Preset], path: Path) -> None:
 
 
 def with_preset(several: Sequence[Preset], new: Preset) -> list[Preset]:
-    """The presets, with a new one in the place of the old for the same method, benchmark and scenario."""
+    """The presets, with ``new`` in place of the one for the same method, benchmark and scenario, if there is one."""
     place = (new.method, new.benchmark, new.scenario)
     replaced = [new if (p.method, p.benchmark, p.scenario) == place else p for p in several]
     return replaced if new in replaced else [*replaced, new]

@@ -183,7 +183,7 @@ def _check(record: Any) -> Record:
     if strange := [name for name in record if name not in FIELDS]:
         raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which is not a field of a record")
     for name in TEXT:
-        _expect(record, name, isinstance(record[name], str), "a text")
+        _expect(record, name, isinstance(record[name], str), "a string")
     for name in ("configuration", "environment"):
         _expect(record, name, isinstance(record[name], dict), "an object")
     _expect(record, "seed", is_whole(record["seed"]), "a whole number, 0 or more")

@@ -1,4 +1,4 @@
-"""The runs of one configuration, one per seed, as numbers: the place where divergence is taken into account."""
+"""The runs of one configuration, one per seed, as means and standard deviations that take divergence into account."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Seeds:
 
     @property
     def counted(self) -> list[Record]:
-        """The runs that the numbers are from."""
+        """The runs that the means are over."""
         return [run for run in self.runs if self.include_diverged or run.get("diverged") is None]
 
     @property
@@ -33,7 +33,7 @@ class Seeds:
 
     @property
     def remark(self) -> str:
-        """``2 of 5 seeds diverged``, and whether they are counted nevertheless; nothing where none did."""
+        """``2 of 5 seeds diverged``, and whether they are included; empty where none did."""
         remark = metrics.of_seeds_diverged(len(self.diverged), len(self.runs))
         return f"{remark}, included" if remark and self.include_diverged else remark
 

@@ -19,16 +19,16 @@ from cclfp.runs.record import ADDED, SCHEMA, VERSION, Record, checksum, columns,
 
 TIMEOUT = 60  # seconds to wait for other processes
 APPLICATION = 0x0CC1_F900  # marks the file as ours
-READS = 3  # tries to read a file that others change meanwhile, before its write-ahead log is used
+READS = 3  # attempts to read a file that other processes are changing, before its write-ahead log is used
 
 T = TypeVar("T")
 
 
 class StoredRow(NamedTuple):
-    """A row of the table, with the record that it holds; where it is bad there is none, and a reason instead."""
+    """A row of the table and the record in it. A bad row has no record, but a reason."""
 
     number: int  # SQLite's rowid
-    values: dict[str, Any]  # as they are stored
+    values: dict[str, Any]  # as stored
     record: Record | None
     reason: str
 
@@ -42,7 +42,7 @@ def default_store() -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is a store; InputError where that cannot be seen."""
+    """Whether the store exists; InputError where that cannot be determined."""
     try:
         return path.exists()
     except OSError as error:
@@ -50,10 +50,10 @@ def exists(path: Path) -> bool:
 
 
 class Store:
-    """The records in one file, which is made where there is none.
+    """The records in one file, which is created where it does not exist.
 
-    With ``read_only`` nothing is made or changed, so the file may be on a medium that cannot be written. A bad record
-    that is asked for raises an InputError, or is given to ``on_bad`` and left out. A file whose structure is damaged is
+    With ``read_only`` nothing is created or changed, so the file may be on a read-only medium. A bad record raises an
+    InputError when it is asked for, or is passed to ``on_bad`` and left out. A file whose structure is damaged is
     refused, unless ``damaged`` allows it: to look at what is left, and to delete what is bad.
 
     >>> import tempfile
@@ -86,12 +86,12 @@ class Store:
             self.version = VERSION
 
     def command(self, *words: str) -> str:
-        """A subcommand of ``cclfp runs`` about this store, for the shell."""
+        """A shell command of ``cclfp runs`` for this store."""
         return shlex.join(["cclfp", "runs", *words, "--store", str(self.path)])
 
     def _create(self, database: sqlite3.Connection) -> tuple[int, list[str]]:
-        """Make the table where there is none; refuse a file that is something else. Gives what ``_inspect`` does."""
-        database.execute("BEGIN")  # the three marks of one moment: another process may be writing them now
+        """Create the table where it does not exist; refuse a file of another kind. Returns what ``_inspect`` does."""
+        database.execute("BEGIN")  # read the three marks at once: another process may be writing them
         marks = _marks(database)
         database.execute("COMMIT")
         if not any(marks):
@@ -105,7 +105,7 @@ class Store:
         self._check_marks(*marks)
         deadline = time.monotonic() + TIMEOUT
         while database.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-            try:  # this one statement does not wait for other processes by itself
+            try:  # this statement alone does not wait for other processes
                 database.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError:
                 if time.monotonic() > deadline:
@@ -123,7 +123,7 @@ class Store:
             raise InputError(f"{self.path} has the store format {version}, which no cclfp writes: it is damaged")
 
     def _inspect(self, database: sqlite3.Connection) -> tuple[int, list[str]]:
-        """The format, 0 for an empty file, and what is wrong with the structure."""
+        """The version of the format (0 for an empty file), and what is wrong with the structure."""
         database.execute("BEGIN")
         marks = _marks(database)
         if not any(marks):
@@ -137,7 +137,7 @@ class Store:
         return version, [] if damage == ["ok"] else damage
 
     def _migrate(self, database: sqlite3.Connection) -> None:
-        """Bring an older format up to date, unless another process has done it."""
+        """Convert an older format, unless another process has done so."""
         database.execute("BEGIN IMMEDIATE")
         _, version, _ = _marks(database)
         if version < VERSION:
@@ -157,7 +157,7 @@ class Store:
         return None if row is None else self._good(row)
 
     def add(self, record: Record, *, replace: bool = False) -> Record:
-        """Keep a finished run's record, and give the one that is kept: an older one of the same run stays.
+        """Add a finished run's record and return the record that is kept: an older one of the same run stays.
 
         With ``replace`` the new one takes its place.
         """
@@ -170,10 +170,10 @@ class Store:
         return record if old is None else self._demand(old)
 
     def merge(self, records: Sequence[tuple[str, Record]]) -> list[str]:
-        """Add records, each given with the place it is from, and say which places had duplicates.
+        """Add records, each with the place it comes from, and return the places of duplicates.
 
-        A duplicate is word for word a record that is here already. A record that differs from one of the same run is
-        a conflict, and then none are added. Each run is given once.
+        A duplicate equals a stored record in every field. A record that differs from a stored one of the same run is a
+        conflict, and then nothing is added. Every run occurs once in ``records``.
         """
         duplicates, conflicts = [], []
         with self._connect() as database:
@@ -192,19 +192,19 @@ class Store:
         return duplicates
 
     def records(self, method: str | None = None, benchmark: str | None = None) -> list[Record]:
-        """All finished runs, the oldest first."""
+        """All records, the oldest first."""
         records = [record for row in self.rows() if (record := self._good(row)) is not None]
         return [r for r in records if method in (None, r["method"]) and benchmark in (None, r["benchmark"])]
 
     def rows(self) -> list[StoredRow]:
-        """All rows, the bad ones too, the oldest first."""
+        """All rows, bad ones included, the oldest first."""
         if self.version == 0:
             return []
         query = "SELECT rowid AS number, * FROM runs NOT INDEXED ORDER BY finished_at, rowid"
         return [_to_row(row) for row in self._read(lambda database: database.execute(query).fetchall())]
 
     def delete(self, rows: Sequence[StoredRow]) -> None:
-        """Delete these rows, all or none; the index is made anew where it does not fit the table."""
+        """Delete these rows, all or none; the index is rebuilt where it does not match the table."""
         with self._connect() as database:
             database.execute("BEGIN IMMEDIATE")
             if self.damage:
@@ -214,7 +214,7 @@ class Store:
                     "SELECT rowid AS number, * FROM runs WHERE rowid = ?", (row.number,)
                 ).fetchone()
                 if found is None or _to_row(found) != row:
-                    raise InputError(f"{self.path} was changed meanwhile: nothing was deleted, look again")
+                    raise InputError(f"{self.path} was changed by another process: nothing was deleted, try again")
                 database.execute("DELETE FROM runs WHERE rowid = ?", (row.number,))
             (damage,) = database.execute("PRAGMA integrity_check(1)").fetchone()
             if damage != "ok":
@@ -223,7 +223,7 @@ class Store:
             database.execute("COMMIT")
 
     def _good(self, row: StoredRow) -> Record | None:
-        """The row's record; a bad one is given to ``on_bad`` where there is such."""
+        """The row's record; a bad row is passed to ``on_bad``, if that is set."""
         if row.record is None and self.on_bad is not None:
             self.on_bad(row)
             return None
@@ -242,10 +242,10 @@ class Store:
         return None if row is None else _to_row(row)
 
     def _read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """What a question to the database gives.
+        """The result of a query function.
 
-        A file that is only read is opened as one that nobody changes, which needs no file beside it, and asked again
-        if it was changed all the same. Where there is a write-ahead log its content counts, so SQLite reads both.
+        A read-only store is opened as an immutable file, for which SQLite needs no other file beside it, and queried
+        again if the file was changed in the meantime. Where there is a write-ahead log, SQLite must read it too.
         """
         if not self.read_only:
             with self._connect() as database:
@@ -267,14 +267,14 @@ class Store:
             return ask(database)
 
     def _state(self) -> tuple[int, ...] | None:
-        """What changes when the file does; None where there is a write-ahead log."""
+        """What tells whether the file has changed; None where there is a write-ahead log."""
         log = self.path.with_name(self.path.name + "-wal")
         try:
             if log.exists() and log.stat().st_size:
                 return None
             now = self.path.stat()
         except FileNotFoundError:
-            if self.path.exists():  # it was the log that went away just now
+            if self.path.exists():  # the log was removed just now
                 return ()
             raise InputError(f"{self.path}: there is no store of runs") from None
         except OSError as error:
@@ -298,14 +298,14 @@ class Store:
 
 
 def _marks(database: sqlite3.Connection) -> tuple[int, int, int]:
-    """The application and version a file says it is of, and how many tables it has: all 0 for a new file."""
+    """The application and version marked in a file, and how many tables it has: all 0 for a new file."""
     marks = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
     application, version, tables = (database.execute(mark).fetchone()[0] for mark in marks)
     return application, version, tables
 
 
 def _decode(text: bytes) -> str:
-    """A text of the database; one that is damaged comes out as another, not as an error of the whole query."""
+    """A text of the database. Damaged text is escaped, so that it does not fail the whole query."""
     return text.decode(errors="backslashreplace")
 
 

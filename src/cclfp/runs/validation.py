@@ -21,10 +21,10 @@ from cclfp.streams.benchmarks import BENCHMARKS, Benchmark
 
 
 def check_configuration(values: Mapping[str, Any]) -> Configuration:
-    """The configuration with these values, which may come from a file; InputError says which of them is wrong.
+    """The configuration with these values, which may come from a file; InputError names the value that is wrong.
 
-    Files and images of a user's own need not be here. A file is neither read nor run, so of a method in a file only
-    the form of its values is checked.
+    A user's own files and images need not be on this machine. A file is neither read nor run, so for a method in a file
+    only the form of the values is checked.
     """
     values = {**USUAL, **values}  # a record may be older than a setting
     names = {field.name for field in dataclasses.fields(Configuration)}
@@ -41,7 +41,7 @@ def check_configuration(values: Mapping[str, Any]) -> Configuration:
     if chosen is not None:
         chosen.check(scenario)
     elif scenario == "domain":
-        raise wrong_value("scenario", scenario, "class or task, on images of a user's own")
+        raise wrong_value("scenario", scenario, "class or task, on a user's own images")
     if kind is not None:
         kind.check_scenario(scenario)
     _check_hyperparameters(values["hyperparameters"], kind, scenario)
@@ -61,12 +61,12 @@ def check_configuration(values: Mapping[str, Any]) -> Configuration:
 
 
 def wrong_value(name: str, value: Any, expected: str) -> InputError:
-    """The error for a value of a file that is not what was expected."""
+    """The error for a value that is not what was expected."""
     return InputError(f"{name} is {shown(value)}: expected {expected}")
 
 
 def shown(value: Any, length: int = 60) -> str:
-    """A value as JSON has it, cut where it is long."""
+    """A value as JSON, shortened where it is long."""
     text = json.dumps(value, default=repr)
     return text if len(text) < length else text[:length] + "..."
 
@@ -85,7 +85,7 @@ def is_number(value: Any) -> bool:
 def _check_method(method: Any, file: Any) -> type[Method] | None:
     """The method, or None for one in a user's file."""
     if not isinstance(method, str):
-        raise wrong_value("method", method, "a text")
+        raise wrong_value("method", method, "a string")
     if file is not None:
         _check_reference("method_file", file)
         check_own_name(show_reference(file), method)
@@ -96,7 +96,7 @@ def _check_method(method: Any, file: Any) -> type[Method] | None:
 
 
 def _check_benchmark(benchmark: Any) -> Benchmark | None:
-    """The benchmark, or None for one that the package does not have: it is of images of a user's own."""
+    """The benchmark, or None for one of a user's own images."""
     if not isinstance(benchmark, str) or not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", benchmark):
         raise wrong_value("benchmark", benchmark, "a name of small letters, digits and hyphens")
     return BENCHMARKS.get(benchmark)
@@ -138,7 +138,7 @@ def _check_tasks(sizes: Any, name: str, benchmark: Benchmark | None) -> int | No
             raise wrong_value("tasks", sizes, f"null: all tasks of {name} have all classes")
         return None
     if sizes is None and benchmark is None:
-        raise InputError(f"its configuration says no tasks, and {name} is no benchmark of this cclfp")
+        raise InputError(f"its configuration has no tasks, and {name} is not a benchmark of this cclfp")
     if sizes is None and benchmark is not None:
         return benchmark.num_classes
     fine = isinstance(sizes, list | tuple) and all(is_whole(size) and size > 0 for size in sizes) and len(sizes) > 0
@@ -160,7 +160,7 @@ def _check_class_order(order: Any, classes: int | None) -> None:
 
 
 def _check_backbone(backbone: Any) -> None:
-    """As :func:`parse_backbone` makes it, without a look at the file where it is one."""
+    """A backbone must have the form that :func:`parse_backbone` makes; a file is not read."""
     if isinstance(backbone, dict) and "file" in backbone:
         _check_reference("backbone", backbone)
         return
@@ -171,7 +171,7 @@ def _check_backbone(backbone: Any) -> None:
 
 
 def _check_reference(name: str, reference: Any) -> None:
-    """As :func:`refer` makes it."""
+    """A reference must have the form that :func:`refer` makes."""
     fine = isinstance(reference, dict) and reference.keys() == {"file", "object", "sha256"}
     fine = fine and all(isinstance(text, str) for text in reference.values()) and reference["object"].isidentifier()
     fine = (

@@ -94,7 +94,7 @@ class Benchmark:
             raise InputError(f"{self.name} has no {scenario} scenario ({why}); it has: {', '.join(self.scenarios)}")
 
     def check_augment(self, augment: bool) -> None:
-        """Raise InputError, with the reason, if images are to be augmented that cannot be."""
+        """Raise InputError, with the reason, if ``augment`` is set but the images cannot be augmented."""
         if augment and self.no_augmentation is not None:
             raise InputError(f"augment=on: {self.name} cannot be augmented ({self.no_augmentation})")
 

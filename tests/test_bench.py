@@ -120,6 +120,7 @@ def test_all_cases_can_be_asked_for() -> None:
     }
 
 
+@pytest.mark.slow
 def test_measuring_needs_torch_and_numpy_only() -> None:
     code = (
         "import sys\n"

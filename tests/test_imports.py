@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import cclfp
 
 PACKAGE = Path(cclfp.__file__).parent
 
 
+@pytest.mark.slow
 def test_training_needs_torch_and_numpy_only() -> None:
     code = (
         "import sys\n"

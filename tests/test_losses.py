@@ -105,6 +105,7 @@ def close(ours: Tensor, brute: Rows | float) -> None:
     assert ((ours - expected).abs() <= 1e-9 * scale).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(minibatches(), st.floats(0, 1), temperatures, temperatures)
 def test_equal_to_brute_force(batch: tuple[Tensor, Tensor, Tensor], w: float, eta: float, tau: float) -> None:
@@ -188,6 +189,7 @@ def every_loss(z: Tensor, z_old: Tensor, y: Tensor) -> Tensor:
     )
 
 
+@pytest.mark.slow
 def test_vmap_equals_a_loop() -> None:
     z, z_old, y = torch.randn(4, 20, 6), torch.randn(4, 20, 6), torch.randint(0, 6, (4, 20))
     z_old[:, 0] = z[:, 0]
@@ -196,6 +198,7 @@ def test_vmap_equals_a_loop() -> None:
     torch.testing.assert_close(together, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_compiles_without_a_break(dtype: torch.dtype) -> None:
     z, z_old, y = torch.randn(20, 6, dtype=dtype), torch.randn(20, 6, dtype=dtype), torch.randint(0, 6, (20,))

@@ -57,12 +57,14 @@ NO_REMARKS = dict.fromkeys(render.REMARKS, "")
 # The records that ship ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_results_is_what_the_records_make() -> None:
     remarks = render.read_remarks(REPOSITORY / "results" / "remarks.md")
     made = render.render_document(FILES, remarks, sorted(render.EARLIER.glob("*.jsonl")))
     assert (REPOSITORY / "RESULTS.md").read_text(encoding="utf-8") == made, "make results writes it again"
 
 
+@pytest.mark.slow
 def test_every_record_passes_and_belongs_to_a_number(tmp_path: Path) -> None:
     if FILES:
         _, duplicates = import_runs(FILES, Store(tmp_path / "runs.sqlite"))
@@ -73,6 +75,7 @@ def test_every_record_passes_and_belongs_to_a_number(tmp_path: Path) -> None:
         assert {BENCHMARKS[record["benchmark"]].dataset for record in records} == {file.removesuffix(".jsonl")}
 
 
+@pytest.mark.slow
 def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = sorted((REPOSITORY / "results" / "tuning").glob("*.jsonl"))
     store = Store(tmp_path / "runs.sqlite")
@@ -106,6 +109,7 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
     assert without == [("ccl-fp+", "split-cifar100", "class")]  # lost with the machine that made them
 
 
+@pytest.mark.slow
 def test_every_mnist_number_has_its_five_seeds_once_there_are_records() -> None:
     seeds = [0, 1, 2, 3, 4] if REPOSITORY / "results" / "mnist.jsonl" in FILES else []
     found = [entry for entry in render.Results(FILES).content.entries if render.is_mnist(entry)]
@@ -114,6 +118,7 @@ def test_every_mnist_number_has_its_five_seeds_once_there_are_records() -> None:
     assert {cell: numbers for cell, numbers in wrong.items() if numbers != seeds} == {}
 
 
+@pytest.mark.slow
 def test_as_the_readme_says_ccl_fp_plus_is_above_er_wherever_classes_are_added() -> None:
     entries = [e for e in render.Results(FILES).content.tables[0].entries if e.cell.scenario == "class"]
     er, ours = (
@@ -186,6 +191,7 @@ def lines(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"][2:]
 
 
+@pytest.mark.slow
 def test_the_counts(text: str) -> None:
     summary = section(text, "Summary")
     assert (
@@ -219,6 +225,7 @@ def test_the_tables_are_those_of_the_report(text: str) -> None:
     assert "99.00 ± 0.10 (95.59 ± 0.31) ↑" in section(text, TABLES["accuracy"])
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_named(text: str, mnist: Path, tmp_path: Path) -> None:
     assert "\nNumbers without runs: accuracy 72 of 116, buffer 48 of 60, ablation 16 of 40.\n" in text
     found = lines(section(text, "Missing"))
@@ -247,6 +254,7 @@ def test_how_the_runs_were_made(text: str, mnist: Path) -> None:
     assert "belong to no number" not in shown
 
 
+@pytest.mark.slow
 def test_runs_that_belong_to_no_number_are_counted(tmp_path: Path) -> None:
     records = [record_of(find("accuracy", "ER-Res.", "split-mnist", "class"), seed, 80.0) for seed in range(6)]
     text = render.render_document([write(tmp_path / "mnist.jsonl", records)], NO_REMARKS)
@@ -268,6 +276,7 @@ def test_private_data_of_a_machine_is_not_published(what: str, tmp_path: Path) -
         render.Results([write(tmp_path / "mnist.jsonl", [record])])
 
 
+@pytest.mark.slow
 def test_a_record_in_two_files_is_refused(tmp_path: Path) -> None:
     record = record_of(find("accuracy", "ER-Res.", "split-mnist", "class"), 0, 80.0)
     files = [write(tmp_path / name, [record]) for name in ("a.jsonl", "b.jsonl")]
@@ -275,6 +284,7 @@ def test_a_record_in_two_files_is_refused(tmp_path: Path) -> None:
         render.Results(files)
 
 
+@pytest.mark.slow
 def test_remarks_stand_where_they_belong(tmp_path: Path) -> None:
     path = tmp_path / "remarks.md"
     path.write_text("# For the reader of this file\n\n## head\n\nFirst.\n\n## buffer\n\nOf memories.\n")
@@ -289,6 +299,7 @@ def test_remarks_stand_where_they_belong(tmp_path: Path) -> None:
         render.read_remarks(path)
 
 
+@pytest.mark.slow
 def test_the_command(mnist: Path, tmp_path: Path) -> None:
     script, to = REPOSITORY / "results" / "render.py", tmp_path / "R.md"
     subprocess.run([sys.executable, script, mnist, "--to", to], check=True)

@@ -142,6 +142,7 @@ class TwicePassing(ER):
         return super().loss(params, buffers, state, batch, hyper)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "finding"),
     [
@@ -164,6 +165,7 @@ def test_finds(method: type[Method], finding: str) -> None:
         check_method(method)
 
 
+@pytest.mark.slow
 def test_passes_a_method_that_keeps_the_contract() -> None:
     check_method(Good, lr=0.2)
 

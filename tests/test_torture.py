@@ -34,6 +34,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**json.loads(file.read_text()), "code": done.returncode}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_nothing_fails(group: str, campaign: dict[str, Any]) -> None:
     rows = [row for row in campaign["kinds"] if row["group"] == group]

@@ -33,6 +33,7 @@ def test_help_does_not_import_torch() -> None:
     assert done.stdout.splitlines()[-1] == "False False"
 
 
+@pytest.mark.slow
 def test_run_prints_one_table(small_mnist: Path, cli: Cli) -> None:
     answer = cli(*QUICK)
     assert answer.code == 0, answer.err
@@ -48,6 +49,7 @@ def test_run_prints_one_table(small_mnist: Path, cli: Cli) -> None:
     assert again.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_run_json(small_mnist: Path, cli: Cli) -> None:
     answer = cli("run", "er,joint", "split-mnist", "lr=0.1,0.05", "--seeds", "3,1", "--buffer", "50", "--json")
     assert answer.code == 0, answer.err
@@ -81,6 +83,7 @@ def test_one_seed_has_no_std(small_mnist: Path, cli: Cli) -> None:
     assert configuration["average_accuracy"]["std"] is None
 
 
+@pytest.mark.slow
 def test_grid_shows_what_varies_and_no_published_number_beside_another_protocol(small_mnist: Path, cli: Cli) -> None:
     answer = cli(
         "run", "finetune", "split-mnist", "batch=20,30", "--seeds", "1", "--class-order", "9,8,7,6,5,4,3,2,1,0"
@@ -90,6 +93,7 @@ def test_grid_shows_what_varies_and_no_published_number_beside_another_protocol(
     assert [row[3] for row in rows] == ["–", "–"]
 
 
+@pytest.mark.slow
 def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_path: Path) -> None:
     cli("run", "er", "split-mnist", "--seeds", "2")
     answer = cli("run", "er", "split-mnist", "--seeds", "2", "--save", tmp_path / "learners")
@@ -175,6 +179,7 @@ def test_cuda_is_refused_where_there_is_none(cli: Cli, monkeypatch: pytest.Monke
     assert "torch finds no CUDA device" in answer.err
 
 
+@pytest.mark.slow
 def test_runs(small_mnist: Path, cli: Cli) -> None:
     assert "no runs in" in cli("runs").out
     assert cli("runs", "--json").json["runs"] == []
@@ -211,6 +216,7 @@ def test_show(method: str, cli: Cli) -> None:
     assert shown["reference"] in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_show_a_benchmark_and_draw_it(name: str, cli: Cli, small_data: Path, tmp_path: Path) -> None:
     shown = cli("show", name, "--json", "--images", tmp_path / "tasks.png").json
@@ -234,6 +240,7 @@ def test_show_a_benchmark_split_otherwise(cli: Cli) -> None:
     assert len({name for members in tasks for name in members}) == 100
 
 
+@pytest.mark.slow
 def test_run_with_a_narrow_resnet_and_augmentation(cli: Cli, small_data: Path, tmp_path: Path) -> None:
     arguments = ("run", "er", "split-cifar10", "--backbone", "resnet18:width=2", "--seeds", "1", "augment=on,off")
     out = cli(*arguments, "--save", tmp_path / "learners").out
@@ -253,6 +260,7 @@ def test_run_with_a_narrow_resnet_and_augmentation(cli: Cli, small_data: Path, t
     assert "augment=on resnet18:width=2" in listed
 
 
+@pytest.mark.slow
 def test_run_with_a_backbone_from_a_file(cli: Cli, small_mnist: Path, tmp_path: Path) -> None:
     file = tmp_path / "nets.py"
     file.write_text("from torch import nn\ndef flat(): return nn.Flatten()\n")
@@ -294,6 +302,7 @@ class Nameless(Method):
 """
 
 
+@pytest.mark.slow
 def test_run_a_method_of_ones_own(cli: Cli, small_mnist: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(MINE)
@@ -326,6 +335,7 @@ def test_run_a_method_of_ones_own(cli: Cli, small_mnist: Path, tmp_path: Path) -
         assert message in refused.err
 
 
+@pytest.mark.slow
 def test_run_on_a_validation_part(cli: Cli, small_mnist: Path) -> None:
     arguments = ("run", "joint,er", "split-mnist", "--seeds", "1", "--validation")
     assert "tested on held-out training images" in cli(*arguments).out

@@ -58,6 +58,7 @@ def test_a_bad_record_does_not_bring_down_what_only_reads(store: Store, cli: Cli
     assert listing(store.path.parent) == before
 
 
+@pytest.mark.slow
 def test_a_report_leaves_a_bad_record_out(cli: Cli, tmp_path: Path) -> None:
     from report_records import cell_of, made_up_record
 
@@ -73,6 +74,7 @@ def test_a_report_leaves_a_bad_record_out(cli: Cli, tmp_path: Path) -> None:
     assert listing(store.path.parent) == before
 
 
+@pytest.mark.slow
 def test_a_run_does_not_use_a_bad_record_nor_train_over_it(small_mnist: Path, cli: Cli, tmp_path: Path) -> None:
     quick = ("run", "finetune", "split-mnist", "--device", "cpu", "--seeds", "1", "--store", tmp_path / "runs.sqlite")
     assert cli(*quick).code == 0

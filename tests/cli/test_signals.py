@@ -103,6 +103,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_sigterm_leaves_no_child_and_no_lock(small_mnist: Path) -> None:
     arguments = ["run", "er", "split-mnist", "epochs=1000", "--seeds", "2", "--engine", "eager"]

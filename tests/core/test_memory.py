@@ -48,6 +48,7 @@ def test_every_set_is_drawn_with_the_same_probability() -> None:
     assert all(abs(count - 1000) < 5 * 900**0.5 for count in counts.values()), counts
 
 
+@pytest.mark.slow
 @given(st.integers(1, 12), st.lists(st.integers(1, 9), max_size=12), st.integers(0, 99))
 def test_slots_do_not_depend_on_how_the_stream_is_cut(size: int, cuts: list[int], seed: int) -> None:
     n = sum(cuts)
@@ -288,6 +289,7 @@ def streams(draw: Any) -> list[tuple[list[int], int]]:
     ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(
     kind=st.sampled_from(KINDS),

@@ -174,6 +174,7 @@ def test_workers_end_with_an_error_or_when_closed(started: list[subprocess.Popen
     assert all(process.poll() is not None for process in started)
 
 
+@pytest.mark.slow
 def test_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """Where it has a folder and modules of its own that shadow others."""
     (tmp_path / "PIL.py").write_text("raise SystemExit('imported from the current folder')")

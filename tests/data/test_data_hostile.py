@@ -387,6 +387,7 @@ WORDS = st.sampled_from(["'descr'", "'shape'", "'fortran_order'", "'<i4'", "'|V9
 TEXT = st.lists(WORDS | st.sampled_from(list("{}()[]:, -'\n")) | st.text(max_size=3), max_size=30).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.builds(edited, st.sampled_from(WHOLE), EDITS) | TEXT.map(header))
 @example(described("'|u1'", "(8L, 4L)"))

@@ -67,6 +67,7 @@ def test_help_does_not_import_what_takes_long() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_the_package_needs_no_pillow() -> None:
     code = "import sys; sys.modules['PIL'] = None; import cclfp, cclfp.data; print(len(cclfp.data.DATASETS))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -68,6 +68,7 @@ def test_a_folder_of_class_folders(tmp_path: Path) -> None:
     assert data.std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_images_are_imported_once_and_others_get_another_name(tmp_path: Path) -> None:
     folder, listener = photos(tmp_path / "photos"), RecordingListener()
     name = import_images(folder)
@@ -205,6 +206,7 @@ def test_images_that_do_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.
         import_images(tmp_path / "photos", size=8)
 
 
+@pytest.mark.slow
 def test_folders_that_are_refused(tmp_path: Path) -> None:
     def refused(path: Path, message: str, **more: Any) -> None:
         with pytest.raises(InputError, match=message):

@@ -214,6 +214,7 @@ def test_a_stopped_run_that_diverged_is_still_known(
     assert texts(events) == ["continuing from the checkpoint after task 1 of 5"]  # the note came before
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_mnist")
 def test_the_command_says_it_beside_the_mean_of_the_others(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -295,6 +296,7 @@ def test_a_comparison_leaves_out_what_diverged(diverged: Store) -> None:
     assert (found.n, found.mean, found.seeds.diverged) == (2, made_up_record(cell, 0)["average_accuracy"], [1])
 
 
+@pytest.mark.slow
 def test_every_table_says_how_many_seeds_diverged(content: Content) -> None:
     table = table_of(content)
     assert content.counts()["diverged"] == 1
@@ -315,6 +317,7 @@ def test_every_table_says_how_many_seeds_diverged(content: Content) -> None:
     assert r"\textit{5 of 5 seeds diverged}" in tex
 
 
+@pytest.mark.slow
 def test_they_can_be_included(diverged: Store, content: Content) -> None:
     with_all = collect(diverged, range(5), include_diverged=True)
     found = {}
@@ -353,6 +356,7 @@ def test_charts_leave_them_out_and_say_so(content: Content) -> None:
     assert ablation.notes(ablation.panels[0]) == ["w: 1 of 5 seeds diverged; w, α (CCL-FP): 1 of 5 seeds diverged"]
 
 
+@pytest.mark.slow
 def test_the_report_and_its_page(diverged: Store, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = cli("report", "--out", tmp_path / "report", "--store", diverged.path)
     assert ", 1 diverged" in answer.out

@@ -73,6 +73,7 @@ def assert_alike(ours: Replica, theirs: Replica, tolerance: float = 1e-9) -> Non
     assert ours.learner.steps == theirs.learner.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "scenario"), CASES)
 def test_stacked_replicas_are_as_each_alone(method: str, scenario: str) -> None:
     """Without the compiler, which the next tests have: seeds and hyperparameters differ within the cohort."""
@@ -99,6 +100,7 @@ def always(stacked: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_module, "program", PROGRAM)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("method", ["ccl-fp+", "si"])
 def test_compiled_replicas_are_as_each_alone(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +155,7 @@ def test_layers_frozen_as_their_seed_drew_them_are_trained_eagerly_and_it_is_sai
     assert same == []
 
 
+@pytest.mark.slow
 def test_streams_that_share_inputs_but_not_tasks() -> None:
     data = toy_stream("task")
     order = [[5, 0], [1, 4], [3, 2]]
@@ -187,6 +190,7 @@ def test_each_replica_has_the_inputs_of_its_own_stream() -> None:
         assert_alike(mine, trained([one()], "eager")[0])
 
 
+@pytest.mark.slow
 def test_a_step_that_changes_its_state_in_place_is_not_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counts(ER):
         name = "counts"
@@ -215,6 +219,7 @@ def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: Any, **options: Any) -> Any:
@@ -238,6 +243,7 @@ def test_a_step_too_long_for_the_compiler_is_said_and_done_without(monkeypatch: 
     assert "operations, above 10" in notes[0]
 
 
+@pytest.mark.slow
 def test_the_compiler_keeps_its_programs_where_the_package_keeps_its_things(tmp_path: Path) -> None:
     code = "from cclfp.engine.compiled import _compiler; import os; _compiler(); print(os.environ[NAME])"
     code = code.replace("NAME", "'TORCHINDUCTOR_CACHE_DIR'")
@@ -269,6 +275,7 @@ class OfItsHyper(Remembers):
     from_hyper = True
 
 
+@pytest.mark.slow
 def test_what_differs_between_settings_and_is_not_in_the_arguments_is_found_among_many() -> None:
     stream = Case(OfItsHyper, "class", {}).stream()
     cases = [Case(OfItsHyper, "class", {"lr": lr}) for lr in [0.1] * 10 + [0.05] * 10]
@@ -278,6 +285,7 @@ def test_what_differs_between_settings_and_is_not_in_the_arguments_is_found_amon
     assert_alike(ours[-1], trained([Replica(cases[-1].learner(0, psi=plain_psi()), stream)], "eager")[0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 def test_what_a_program_does_not_see_change_is_found() -> None:
     case = Case(Remembers, "domain", {})
@@ -287,6 +295,7 @@ def test_what_a_program_does_not_see_change_is_found() -> None:
     assert_alike(ours, trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "eager")[0])
 
 
+@pytest.mark.slow
 def test_memory_that_ends_while_learners_take_over_leaves_them_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     original, failed = torch.clone, list[int]()
 
@@ -315,6 +324,7 @@ def test_an_error_of_who_is_told_is_theirs() -> None:
     assert notes == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 def test_a_state_that_a_step_turns_in_memory_is_compiled() -> None:
     class Turns(ER):
@@ -343,6 +353,7 @@ def test_batch_norm_and_dropout_are_not_compiled_and_it_is_said() -> None:
     assert_alike(ours[0], alone, tolerance=0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 def test_side_by_side_and_compiled() -> None:
     ours = trained([with_batch_norm("er", seed) for seed in range(2)], "compiled")
@@ -364,6 +375,7 @@ class Recorded(graph._Recorded):
         self._counter.add_(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [replica, with_batch_norm])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_graph_engine_without_a_card(method: str, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,6 +449,7 @@ def test_cohorts_differ_in_seed_and_hyperparameters(make_job: Callable[..., Job]
     assert cohorts(eager, workers=1) == [[n] for n in range(8)]
 
 
+@pytest.mark.slow
 def test_auto_compiles_where_there_is_enough_to_train(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -448,6 +461,7 @@ def test_auto_compiles_where_there_is_enough_to_train(
     assert train(make_job(seed=1))["environment"]["engine"] == "compiled"
 
 
+@pytest.mark.slow
 def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     # Eager would take 9 s: too few for the compiler, but not for one that has its programs already.
     monkeypatch.setattr("cclfp.runs.starting.seconds_per_step", lambda r: 9 / sum(map(r.steps, range(5))))
@@ -458,6 +472,7 @@ def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monke
     assert engines == ["eager", "compiled", "compiled"]
 
 
+@pytest.mark.slow
 def test_jobs_together_are_as_jobs_alone(make_job: Callable[..., Job], tmp_path: Path) -> None:
     jobs = [make_job(seed=seed, lr=0.02, engine="compiled") for seed in range(3)]
     together = run_jobs(jobs, executor=ThisProcess())
@@ -466,6 +481,7 @@ def test_jobs_together_are_as_jobs_alone(make_job: Callable[..., Job], tmp_path:
     assert [together[r["key"]]["accuracy_matrix"] for r in alone] == [r["accuracy_matrix"] for r in alone]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_replicas_with_batch_norm_go_side_by_side(method: str) -> None:
     notes: list[str] = []
@@ -485,6 +501,7 @@ def test_random_layers_beside_batch_norm_are_trained_eagerly_and_it_is_said() ->
     assert_alike(ours[1], trained([with_batch_norm("er", 1, dropout=True)], "eager")[0], tolerance=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["class", "task", "domain"])
 def test_replicas_that_take_turns(scenario: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the memory has room for at once; a size that does not divide them."""
@@ -554,6 +571,7 @@ def test_a_plan_made_ahead_is_the_plan(method: str) -> None:
     assert not replica("icarl", "class").can_plan_ahead
 
 
+@pytest.mark.slow
 def test_scores_that_cannot_be_stacked_are_said_and_taken_one_by_one() -> None:
     class Odd(ER):
         name = "odd"
@@ -572,6 +590,7 @@ def test_scores_that_cannot_be_stacked_are_said_and_taken_one_by_one() -> None:
     assert ours[1].matrix == trained([replica("er", "domain", 1)], "eager")[0].matrix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [40, 75])
 def test_a_stopped_cohort_goes_on_where_it_was(
     step: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -602,6 +621,7 @@ def test_another_engine_asked_for_starts_again(make_job: Callable[..., Job], mon
     assert record["environment"]["engine"] == "eager"
 
 
+@pytest.mark.slow
 def test_one_that_fails_does_not_stop_the_others(make_job: Callable[..., Job], tmp_path: Path) -> None:
     jobs = [make_job(seed=seed, save=tmp_path / "learners") for seed in range(3)]
     files = [job.learner_file for job in jobs]

@@ -27,6 +27,7 @@ def group_of(method: str, *, stacked: bool) -> tuple[Group, Tables]:
     return group, Tables(plans, [one.stream.train for one in replicas], offsets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stacked", [True, False])
 @pytest.mark.parametrize("method", ["er", "si", "icarl"])
 def test_the_loss_is_no_output_of_a_step(method: str, stacked: bool) -> None:

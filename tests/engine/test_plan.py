@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +59,7 @@ def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
     assert plan.current.tolist() == passed
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     kind=st.sampled_from([None, Reservoir, Ring, PastRing, Exemplars]),

@@ -632,6 +632,7 @@ def test_a_damaged_file(keep: int, tmp_path: Path) -> None:
         cclfp.load(path, psi=psi())
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200) | st.binary(max_size=50).map(lambda b: pickle.dumps({"format": FORMAT}, 2)[:-5] + b))
 def test_rubbish_is_refused(content: bytes) -> None:

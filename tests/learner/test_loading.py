@@ -127,6 +127,7 @@ def test_a_damaged_file_is_refused_or_equal(kind: str, data: st.DataObject) -> N
     check_damaged(kind, original, original[:start] + data.draw(st.sampled_from(changed)))
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_changes_a_value(tmp_path: Path) -> None:
     """Every part of a file is met: contents, headers, padding, the archive's directory and its end."""
     path = tmp_path / "file"
@@ -237,6 +238,7 @@ def use(learner: cclfp.Learner, path: Path) -> None:
     learner.save(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", FUZZED)
 @pytest.mark.parametrize("arguments", [{}, {"in_task": False}, {"tasks": 0, "scenario": "task"}])
 def test_an_altered_learner_is_refused_or_can_be_used(method: str, arguments: dict[str, Any], tmp_path: Path) -> None:
@@ -615,6 +617,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="there are no such limits")
 def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     path = tmp_path / "files" / "learner"

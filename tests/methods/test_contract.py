@@ -38,10 +38,18 @@ CASES = [
     for row in ROWS
     for scenario in METHODS[row["method"]].scenarios()
 ]
+PARAMETERS = [
+    pytest.param(
+        case,
+        marks=[] if case.scenario == "class" else [pytest.mark.slow],
+        id=f"{case.method.name}-{case.scenario}",
+    )
+    for case in CASES
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.method.name}-{case.scenario}")
+@pytest.mark.parametrize("case", PARAMETERS)
 def test_contract(case: Case, check: Callable[[Case], None]) -> None:
     check(case)
 

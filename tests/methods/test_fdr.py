@@ -144,6 +144,7 @@ def test_equal_to_the_equations(scenario: str) -> None:
     assert follow(scenario, seed=0, steps=6, lr=0.2, alpha=0.7), "no batch had replayed examples of both kinds"
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     scenario=st.sampled_from(["class", "task", "domain"]),

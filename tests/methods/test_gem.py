@@ -137,6 +137,7 @@ def test_equal_to_the_paper(scenario: str, gamma: float) -> None:
 # -- the projection -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 19), st.sampled_from(["random", "repeated", "opposite", "zero"]), st.integers(0, 2**32))
 def test_the_projected_gradient_agrees_with_the_past(n: int, kind: str, seed: int) -> None:

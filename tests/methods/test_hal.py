@@ -145,6 +145,7 @@ def train(learner: Learner, task: int, classes: list[int], steps: int = 4) -> No
         learner.observe(x, y, task=task)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", HAL.scenarios())
 def test_equal_to_the_paper_by_hand(scenario: str) -> None:
     tasks = ALL if scenario == "domain" else SPLIT

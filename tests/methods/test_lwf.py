@@ -146,6 +146,7 @@ def test_equal_to_the_equations(scenario: str, declared: bool) -> None:
     follow(scenario, seed=0, steps=4, lr=0.2, lambda_o=1.5, T=2.0, declared=declared)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(
     scenario=st.sampled_from(["class", "task"]),

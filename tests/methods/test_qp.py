@@ -193,6 +193,7 @@ def test_what_is_not_a_number_is_not_an_error(n: int) -> None:
     solve(torch.full((n, n), torch.inf, dtype=torch.float64), broken[0], torch.tensor(0.5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 4, 12])
 def test_vmap_and_compile_change_nothing(n: int) -> None:
     P, q = problems("repeated", n, k=5, seed=1)

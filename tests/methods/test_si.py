@@ -197,6 +197,7 @@ def test_an_importance_that_would_be_negative_is_zero() -> None:
             torch.testing.assert_close(t, torch.full_like(t, expected))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     scenario=st.sampled_from(["class", "task", "domain"]),

@@ -78,6 +78,7 @@ def layout_of(psi: nn.Module, dtype: torch.dtype | None = torch.bfloat16) -> Lay
     return Layout.of(psi, psi_mode(psi), dtype)
 
 
+@pytest.mark.slow
 def test_which_networks_have_kernels() -> None:
     layout = layout_of(ResNet18())
     assert layout is not None
@@ -406,6 +407,7 @@ def trained(replicas: list[Replica], engine: str, precision: str = "float32", ta
     return notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ccl-fp+", "gem", "a-gem", "si", "hal"])
 def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: Counted) -> None:
     """Step by step from the same state: in whole runs of so small a network rounding flips a ReLU, on any engine."""
@@ -436,6 +438,7 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: Counted) -> No
         assert {("training", 4), ("gradient", 4), ("products", 2)} <= set(in_pytorch.calls)  # two past tasks at once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ccl-fp+", "hal"])
 def test_a_stacked_cohort(method: str, in_pytorch: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of step is compared with eager ones by the engine."""

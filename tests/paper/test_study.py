@@ -150,6 +150,7 @@ def record(cell: Cell, seed: int, accuracy: float, environment: dict[str, Any] |
     return made_up(cell.configuration(), seed, [*matrix, [accuracy] * tasks], 1.0, **(environment or {}))
 
 
+@pytest.mark.slow
 def test_gather_finds_what_is_in_the_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     er = find("accuracy", "ER-Res.", "rotated-mnist", "domain")
@@ -263,6 +264,7 @@ QUICK = (
 )
 
 
+@pytest.mark.slow
 def test_study_trains_what_is_missing_and_prints_it_beside_the_paper(small_mnist: Path, cli: Cli) -> None:
     cli("run", "er", "split-mnist", "--seeds", "1", "--scenario", "task")
     plan = cli(*QUICK, "--dry-run", "--json").json
@@ -345,6 +347,7 @@ def test_a_column_is_printed_when_it_is_complete(
     assert titles == [first, second]
 
 
+@pytest.mark.slow
 def test_what_is_not_tuned_is_named(small_mnist: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     untuned = [{"method": "er", "benchmark": "split-mnist", "scenario": "task"}]
     said = "no preset, trained with the defaults and not tuned: er on split-mnist (task)"
@@ -365,6 +368,7 @@ def test_what_is_not_tuned_is_named(small_mnist: Path, cli: Cli, monkeypatch: py
     assert "not tuned" not in cli(*QUICK).out
 
 
+@pytest.mark.slow
 def test_run_times_are_measured_one_at_a_time(
     small_mnist: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

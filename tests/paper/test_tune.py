@@ -104,6 +104,7 @@ def test_the_grids_are_of_settings_that_the_methods_know() -> None:
     assert GRIDS["ccl-fp+"]["alpha"] == GRIDS["ccl-fp+"]["beta"] == GRIDS["ccl-fp"]["alpha"] == [0.01, 0.1, 0.5, 1.0]
 
 
+@pytest.mark.slow
 def test_tune_trains_the_grid_on_held_out_data_and_chooses_the_best(small_mnist: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     tuned = tune("er", "split-mnist", "task", engine="eager", store=store.path)
@@ -249,6 +250,7 @@ def test_settings_with_a_run_that_diverged_come_last_and_get_no_more_seeds() -> 
     assert (found[-1].mean, found[-1].diverged) == (None, [60.0])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_mnist")
 def test_a_setting_that_diverges_is_never_chosen(monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path) -> None:
     monkeypatch.setattr("cclfp.runs.executors.cores", lambda: 1)  # no other process is started
@@ -313,6 +315,7 @@ def test_every_method_can_be_tuned_on_every_benchmark(
             assert tuned.preset.hyperparameters.keys() == {f.name for f in dataclasses.fields(METHODS[method].Hyper)}
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_preset(small_mnist: Path, cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "presets.json"
     answer = cli("tune", "er", "split-mnist", "--engine", "eager", "--seeds", "1", "--write", file)

@@ -35,6 +35,7 @@ def content(full: Store) -> Content:
     return collect(full, range(5))
 
 
+@pytest.mark.slow
 def test_curves_end_at_the_numbers_of_the_table(content: Content) -> None:
     charts = {chart.name: chart for chart in content.charts}
     means = {
@@ -65,6 +66,8 @@ def run_time_panel(store: Store) -> ChartPanel:
     return next(panel for panel in chart.panels if panel.title == "Rotated MNIST, domain")
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_run_times_are_those_of_methods_that_trained_alone(full: Store, tmp_path: Path) -> None:
     panel, shown = run_time_panel(full), [c for c in run_time_cells() if c.benchmark == "rotated-mnist"]
     assert panel.categories == [cell.row for cell in shown]

@@ -39,6 +39,8 @@ def empty(tmp_path: Path) -> Content:
     return collect(Store(tmp_path / "empty.sqlite"), range(5))
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_every_number_is_that_of_the_runs(full: Store, content: Content) -> None:
     records: dict[str, list[float]] = {}
     runs = [record for record in full.records() if record["seed"] != TIMING_SEED]
@@ -85,6 +87,7 @@ def test_the_best_number_of_a_column_is_marked_without_joint(content: Content) -
             ]
 
 
+@pytest.mark.slow
 def test_both_numbers_of_a_tie_are_best_and_joint_never_is(content: Content, tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     here = [c for c in cells("accuracy") if c.benchmark == "rotated-mnist"]
@@ -101,6 +104,7 @@ def test_both_numbers_of_a_tie_are_best_and_joint_never_is(content: Content, tmp
     assert tied == ["ccl-fp", "ccl-fp+"]
 
 
+@pytest.mark.slow
 def test_missing_numbers_are_shown_as_missing(empty: Content) -> None:
     assert empty.counts() == {"within": 0, "above": 0, "below": 0, "unjudged": 0, "missing": 216, "diverged": 0}
     for table in empty.tables:
@@ -116,6 +120,7 @@ def test_missing_numbers_are_shown_as_missing(empty: Content) -> None:
     assert not any("†" in to_markdown(table, empty) for table in empty.tables)  # there is nothing to mark
 
 
+@pytest.mark.slow
 def test_missing_seeds_are_counted(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     er, gem = (cell_of("accuracy", row, "split-mnist", "class") for row in ("ER-Res.", "GEM"))

@@ -31,6 +31,8 @@ def content(full: Store) -> Content:
     return collect(full, range(5))
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_nothing_in_a_record_becomes_markup(tmp_path: Path) -> None:
     evil = '</script><script>alert("1")</script><b>&amp;'
     store = Store(tmp_path / "runs.sqlite")
@@ -49,6 +51,7 @@ def test_nothing_in_a_record_becomes_markup(tmp_path: Path) -> None:
             ElementTree.parse(path)
 
 
+@pytest.mark.slow
 def test_the_page_is_self_contained(content: Content) -> None:
     files = {
         f"{name}.{kind}": b""
@@ -67,6 +70,7 @@ def test_the_page_is_self_contained(content: Content) -> None:
     assert "default-src 'none'" in text
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_small_report(full: Store, cli: Cli, tmp_path: Path) -> None:
     answer = cli("report", "--out", tmp_path / "a", "--store", full.path)
     assert answer.code == 0, answer.err
@@ -99,6 +103,8 @@ def test_the_same_runs_give_the_same_small_report(full: Store, cli: Cli, tmp_pat
         assert path.suffix == ".pdf" or path.read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+@pytest.mark.slow
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_old_report(full: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     write_report(Store(tmp_path / "empty.sqlite"), out)

@@ -84,6 +84,7 @@ def numbers(texts: list[str]) -> list[float]:
     return [float(text) for text in texts if re.fullmatch(r"[\d.]+", text)]
 
 
+@pytest.mark.slow
 def test_it_says_how_many_numbers_agree(open_page: Open) -> None:
     page = open_page()
     counts = [int(text) for text in page.locator(".counts b").all_inner_texts()]
@@ -94,6 +95,7 @@ def test_it_says_how_many_numbers_agree(open_page: Open) -> None:
     assert page.locator(".counts b").all_inner_texts()[-1] == "214"
 
 
+@pytest.mark.slow
 def test_figures_keep_their_texts_inside(browser: Browser, tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     er = cell_of("accuracy", "ER-Res.", "split-cifar100", "class")
@@ -372,6 +374,7 @@ def test_without_scripts_everything_is_there(open_page: Open) -> None:
     assert page.locator("td[data-cell] .ours").count() == 216
 
 
+@pytest.mark.slow
 def test_saved_files_are_those_of_the_folder(open_page: Open, reports: dict[str, Path], tmp_path: Path) -> None:
     page = open_page()
     for tab, name in [("accuracy", "tables/accuracy.csv"), ("ablation", "figures/ablation.svg")]:

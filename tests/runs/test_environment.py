@@ -88,6 +88,7 @@ def run(arguments: str, redirect: str = "", **environment: str) -> subprocess.Co
     return subprocess.run(command, shell=True, executable="/bin/bash", env=variables, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_help_and_errors_in_an_ascii_locale() -> None:
     done = run("--help", LC_ALL="C", PYTHONUTF8="0")
     lines = done.stdout.splitlines()
@@ -204,6 +205,7 @@ def test_a_backbone_that_ends_the_process(tmp_path: Path) -> None:
         make_psi(parse_backbone(f"{tmp_path / 'mine.py'}:make"), (1, 28, 28), 0)
 
 
+@pytest.mark.slow
 def test_a_method_that_ends_the_process_in_training(small_mnist: Path, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(

@@ -61,6 +61,7 @@ def test_filters(tmp_path: Path) -> None:
     assert store.records(benchmark="other") == []
 
 
+@pytest.mark.slow
 def test_many_processes_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "runs.sqlite"
     make_version_1(path, [record(1000)])  # all find the old format and want to change it
@@ -359,6 +360,7 @@ def test_a_folder_that_cannot_be_written() -> None:
             exists(paths[0])
 
 
+@pytest.mark.slow
 def test_a_medium_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
     medium = tmp_path / "medium"
     medium.mkdir()

@@ -56,6 +56,7 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["er", "ccl-fp+"])
 @pytest.mark.parametrize("steps", [1, 31, 60, 75])
 def test_a_stopped_run_ends_with_the_same_numbers(
@@ -78,6 +79,7 @@ def test_a_stopped_run_ends_with_the_same_numbers(
     assert list(Store(job.execution.store).checkpoints.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_fresh_run_that_was_stopped_goes_on_too(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +183,7 @@ def test_what_a_killed_process_left_half_written_is_removed(make_job: Callable[.
     assert list(half.parent.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_trained_again(make_job: Callable[..., Job]) -> None:
     first = train(make_job())
     events: list[Event] = []
@@ -193,6 +196,7 @@ def test_a_finished_run_is_not_trained_again(make_job: Callable[..., Job]) -> No
     assert len(Store(make_job().execution.store).records()) == 1
 
 
+@pytest.mark.slow
 def test_a_finished_run_whose_learner_was_not_kept(make_job: Callable[..., Job], tmp_path: Path) -> None:
     first = train(make_job())
     job = make_job(save=tmp_path / "learners")
@@ -204,6 +208,7 @@ def test_a_finished_run_whose_learner_was_not_kept(make_job: Callable[..., Job],
     assert 100 * sum(right) / 5 == pytest.approx(accuracy(first), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_who_replaces_a_record(make_job: Callable[..., Job], tmp_path: Path) -> None:
     store, old = Store(make_job().execution.store), with_accuracy(train(make_job()), 1.0)
     store.add(old, replace=True)
@@ -214,6 +219,7 @@ def test_who_replaces_a_record(make_job: Callable[..., Job], tmp_path: Path) -> 
         assert store.records() != [old]
 
 
+@pytest.mark.slow
 def test_a_record_that_was_added_meanwhile_stays(make_job: Callable[..., Job], tmp_path: Path) -> None:
     other = with_accuracy(train(make_job(store=tmp_path / "other.sqlite")), 1.0)
     events: list[Event] = []
@@ -228,6 +234,7 @@ def test_a_record_that_was_added_meanwhile_stays(make_job: Callable[..., Job], t
     assert events[-1] == Finished(other["key"], other)
 
 
+@pytest.mark.slow
 def test_checkpoints_are_not_taken_more_often_than_asked(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,6 +253,7 @@ def checkpoint_of(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Store(job.execution.store).checkpoints / f"{job.key}.ckpt"
 
 
+@pytest.mark.slow
 def test_resumed_with_the_threads_it_was_started_with(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +262,7 @@ def test_resumed_with_the_threads_it_was_started_with(
     assert torch.get_num_threads() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["rubbish", "version", "device", "incomplete"])
 def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
     damage: str, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -301,6 +310,7 @@ def test_records_say_how_they_were_made(scenario: str, make_job: Callable[..., J
         assert record["forward_transfer"] is not None
 
 
+@pytest.mark.slow
 def test_a_single_run_does_not_depend_on_the_default_dtype(make_job: Callable[..., Job], tmp_path: Path) -> None:
     usual = train(make_job())
     torch.set_default_dtype(torch.float64)
@@ -329,6 +339,7 @@ def test_a_place_where_no_checkpoint_can_be(make_job: Callable[..., Job]) -> Non
         train(make_job())
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_named(make_job: Callable[..., Job]) -> None:
     def kill(event: Event) -> None:
         if isinstance(event, Step):
@@ -346,6 +357,7 @@ def test_joint_has_the_last_row_alone(make_job: Callable[..., Job]) -> None:
     assert record["forgetting"] is None
 
 
+@pytest.mark.slow
 def test_training_beside_others_changes_nothing(make_job: Callable[..., Job], tmp_path: Path) -> None:
     alone = [train(make_job(seed=seed, store=tmp_path / "alone.sqlite")) for seed in range(3)]
     together = run_jobs([make_job(seed=seed) for seed in range(3)], executor=ProcessPool(3))
@@ -353,6 +365,7 @@ def test_training_beside_others_changes_nothing(make_job: Callable[..., Job], tm
     assert len(Store(make_job().execution.store).records()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", [ThisProcess(), ProcessPool(2)])
 def test_a_failure_lets_the_others_finish(executor: Executor, make_job: Callable[..., Job], tmp_path: Path) -> None:
     bad, *others = [make_job(seed=seed, save=tmp_path) for seed in range(3)]
@@ -377,6 +390,7 @@ def test_python_settings_of_every_kind(tmp_path: Path) -> None:
         cclfp.run(METHODS["er"], "split-mnist")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..., Job], tmp_path: Path) -> None:
     (tmp_path / "runs.sqlite.checkpoints").touch()
     with pytest.raises(InputError, match="checkpoints cannot be kept in"):
@@ -406,6 +420,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_sigkill_and_two_processes_on_one_store(tmp_path: Path) -> None:
     """Kill it twice, at any moment; go on with two processes at once; the numbers are those of a run never stopped."""

@@ -83,6 +83,7 @@ def test_duplicates_are_refused_one_by_one(exported: Path, tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_real_runs_are_not_trained_again_where_they_are_imported(small_mnist: Path, tmp_path: Path) -> None:
     there, here = Store(tmp_path / "there.sqlite"), Store(tmp_path / "here.sqlite")
     file = tmp_path / "nets.py"
@@ -543,6 +544,7 @@ def test_a_refused_import_leaves_no_store(exported: Path, cli: Cli, tmp_path: Pa
     assert "line 3: epochs=-1: expected a whole number" in answer.err
 
 
+@pytest.mark.slow
 def test_the_records_that_ship_are_taken_as_they_are(tmp_path: Path) -> None:
     files = sorted(Path(__file__).parents[2].joinpath("results").glob("**/*.jsonl"))
     files = [file for file in files if file.parent.name != "earlier"]

@@ -39,6 +39,7 @@ ORDERS = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.none() | st.integers(-2, 12), ORDERS)
 @example(None, [10**5000, 1])

@@ -108,6 +108,7 @@ def test_all_cases_can_be_asked_for() -> None:
     assert [s.name for s, _ in chosen_sections(["scaling"], ["cpu"])] == ["replicas", "memory", "tasks", "side"]
     assert {s.name for s, _ in chosen_sections(["cuda"], ["cpu", "cuda"])} == {
         "networks",
+        "stacked",
         "compiled",
         "grid",
         "methods",
@@ -184,6 +185,7 @@ def test_every_section_is_shown() -> None:
     for title in (
         "Beside Avalanche",
         "ResNet18",
+        "ResNet18, stacked replicas",
         "ResNet18, compiled",
         "A grid at once",
         "Every method",
@@ -191,7 +193,7 @@ def test_every_section_is_shown() -> None:
     ):
         assert f"## {title}" in text
     for shown in sections:
-        assert shown.name in ("grid", "compiled") or f"[{shown.chart}]" in text
+        assert shown.name in ("grid", "stacked", "compiled") or f"[{shown.chart}]" in text
     assert "240 replicas of `ccl-fp+` on Split MNIST: 400 replica-steps/s" in text
     assert "- `gem` at 20: it was hard" in text
     assert "- `gem`: it was hard" in text

@@ -75,6 +75,16 @@ def networks(device: str, quick: bool) -> Groups:
     return found
 
 
+def stacked(device: str, quick: bool) -> Groups:
+    """Every method with ResNet18 in bf16, which a Hopper card has kernels for, in all tasks, which are short."""
+    base = Case("stacked", "ccl-fp+", "split-cifar10", "graph", device, "bf16", seeds=10, examples=320)
+    chosen = [("er", 5), ("ccl-fp+", 5), *((method, 10) for method in (("er",) if quick else METHODS))]
+    return [
+        [dataclasses.replace(base, method=method, seeds=seeds, measured=1 if METHODS[method].joint else 5)]
+        for method, seeds in chosen
+    ]
+
+
 def compiled(device: str, quick: bool) -> Groups:
     """CCL-FP+ with ResNet18 and a compiled step; compilation takes two minutes."""
     base = Case("compiled", "ccl-fp+", "split-cifar10", "graph", device, "bf16", seeds=5, tasks=3, examples=200)
@@ -157,6 +167,7 @@ SECTIONS = (
     Section("peers", ("cpu",), peers),
     Section("command", ("cpu",), lambda device, quick: []),
     Section("networks", ("cuda",), networks),
+    Section("stacked", ("cuda",), stacked),
     Section("compiled", ("cuda",), compiled),
     Section("grid", ("cuda",), grid),
     Section("methods", ("cpu", "cuda"), methods),

@@ -114,6 +114,7 @@ def test_all_cases_can_be_asked_for() -> None:
     assert [s.name for s, _ in chosen_sections(["scaling"], ["cpu"])] == ["replicas", "memory", "tasks", "side"]
     assert {s.name for s, _ in chosen_sections(["cuda"], ["cpu", "cuda"])} == {
         "networks",
+        "stacked",
         "compiled",
         "grid",
         "methods",
@@ -177,6 +178,7 @@ def test_every_section_is_shown(tmp_path: Path) -> None:
     for title in (
         "Comparison with Avalanche",
         "ResNet18",
+        "ResNet18, stacked replicas",
         "ResNet18, compiled",
         "A grid at once",
         "Every method",
@@ -184,7 +186,7 @@ def test_every_section_is_shown(tmp_path: Path) -> None:
     ):
         assert f"## {title}" in text
     for shown in sections:
-        has_chart = shown.name not in ("grid", "compiled")
+        has_chart = shown.name not in ("grid", "stacked", "compiled")
         assert (f"(charts/{shown.chart}.svg)" in text) == has_chart
         assert (tmp_path / "charts" / f"{shown.chart}.svg").exists() == has_chart
     assert "240 replicas of `ccl-fp+` on Split MNIST: 400 replica-steps/s" in text

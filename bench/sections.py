@@ -106,9 +106,9 @@ def show_stacked(section: Measured, charts: Charts) -> list[str]:
         for r in section.results
     ]
     return [
-        "ResNet18 on Split CIFAR-10, class scenario, in bf16: all replicas are trained as one network, in kernels of our "
-        "own. The numbers are those of the steps inside the graph, over all five tasks; the steps of GEM and A-GEM cost "
-        "more in later tasks.",
+        "ResNet18 on Split CIFAR-10, class scenario, in bf16: all replicas are trained as one network, in kernels of "
+        "our own. The numbers are those of the steps inside the graph, over all five tasks; the steps of GEM and A-GEM "
+        "cost more in later tasks.",
         format_table(["method", "replicas at once", "milliseconds per replica-step", "GiB"], rows),
     ]
 

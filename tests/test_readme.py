@@ -116,8 +116,8 @@ def test_the_command_parses(line: str) -> None:
         )
         assert found
     elif name == "study":
-        chosen = {f"{kind}s": parse_names(f"--{kind}", given[kind]) for kind in ("benchmark", "method")}
-        assert plan(given["table"], **chosen).cells
+        benchmarks, methods = (parse_names(f"--{kind}", given[kind]) for kind in ("benchmark", "method"))
+        assert plan(given["table"], benchmarks=benchmarks, methods=methods).cells
     elif name == "tune":
         assert given["method"] in [*METHODS, "METHOD"]
         assert given["benchmark"] in [*BENCHMARKS, "BENCHMARK"]

@@ -21,7 +21,10 @@ from torture.report import LEAST_FILES, LEAST_KILLS, NAMES, defects, facts, rend
 ROOT = Path(__file__).parents[1]
 GROUPS = list(dict.fromkeys(kind.group for kind in KINDS))
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the campaign needs /proc and fork")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="the campaign needs /proc and fork"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,6 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**json.loads(file.read_text()), "code": done.returncode}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_nothing_fails(group: str, campaign: dict[str, Any]) -> None:
     rows = [row for row in campaign["kinds"] if row["group"] == group]

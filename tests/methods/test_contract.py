@@ -54,6 +54,7 @@ def test_contract(case: Case, check: Callable[[Case], None]) -> None:
     check(case)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["method"])
 def test_a_step_compiles_without_a_break(row: dict[str, Any]) -> None:
     """On the learner's own parameters, in the second task, to the same numbers."""

@@ -20,7 +20,10 @@ from cclfp.runs.store import Store
 CHROMIUM = shutil.which("chromium")
 TABS = ["accuracy", "buffer", "ablation", "evolution", "forgetting", "runtime", "provenance"]
 CELLS = {"accuracy": 116, "buffer": 60, "ablation": 40}
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium to test the page")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium to test the page"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +87,6 @@ def numbers(texts: list[str]) -> list[float]:
     return [float(text) for text in texts if re.fullmatch(r"[\d.]+", text)]
 
 
-@pytest.mark.slow
 def test_it_says_how_many_numbers_agree(open_page: Open) -> None:
     page = open_page()
     counts = [int(text) for text in page.locator(".counts b").all_inner_texts()]
@@ -95,7 +97,6 @@ def test_it_says_how_many_numbers_agree(open_page: Open) -> None:
     assert page.locator(".counts b").all_inner_texts()[-1] == "214"
 
 
-@pytest.mark.slow
 def test_figures_keep_their_texts_inside(browser: Browser, tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     er = cell_of("accuracy", "ER-Res.", "split-cifar100", "class")
@@ -374,7 +375,6 @@ def test_without_scripts_everything_is_there(open_page: Open) -> None:
     assert page.locator("td[data-cell] .ours").count() == 216
 
 
-@pytest.mark.slow
 def test_saved_files_are_those_of_the_folder(open_page: Open, reports: dict[str, Path], tmp_path: Path) -> None:
     page = open_page()
     for tab, name in [("accuracy", "tables/accuracy.csv"), ("ablation", "figures/ablation.svg")]:

@@ -475,7 +475,7 @@ def noted(job: Job) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.usefixtures("small_mnist")
-def test_a_damaged_checkpoint_is_kept_aside_and_the_run_starts_afresh(
+def test_a_damaged_checkpoint_is_kept_aside_and_the_run_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, _ = noted(make_job(tmp_path / "other.sqlite"))
@@ -485,9 +485,9 @@ def test_a_damaged_checkpoint_is_kept_aside_and_the_run_starts_afresh(
         content, kept = flip(path), path.with_suffix(".damaged")
         matrix, notes = noted(job)
         assert matrix == right
-        (afresh,) = (note for note in notes if "starting again, the checkpoint is damaged" in note)
-        assert kept.name in afresh
-        assert "does not match its checksum" in afresh
+        (restart,) = (note for note in notes if "starting again, the checkpoint is damaged" in note)
+        assert kept.name in restart
+        assert "does not match its checksum" in restart
         assert f"a damaged checkpoint of this run is kept as {kept}" in notes[-2]
         assert kept.read_bytes() == content  # the last one, and no other
         assert list(kept.parent.iterdir()) == [kept], again
@@ -587,7 +587,10 @@ def test_a_disk_that_fills_while_a_checkpoint_is_written(small_disk: Callable[[i
     store = small_disk(300) / "runs.sqlite"
     matrix, notes = noted(make_job(store))
     assert matrix == right
-    assert sum("no checkpoint could be written, going on without: [Errno 28] No space left" in n for n in notes) == 4
+    text = "no checkpoint could be written, continuing without one: [Errno 28] No space left"
+    assert sum(text in note for note in notes) == 4
+        sum("no checkpoint could be written, continuing without one: [Errno 28] No space left" in n for n in notes) == 4
+    )
     assert list(Store(store).checkpoints.iterdir()) == []
 
 

@@ -541,7 +541,7 @@ def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
         (["study", "all", "--benchmark", ""], "--benchmark '': expected one name or several"),
         (["study", "all", "--seeds", "0"], "seeds=0"),
         (["study", "all", "--engine", "warp"], "unknown engine 'warp'"),
-        (["study", "runtime", "--seeds", "3"], "--seeds 3: run times are measured with one seed"),
+        (["study", "runtime", "--seeds", "3"], "seeds=3: run times are measured with one seed"),
         (
             ["study", "runtime", "--method", "lwf", "--benchmark", "rotated-mnist"],
             "the paper has no number for lwf on rotated-mnist in its run-time figure",

@@ -165,9 +165,9 @@ def test_each_command_trains_the_runs_of_its_number(
         )
         seeds = range(asked["seeds"])
         assert [made.key(seed) for seed in seeds] == [record["key"] for record in entry.records]
-        used = {name: asked[name] for name in ("engine", "precision", "device", "threads")}
-        assert used == {"engine": "eager", "precision": "float32", "device": "cpu", "threads": 1}
-        assert asked["fresh"]  # otherwise a store that has the run would return it
+        used = asked["execution"]
+        assert (used.engine, used.precision, used.device, used.threads) == ("eager", "float32", "cpu", 1)
+        assert used.fresh  # otherwise a store that has the run would return it
         # The command does not depend on the presets, which may change.
         said = {*entry.cell.configuration().hyperparameters, *(["augment"] if "mnist" not in made.benchmark else [])}
         assert set(asked["settings"]) == said

@@ -255,7 +255,7 @@ CHANGES: dict[str, tuple[Callable[[Record], object], str]] = {
     ),
     "own images, no tasks": (
         another_matrix(LAST, benchmark="birds"),
-        "its configuration has no tasks, and birds is no benchmark of this cclfp",
+        "its configuration has no tasks, and birds is not a benchmark of this cclfp",
     ),
     "own images, other tasks": (another_matrix(LAST, benchmark="birds", tasks=(3, 3)), "expected 2 tasks, as its"),
     "negative": (lambda r: r.update(seconds=-1), "seconds is -1: expected a number of seconds"),

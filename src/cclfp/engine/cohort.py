@@ -83,7 +83,7 @@ class Cohort:
         return self.replicas[0].is_done
 
     def advance(self, progress: Progress = lambda step: None) -> None:
-        """Train the next task of all replicas and test them."""
+        """Train the next task of all replicas and test them; before the first task, test the untrained networks too."""
         with computing_in(self._precision):
             if self.replicas[0].position == 0:
                 self._test()
@@ -108,7 +108,7 @@ class Cohort:
             replica.train_seconds += (time.perf_counter() - began) / len(self.replicas)
 
     def _train_together(self, plans: Sequence[Plan], masks: Sequence[ClassMask], progress: Progress) -> int:
-        """Train replicas with the fast engine, and return how many: the first ones. The others are as they were."""
+        """Train replicas with the fast engine, the first ones first, and return how many were trained."""
         done = 0
         while self._fast is not None and done < len(self.replicas):
             is_out_of_memory = False
@@ -145,6 +145,7 @@ class Cohort:
         masks: Sequence[ClassMask],
         progress: Progress,
     ) -> bool:
+        """Train one slice of the replicas; False where the task has too few steps for the fast engine to pay."""
         replicas, first = self.replicas[some], self.replicas[0]
         room = max(first.steps(position) for position in range(len(first.stream.train_rows)))
         tables = Tables(plans, [replica.stream.train for replica in replicas], self._offsets[some], room)
@@ -153,15 +154,17 @@ class Cohort:
         return fast.train(group, tables, progress)
 
     def _count_at_once(self, plan: Plan, mask: ClassMask) -> int:
-        """How many replicas train at the same time: all on a CPU, on a graphics card as many as fit its memory."""
+        """How many replicas train at the same time: all on a CPU, on a GPU as many as fit its memory."""
         if not self._pool.is_cuda:
             return len(self.replicas)
         fitting = count_fitting(self.replicas[0], plan, mask, self._pool, self._offsets[0])
         if self._uses_kernels(min(fitting, len(self.replicas))):
             turns = -(-len(self.replicas) // min(fitting, MAX_STACKED))
             fitting = -(-len(self.replicas) // turns)
-            several = "runs train as one network" if turns == 1 else f"runs train in {turns} turns, each as one network"
-            self._note(f"{len(self.replicas)} {several} of at most {fitting}, in stacked kernels")
+            if turns == 1:
+                self._note(f"{len(self.replicas)} runs train as one network, in stacked kernels")
+            else:
+                self._note(f"{len(self.replicas)} runs train in stacked kernels, in {turns} turns of at most {fitting}")
         elif fitting < len(self.replicas):
             self._note(f"memory for {fitting} of {len(self.replicas)} runs at once: they take turns")
         return min(fitting, len(self.replicas))

@@ -1,4 +1,4 @@
-"""The paper's tables and its run-time figure: train what they need, and set ours beside the published numbers."""
+"""The paper's tables and its run-time figure: train the runs they need, and compare with the published numbers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,9 @@ class RunTimes(Study):
     """The cells of the run-time figure. Their runs are trained one at a time, so that their times can be compared."""
 
     def _make_jobs(self) -> list[Job]:
-        return [_timed_here(job) for job in super()._make_jobs()]
+        path = self.execution.store
+        store = Store(path, read_only=True) if exists(path) else None
+        return [_time_again_unless_alike(job, store) for job in super()._make_jobs()]
 
     def train(self, on_event: OnEvent = ignore) -> None:
         """Train what was not timed under the same conditions, in this process with no other beside it.
@@ -246,10 +248,10 @@ def _label(job: Job) -> str:
     return f"{kind}{memory} {c.benchmark} {c.scenario} seed {job.seed}"
 
 
-def _timed_here(job: Job) -> Job:
+def _time_again_unless_alike(job: Job, store: Store | None) -> Job:
     """The job, to be trained again if its stored run was not timed alone, with this engine and on this device."""
     execution = job.execution
-    if not execution.store.exists() or (record := Store(execution.store).find(job.key)) is None:
+    if store is None or (record := store.find(job.key)) is None:
         return job
     return (
         job

@@ -58,10 +58,10 @@ def without_prose(source: str) -> bytes:
 
 
 def _essence(constant: Any) -> Any:
-    """A constant of compiled code, without line numbers; code is one of them, and sets are put in order."""
+    """What matters of a code object or another constant: line numbers are left out, and sets are sorted."""
     if isinstance(constant, CodeType):
         names = (constant.co_names, constant.co_varnames, constant.co_freevars, constant.co_flags)
-        # Python puts an instruction that does nothing in the place of a docstring.
+        # Python replaces a docstring by an instruction that does nothing.
         code = constant.co_code
         pairs = (code[i : i + 2] for i in range(0, len(code), 2))
         instructions = b"".join(pair for pair in pairs if pair[0] != NOP) if NOP in code else code

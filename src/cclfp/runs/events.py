@@ -23,7 +23,7 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A run that is not trained, because the store has its record."""
+    """A run that was in the store already, and is not trained again."""
 
     key: str
     record: Record
@@ -43,7 +43,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """A run that was trained and stored."""
+    """A run that was not in the store before and is now: it was trained here, or by another process meanwhile."""
 
     key: str
     record: Record
@@ -82,7 +82,7 @@ KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in (Stored, Step, 
 
 
 def ignore(event: Event) -> None:
-    """The listener of a caller who does not want to know."""
+    """Do nothing: the default listener."""
 
 
 def to_json(event: Event) -> str:

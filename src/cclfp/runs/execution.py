@@ -1,4 +1,4 @@
-"""How runs are trained and where their results are kept. It is not part of what is trained."""
+"""How runs are trained and where their results are kept. None of it is part of a run's key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cclfp.runs.store import default_store
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-    """How, where and with what protection runs are trained. Wrong values are refused when it is made.
+    """How and where runs are trained, and where their results are kept. Wrong values are refused at once.
 
     Parameters
     ----------
@@ -54,6 +54,8 @@ class Execution:
     checkpoint_every: float = 30.0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "store", Path(self.store))  # they may be given as strings
+        object.__setattr__(self, "save", None if self.save is None else Path(self.save))
         device = pick_device(self.device)
         if self.engine not in ("auto", *ENGINES):
             raise unknown("engine", self.engine, ("auto", *ENGINES))
@@ -78,16 +80,15 @@ class Execution:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Execution:
-        """From fields by name, those that are missing at their defaults; paths may be texts."""
-        paths = {name: Path(values[name]) for name in ("store", "save") if values.get(name) is not None}
-        return cls(**{name: value for name, value in values.items() if name != "store" or value is not None} | paths)
+        """From fields by name, those that are missing, or a store that is None, at their defaults."""
+        return cls(**{name: value for name, value in values.items() if name != "store" or value is not None})
 
 
 FIELDS = frozenset(field.name for field in dataclasses.fields(Execution))
 
 
 def split_options(execution: Execution | None, options: Mapping[str, Any]) -> tuple[Execution, dict[str, Any]]:
-    """Options by keyword: those that are fields of an execution as such, and the others."""
+    """Split keyword options into an execution, made of those that are its fields, and the others."""
     given = {name: value for name, value in options.items() if name in FIELDS}
     if execution is not None and given:
         raise InputError(f"give {', '.join(given)} as part of execution, not beside it")

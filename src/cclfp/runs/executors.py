@@ -18,7 +18,7 @@ from cclfp.core.machine import cores
 from cclfp.core.orphans import kill
 from cclfp.errors import InputError, RunError
 from cclfp.runs.environment import pick_device
-from cclfp.runs.events import Failed, OnEvent, from_json
+from cclfp.runs.events import Failed, Finished, OnEvent, from_json
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.training import train_cohort
@@ -88,13 +88,14 @@ class _Workers:
     def __init__(self, count: int) -> None:
         self.lines: queue.Queue[tuple[int, str | None]] = queue.Queue()  # a worker's number and what it wrote
         self.running: dict[int, Sequence[Job]] = {}  # each worker's cohort
+        self.finished: set[str] = set()  # the keys of finished runs
         self.processes = [_start_worker() for _ in range(count)]
 
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
         waiting = deque(cohorts)
         try:
             for number in range(len(self.processes)):
-                threading.Thread(target=self._listen, args=(number,), daemon=True).start()
+                self._listen_to(number)
                 self._give(number, waiting)
             while self.running:
                 number, line = self.lines.get()
@@ -102,6 +103,10 @@ class _Workers:
                     continue
                 if line is None:
                     self._report_death(number, on_event)
+                    if waiting:  # another process in its place
+                        self.processes.append(_start_worker())
+                        self._listen_to(len(self.processes) - 1)
+                        self._give(len(self.processes) - 1, waiting)
                 elif line.strip() == IDLE:
                     self._give(number, waiting)
                 else:
@@ -109,7 +114,10 @@ class _Workers:
         finally:
             self._end()
 
-    def _listen(self, number: int) -> None:
+    def _listen_to(self, number: int) -> None:
+        threading.Thread(target=self._read, args=(number,), daemon=True).start()
+
+    def _read(self, number: int) -> None:
         output = self.processes[number].stdout
         assert output is not None
         for line in output:
@@ -130,18 +138,22 @@ class _Workers:
 
     def _pass_on(self, number: int, line: str, on_event: OnEvent) -> None:
         event = from_json(line)
+        if isinstance(event, Finished):
+            self.finished.add(event.key)
         if isinstance(event, Failed) and not isinstance(event.error, InputError):
             label = next(job.label() for job in self.running[number] if job.key == event.key)
             event = Failed(event.key, RunError(f"{label} failed:\n{event.error}"))
         on_event(event)
 
     def _report_death(self, number: int, on_event: OnEvent) -> None:
-        jobs = self.running.pop(number)
+        jobs = [job for job in self.running.pop(number) if job.key not in self.finished]
         code = self.processes[number].wait()
         how = f"was killed by signal {-code}, perhaps for memory" if code < 0 else f"ended with code {code}"
+        whose = "its" if len(jobs) == 1 else "their"
         runs = ", ".join(job.label() for job in jobs)
-        text = f"{runs}: its process {how}. The same command continues from the last checkpoint"
-        on_event(Failed(jobs[0].key, RunError(text)))
+        error = RunError(f"{runs}: {whose} process {how}. The same command continues from the last checkpoint")
+        for job in jobs:
+            on_event(Failed(job.key, error))
 
     def _end(self) -> None:
         for process in self.processes:

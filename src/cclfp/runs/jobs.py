@@ -1,4 +1,4 @@
-"""Jobs: one run to train each, and which of them are trained together as a cohort."""
+"""Jobs, each of which is one run to train, and cohorts of jobs that are trained together."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], exe
 
 
 def check_seeds(seeds: int | Iterable[int]) -> list[int]:
-    """5 -> 0, 1, 2, 3, 4; a sequence is taken as it is."""
+    """The seeds 0 to n - 1 for a number n; the seeds themselves for a sequence."""
     if isinstance(seeds, Iterable):
         chosen = [check_whole("seed", seed, at_least=0) for seed in seeds]
     else:

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError, unknown
+from cclfp.methods import METHODS
+from cclfp.runs.configuration import PROTOCOL
+from cclfp.streams import BENCHMARKS
 
 KINDS: dict[str, tuple[type, str]] = {"hyperparameters": (dict, "an object"), "augment": (bool, "true or false")}
 
@@ -42,10 +45,6 @@ def find_preset(method: str, benchmark: str, scenario: str, among: Sequence[Pres
 
 def read_presets(path: Path) -> list[Preset]:
     """The presets in a file, which has the same form as the package's own."""
-    from cclfp.methods import METHODS  # imported here, since methods do not depend on presets
-    from cclfp.runs.configuration import PROTOCOL
-    from cclfp.streams import BENCHMARKS
-
     try:
         several = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(several, list):
@@ -58,7 +57,7 @@ def read_presets(path: Path) -> list[Preset]:
                     raise InputError(f"{name} is {json.dumps(value)}: expected {expected}")
             if preset.benchmark not in BENCHMARKS:
                 raise unknown("benchmark", preset.benchmark, BENCHMARKS)
-            if preset.method not in METHODS:  # a file that it may name is not run
+            if preset.method not in METHODS:  # a method in a file is refused, so that no code is run
                 raise unknown("method", preset.method, METHODS)
             BENCHMARKS[preset.benchmark].check(preset.scenario)
             BENCHMARKS[preset.benchmark].check_augment(preset.augment)

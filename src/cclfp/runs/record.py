@@ -280,7 +280,7 @@ def difference(record: Record, old: Record, where: str) -> str:
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """With the values of objects beside the others: ``environment.engine``."""
+    """The fields of a record, with nested ones under names such as ``environment.engine``."""
     flat: dict[str, Any] = {}
     for name, value in record.items():
         flat |= {f"{name}.{key}": part for key, part in value.items()} if isinstance(value, dict) else {name: value}

@@ -172,8 +172,7 @@ def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor
             records[event.key] = event.record
         if isinstance(event, Failed):
             failures.append(event.error)
-        else:
-            on_event(event)
+        on_event(event)
 
     executor = local_executor(execution) if executor is None else executor
     try:
@@ -227,7 +226,7 @@ def check_names(methods: str | Iterable[str]) -> list[str]:
 
 
 def check_values(name: str, values: object) -> list[float]:
-    """One number, or several that make a grid; for augment also "on" and "off", which become bools."""
+    """One number, or several that make a grid. The values of augment are "on" and "off", which become bools."""
     several = [values] if isinstance(values, numbers.Real | str) else values
     if not isinstance(several, Iterable):
         raise InputError(f"{name}={values!r}: expected a number or several")

@@ -48,7 +48,7 @@ class Seeds:
         return metrics.mean_std([run[measure] for run in self.counted])  # type: ignore[literal-required]
 
     def text(self, measure: str, between: str = ", ") -> str:
-        """``79.47 ± 1.49``, beside it how many diverged; that alone where there is no mean."""
+        """``79.47 ± 1.49``, followed by how many seeds diverged; only the latter if there is no mean."""
         summary = self.mean_std(measure)
         parts = [] if summary["mean"] is None and self.remark else [metrics.plus_minus(**summary)]
         return between.join(parts + [self.remark] * bool(self.remark))

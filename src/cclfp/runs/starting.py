@@ -158,7 +158,7 @@ def _choose_engine(started: Sequence[Started], streams: Streams, on_event: OnEve
     name = "eager"
     if first.engine.device == "cuda":
         name = "graph" if seconds > GRAPH_SECONDS else name
-    elif not is_normalised(first.replica.learner.psi):  # the compiler does not make its convolutions faster
+    elif not is_normalised(first.replica.learner.psi):  # for networks with BatchNorm, compiling does not pay
         cache = "warm" if is_known(kind_of_programs(first.job, len(undecided))) else "cold"
         # A compiled cohort takes about a sixth of the time.
         name = "compiled" if seconds * 5 / 6 > COMPILER_SECONDS[cache] else name

@@ -134,7 +134,7 @@ class _Progress:
 
 
 def _store(group: Sequence[Started], engine_used: str, store: Store, on_event: OnEvent) -> None:
-    """Store the records of trained runs, then save learners where asked: the latter can fail, and loses no record."""
+    """Store the records of trained runs, then save the learners if asked. If saving fails, no record is lost."""
     records: dict[str, Record] = {}
     for one in group:
         job = one.job

@@ -72,7 +72,7 @@ def shown(value: Any, length: int = 60) -> str:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number, 0 or more, small enough for every file it is written to."""
+    """Whether it is a whole number, 0 or more, that fits into 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 

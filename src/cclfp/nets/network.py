@@ -94,7 +94,7 @@ class Network:
 class Derivatives:
     """A loss of f(psi(x)) in training, its gradient, and its Hessian times a direction, in stacked kernels.
 
-    PyTorch's way to the latter, a gradient of a gradient, the kernels have not got.
+    The kernels do not support a gradient of a gradient, which is PyTorch's way to compute the Hessian.
     """
 
     def __init__(self, net: Network, params: Tensors, buffers: Tensors, x: Tensor, loss: Loss) -> None:

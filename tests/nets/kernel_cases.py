@@ -1,6 +1,6 @@
 """Each kernel for stacked replicas against PyTorch in float64, by relative error.
 
-Run as a script (with ``TRITON_INTERPRET=1``, without a graphics card) it prints the errors of small float32 cases.
+Run as a script (with ``TRITON_INTERPRET=1``, without a GPU) it prints the errors of small float32 cases.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from cclfp.nets import ResNet18, kernels, tangent_kernels
-from cclfp.nets.kernels import Conv, Norm
+from cclfp.nets import ResNet18
 from cclfp.nets.network import Derivatives, Network, Tensors, psi_mode
-from cclfp.nets.stacked import Layout
-from cclfp.nets.surrogate import surrogate_step
+from cclfp.nets.stacking import kernels
+from cclfp.nets.stacking.kernels import Conv, Norm
+from cclfp.nets.stacking.layout import Layout
+from cclfp.nets.stacking.surrogate import surrogate_step
 
 
 def error(ours: Tensor, exact: Tensor) -> float:
@@ -159,15 +160,13 @@ def check_tangents(case: Case, side: int, channels: int) -> dict[str, float]:
             sum(t * w.double() for t, w in zip(exact[:count], weights[:count], strict=True)) + weights[-1].double()
         )
         used = [*weights[:count], weights[-1]]
-        errors[f"blend of {count}"] = error(tangent_kernels.blend(tensors[:count], used), blended)
-        masked = tangent_kernels.blend(tensors[:count], used, mask=tensors[4])
+        errors[f"blend of {count}"] = error(kernels.blend(tensors[:count], used), blended)
+        masked = kernels.blend(tensors[:count], used, mask=tensors[4])
         errors[f"masked blend of {count}"] = error(masked, blended * (exact[4] > 0))
     a, y, b, h, _ = exact
     wanted = torch.stack([(t.sum((0, 1, 2))) for t in (a * (y - weights[0].double()), a, b * h)])
-    errors["two sums"] = error(tangent_kernels.pair_sums(tensors[0], tensors[1], weights[0]), wanted[:2])
-    errors["three sums"] = error(
-        tangent_kernels.pair_sums(tensors[0], tensors[1], weights[0], tensors[2], tensors[3]), wanted
-    )
+    errors["two sums"] = error(kernels.pair_sums(tensors[0], tensors[1], weights[0]), wanted[:2])
+    errors["three sums"] = error(kernels.pair_sums(tensors[0], tensors[1], weights[0], tensors[2], tensors[3]), wanted)
     return errors
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from cclfp.nets.surrogate import surrogate_step
+from cclfp.nets.stacking.surrogate import surrogate_step
 
 EPS, MOMENTUM = 1e-5, 0.1
 
@@ -155,6 +155,5 @@ def surrogate(tensors: Sequence[Tensor], lr: Tensor, c: Tensor, copy: Tensor) ->
 kernels = SimpleNamespace(
     Conv=Conv, Norm=Norm, convolve=convolve, filter_gradient=filter_gradient, normalise=normalise,
     norm_gradients=norm_gradients, columns=columns, gram=gram, combine=combine, sgd=sgd,
-    surrogate=surrogate,
+    surrogate=surrogate, blend=blend, pair_sums=pair_sums,
 )  # fmt: skip
-tangent_kernels = SimpleNamespace(blend=blend, pair_sums=pair_sums)

@@ -1,6 +1,6 @@
 """Stacked replicas of ResNet18: the kernels against float64, and what is built on them against plain PyTorch.
 
-Without a graphics card Triton's interpreter runs each kernel on one small case, and plain PyTorch stands in for the
+Without a GPU, Triton's interpreter runs each kernel on one small case, and plain PyTorch stands in for the
 kernels where the tests are of how they are plugged in.
 """
 
@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 import cclfp
-from cclfp import nets
 from cclfp.core.memory import Examples
 from cclfp.engine import compiled, graph
 from cclfp.engine.agreement import compare_steps
@@ -39,9 +38,10 @@ from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS, gem
 from cclfp.methods.base import sgd
 from cclfp.methods.er import ER
-from cclfp.nets import MLP, ResNet18, projection, stacked, surrogate, tangents
+from cclfp.nets import MLP, ResNet18, stacking
 from cclfp.nets.network import Derivatives, Network, Tensors, psi_mode
-from cclfp.nets.stacked import Layout
+from cclfp.nets.stacking import passes, projection, rounding, surrogate, tangents, update
+from cclfp.nets.stacking.layout import Layout, NotStackable
 from cclfp.streams import Stream
 from cclfp.transforms import Normalise
 
@@ -135,7 +135,7 @@ def test_which_images_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(ResNet18())
     assert layout is not None
     assert not layout.takes(torch.zeros(2, 3, 32, 32))  # on the CPU
-    monkeypatch.setattr(stacked, "_has_kernels", lambda device: True)
+    monkeypatch.setattr("cclfp.nets.stacking.layout._has_kernels", lambda device: True)
     assert layout.takes(torch.zeros(2, 3, 32, 32))
     for shape in ((3, 28, 28), (3, 32, 64), (1, 32, 32), (3, 8, 8), (3, 128, 128)):
         assert not layout.takes(torch.zeros(2, *shape))
@@ -164,15 +164,15 @@ class Counted:
 def in_pytorch(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """The kernels' place taken by PyTorch in float32, on the CPU."""
     those, layout_of = Counted(), Layout.of
-    for name in ("training", "gradient", "frozen", "update"):
-        monkeypatch.setattr(stacked, f"run_{name}", those.counting(name, getattr(stacked, f"run_{name}")))
+    for name in ("training", "gradient", "frozen"):
+        monkeypatch.setattr(passes, f"run_{name}", those.counting(name, getattr(passes, f"run_{name}")))
+    monkeypatch.setattr(update, "run_update", those.counting("update", update.run_update))
     monkeypatch.setattr(projection, "run_products", those.counting("products", projection.run_products))
     monkeypatch.setattr(surrogate, "run_surrogate", those.counting("surrogate", surrogate.run_surrogate))
     monkeypatch.setattr(tangents, "run_curvature", those.counting("curvature", tangents.run_curvature))
-    monkeypatch.setattr(nets, "kernels", plain_kernels.kernels, raising=False)
-    monkeypatch.setattr(nets, "tangent_kernels", plain_kernels.tangent_kernels, raising=False)
-    monkeypatch.setattr(stacked, "_has_kernels", lambda device: True)
-    monkeypatch.setattr(stacked, "WIDTH", WIDTH["cpu"])
+    monkeypatch.setattr(stacking, "kernels", plain_kernels.kernels, raising=False)
+    monkeypatch.setattr("cclfp.nets.stacking.layout._has_kernels", lambda device: True)
+    monkeypatch.setattr("cclfp.nets.stacking.layout.WIDTH", WIDTH["cpu"])
 
     def in_float32(psi: nn.Module, mode: Any, dtype: torch.dtype | None) -> Layout | None:
         layout = layout_of(psi, mode, torch.bfloat16)
@@ -264,7 +264,7 @@ def test_minibatches_of_one_network_share_its_filters(in_pytorch: Counted, monke
         return counting
 
     for name in ("training", "gradient", "frozen"):
-        monkeypatch.setattr(stacked, f"run_{name}", counted(getattr(stacked, f"run_{name}")))
+        monkeypatch.setattr(passes, f"run_{name}", counted(getattr(passes, f"run_{name}")))
     target = torch.randn(2, 3, 2, 64)
 
     def several(params: Tensors, buffers: Tensors, x: Tensor, target: Tensor) -> Any:
@@ -316,7 +316,7 @@ def test_what_the_kernels_have_not_got_is_refused(in_pytorch: Counted) -> None:
 
     refused = {of_input: "psi's input", of_input_in_eval_mode: "psi's input", twice: "second derivatives"}
     for function, reason in refused.items():
-        with pytest.raises(stacked.NotStackable, match=reason):
+        with pytest.raises(NotStackable, match=reason):
             vmap(function)(params, buffers, x)
 
 
@@ -326,7 +326,7 @@ def test_an_update_and_its_copies(in_place: bool, in_pytorch: Counted) -> None:
     g = {name: torch.randn_like(t) for name, t in p.items()}
     lr, before = torch.tensor([0.1, 0.2]), {name: t.clone() for name, t in p.items()}
     copy = p["filters"].to(torch.bfloat16)
-    with stacked.rounded([p["filters"]], [copy]) as copies:
+    with rounding.rounded([p["filters"]], [copy]) as copies:
         new = vmap(lambda p, g, lr: sgd(p, g, lr, in_place=in_place))(p, g, lr)
         kept = copies.get(new["filters"])
         old = copies.get(p["filters"])
@@ -350,7 +350,7 @@ def test_a_step_of_si_and_its_copies(in_pytorch: Counted) -> None:
     lr, c, before = torch.tensor([0.1, 0.2]), torch.tensor([1.0, 3.0]), copy.deepcopy(tensors)
     p, _, path, _, _ = tensors
     rounded = p["filters"].to(torch.bfloat16)
-    with stacked.rounded([p["filters"]], [rounded]):
+    with rounding.rounded([p["filters"]], [rounded]):
         new = vmap(surrogate.SurrogateUpdate.apply)(lr, c, *(t for several in tensors for t in several.values()))
     for i, name in enumerate(shapes):
         for r in range(2):
@@ -472,11 +472,11 @@ def test_what_is_too_large_for_the_kernels_is_refused(in_pytorch: Counted, monke
     x = torch.randn(2, 2, 3, 16, 16)
     largest = 2 * 64 * 64 * 9  # of the last layer's filters
     assert largest > 2 * 2 * 16 * 16 * 8
-    monkeypatch.setattr(stacked, "LARGEST", largest + 1)
+    monkeypatch.setattr(passes, "LARGEST", largest + 1)
     vmap(net.features)(params, buffers, x)
     for limit, reason in ((largest, "a network this wide"), (2 * 2 * 16 * 16 * 8, "2 examples of 2 replicas")):
-        monkeypatch.setattr(stacked, "LARGEST", limit)
-        with pytest.raises(stacked.NotStackable, match=reason):
+        monkeypatch.setattr(passes, "LARGEST", limit)
+        with pytest.raises(NotStackable, match=reason):
             vmap(net.features)(params, buffers, x)
 
 
@@ -515,7 +515,7 @@ CARD = [pytest.param(R, side, marks=on_the_card) for R, side in ((1, 16), (2, 32
 def test_each_kernel_against_float64(R: int, side: int) -> None:
     import kernel_cases
 
-    from cclfp.nets.kernels import Conv
+    from cclfp.nets.stacking.kernels import Conv
 
     case = kernel_cases.Case("cuda", torch.bfloat16, R, N=5)
     shapes = [Conv(32, 64, 1, 1, side), Conv(64, 64, 3, 1, side), Conv(64, 128, 3, 2, side), Conv(64, 128, 1, 2, side)]
@@ -536,7 +536,7 @@ def test_the_large_tiles_against_float64(R: int) -> None:
     """So many replicas and examples get other tiles than the cases above: these are what most runs are made in."""
     import kernel_cases
 
-    from cclfp.nets.kernels import Conv, _conv_blocks
+    from cclfp.nets.stacking.kernels.convolution import Conv, _conv_blocks
 
     case = kernel_cases.Case("cuda", torch.bfloat16, R, N=20)
     shapes = [Conv(64, 128, 3, 2, 32), Conv(128, 128, 3, 1, 16), Conv(256, 512, 3, 2, 8), Conv(512, 512, 3, 1, 4)]

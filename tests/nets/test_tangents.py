@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from cclfp import nets
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch
 from cclfp.methods.hal import HAL, HALHyper
-from cclfp.nets import ResNet18, stacked
+from cclfp.nets import ResNet18, stacking
 from cclfp.nets.network import Derivatives, Network, Tensors, psi_mode
-from cclfp.nets.stacked import Layout
+from cclfp.nets.stacking.layout import Layout
+from cclfp.nets.stacking.rounding import rounded
 
 CLASSES = 5
 
@@ -32,9 +32,8 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
         psi.double()
         return None if layout is None else dataclasses.replace(layout, dtype=torch.float64)
 
-    monkeypatch.setattr(nets, "kernels", plain_kernels.kernels, raising=False)
-    monkeypatch.setattr(nets, "tangent_kernels", plain_kernels.tangent_kernels, raising=False)
-    monkeypatch.setattr(stacked, "WIDTH", 4)
+    monkeypatch.setattr(stacking, "kernels", plain_kernels.kernels, raising=False)
+    monkeypatch.setattr("cclfp.nets.stacking.layout.WIDTH", 4)
     monkeypatch.setattr(Layout, "of", of)
     monkeypatch.setattr(Layout, "takes", lambda self, x: True)
 
@@ -135,7 +134,7 @@ def test_a_step_of_hal() -> None:
         batch = Batch(x, y, task, allowed, 2, torch.arange(2), torch.ones(2, dtype=torch.bool))
         return method.step(params, buffers, state, batch, numbers)
 
-    with stacked.rounded([], []):
+    with rounded([], []):
         ours = vmap(step)(params, buffers, state, x)
     for r in range(2):
         own = {"embedding": state["embedding"][r], "task": state["task"][r], "anchors": at(state["anchors"], r)}

@@ -8,8 +8,8 @@ The function can run as it is, compiled, or in a CUDA graph. There are three kin
 - :class:`~cclfp.engine.parallel.ParallelGroup` keeps their tensors apart and lets them run at the same time. It is for
   BatchNorm, whose statistics each network updates in place, and for large convolutions, which PyTorch does not make
   faster when it stacks them.
-- :class:`~cclfp.engine.stacked.KernelGroup` is for ResNet18 in bf16 on a graphics card that has our own kernels
-  (:mod:`cclfp.nets.stacked`).
+- :class:`~cclfp.engine.stacked.KernelGroup` is for ResNet18 in bf16 on a GPU that has our own kernels
+  (:mod:`cclfp.nets.stacking`).
 """
 
 from __future__ import annotations

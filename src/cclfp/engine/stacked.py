@@ -14,7 +14,7 @@ from cclfp.engine.agreement import perturb
 from cclfp.engine.group import Compile, Group, Step, flat_step, make_batch, mask_table, prepare_batches, stack_leaves
 from cclfp.engine.tables import Tables
 from cclfp.learner.trainer import Trainer
-from cclfp.nets.stacked import round_all, rounded
+from cclfp.nets.stacking.rounding import round_all, rounded
 
 
 class StackedGroup(Group):

@@ -26,7 +26,8 @@ from cclfp.core.schedules import Schedule
 from cclfp.errors import InputError, unknown
 from cclfp.losses import is_transformed
 from cclfp.nets.network import Network, Tensors
-from cclfp.nets.stacked import Update, is_rounding
+from cclfp.nets.stacking.rounding import is_rounding
+from cclfp.nets.stacking.update import Update
 
 State = dict[str, Any]  # nested dictionaries of tensors
 # What a step returns: new parameters, buffers and state, and possibly {"loss": a 0-d tensor}.

@@ -15,8 +15,8 @@ from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient, setting, sgd
 from cclfp.methods.qp import solve
 from cclfp.nets.network import Network, Tensors
-from cclfp.nets.projection import Combined, Products
-from cclfp.nets.stacked import is_rounding
+from cclfp.nets.stacking.projection import Combined, Products
+from cclfp.nets.stacking.rounding import is_rounding
 
 RIDGE = 1e-3  # on the diagonal of the dual programme's matrix, as in the authors' code
 LOSS = ".loss"  # which no buffer can be called

@@ -25,7 +25,7 @@ from cclfp.methods.base import (
     sgd,
 )
 from cclfp.nets.network import Derivatives, Tensors
-from cclfp.nets.stacked import is_rounding
+from cclfp.nets.stacking.rounding import is_rounding
 
 FEATURES = ".features"  # which no buffer can be called
 BATCH = 10  # of the fine-tuning on the memory

@@ -11,8 +11,8 @@ from cclfp.core.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient_and_loss, setting
 from cclfp.nets.network import Tensors
-from cclfp.nets.stacked import is_rounding
-from cclfp.nets.surrogate import SurrogateUpdate, surrogate_step
+from cclfp.nets.stacking.rounding import is_rounding
+from cclfp.nets.stacking.surrogate import SurrogateUpdate, surrogate_step
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,9 @@ from cclfp.core.checks import check_device
 from cclfp.core.layouts import describe_value
 from cclfp.errors import DamagedError, InputError
 from cclfp.losses import is_transformed
-from cclfp.nets import stacked, tangents
+from cclfp.nets.stacking import tangents
+from cclfp.nets.stacking.functions import freeze, train, train_saving
+from cclfp.nets.stacking.layout import Layout
 
 CHUNK = 800_000  # numbers per forward pass: 1,000 MNIST images or 65 colour images of 64×64; 8 times as many on CUDA
 
@@ -44,7 +46,7 @@ class Network:
             module.training = name in mode["training"]
         self._trainable = mode["trained"]
         self._autocast = autocast
-        self.layout = stacked.Layout.of(psi, mode, autocast)  # of stacked replicas; None if there are no kernels
+        self.layout = Layout.of(psi, mode, autocast)  # of stacked replicas; None if there are no kernels
         # functional_call searches for tied weights in every call, which costs as much as a small layer.
         self._tied = len(list(psi.named_parameters(remove_duplicate=False))) > len(list(psi.parameters()))
         self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}
@@ -54,7 +56,7 @@ class Network:
     def features(self, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
         """psi(x) in training mode, and the new buffers (only here does BatchNorm update its statistics)."""
         if self.layout is not None and is_vmapped() and self.layout.takes(x):
-            z, after = stacked.train(self.layout, self._own(params), buffers, x)
+            z, after = train(self.layout, self._own(params), buffers, x)
             return z, {name: after[name] for name in buffers}
         if is_transformed():
             buffers = {name: b.clone() for name, b in buffers.items()}
@@ -67,7 +69,7 @@ class Network:
     def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """psi(x) in eval mode, for an old model and for testing."""
         if self.layout is not None and is_vmapped() and self.layout.takes(x):
-            return stacked.freeze(self.layout, self._own(params), buffers, x)
+            return freeze(self.layout, self._own(params), buffers, x)
         return self._call(self._eval, params, buffers, x)
 
     def classify(self, params: Tensors, z: Tensor) -> Tensor:
@@ -92,13 +94,13 @@ class Network:
 class Derivatives:
     """A loss of f(psi(x)) in training, its gradient, and its Hessian times a direction, in stacked kernels.
 
-    PyTorch's way to the latter, a gradient of a gradient, the kernels have not got.
+    The kernels do not support a gradient of a gradient, which is PyTorch's way to compute the Hessian.
     """
 
     def __init__(self, net: Network, params: Tensors, buffers: Tensors, x: Tensor, loss: Loss) -> None:
         assert net.layout is not None
         self._net, self._layout, self._params = net, net.layout, net._own(params)
-        self.z, after, self._saved = stacked.train_saving(self._layout, self._params, buffers, x)
+        self.z, after, self._saved = train_saving(self._layout, self._params, buffers, x)
         self.buffers = {name: after[name] for name in buffers}  # afterwards
         self._head = {name: params[name] for name in HEAD}
         self._of_head = torch.func.grad(lambda head, z: loss(net.classify(head, z)), argnums=(0, 1))

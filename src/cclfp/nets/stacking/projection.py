@@ -1,8 +1,8 @@
-"""What GEM does to gradients, for stacked replicas: inner products, and sums that they are the weights of.
+"""GEM's projection of gradients for stacked replicas: their inner products, and their linear combinations.
 
-A gradient is a tensor g of one parameter, and ``rows`` are T more of its kind, with a dimension of T first. Under vmap
-the rules put the replicas side by side and run :mod:`cclfp.nets.kernels` once for all of them. PyTorch's own way, a
-matrix of all gradients in float64, moves ten times as much memory.
+g is the gradient of one parameter, and ``rows`` are T gradients of the same parameter, stacked in the first dimension.
+Under vmap the rules put the replicas side by side and launch the kernels once for all of them. In plain PyTorch, a
+matrix of all gradients in float64 would move ten times as much memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.nets.stacked import replicas_first
+from cclfp.nets.stacking.arrangement import replicas_first
 
 
 class Products(torch.autograd.Function):
@@ -51,24 +51,24 @@ class Combined(torch.autograd.Function):
 
 def run_products(g: Tensor, rows: Tensor) -> Tensor:
     """The inner products (R, 1 + T, 1 + T) of g (R, n) and rows (R, T, n)."""
-    from cclfp.nets import kernels
+    from cclfp.nets.stacking import kernels
 
     return kernels.gram(g, rows)
 
 
 def run_combined(g: Tensor, rows: Tensor, v: Tensor) -> Tensor:
     """g (R, n) plus the sum of rows (R, T, n), weighted with v (R, T)."""
-    from cclfp.nets import kernels
+    from cclfp.nets.stacking import kernels
 
     return kernels.combine(g, rows, v)
 
 
 def _flat(t: Tensor, leading: int) -> Tensor:
-    """All but the leading dimensions as one, contiguous; filters' in the order they lie in memory, channels last."""
+    """Flatten all but the leading dimensions, contiguously; filters in their order in memory, channels last."""
     t = t.movedim(-3, -1) if t.ndim == leading + 4 else t
     return t.flatten(leading).contiguous()
 
 
 def _like(flat: Tensor, g: Tensor) -> Tensor:
-    """A tensor that :func:`_flat` made, as it was."""
+    """The inverse of :func:`_flat` for a tensor with the shape of g."""
     return flat.view(g.movedim(-3, -1).shape).movedim(-1, -3) if g.ndim == 5 else flat.view(g.shape)

@@ -1,8 +1,8 @@
 """Second derivatives for stacked replicas of ResNet18: the Hessian of a loss of z = psi(x), times a direction.
 
-A direction v changes psi's parameters at some rate, and with them all that a training pass computes, forwards and
-backwards (Pearlmutter's R-operator). The rate at which the gradient changes is the Hessian times v, exactly. It takes
-twice the convolutions of the pass itself, in the same kernels. A rate is called a tangent here.
+When psi's parameters change along a direction v, everything that a training pass computes changes with them, forward
+and backward (Pearlmutter's R-operator). Such a rate of change is called a tangent here. The tangent of the gradient is
+exactly the Hessian times v. Computing it takes twice the convolutions of the pass itself, in the same kernels.
 
 With the mean m, the variance, 1 / deviation r and x^ = (y - m) r of a BatchNorm's input y, and means over the pixels:
 
@@ -20,40 +20,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.nets.stacked import (
-    Folded,
-    Layout,
-    Parts,
-    Tensors,
+from cclfp.nets.stacking.arrangement import (
     apart,
     as_filters,
-    blocks_of,
-    compiled,
     convs_of,
     matrices_of,
     parts_of,
-    pooled,
-    run_gradient,
     side_by_side,
-    unpooled,
     with_stem,
 )
+from cclfp.nets.stacking.functions import Folded
+from cclfp.nets.stacking.layout import Layout, Parts, Tensors
+from cclfp.nets.stacking.passes import blocks_of, compiled, pooled, run_gradient, unpooled
 
 EPS = 1e-5  # BatchNorm's
-Saved = Sequence[Tensor]  # of a training pass, with a dimension of one replica first
+Saved = Sequence[Tensor]  # by a training pass; the first dimension is one replica
 
 
-# -- of one replica --------------------------------------------------------------------------------------------------
+# -- for one replica --------------------------------------------------------------------------------------------------
 
 
 def gradient(layout: Layout, params: Tensors, dz: Tensor, saved: Saved) -> Tensors:
-    """The gradient of psi's parameters, from that of z and what the training pass saved."""
+    """The gradient of psi's parameters, from the gradient of z and the tensors that the training pass saved."""
     own = [t.unsqueeze(0) for t in _parameters(layout, params)]
     return _named(layout, _Gradient.apply(layout, dz.unsqueeze(0), *own, *saved))
 
 
 def tangent(layout: Layout, params: Tensors, direction: Tensors, saved: Saved) -> tuple[Tensor, Saved]:
-    """The tangent of z in a direction, and those of all that it is computed from."""
+    """The tangent of z along a direction, and the tangents of the activations that z is computed from."""
     own, along = ([t.unsqueeze(0) for t in _parameters(layout, given)] for given in (params, direction))
     dz, *others = _Tangent.apply(layout, *own, *along, *saved)
     return dz.squeeze(0), others
@@ -62,9 +56,9 @@ def tangent(layout: Layout, params: Tensors, direction: Tensors, saved: Saved) -
 def curvature(
     layout: Layout, params: Tensors, direction: Tensors, dz: Tensor, dz_tangent: Tensor, saved: Saved, tangents: Saved
 ) -> Tensors:
-    """The tangent of the gradient of psi's parameters: the Hessian, as far as it goes through psi, times the direction.
+    """The tangent of the gradient of psi's parameters: psi's part of the Hessian times the direction.
 
-    ``dz_tangent`` is that of the gradient of z.
+    ``dz_tangent`` is the tangent of the gradient of z.
     """
     own, along = ([t.unsqueeze(0) for t in _parameters(layout, given)] for given in (params, direction))
     both = (dz.unsqueeze(0), dz_tangent.unsqueeze(0))
@@ -84,7 +78,7 @@ def _named(layout: Layout, tensors: Sequence[Tensor]) -> Tensors:
 
 
 class _Constant(Folded):
-    """A function whose result nothing is differentiated by."""
+    """A function whose results are not differentiable."""
 
     kinds = 0
 
@@ -118,15 +112,15 @@ class _Curvature(_Constant):
 
 
 def _saved(layout: Layout) -> int:
-    """How many tensors a training pass saves: columns, each layer's output and sums, and what each ReLU gives."""
+    """How many tensors a training pass saves: columns, the output and sums of each layer, and each ReLU's output."""
     return 1 + 2 * len(layout.layers) + 1 + 2 * len(layout.blocks)
 
 
-# -- of all replicas -------------------------------------------------------------------------------------------------
+# -- for all replicas -------------------------------------------------------------------------------------------------
 
 
 class _Norms:
-    """BatchNorms in training, and how their outputs and gradients change in a direction."""
+    """BatchNorms in training, and the tangents of their outputs and gradients along a direction."""
 
     def __init__(self, parts: Parts, directions: Parts, sums: Sequence[Tensor]) -> None:
         _, self._gammas, self._betas = ([t.flatten() for t in kind] for kind in parts)
@@ -139,8 +133,8 @@ class _Norms:
         return mean, torch.rsqrt((square - mean * mean).clamp(min=0) + EPS), pixels
 
     def tangent(self, i: int, y: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
-        """The tangent of x^, from that of y, and t."""
-        from cclfp.nets import tangent_kernels as kernels
+        """The tangent of x^, from ``along``, the tangent of y; and t."""
+        from cclfp.nets.stacking import kernels
 
         mean, r, pixels = self._moments(i, y)
         sums = kernels.pair_sums(along, y, mean)
@@ -149,14 +143,14 @@ class _Norms:
         return kernels.blend([along, y], [r, -pull, pull * mean - r * sums[1] / pixels]), t
 
     def terms(self, i: int, y: Tensor, h: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """The tangent of the output gamma x^ + beta, as tensors, their weights and one vector more; h is that of x^."""
+        """The tangent of gamma x^ + beta as tensors, their weights, and a constant vector. h is the tangent of x^."""
         mean, r, _ = self._moments(i, y)
         slope = self._along[i] * r
         return [h, y], [self._gammas[i], slope], self._shifts[i] - slope * mean
 
     def gradient(self, i: int, y: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
         """dy, and the sums over the pixels of d x^ and d."""
-        from cclfp.nets import kernels
+        from cclfp.nets.stacking import kernels
 
         norm = kernels.Norm(y, self._sums[i], self._gammas[i], self._betas[i])
         dy, _, grads = kernels.norm_gradients(d, norm, None, masked=False)
@@ -165,8 +159,8 @@ class _Norms:
     def curvature(
         self, i: int, y: Tensor, h: Tensor, t: Tensor, d: Tensor, along: Tensor, grads: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The tangents of dy and of the gradients of gamma and beta; ``along`` is that of d."""
-        from cclfp.nets import tangent_kernels as kernels
+        """The tangents of dy and of the gradients of gamma and beta; ``along`` is the tangent of d."""
+        from cclfp.nets.stacking import kernels
 
         mean, r, pixels = self._moments(i, y)
         inner, total, crossed = kernels.pair_sums(along, y, mean, d, h)
@@ -180,8 +174,8 @@ class _Norms:
 
 
 def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -> list[Tensor]:
-    """The tangents of z (R, N, features), of every layer's x^, of t, and of what every ReLU gives."""
-    from cclfp.nets import kernels, tangent_kernels
+    """The tangents of z (R, N, features), of each layer's x^, its t, and the tangent of each ReLU's output."""
+    from cclfp.nets.stacking import kernels
 
     n, R = len(layout.layers), len(parts[1][0])
     joined = [side_by_side(t) for t in saved]
@@ -193,7 +187,7 @@ def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -
     rates: list[Tensor] = []
 
     def through(i: int, a: Tensor, rate: Tensor | None, y: Tensor) -> None:
-        """Through a convolution, whose input changes at a rate, and its BatchNorm's x^."""
+        """Propagate the tangent of a convolution's input, ``rate``, through it and to its BatchNorm's x^."""
         by_filters, _ = kernels.convolve(convs[i], R, a, along[i])
         whole = by_filters
         if rate is not None:
@@ -201,14 +195,14 @@ def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -
         h[i], t[i] = norms.tangent(i, y, whole)
 
     def activated(layers: Sequence[tuple[int, Tensor]], out: Tensor, residual: Tensor | None = None) -> Tensor:
-        """Of relu(the sum of these layers' outputs and the residual), which gave ``out``."""
+        """The tangent of ``out``, which is relu(the sum of these layers' outputs and the residual)."""
         several = [norms.terms(i, y, h[i]) for i, y in layers]
         tensors = [t for own, _, _ in several for t in own]
         weights = [w for _, own, _ in several for w in own]
         constant = torch.stack([c for _, _, c in several]).sum(0)
         if residual is not None:
             tensors, weights = [*tensors, residual], [*weights, torch.ones_like(constant)]
-        rates.append(tangent_kernels.blend(tensors, [*weights, constant], mask=out))
+        rates.append(kernels.blend(tensors, [*weights, constant], mask=out))
         return rates[-1]
 
     def run() -> Tensor:
@@ -234,7 +228,7 @@ def run_curvature(
     layout: Layout, dz: Tensor, dz_tangent: Tensor, parts: Parts, directions: Parts, saved: Saved, tangents: Saved
 ) -> list[Tensor]:
     """The tangents of the gradients of the filters, gammas and betas."""
-    from cclfp.nets import kernels
+    from cclfp.nets.stacking import kernels
 
     n, R = len(layout.layers), len(dz)
     joined, rates = [side_by_side(t) for t in saved], [side_by_side(t) for t in tangents]
@@ -257,7 +251,10 @@ def run_curvature(
             dw[i] = dw[i] + kernels.filter_gradient(convs[i], R, a_rate, dy)
 
     def of_input(i: int, dy: Tensor, dy_rate: Tensor, mask: Tensor, residual: Any, s: int | None, dys: Any) -> Any:
-        """The gradient before the ReLU that gave ``mask``, and its tangent; with those of a shortcut, or a residual."""
+        """The gradient of the input of the ReLU whose output is ``mask``, and its tangent.
+
+        They include those of a shortcut s, or of a residual.
+        """
         pairs = [(dy, matrices), (dy, along), (dy_rate, matrices)]
         more: list[dict[str, Any]] = [{}, {}, {}]
         if s is not None:

@@ -1,4 +1,4 @@
-"""Triton kernels for how activations and gradients change with the parameters (see :mod:`cclfp.nets.tangents`)."""
+"""Weighted sums of activations and sums of their products, for :mod:`cclfp.nets.stacking.tangents`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cclfp.nets.kernels import COLUMNS, ROWS, add_up, launch
+from cclfp.nets.stacking.kernels.launch import COLUMNS, ROWS, launch
+from cclfp.nets.stacking.kernels.sums import add_up
 
-MOST = 5  # tensors that are blended
+MOST = 5  # tensors per blend
 
 
 @triton.jit
@@ -58,9 +59,9 @@ def pair_sums_kernel(
 
 
 def blend(tensors: Sequence[Tensor], weights: Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-    """The sum of activations (N, H, W, RC), each weighted with a vector (RC), and of one vector more.
+    """The sum of activations (N, H, W, RC), each weighted with a vector (RC), plus the last vector of ``weights``.
 
-    It is zero where the mask, if there is one, is not positive.
+    It is zero where the mask, if given, is not positive.
     """
     assert len(tensors) + 1 == len(weights) <= MOST + 1
     first, out = tensors[0], torch.empty_like(tensors[0])

@@ -1,4 +1,4 @@
-"""SI's step for stacked replicas: one kernel for each of the filters instead of forty passes over them."""
+"""SI's step for stacked replicas: one kernel per layer for the filters, instead of forty passes over them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.nets.stacked import copy_of, lying_like, replicas_first
+from cclfp.nets.stacking.arrangement import lying_like, replicas_first
+from cclfp.nets.stacking.rounding import copy_of
 
 
 def surrogate_step(tensors: Sequence[Tensor], lr: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """One parameter after a step of SI, and its path integral (see :class:`cclfp.methods.si.SI`).
 
-    ``tensors`` are the parameter, its gradient, path integral and importance, and where it was when the task began.
+    ``tensors`` are the parameter, its gradient, path integral and importance, and its value when the task began.
     """
     p, g, path, importance, start = tensors
     pull = 2 * lr * c * importance
@@ -23,10 +24,10 @@ def surrogate_step(tensors: Sequence[Tensor], lr: Tensor, c: Tensor) -> tuple[Te
 
 
 class SurrogateUpdate(torch.autograd.Function):
-    """:func:`surrogate_step` for a list of parameters: the new ones, then their path integrals.
+    """:func:`surrogate_step` for a list of parameters: the new parameters, then their path integrals.
 
-    ``tensors`` are the parameters, then their gradients, and so on. Nothing may read the
-    parameters and path integrals any more: those of the filters are overwritten.
+    ``tensors`` are all parameters, then all gradients, and so on. Nothing may read the parameters and path integrals
+    any more: those of the filters are overwritten.
     """
 
     @staticmethod
@@ -64,7 +65,7 @@ def _flat(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
 
 
 def run_surrogate(tensors: Sequence[Tensor], lr: Tensor, c: Tensor, copy: Tensor) -> None:
-    """:func:`surrogate_step` of stacked parameters, in place, and a copy of them in another precision."""
-    from cclfp.nets import kernels
+    """:func:`surrogate_step` of stacked parameters, in place. Also writes their copy in another precision."""
+    from cclfp.nets.stacking import kernels
 
     kernels.surrogate(tensors, lr, c, copy)

@@ -1,0 +1,222 @@
+"""The passes of all replicas through psi: training, its gradient, and eval mode, as sequences of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cclfp.nets.stacking.arrangement import apart, as_filters, convs_of, matrices_of, side_by_side, with_stem
+from cclfp.nets.stacking.cuda_streams import Event, SideStream, events_now
+from cclfp.nets.stacking.layout import Layout, NotStackable, Parts
+from cclfp.nets.stacking.rounding import current_copies
+
+LARGEST = 2**31  # the kernels' indices reach this many numbers of an activation, or of one layer's stacked filters
+
+
+def run_training(
+    layout: Layout, x: Tensor, parts: Parts, frozen: bool = False
+) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+    """z (R, N, features), the new running means and variances, and the tensors that :func:`run_gradient` needs.
+
+    ``frozen`` is eval mode: the running statistics replace those of the batch, and the new ones have no meaning.
+    """
+    from cclfp.nets.stacking import kernels
+
+    filters, *vectors = parts
+    R, matrices, convs = len(x), with_stem(filters, layout.dtype), convs_of(layout, x.shape[3])
+    gammas, betas, means, variances = ([t.contiguous() for t in kind] for kind in vectors)
+    copies = current_copies()
+    if copies is not None and not frozen:
+        copies.begin_pass(x)
+    saved: list[Tensor] = []
+    sums: list[Any] = [None] * len(convs)
+    new: list[Any] = [None] * len(convs)
+
+    def convolved(i: int, a: Tensor) -> kernels.Norm:
+        y, sums[i] = kernels.convolve(convs[i], R, a, matrices[i], statistics=not frozen)
+        if frozen:
+            pixels, mean = y.numel() // y.shape[-1], means[i].flatten()
+            sums[i] = torch.stack([mean, variances[i].flatten() + mean * mean]).unsqueeze(0) * pixels
+        saved.append(y)
+        return kernels.Norm(y, sums[i], gammas[i], betas[i])
+
+    def normalised(
+        i: int, norm: Any, residual: Tensor | None = None, j: int | None = None, other: Any = None
+    ) -> Tensor:
+        running2 = None if j is None else (means[j], variances[j])
+        out, new[i], new2 = kernels.normalise(norm, (means[i], variances[i]), other, running2, residual)
+        if j is not None:
+            new[j] = new2
+        saved.append(out)
+        return out
+
+    def run() -> Tensor:
+        saved.clear()
+        saved.append(kernels.columns(x, layout.dtype))
+        a = normalised(0, convolved(0, saved[0]))
+        for i, k, *shortcut in layout.blocks:
+            y = convolved(k, normalised(i, convolved(i, a)))
+            j = shortcut[0] if shortcut else None
+            a = normalised(k, y, a) if j is None else normalised(k, y, None, j, convolved(j, a))
+        return pooled(a, R)
+
+    z = compiled(run, f"training {frozen}", layout, x, filters)
+    halves = [t.view(2, R, -1) for t in new]
+    kept = [apart(t, R) for t in (*saved, *sums)]
+    return z, [mean for mean, _ in halves], [variance for _, variance in halves], kept
+
+
+def run_gradient(
+    layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tensor], frozen: bool = False
+) -> list[Tensor]:
+    """The gradients of the filters, gammas and betas."""
+    from cclfp.nets.stacking import kernels
+
+    filters, gammas, betas = parts
+    R, n = len(dz), len(layout.layers)
+    joined = [side_by_side(t) for t in saved]
+    activations, sums = joined[:-n], joined[-n:]
+    matrices, convs = [dz, *matrices_of(filters[1:], layout.dtype)], convs_of(layout, saved[0].shape[3])
+    dw, dgamma, dbeta = ([dz] * n for _ in range(3))
+    kept: list[Tensor] = []  # until the side stream has read them
+    beside = SideStream(dz.device)
+    events: list[list[Event]] = [[] for _ in range(n)]
+
+    def norm(i: int, y: Tensor) -> kernels.Norm:
+        return kernels.Norm(y, sums[i], gammas[i].contiguous(), betas[i].contiguous())
+
+    def through_norm(d: Tensor, i: int, y: Tensor, masked: bool, j: int | None = None, y2: Tensor | None = None) -> Any:
+        other = None if j is None or y2 is None else norm(j, y2)
+        dy, dy2, grads = kernels.norm_gradients(d, norm(i, y), other, masked, frozen)
+        parts = [t.view(R, -1) for t in grads]
+        dgamma[i], dbeta[i] = parts[:2]
+        if j is not None:
+            dgamma[j], dbeta[j] = parts[2], parts[1]
+        return dy, dy2
+
+    def filter_gradient(i: int, a: Tensor, dy: Tensor) -> None:
+        kept.append(dy)
+        with beside.after(*events_now(dy)):
+            dw[i] = kernels.filter_gradient(convs[i], R, a, dy)
+            events[i] = events_now(dy)
+
+    def input_gradient(i: int, dy: Tensor, **more: Any) -> Tensor:
+        d: Tensor = kernels.convolve(convs[i], R, dy, matrices[i], gradient=True, **more)[0]
+        events[i] += events_now(dy)
+        return d
+
+    def run() -> None:
+        columns, y0, *_, last = activations
+        g = unpooled(dz, last)
+        for i, k, s, a, y1, a1, y2, ys, _ in reversed(blocks_of(layout, activations)):
+            dy2, dys = through_norm(g, k, y2, False, s, ys)
+            filter_gradient(k, a1, dy2)
+            dy1, _ = through_norm(input_gradient(k, dy2), i, y1, True)
+            filter_gradient(i, a, dy1)
+            if s is None:
+                g = input_gradient(i, dy1, residual=g, mask=a)
+            else:
+                filter_gradient(s, a, dys)
+                g = input_gradient(i, dy1, x2=dys, w2=matrices[s], mask=a)
+                events[s] += events[i]
+        dy0, _ = through_norm(g, 0, y0, False)
+        filter_gradient(0, columns, dy0)
+        beside.join()
+
+    compiled(run, f"gradient {frozen}", layout, saved[0], filters)
+    copies = current_copies()
+    if copies is not None and not frozen:
+        copies.make(dw[1:], events[1:])
+    return [*(as_filters(t, w) for t, w in zip(dw, filters, strict=True)), *dgamma, *dbeta]
+
+
+def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:
+    """z (R, N, features) in eval mode."""
+    from cclfp.nets.stacking import kernels
+
+    R, convs = len(x), convs_of(layout, x.shape[3])
+    copies = current_copies()
+    begun = [] if copies is None else copies.beginning(x, (t for kind in parts for t in kind))
+
+    def run() -> Tensor:
+        matrices = with_stem(parts[0], layout.dtype)
+        gamma, beta, mean, variance = (torch.cat([t.flatten() for t in kind]) for kind in parts[1:])
+        scale = gamma * torch.rsqrt(variance + 1e-5)
+        sizes = [t.numel() for t in parts[1]]
+        scales, shifts = scale.split(sizes), torch.addcmul(beta, mean, scale, value=-1).split(sizes)
+
+        def convolved(i: int, a: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+            out, _ = kernels.convolve(
+                convs[i], R, a, matrices[i], scale=scales[i], shift=shifts[i], residual=residual, relu=relu
+            )
+            return out
+
+        a = convolved(0, kernels.columns(x, layout.dtype))
+        for i, k, *shortcut in layout.blocks:
+            residual = convolved(shortcut[0], a, relu=False) if shortcut else a
+            a = convolved(k, convolved(i, a), residual)
+        return pooled(a, R)
+
+    if not begun:
+        alone: Tensor = compiled(run, "frozen", layout, x, parts[0])
+        return alone
+    beside = SideStream(x.device)
+    with beside.after(*begun):
+        z: Tensor = compiled(run, "frozen", layout, x, parts[0])
+    beside.join()
+    return z
+
+
+def blocks_of(layout: Layout, activations: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """For each block, its layers (first, second, and shortcut or None) and its saved activations.
+
+    These are its input, the output of its first convolution before and after BatchNorm and ReLU, the outputs of its
+    second and its shortcut convolution, and the output of the block.
+    """
+    _, _, a, *rest = activations
+    found, places = [], iter(rest)
+    for i, k, *shortcut in layout.blocks:
+        y1, a1, y2 = next(places), next(places), next(places)
+        ys = next(places) if shortcut else None
+        out = next(places)
+        found.append((i, k, shortcut[0] if shortcut else None, a, y1, a1, y2, ys, out))
+        a = out
+    return found
+
+
+def pooled(a: Tensor, R: int) -> Tensor:
+    """z (R, N, features) from the last activations."""
+    return (
+        a.view(len(a), -1, R, a.shape[-1] // R)
+        .mean(1, dtype=torch.promote_types(a.dtype, torch.float32))
+        .transpose(0, 1)
+    )
+
+
+def unpooled(dz: Tensor, a: Tensor) -> Tensor:
+    """The gradient of the input of the last ReLU, whose output is a, from the gradient of z."""
+    mean = (dz.transpose(0, 1) / (a.shape[1] * a.shape[2])).to(a.dtype).reshape(len(a), 1, 1, -1)
+    g: Tensor = torch.ops.aten.threshold_backward(mean.expand_as(a), a, 0)
+    return g
+
+
+_seen: set[Any] = set()
+
+
+def compiled(run: Callable[[], Any], kind: str, layout: Layout, x: Tensor, filters: Sequence[Tensor]) -> Any:
+    """The result of ``run``. The first time, all its kernels are compiled in parallel; one by one takes a minute."""
+    from cclfp.nets.stacking import kernels
+
+    if x.shape[0] * x.shape[1] * x.shape[3] ** 2 * layout.layers[0].shape[1] >= LARGEST:
+        raise NotStackable(f"{x.shape[1]:,} examples of {x.shape[0]} replicas are too many at once")
+    if x.shape[0] * max(w[0].numel() for w in filters) >= LARGEST:
+        raise NotStackable(f"{x.shape[0]} replicas of a network this wide are too many at once")
+    key = (kind, layout, x.device, x.shape, len(filters[0]))
+    if x.is_cuda and key not in _seen:
+        with kernels.compiling():
+            run()
+        _seen.add(key)
+    return run()

@@ -488,7 +488,7 @@ def test_a_damaged_checkpoint_is_kept_aside_and_the_run_starts_again(
         (restart,) = (note for note in notes if "starting again, the checkpoint is damaged" in note)
         assert kept.name in restart
         assert "does not match its checksum" in restart
-        assert f"a damaged checkpoint of this run is kept as {kept}" in notes[-2]
+        assert f"a damaged checkpoint of this run is kept as {kept}" in notes[-1]
         assert kept.read_bytes() == content  # the last one, and no other
         assert list(kept.parent.iterdir()) == [kept], again
         Store(job.execution.store).path.unlink()

@@ -28,8 +28,10 @@ class Work:
         self.first: dict[str, float] = {}  # the same at its first event: a run may start at a checkpoint
         self.began: float | None = None
 
-    def stored(self, key: str) -> None:
+    def leave_out(self, key: str) -> None:
+        """A run that is stored already, or has failed, is no work any more."""
         self.costs[key] = 0.0
+        self.fractions.pop(key, None)
 
     def step(self, key: str, fraction: float) -> None:
         self.began = time.monotonic() if self.began is None else self.began
@@ -72,7 +74,7 @@ class Progress:
         self._report_stored()
 
     def update(self, event: Event) -> None:
-        from cclfp.runs.events import DataProgress, Finished, Note, Planned, Step, Stored
+        from cclfp.runs.events import DataProgress, Failed, Finished, Note, Planned, Step, Stored
 
         match event:
             case Planned():
@@ -85,7 +87,7 @@ class Progress:
             case Stored():
                 self.stored += 1
                 if self.work is not None:
-                    self.work.stored(event.key)
+                    self.work.leave_out(event.key)
             case Note():
                 self.say(event.text if event.key is None else f"{self.labels[event.key]}: {event.text}")
             case Step():
@@ -93,6 +95,10 @@ class Progress:
                 if self.work is not None:
                     self.work.step(event.key, event.step / event.steps)
                 self.step(event)
+            case Failed():
+                self.finish(event.key)
+                if self.work is not None:
+                    self.work.leave_out(event.key)
             case Finished():
                 self._report_stored()
                 self._report_finished(event.key, event.record)

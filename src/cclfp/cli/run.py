@@ -197,10 +197,9 @@ def _to_dict(result: Result, include_diverged: bool) -> dict[str, Any]:
     from cclfp.paper import published_for
 
     published = published_for(result.configuration)
-    return {
-        **result.to_dict(include_diverged=include_diverged),
-        "published": None if published is None else published._asdict(),
-    }
+    values = result.to_dict(include_diverged=include_diverged)
+    rest = {name: values.pop(name) for name in ("diverged", "runs")}
+    return {**values, "published": None if published is None else published._asdict(), **rest}
 
 
 def _print_results(results: list[Result], varied: list[str], include_diverged: bool) -> None:

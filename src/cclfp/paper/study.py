@@ -23,7 +23,7 @@ from cclfp.paper.figures import (
 from cclfp.paper.tables import TABLES, Cell, cells
 from cclfp.runs.environment import device_name, pick_device
 from cclfp.runs.events import OnEvent, Planned, ignore
-from cclfp.runs.execution import Execution, split_options
+from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.executors import ThisProcess
 from cclfp.runs.jobs import Job, check_seeds, make_jobs
 from cclfp.runs.record import Record
@@ -134,8 +134,8 @@ class RunTimes(Study):
 def study(
     what: str,
     *,
-    benchmarks: Sequence[str] = (),
-    methods: Sequence[str] = (),
+    benchmarks: str | Sequence[str] = (),
+    methods: str | Sequence[str] = (),
     seeds: int | Sequence[int] = 5,
     include_diverged: bool = False,
     execution: Execution | None = None,
@@ -166,7 +166,7 @@ def study(
     """
     execution, others = split_options(execution, options)
     if others:
-        raise InputError(f"unknown options: {', '.join(others)}")
+        raise unknown("option", next(iter(others)), sorted(FIELDS))
     if what == "runtime":
         raise InputError("run times are not compared with published numbers: use cclfp.paper.study.plan('runtime')")
     planned = plan(what, benchmarks=benchmarks, methods=methods, seeds=seeds, execution=execution)
@@ -177,8 +177,8 @@ def study(
 def plan(
     what: str,
     *,
-    benchmarks: Sequence[str] = (),
-    methods: Sequence[str] = (),
+    benchmarks: str | Sequence[str] = (),
+    methods: str | Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     execution: Execution | None = None,
 ) -> Study:
@@ -186,6 +186,7 @@ def plan(
     if what not in STUDIES:
         raise unknown("table", what, STUDIES)
     execution = Execution() if execution is None else execution
+    benchmarks, methods = ([names] if isinstance(names, str) else names for names in (benchmarks, methods))
     chosen = select(TABLES if what == "all" else [what], benchmarks, methods)
     if what != "runtime":
         return Study(chosen, check_seeds(5 if seeds is None else seeds), execution)

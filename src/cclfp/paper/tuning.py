@@ -17,7 +17,7 @@ from cclfp.methods import METHODS
 from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, inherits
 from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.events import Event, Finished, OnEvent, Planned, ignore
-from cclfp.runs.execution import Execution, split_options
+from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import make_jobs
 from cclfp.runs.presets import Preset, find_preset, presets
@@ -107,7 +107,7 @@ def tune(
     """
     execution, others = split_options(execution, options)
     if others:
-        raise InputError(f"unknown options: {', '.join(others)}")
+        raise unknown("option", next(iter(others)), sorted(FIELDS))
     if method not in GRIDS:
         raise unknown("method", method, GRIDS)
     if benchmark not in BENCHMARKS:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dis
+import ast
+import contextlib
 import functools
+import gc
 import hashlib
 import platform
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType
-from typing import Any
 
 import torch
 
@@ -17,8 +18,8 @@ from cclfp._version import __version__
 from cclfp.core.checks import check_device
 from cclfp.errors import InputError
 
-NOP = dis.opmap["NOP"]
 PACKAGE = Path(__file__).parents[1]
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)  # what may have a docstring
 # The code that affects what a run computes.
 TRAINS = (
     "losses.py",
@@ -42,33 +43,36 @@ def pick_device(wanted: str) -> str:
 def code() -> dict[str, str]:
     """The code that trains: a run does not continue from a checkpoint that was made with other code."""
     digest = hashlib.sha256()
-    for path in sorted(file for part in TRAINS for file in PACKAGE.glob(part)):
-        digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + without_prose(path.read_text("utf-8")))
+    with _without_collector():
+        for path in sorted(file for part in TRAINS for file in PACKAGE.glob(part)):
+            digest.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0")
+            digest.update(without_prose(path.read_text("utf-8")))
     return {"cclfp": __version__, "torch": str(torch.__version__), "source": digest.hexdigest()[:16]}
 
 
 def without_prose(source: str) -> bytes:
-    """What Python makes of a source text, which comments, docstrings and line breaks do not change.
+    """The syntax tree of a source text, which comments, docstrings and line breaks do not change.
 
-    >>> documented = "def f(x):\\n    'Add one.'\\n    return x + 1  # one more"
-    >>> without_prose(documented) == without_prose("def f(x): return x+1")
+    >>> without_prose("'Add one.'; f = lambda x: x + 1  # one more") == without_prose("f = lambda x: x+1")
     True
     """
-    return repr(_essence(compile(source, "", "exec", optimize=2, dont_inherit=True))).encode()
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:]
+    return ast.dump(tree).encode()
 
 
-def _essence(constant: Any) -> Any:
-    """What matters of a code object or another constant: line numbers are left out, and sets are sorted."""
-    if isinstance(constant, CodeType):
-        names = (constant.co_names, constant.co_varnames, constant.co_freevars, constant.co_flags)
-        # Python replaces a docstring by an instruction that does nothing.
-        code = constant.co_code
-        pairs = (code[i : i + 2] for i in range(0, len(code), 2))
-        instructions = b"".join(pair for pair in pairs if pair[0] != NOP) if NOP in code else code
-        return instructions, names, [_essence(part) for part in constant.co_consts]
-    if isinstance(constant, tuple):
-        return tuple(map(_essence, constant))
-    return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Pause the garbage collector, which takes longer to traverse large syntax trees than the parser to make them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @functools.cache

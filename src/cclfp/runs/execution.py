@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cclfp.core.checks import check_whole
 from cclfp.core.machine import cores
@@ -54,21 +55,28 @@ class Execution:
     checkpoint_every: float = 30.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "store", Path(self.store))  # they may be given as strings
-        object.__setattr__(self, "save", None if self.save is None else Path(self.save))
         device = pick_device(self.device)
         if self.engine not in ("auto", *ENGINES):
-            raise unknown("engine", self.engine, ("auto", *ENGINES))
+            raise unknown("engine", str(self.engine), ("auto", *ENGINES))
         for name, where in (("compiled", "cpu"), ("graph", "cuda")):
             if self.engine == name and device != where:
                 raise InputError(f"engine {name} is for device {where}, not {device}: auto picks what there is")
         pick_precision(self.precision, device)
-        check_whole("threads", self.threads, at_least=1)
-        if self.threads > cores():
-            raise InputError(f"threads={self.threads}: this process may use {cores()} cores")
-        seconds: Any = self.checkpoint_every
-        if not (isinstance(seconds, float | int) and seconds >= 0):
-            raise InputError(f"checkpoint_every={self.checkpoint_every!r}: expected a number of seconds, 0 or more")
+        threads, seconds = check_whole("threads", self.threads, at_least=1), cast(Any, self.checkpoint_every)
+        if threads > cores():
+            raise InputError(f"threads={threads}: this process may use {cores()} cores")
+        if not isinstance(seconds, numbers.Real) or not float(seconds) >= 0:
+            raise InputError(f"checkpoint_every={seconds!r}: expected a number of seconds, 0 or more")
+        if not isinstance(self.fresh, bool):
+            raise InputError(f"fresh={self.fresh!r}: expected True or False")
+        plain = {  # paths may be given as strings, numbers as numpy's
+            "threads": threads,
+            "checkpoint_every": float(seconds),
+            "store": default_store() if self.store is None else Path(self.store),
+            "save": None if self.save is None else Path(self.save),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
     def start_with(self) -> Engine:
         """The engine that a run starts with; its name is ``"auto"`` where it is still to be chosen."""
@@ -80,8 +88,8 @@ class Execution:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Execution:
-        """From fields by name, those that are missing, or a store that is None, at their defaults."""
-        return cls(**{name: value for name, value in values.items() if name != "store" or value is not None})
+        """From fields by name, those that are missing at their defaults."""
+        return cls(**values)
 
 
 FIELDS = frozenset(field.name for field in dataclasses.fields(Execution))
@@ -90,6 +98,8 @@ FIELDS = frozenset(field.name for field in dataclasses.fields(Execution))
 def split_options(execution: Execution | None, options: Mapping[str, Any]) -> tuple[Execution, dict[str, Any]]:
     """Split keyword options into an execution, made of those that are its fields, and the others."""
     given = {name: value for name, value in options.items() if name in FIELDS}
+    if execution is not None and not isinstance(execution, Execution):
+        raise InputError(f"execution={execution!r}: expected a cclfp.Execution")
     if execution is not None and given:
         raise InputError(f"give {', '.join(given)} as part of execution, not beside it")
     others = {name: value for name, value in options.items() if name not in FIELDS}

@@ -88,7 +88,8 @@ class _Workers:
     def __init__(self, count: int) -> None:
         self.lines: queue.Queue[tuple[int, str | None]] = queue.Queue()  # a worker's number and what it wrote
         self.running: dict[int, Sequence[Job]] = {}  # each worker's cohort
-        self.finished: set[str] = set()  # the keys of finished runs
+        self.ended: set[str] = set()  # the keys of runs that have finished or failed
+        self.heard_from: set[int] = set()  # workers that have written something: they could start
         self.processes = [_start_worker() for _ in range(count)]
 
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
@@ -103,10 +104,12 @@ class _Workers:
                     continue
                 if line is None:
                     self._report_death(number, on_event)
-                    if waiting:  # another process in its place
+                    if waiting and number in self.heard_from:  # another process in its place, if it could start at all
                         self.processes.append(_start_worker())
                         self._listen_to(len(self.processes) - 1)
                         self._give(len(self.processes) - 1, waiting)
+                elif not line.endswith("\n"):  # it was killed while it wrote
+                    continue
                 elif line.strip() == IDLE:
                     self._give(number, waiting)
                 else:
@@ -121,6 +124,7 @@ class _Workers:
         output = self.processes[number].stdout
         assert output is not None
         for line in output:
+            self.heard_from.add(number)
             self.lines.put((number, line))
         self.lines.put((number, None))
 
@@ -138,15 +142,15 @@ class _Workers:
 
     def _pass_on(self, number: int, line: str, on_event: OnEvent) -> None:
         event = from_json(line)
-        if isinstance(event, Finished):
-            self.finished.add(event.key)
+        if isinstance(event, Finished | Failed):
+            self.ended.add(event.key)
         if isinstance(event, Failed) and not isinstance(event.error, InputError):
             label = next(job.label() for job in self.running[number] if job.key == event.key)
             event = Failed(event.key, RunError(f"{label} failed:\n{event.error}"))
         on_event(event)
 
     def _report_death(self, number: int, on_event: OnEvent) -> None:
-        jobs = [job for job in self.running.pop(number) if job.key not in self.finished]
+        jobs = [job for job in self.running.pop(number) if job.key not in self.ended]
         code = self.processes[number].wait()
         how = f"was killed by signal {-code}, perhaps for memory" if code < 0 else f"ended with code {code}"
         whose = "its" if len(jobs) == 1 else "their"

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.data import fetch, import_images
-from cclfp.errors import InputError
-from cclfp.methods import get_method
+from cclfp.errors import InputError, unknown
+from cclfp.methods import Method, get_method
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.events import DatasetEvents, Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
-from cclfp.runs.execution import Execution, split_options
+from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.executors import Executor, local_executor
-from cclfp.runs.grid import configurations
+from cclfp.runs.grid import configurations, settings_of
 from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.seeds import Seeds
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
+MEMORY = 200  # examples that the replay memory holds by default, as in the paper
 SWITCHES = {"on": True, "true": True, "off": False, "false": False}
 
 
@@ -58,7 +59,7 @@ class Result:
             **self.configuration.to_dict(),
             **{measure: seeds.mean_std(measure) for measure in measures},
             "diverged": seeds.diverged,
-            "runs": [{name: value for name, value in run.items() if name in per_run} for run in self.runs],
+            "runs": [{name: dict(run)[name] for name in per_run if name in run} for run in self.runs],
         }
 
 
@@ -75,7 +76,7 @@ def run(
     backbone: str | None = None,
     validation: bool = False,
     seeds: int | Sequence[int] = 5,
-    memory: int = 200,
+    memory: int = MEMORY,
     buffer: int | None = None,
     settings: Mapping[str, Any] | None = None,
     execution: Execution | None = None,
@@ -125,10 +126,10 @@ def run(
     >>> [result.mean_std("average_accuracy")["mean"] for result in results]  # doctest: +SKIP
     """
     execution, more_settings = split_options(execution, options)
-    grid = {name: check_values(name, values) for name, values in {**(settings or {}), **more_settings}.items()}
     names = check_names(methods)
-    for name in names:
-        get_method(name)  # before images are read
+    grid = _check_settings([get_method(name) for name in names], {**(settings or {}), **more_settings})
+    if buffer is not None and memory != MEMORY:
+        raise InputError(f"memory={memory} and buffer={buffer}: buffer is an older name of memory, give one of the two")
     chosen_seeds = check_seeds(seeds)
     if benchmark is None or images is not None:
         benchmark = _import(benchmark, images, image_size, split_seed, on_event)
@@ -188,7 +189,7 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
     """The records that the store has, and the jobs that are left, each once."""
     records: dict[str, Record] = {}
     missing: dict[str, Job] = {}
-    for job in jobs:
+    for job in {job.key: job for job in jobs}.values():
         if (record := job.find_record(store)) is not None:
             clean_up(job, store)
             records[job.key] = record
@@ -211,6 +212,15 @@ def _import(
     if images is None or benchmark is not None:
         raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
     return import_images(images, size=image_size, split_seed=split_seed, listener=DatasetEvents(on_event))
+
+
+def _check_settings(methods: Sequence[type[Method]], given: Mapping[str, Any]) -> dict[str, list[float]]:
+    """The values of each setting. A name that is neither a setting nor a field of an execution is refused."""
+    known = list(dict.fromkeys(name for method in methods for name in settings_of(method)))
+    for name in given:
+        if name not in known:
+            raise unknown(f"setting of {', '.join(m.name for m in methods)}", name, [*known, *sorted(FIELDS)])
+    return {name: check_values(name, values) for name, values in given.items()}
 
 
 def check_names(methods: str | Iterable[str]) -> list[str]:

@@ -38,15 +38,16 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent) -> None:
 
     try:
         train_together(jobs, listen)
+        return
     except (Exception, SystemExit) as raised:  # noqa: BLE001  the listener tells the user
         error = _explain(jobs[0], raised)
-        if len(jobs) == 1:
-            on_event(Failed(jobs[0].key, error))
-            return
-        on_event(Note(f"training together failed ({first_line(error)}): continuing one by one", jobs[0].key))
-        for job in jobs:
-            if job.key not in finished:
-                train_cohort([job], on_event)
+    if len(jobs) == 1:
+        on_event(Failed(jobs[0].key, error))
+        return
+    on_event(Note(f"training together failed ({first_line(error)}): continuing one by one", jobs[0].key))
+    for job in jobs:
+        if job.key not in finished:
+            train_cohort([job], on_event)
 
 
 def train_together(jobs: Sequence[Job], on_event: OnEvent) -> None:

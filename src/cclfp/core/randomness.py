@@ -45,3 +45,10 @@ def seeded(seed: int, purpose: str, index: int, device: torch.device) -> Iterato
     finally:
         for g, state in zip(generators, saved, strict=True):
             g.set_state(state)
+
+
+def copy_generator(g: torch.Generator) -> torch.Generator:
+    """A generator that draws the same numbers from here on."""
+    twin = torch.Generator()
+    twin.set_state(g.get_state())
+    return twin

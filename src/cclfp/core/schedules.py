@@ -17,7 +17,8 @@ import torch
 
 from cclfp.core.layouts import check_value
 from cclfp.core.overrides import overrides_any
-from cclfp.core.randomness import generator
+from cclfp.core.randomness import copy_generator, generator
+from cclfp.core.tables import consecutive_writes, pad
 from cclfp.errors import DamagedError, InputError
 
 MOST = 2**53  # examples that can pass: float64 represents all integers up to this one
@@ -83,7 +84,7 @@ class Schedule:
             slots.append(self.draw(k, of.tolist()))
             from_past_task.append([self.is_from_past_task(slot) for slot in slots[-1]])
             placed += self.place(of.tolist())
-        return PlannedReplay(_pad(slots, -1), _pad(from_past_task, False), np.array(placed, dtype=np.int64))
+        return PlannedReplay(pad(slots, -1), pad(from_past_task, False), np.array(placed, dtype=np.int64))
 
     def position(self) -> torch.Tensor:
         """The state of the generator that draws, for ``rewind``."""
@@ -155,7 +156,7 @@ class Schedule:
         from_past_task = (drawn >= 0) & (written[drawn] < self.seen_before_task) & (starts <= until[drawn])
         placed = slots.copy()
         step = np.repeat(np.arange(len(sizes)), sizes)
-        first, second = _consecutive_writes(slots)
+        first, second = consecutive_writes(slots)
         placed[first[step[first] == step[second]]] = -1
         written[slots[kept]] = self.seen + kept
         self.written = written.tolist()
@@ -166,7 +167,7 @@ class Schedule:
         twin = object.__new__(type(self))
         for name, value in vars(self).items():
             is_generator = isinstance(value, torch.Generator)
-            setattr(twin, name, _copy_generator(value) if is_generator else copy.deepcopy(value))
+            setattr(twin, name, copy_generator(value) if is_generator else copy.deepcopy(value))
         return twin
 
     def state_dict(self) -> dict[str, Any]:
@@ -341,7 +342,7 @@ class PastRing(Ring):
         starts = ends - sizes
         # The slots of past tasks stay the same while all steps are of one task and it takes no slot from another.
         previous = owner[slots]
-        first, second = _consecutive_writes(slots)
+        first, second = consecutive_writes(slots)
         previous[second] = tasks[first]
         events = np.cumsum(np.concatenate([[0], (previous != tasks) | (np.diff(tasks, prepend=tasks[:1]) != 0)]))
         changed = np.ones(len(sizes), dtype=bool)
@@ -390,24 +391,3 @@ def is_shipped(schedule: Schedule) -> bool:
 def _uniform(n: int, g: torch.Generator) -> np.ndarray:
     # float64, so that u * (count + 1) can reach every slot for any stream length.
     return torch.rand(n, dtype=torch.float64, generator=g).numpy()
-
-
-def _pad(rows: Sequence[Sequence[Any]], value: Any) -> np.ndarray:
-    """The rows as one table, each padded with ``value`` to the length of the longest."""
-    width = max(map(len, rows), default=0)
-    table = [[*row, *[value] * (width - len(row))] for row in rows]
-    return np.array(table, dtype=type(value)).reshape(len(rows), width)
-
-
-def _consecutive_writes(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs of examples of which the second is the next one written to the slot of the first."""
-    order = np.argsort(slots, kind="stable")
-    first, second = order[:-1], order[1:]
-    same = slots[first] == slots[second]
-    return first[same], second[same]
-
-
-def _copy_generator(g: torch.Generator) -> torch.Generator:
-    twin = torch.Generator()
-    twin.set_state(g.get_state())
-    return twin

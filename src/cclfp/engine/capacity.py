@@ -1,4 +1,4 @@
-"""How many replicas a graphics card has memory for."""
+"""How many replicas a GPU has memory for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cclfp.engine.plan import Plan
 from cclfp.engine.replica import Replica
 from cclfp.engine.tables import Tables
 
-SHARE = 0.7  # of a graphics card's free memory that may be used
+SHARE = 0.7  # of a GPU's free memory that may be used
 
 
 def count_fitting(replica: Replica, plan: Plan, mask: ClassMask, pool: Tensor, offset: int) -> int:

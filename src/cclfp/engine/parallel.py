@@ -19,7 +19,7 @@ Arguments = tuple[list[Tensor], list[Tensor], list[Tensor]]  # of one replica's 
 
 
 class ParallelGroup(Group):
-    """Replicas side by side, on a graphics card each on a CUDA stream of its own."""
+    """Replicas side by side, on a GPU each on a CUDA stream of its own."""
 
     def __init__(self, trainers: Sequence[Trainer], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(trainers)

@@ -13,7 +13,7 @@ PRECISIONS = ("auto", "float32", "tf32", "bf16")
 
 
 def pick_precision(wanted: str, device: str) -> str:
-    """``auto`` is tf32 on a graphics card and float32 elsewhere."""
+    """``auto`` is tf32 on a GPU and float32 elsewhere."""
     if wanted not in PRECISIONS:
         raise unknown("precision", wanted, PRECISIONS)
     if wanted == "auto":

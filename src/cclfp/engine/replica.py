@@ -200,7 +200,7 @@ class Replica:
 def find_diverged(replicas: Sequence[Replica]) -> None:
     """Set ``diverged`` of the replicas whose weights are not finite after the task that has just ended.
 
-    A graphics card waits once, for the check of all of them.
+    A GPU waits once, for the check of all of them.
     """
     of_each = [replica.predicting_tensors() for replica in replicas]
     owners = [replica for replica, tensors in zip(replicas, of_each, strict=True) for _ in tensors]

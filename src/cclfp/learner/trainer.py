@@ -166,7 +166,7 @@ class Trainer:
 
         Returns the loss, where the method gives one. Nothing changes if it raises. ``table`` says how the examples are
         augmented, as ``inputs.draw_augmentation`` gave it for this step. With ``check``, transformed examples and
-        results of the step that are not finite are refused, which makes a graphics card wait.
+        results of the step that are not finite are refused, which makes a GPU wait.
         """
         with seeded(self.settings.seed, "step", self.steps, self.device):
             x = self.inputs.for_training(raw.x, table)

@@ -20,7 +20,7 @@ from cclfp.nets.stacking.rounding import is_rounding
 
 RIDGE = 1e-3  # on the diagonal of the dual programme's matrix, as in the authors' code
 LOSS = ".loss"  # which no buffer can be called
-PART = 16_384  # numbers of a gradient that a graphics card multiplies at once
+PART = 16_384  # numbers of a gradient that a GPU multiplies at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ def project(rows: Tensor, gamma: Tensor) -> Tensor:
     >>> project(torch.tensor([[2.0, -1.0], [0.0, 1.0]]), torch.tensor(0.0)).round(decimals=2)
     tensor([2., -0.])
     """
-    exact = rows.double() if rows.is_cuda else rows  # a graphics card may round matmuls to ten bits (TF32)
+    exact = rows.double() if rows.is_cuda else rows  # a GPU may round matmuls to ten bits (TF32)
     if rows.is_cuda:  # whose matmul of two rows of millions would leave the card idle: in parts, side by side
         parts = F.pad(exact, (0, -exact.shape[-1] % PART)).unflatten(-1, (-1, PART)).transpose(0, 1)
         products = (parts @ parts.mT).sum(0)

@@ -92,7 +92,7 @@ def commit() -> str | None:
 
 
 def device_name(device: str) -> str:
-    """The processor's or the graphics card's own name."""
+    """The processor's or the GPU's own name."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     information = Path("/proc/cpuinfo")

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 GROUPS = list(dict.fromkeys(kind.group for kind in KINDS))
 
 pytestmark = [
+    pytest.mark.xdist_group("torture"),  # one process runs the campaign, for all tests
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="the campaign needs /proc and fork"),
 ]

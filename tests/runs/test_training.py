@@ -350,6 +350,40 @@ def test_a_killed_worker_is_named(make_job: Callable[..., Job]) -> None:
         run_jobs([make_job("er", seed=0), make_job("er", seed=1)], kill, ProcessPool(2))
 
 
+@pytest.mark.slow
+def test_a_dead_worker_is_replaced(make_job: Callable[..., Job]) -> None:
+    """The runs of dead workers fail; those that were waiting are trained."""
+    jobs = [make_job("finetune", seed=seed) for seed in range(4)]
+    events: list[Event] = []
+
+    def kill_once(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, Step) and not any(isinstance(e, Step) for e in events[:-1]):
+            for worker in children(os.getpid()):
+                os.kill(worker, signal.SIGKILL)
+
+    with pytest.raises(RunError, match="its process was killed by signal 9"):
+        run_jobs(jobs, kill_once, ProcessPool(2))
+    ended = {event.key: type(event) for event in events if isinstance(event, Finished | Failed)}
+    assert [ended[job.key] for job in jobs] == [Failed, Failed, Finished, Finished]
+
+
+def test_workers_that_cannot_start_are_not_tried_for_ever(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start() -> subprocess.Popen[str]:
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
+        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], **pipes)
+
+    monkeypatch.setattr("cclfp.runs.executors._start_worker", start)
+    jobs = [make_job("finetune", seed=seed) for seed in range(4)]
+    events: list[Event] = []
+    with pytest.raises(RunError, match="its process ended with code 3"):
+        run_jobs(jobs, events.append, ProcessPool(2))
+    assert {event.key for event in events if isinstance(event, Failed)} == {job.key for job in jobs}
+    assert "no worker process could start" in str([e.error for e in events if isinstance(e, Failed)][-1])
+
+
 def test_joint_has_the_last_row_alone(make_job: Callable[..., Job]) -> None:
     record = train(make_job("joint"))
     assert [any(v is not None for v in row) for row in record["accuracy_matrix"]] == [False] * 5 + [True]

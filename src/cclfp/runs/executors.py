@@ -89,7 +89,7 @@ class _Workers:
         self.lines: queue.Queue[tuple[int, str | None]] = queue.Queue()  # a worker's number and what it wrote
         self.running: dict[int, Sequence[Job]] = {}  # each worker's cohort
         self.ended: set[str] = set()  # the keys of runs that have finished or failed
-        self.heard_from: set[int] = set()  # workers that have written something: they could start
+        self.started_up: set[int] = set()  # workers that have written a line
         self.processes = [_start_worker() for _ in range(count)]
 
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
@@ -104,7 +104,7 @@ class _Workers:
                     continue
                 if line is None:
                     self._report_death(number, on_event)
-                    if waiting and number in self.heard_from:  # another process in its place, if it could start at all
+                    if waiting and number in self.started_up:  # another one in its place, unless workers cannot start
                         self.processes.append(_start_worker())
                         self._listen_to(len(self.processes) - 1)
                         self._give(len(self.processes) - 1, waiting)
@@ -114,6 +114,8 @@ class _Workers:
                     self._give(number, waiting)
                 else:
                     self._pass_on(number, line, on_event)
+            for job in (job for cohort in waiting for job in cohort):
+                on_event(Failed(job.key, RunError(f"{job.label()}: not trained, since no worker process could start")))
         finally:
             self._end()
 
@@ -124,7 +126,7 @@ class _Workers:
         output = self.processes[number].stdout
         assert output is not None
         for line in output:
-            self.heard_from.add(number)
+            self.started_up.add(number)
             self.lines.put((number, line))
         self.lines.put((number, None))
 

@@ -73,7 +73,7 @@ def _check_usable(job: Job, saved: dict[str, Any]) -> Engine:
     if job.execution.fresh and not saved["fresh"]:
         raise InputError("it is of a run that was not started with --fresh")
     if saved["code"] != code():
-        raise InputError(f"it was made with {saved['code']}, this is {code()}")
+        raise InputError(f"it was made with other training code or another torch: {saved['code']}, this is {code()}")
     engine = Engine.from_dict(saved["engine"])
     for name, made_with in engine.to_dict().items():
         asked = getattr(job.execution, name)

@@ -42,8 +42,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 def python_blocks() -> list[Any]:
     found = []
     for page, code in blocks("python"):
-        trains = [pytest.mark.slow] if "cclfp.run(" in code or "check_method" in code else []
-        trains += [pytest.mark.slow, pytest.mark.mnist] if "-mnist" in code else []
+        trains = [pytest.mark.slow] if "cclfp.run(" in code or "check_method" in code or "-mnist" in code else []
         found.append(pytest.param(page, code, marks=trains, id=f"{page}: {code.strip().splitlines()[-1]}"))
     return found
 
@@ -60,7 +59,7 @@ def photos(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "code"), python_blocks())
-@pytest.mark.usefixtures("photos")
+@pytest.mark.usefixtures("photos", "small_mnist")
 def test_python_runs(
     page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

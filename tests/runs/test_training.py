@@ -435,7 +435,7 @@ def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..
 
 
 def command(store: Path, *more: str) -> list[str]:
-    arguments = ["run", "er,ccl-fp+", "split-mnist", "epochs=12", "--seeds", "2", "--checkpoint-every", "0"]
+    arguments = ["run", "er,ccl-fp+", "split-mnist", "epochs=7", "--seeds", "2", "--checkpoint-every", "0"]
     return [sys.executable, "-m", "cclfp", *arguments, "--store", str(store), *more]
 
 

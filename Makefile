@@ -35,10 +35,10 @@ lint: setup
 
 test: lint
 	$(BIN)/mypy results  # by itself: bench has a render.py too
-	$(BIN)/pytest -n auto --dist loadgroup --hypothesis-profile=ci  # the same examples every time; plain pytest looks for new ones
+	$(BIN)/pytest -n auto --hypothesis-profile=ci  # the same examples every time; plain pytest looks for new ones
 
 test-fast: lint
-	$(BIN)/pytest -n auto --dist loadgroup --hypothesis-profile=ci -q -m "not slow and not mnist and not gpu"
+	$(BIN)/pytest -n auto --hypothesis-profile=ci -q -m "not slow and not mnist and not gpu"
 
 $(PEERS): bench/peers/requirements.txt constraints.txt
 	PYTHON=$(PYTHON) bench/peers/install.sh

@@ -82,8 +82,3 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Answer(int(stop.value.code or 0), out, err)
 
     return call
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups that one process runs alone come first: at the end the other process would wait for them."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

@@ -21,7 +21,6 @@ CHROMIUM = shutil.which("chromium")
 TABS = ["accuracy", "buffer", "ablation", "evolution", "forgetting", "runtime", "provenance"]
 CELLS = {"accuracy": 116, "buffer": 60, "ablation": 40}
 pytestmark = [
-    pytest.mark.xdist_group("page"),  # one browser and one report, for all tests
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium to test the page"),
 ]

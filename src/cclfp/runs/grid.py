@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cclfp.core.checks import check_whole
@@ -78,11 +78,17 @@ def settings_of(kind: type[Method]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind.Hyper)] + protocol + ["augment"]
 
 
-def _check_settings(kinds: Mapping[str, type[Method]], settings: Settings) -> None:
+def check_setting_names(kinds: Mapping[str, type[Method]], names: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Refuse a name that is a setting of none of the methods; ``others`` are suggested beside their settings."""
     known = list(dict.fromkeys(itertools.chain.from_iterable(map(settings_of, kinds.values()))))
-    for name, values in settings.items():
+    for name in names:
         if name not in known:
-            raise unknown(f"setting of {', '.join(kinds)}", name, known)
+            raise unknown(f"setting of {', '.join(kinds)}", name, [*known, *others])
+
+
+def _check_settings(kinds: Mapping[str, type[Method]], settings: Settings) -> None:
+    check_setting_names(kinds, settings)
+    for name, values in settings.items():
         if not values:
             raise InputError(f"{name} has no value: expected {name}=VALUE")
         if name == "augment" and (wrong := [value for value in values if value not in (0, 1)]):

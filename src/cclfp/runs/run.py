@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.data import fetch, import_images
-from cclfp.errors import InputError, unknown
-from cclfp.methods import Method, get_method
+from cclfp.errors import InputError
+from cclfp.methods import get_method
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.events import DatasetEvents, Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.executors import Executor, local_executor
-from cclfp.runs.grid import configurations, settings_of
+from cclfp.runs.grid import check_setting_names, configurations
 from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.seeds import Seeds
@@ -127,7 +127,9 @@ def run(
     """
     execution, more_settings = split_options(execution, options)
     names = check_names(methods)
-    grid = _check_settings([get_method(name) for name in names], {**(settings or {}), **more_settings})
+    given = {**(settings or {}), **more_settings}
+    check_setting_names({name: get_method(name) for name in names}, given, others=sorted(FIELDS))
+    grid = {name: check_values(name, values) for name, values in given.items()}
     if buffer is not None and memory != MEMORY:
         raise InputError(f"memory={memory} and buffer={buffer}: buffer is an older name of memory, give one of the two")
     chosen_seeds = check_seeds(seeds)
@@ -212,15 +214,6 @@ def _import(
     if images is None or benchmark is not None:
         raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
     return import_images(images, size=image_size, split_seed=split_seed, listener=DatasetEvents(on_event))
-
-
-def _check_settings(methods: Sequence[type[Method]], given: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The values of each setting. A name that is neither a setting nor a field of an execution is refused."""
-    known = list(dict.fromkeys(name for method in methods for name in settings_of(method)))
-    for name in given:
-        if name not in known:
-            raise unknown(f"setting of {', '.join(m.name for m in methods)}", name, [*known, *sorted(FIELDS)])
-    return {name: check_values(name, values) for name, values in given.items()}
 
 
 def check_names(methods: str | Iterable[str]) -> list[str]:

@@ -46,6 +46,8 @@ def test_wrong_values_are_refused_at_once(wrong: dict[str, Any], message: str) -
 def test_a_misspelt_option_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown setting of er 'engin'. Did you mean 'engine'"):
         cclfp.run("er", "split-mnist", engin="eager")
+    with pytest.raises(InputError, match="unknown setting of er 'engine'.*Known: lr, batch, replay, epochs, augment$"):
+        cclfp.run("er", "split-mnist", settings={"engine": "eager"})  # as the command gives NAME=VALUE
     with pytest.raises(InputError, match="unknown option 'engin'. Did you mean 'engine'"):
         cclfp.study("accuracy", engin="eager")
     with pytest.raises(InputError, match="unknown option 'engin'. Did you mean 'engine'"):

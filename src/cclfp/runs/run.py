@@ -127,9 +127,10 @@ def run(
     """
     execution, more_settings = split_options(execution, options)
     names = check_names(methods)
-    given = {**(settings or {}), **more_settings}
-    check_setting_names({name: get_method(name) for name in names}, given, others=sorted(FIELDS))
-    grid = {name: check_values(name, values) for name, values in given.items()}
+    kinds = {name: get_method(name) for name in names}
+    check_setting_names(kinds, settings or {})
+    check_setting_names(kinds, more_settings, others=sorted(FIELDS))  # a keyword may be a misspelt field
+    grid = {name: check_values(name, values) for name, values in {**(settings or {}), **more_settings}.items()}
     if buffer is not None and memory != MEMORY:
         raise InputError(f"memory={memory} and buffer={buffer}: buffer is an older name of memory, give one of the two")
     chosen_seeds = check_seeds(seeds)

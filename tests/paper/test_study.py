@@ -35,7 +35,7 @@ from cclfp.paper import (
     rows,
     run_time_cells,
 )
-from cclfp.paper.costs import cost, steps
+from cclfp.runs.costs import cost, steps
 from cclfp.paper.study import RunTimes, Study, select
 from cclfp.paper.tables import LABELS
 from cclfp.runs.environment import device_name

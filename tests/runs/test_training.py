@@ -163,7 +163,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_left_alone(
     job = make_job("er")
     with pytest.raises(Stop):
         train(job, stop_at(60))
-    checkpoint = checkpoints.checkpoint_path(job, Store(job.execution.store))
+    checkpoint = checkpoints.checkpoint_path(job)
 
     def refuse(file: Any) -> int:
         raise error
@@ -371,7 +371,7 @@ def test_a_dead_worker_is_replaced(make_job: Callable[..., Job]) -> None:
 def test_workers_that_cannot_start_are_not_tried_for_ever(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start() -> subprocess.Popen[str]:
+    def start(card: int | None) -> subprocess.Popen[str]:
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], **pipes)
 

@@ -11,7 +11,7 @@ from cclfp.engine.precision import pick_precision
 from cclfp.errors import DataError, InputError, unknown
 from cclfp.methods import METHODS
 from cclfp.paper.comparison import Comparison, compare, gather
-from cclfp.paper.costs import cost, steps
+from cclfp.runs.costs import cost, steps
 from cclfp.paper.figures import (
     COMPARABLE,
     TIMING_SEED,
@@ -21,7 +21,8 @@ from cclfp.paper.figures import (
     run_time_cells,
 )
 from cclfp.paper.tables import TABLES, Cell, cells
-from cclfp.runs.environment import device_name, pick_device
+from cclfp.runs.devices import pick_device
+from cclfp.runs.environment import device_name
 from cclfp.runs.events import OnEvent, Planned, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.executors import ThisProcess

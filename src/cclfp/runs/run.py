@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +14,10 @@ from cclfp.errors import InputError
 from cclfp.methods import get_method
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.configuration import Configuration
+from cclfp.runs.devices import pick_device
 from cclfp.runs.events import DatasetEvents, Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
-from cclfp.runs.executors import Executor, local_executor
+from cclfp.runs.executors import Executor, make_executor
 from cclfp.runs.grid import check_setting_names, configurations
 from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs
 from cclfp.runs.record import MEASURES, Record
@@ -164,7 +166,7 @@ def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor
     execution = jobs[0].execution
     store = Store(execution.store)
     records, missing = _look_up(jobs, store, on_event)
-    remove_left_overs(store)
+    remove_left_overs(execution.checkpoint_folder)
     if not missing:
         return records
     for dataset in dict.fromkeys(get_benchmark(job.configuration.benchmark).dataset for job in missing):
@@ -178,11 +180,13 @@ def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor
             failures.append(event.error)
         on_event(event)
 
-    executor = local_executor(execution) if executor is None else executor
-    try:
-        executor.run(into_cohorts(missing, executor.workers), listen)
-    finally:
-        remove_left_overs(store)  # of workers that were killed
+    with contextlib.ExitStack() as exits:
+        exits.callback(remove_left_overs, execution.checkpoint_folder)  # of workers that were killed
+        if executor is None:
+            executor = make_executor(execution)
+            exits.callback(executor.close)
+        device = executor.device or pick_device(execution.device)
+        executor.run(into_cohorts(missing, executor.workers, device), listen)
     if failures:
         raise failures[0]
     return records
@@ -194,7 +198,7 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
     missing: dict[str, Job] = {}
     for job in {job.key: job for job in jobs}.values():
         if (record := job.find_record(store)) is not None:
-            clean_up(job, store)
+            clean_up(job)
             records[job.key] = record
             on_event(Stored(job.key, record))
             continue

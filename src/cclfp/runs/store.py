@@ -19,6 +19,7 @@ from cclfp.runs.record import ADDED, SCHEMA, VERSION, Record, checksum, columns,
 
 TIMEOUT = 60  # seconds to wait for other processes
 APPLICATION = 0x0CC1_F900  # marks the file as ours
+MAGIC = b"SQLite format 3\0"  # how the file of a database begins
 READS = 3  # attempts to read a file that other processes are changing, before its write-ahead log is used
 
 T = TypeVar("T")
@@ -37,8 +38,34 @@ class StoredRow(NamedTuple):
         return str(self.values.get("key"))
 
 
+class Attempt(NamedTuple):
+    """That a node of a cluster trained a run, successfully or not."""
+
+    key: str  # of the run
+    node: str
+    attempt: int  # counted from 1: the second is after the loss of a node
+    started_at: str  # UTC
+
+
+ATTEMPTS = "CREATE TABLE IF NOT EXISTS attempts (key TEXT, node TEXT, attempt INTEGER, started_at TEXT)"
+
+
 def default_store() -> Path:
     return home() / "runs.sqlite"
+
+
+def checkpoints_of(path: Path) -> Path:
+    """The folder beside a store that keeps the checkpoints of unfinished runs."""
+    return path.with_name(path.name + ".checkpoints")
+
+
+def is_database(path: Path) -> bool:
+    """Whether a file is a database, by its first bytes; InputError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def exists(path: Path) -> bool:
@@ -70,7 +97,7 @@ class Store:
         damaged: bool = False,
     ) -> None:
         self.path = path
-        self.checkpoints = path.with_name(path.name + ".checkpoints")
+        self.checkpoints = checkpoints_of(path)
         self.read_only, self.on_bad = read_only, on_bad
         if not read_only:
             try:
@@ -190,6 +217,25 @@ class Store:
                 raise refuse_conflicts(conflicts)
             database.execute("COMMIT")
         return duplicates
+
+    def log_attempts(self, attempts: Sequence[Attempt]) -> None:
+        """Note where runs are trained. This is no part of their records."""
+        with self._connect() as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute(ATTEMPTS)
+            database.executemany("INSERT INTO attempts VALUES (?, ?, ?, ?)", attempts)
+            database.execute("COMMIT")
+
+    def attempts(self) -> list[Attempt]:
+        """Where runs were trained, as far as that was logged, the oldest first."""
+
+        def ask(database: sqlite3.Connection) -> list[Attempt]:
+            if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'attempts'").fetchone() is None:
+                return []
+            rows = database.execute("SELECT key, node, attempt, started_at FROM attempts ORDER BY rowid")
+            return [Attempt(*row) for row in rows]
+
+        return self._read(ask)
 
     def records(self, method: str | None = None, benchmark: str | None = None) -> list[Record]:
         """All records, the oldest first."""

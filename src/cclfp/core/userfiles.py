@@ -18,6 +18,8 @@ from cclfp.errors import InputError, Stopped
 
 Reference = dict[str, str]  # {"file": its path, "object": the name in it, "sha256": of the file}
 
+_received: dict[str, bytes] = {}  # files of another machine, by their checksums
+
 
 def is_reference(text: str) -> bool:
     """Whether a text has the form of a reference, such as ``nets.py:make``."""
@@ -36,7 +38,7 @@ def refer(what: str, text: str) -> Reference:
 def resolve(what: str, reference: Reference) -> Any:
     """Run the file of a reference, which must not have changed, and return the object that the reference names."""
     path, name, digest = Path(reference["file"]), reference["object"], reference["sha256"]
-    content = _read(what, path)
+    content = _received[digest] if digest in _received else _read(what, path)
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(f"{path} has changed since this run was requested: run the command again")
     module = types.ModuleType(f"cclfp_user_{digest[:16]}")
@@ -55,6 +57,16 @@ def resolve(what: str, reference: Reference) -> Any:
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise InputError(f"{path} has no function or class {name!r}; it has: {', '.join(names) or 'none'}")
     return found
+
+
+def content_of(what: str, reference: Reference) -> bytes:
+    """The content of the file of a reference, for :func:`receive` on another machine."""
+    return _read(what, Path(reference["file"]))
+
+
+def receive(content: bytes) -> None:
+    """Use the content of a file of another machine, wherever a reference has its checksum."""
+    _received[hashlib.sha256(content).hexdigest()] = content
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -118,15 +118,32 @@ def remove_left_overs(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(job: Job, on_event: OnEvent) -> Iterator[None]:
-    """Hold the lock of a run. Its file is removed in the end, while it is held: see :func:`_release`."""
-    lock = FileLock(checkpoint_path(job).with_suffix(".lock"))
+    """Hold the lock of a run."""
+    waiting = Note("another process is training this run: waiting for it", job.key)
+    with _hold(checkpoint_path(job).with_suffix(".lock"), waiting, on_event):
+        yield
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path, on_event: OnEvent) -> Iterator[bool]:
+    """Be the only process that trains on a cluster with this folder of checkpoints; whether another one did before."""
+    waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
+    with _hold(folder / "cluster.lock", waiting, on_event) as has_waited:
+        yield has_waited
+
+
+@contextlib.contextmanager
+def _hold(path: Path, waiting: Note, on_event: OnEvent) -> Iterator[bool]:
+    """Hold a lock, which may need waiting. Its file is removed in the end, while it is held: see :func:`_release`."""
+    lock, has_waited = FileLock(path), False
     try:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            on_event(Note("another process is training this run: waiting for it", job.key))
+            on_event(waiting)
             lock.acquire()
-        yield
+            has_waited = True
+        yield has_waited
     finally:
         _release(lock)
 

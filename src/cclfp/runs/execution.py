@@ -15,6 +15,7 @@ from cclfp.engine.choice import ENGINES, Engine
 from cclfp.engine.precision import PRECISIONS, pick_precision
 from cclfp.errors import InputError, unknown
 from cclfp.runs.devices import pick_device
+from cclfp.runs.ray_connection import check_installed
 from cclfp.runs.store import checkpoints_of, default_store
 
 LARGEST_SHARDS = 100_000
@@ -103,6 +104,7 @@ class Execution:
             if self.device not in ("auto", "cpu", "cuda"):
                 raise InputError(f"device {self.device!r} with on={self.on!r}: expected auto, cpu or cuda on Ray")
             check_names(self.engine, self.precision)
+            check_installed(self.on)
 
     @property
     def ray_address(self) -> str | None:

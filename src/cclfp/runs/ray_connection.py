@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,25 +16,42 @@ from cclfp.core.machine import cores
 from cclfp.errors import InputError
 
 LOOPBACK = "127.0.0.1"
+CONNECT_SECONDS = 10.0
 # With this variable Ray's processes listen on the loopback interface alone, and not on every one. Ray reads it when it
 # is imported. It is meant for other platforms than Linux, where it is the default.
 PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def connect(on: str, address: str) -> tuple[Any, bool]:
-    """Connect this process to the cluster at an address: the module ``ray``, and whether the caller must disconnect.
+@contextlib.contextmanager
+def connected(on: str, address: str) -> Iterator[Any]:
+    """The module ``ray``, connected to the cluster at an address.
 
     An empty address means the one in ``RAY_ADDRESS`` or, without that variable, a private cluster. A connection that
-    the user has made is used.
+    the user has made is used, and stays. During our own, whatever Ray prints goes to stderr: stdout is for results.
     """
+    ray, is_ours = _connect(on, address)
+    if not is_ours:
+        yield ray
+        return
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _connect(on: str, address: str) -> tuple[Any, bool]:
+    """The module, connected now or before, and whether the connection was made now."""
     address = address or os.environ.get("RAY_ADDRESS", "")
     if not address and "ray" not in sys.modules:
         os.environ.update(PRIVATE)
-    ray = import_ray(on)
+    import ray
     if ray.is_initialized():
         return ray, False
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}  # stdout is for results
-    if not address:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address:
+        _check_address(on, address)
+    else:
         if ray.util.get_node_ip_address() != LOOPBACK:
             raise InputError(
                 f"on={on!r}: Ray was imported before, and would now listen to other machines: call ray.init() yourself "
@@ -40,20 +59,31 @@ def connect(on: str, address: str) -> tuple[Any, bool]:
             )
         quiet |= {"num_cpus": cores(), "include_dashboard": False}
     try:
-        with _own_signals():
+        with _own_signals(), contextlib.redirect_stdout(sys.stderr):
             ray.init(address or "local", **quiet)
-    except (ConnectionError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"on={on!r}: there is no connection to the Ray cluster {address}: {reason}") from error
+        raise InputError(f"on={on!r}: no Ray cluster can be used: {reason}") from error
     return ray, True
 
 
-def import_ray(on: str) -> Any:
+def _check_address(on: str, address: str) -> None:
+    """Refuse an address at which nothing listens. Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not host or "/" in host or not (port.isascii() and port.isdigit()):
+        raise InputError(f"on={on!r}: the address {address!r} is not HOST:PORT or auto, such as 10.0.0.1:6379")
     try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise InputError(f"on={on!r} needs Ray: pip install 'cclfp[ray]'") from error
-    return ray
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"on={on!r}: no Ray cluster can be reached at {address}: {error}") from error
+
+
+def check_installed(on: str) -> None:
+    """Refuse to train on Ray where it is not installed. It is not imported yet."""
+    if "ray" not in sys.modules and importlib.util.find_spec("ray") is None:
+        raise InputError(f"on={on!r} needs Ray: pip install 'cclfp[ray]'")
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 import queue
+import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, fr
 from cclfp.runs.execution import PATHS, Execution, check_engine
 from cclfp.runs.jobs import Job
 from cclfp.runs.keeping import InStore
-from cclfp.runs.ray_connection import connect
+from cclfp.runs.ray_connection import connected
 from cclfp.runs.store import Attempt, Store
 from cclfp.streams import get_benchmark
 
@@ -43,13 +44,13 @@ class RayCluster:
 
     def __init__(self, execution: Execution) -> None:
         self.execution = execution
-        self._must_disconnect = False
+        self._connection = contextlib.ExitStack()
+        self._stdout = sys.stdout
 
     @functools.cached_property
     def ray(self) -> Any:
         """The module, connected."""
-        ray, self._must_disconnect = connect(self.execution.on, self.execution.ray_address or "")
-        return ray
+        return self._connection.enter_context(connected(self.execution.on, self.execution.ray_address or ""))
 
     @functools.cached_property
     def device(self) -> str:
@@ -82,13 +83,18 @@ class RayCluster:
         return [(name, resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for name, resources in nodes]
 
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
+        def pass_on(event: Event) -> None:
+            with contextlib.redirect_stdout(stdout):
+                on_event(event)
+
+        stdout = self._stdout
         folder = self.execution.checkpoint_folder
         make_folder(folder)
-        with alone_in(folder, on_event) as has_waited:
+        with alone_in(folder, pass_on) as has_waited:
             keeper = InStore(Store(self.execution.store))
             if has_waited:
-                cohorts = _without_finished(cohorts, keeper, on_event)
-            _Driver(self, keeper, on_event).run(cohorts)
+                cohorts = _without_finished(cohorts, keeper, pass_on)
+            _Driver(self, keeper, pass_on).run(cohorts)
 
     @functools.cached_property
     def task(self) -> Any:
@@ -105,14 +111,10 @@ class RayCluster:
         from cclfp.runs.ray_node import Mailbox
 
         here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=False)
-        options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "scheduling_strategy": here}
-        return self.ray.remote(Mailbox).options(**options).remote(os.environ.get("CCLFP_HOME"))
+        return self.ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote(os.environ.get("CCLFP_HOME"))
 
     def close(self) -> None:
-        if self._must_disconnect:
-            self.ray.shutdown()
-            del self.ray, self.task
-            self._must_disconnect = False
+        self._connection.close()
 
 
 def _without_finished(cohorts: Sequence[Sequence[Job]], keeper: InStore, on_event: OnEvent) -> list[list[Job]]:

@@ -22,6 +22,7 @@ from cclfp.runs.grid import check_setting_names, configurations
 from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.seeds import Seeds
+from cclfp.runs.shards import store_of, take_shard
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
@@ -151,11 +152,12 @@ def run(
         validation=validation,
         settings=grid,
     )
-    jobs = make_jobs(chosen, chosen_seeds, execution)
+    jobs = take_shard(make_jobs(chosen, chosen_seeds, execution))
     varied = [name for name, values in grid.items() if len(values) > 1]
-    on_event(Planned({job.key: job.label(varied) for job in jobs}, str(execution.store)))
+    on_event(Planned({job.key: job.label(varied) for job in jobs}, str(store_of(execution))))
     records = run_jobs(jobs, on_event)
-    return [Result(c, [records[c.key(seed)] for seed in chosen_seeds]) for c in chosen]
+    found = [Result(c, [records[key] for seed in chosen_seeds if (key := c.key(seed)) in records]) for c in chosen]
+    return [result for result in found if result.runs]  # a shard may have no run of a configuration
 
 
 def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor | None = None) -> dict[str, Record]:
@@ -163,6 +165,8 @@ def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor
 
     The jobs share one execution. If runs fail, the others are finished and stored before the first error is raised.
     """
+    if not jobs:
+        return {}
     execution = jobs[0].execution
     store = Store(execution.store)
     records, missing = _look_up(jobs, store, on_event)

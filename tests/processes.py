@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,11 +21,16 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def alive(pid: int) -> bool:
+def command_of(pid: int) -> str:
+    """The command line of a process; empty where it has ended."""
     try:
-        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # empty: a zombie
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except OSError:
-        return False
+        return ""
+
+
+def alive(pid: int) -> bool:
+    return bool(command_of(pid))  # a zombie has none
 
 
 def listening_addresses(pids: Iterable[int]) -> set[str]:
@@ -49,7 +53,7 @@ def _sockets(pid: int) -> list[str]:
     names = []
     for file in files:
         try:
-            names.append(os.readlink(file))
+            names.append(str(file.readlink()))
         except OSError:  # it was closed
             continue
     return names
@@ -63,7 +67,7 @@ def _address(text: str) -> str:
     return str(mapped or address)
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
+def wait_until(is_so: Callable[[], object], seconds: float) -> bool:
     end = time.monotonic() + seconds
     while not is_so():
         if time.monotonic() > end:

@@ -35,9 +35,9 @@ from cclfp.paper import (
     rows,
     run_time_cells,
 )
-from cclfp.runs.costs import cost, steps
 from cclfp.paper.study import RunTimes, Study, select
 from cclfp.paper.tables import LABELS
+from cclfp.runs.costs import cost, steps
 from cclfp.runs.environment import device_name
 from cclfp.runs.events import Event, Finished, Note, OnEvent
 from cclfp.runs.execution import Execution

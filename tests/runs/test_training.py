@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import alive, children
 from records import with_accuracy
 from training import Stop, stop_at, texts, train
 from training import make_job as make_any_job
@@ -441,17 +442,6 @@ def command(store: Path, *more: str) -> list[str]:
 
 def times(checkpoints: Path) -> list[tuple[str, int]]:
     return [(path.name, path.stat().st_mtime_ns) for path in checkpoints.glob("*.ckpt")] if checkpoints.exists() else []
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # empty: a zombie
-    except OSError:
-        return False
 
 
 @pytest.mark.slow

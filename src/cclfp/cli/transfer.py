@@ -35,7 +35,9 @@ def export(
 
 
 def import_runs(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Stores, or files that cclfp runs export wrote.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Stores, or files that cclfp runs export wrote.")
+    ],
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:

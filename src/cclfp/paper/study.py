@@ -12,7 +12,6 @@ from cclfp.engine.precision import pick_precision
 from cclfp.errors import DataError, InputError, unknown
 from cclfp.methods import METHODS
 from cclfp.paper.comparison import Comparison, compare, gather
-from cclfp.runs.costs import cost, steps
 from cclfp.paper.figures import (
     COMPARABLE,
     TIMING_SEED,
@@ -22,6 +21,7 @@ from cclfp.paper.figures import (
     run_time_cells,
 )
 from cclfp.paper.tables import TABLES, Cell, cells
+from cclfp.runs.costs import cost, steps
 from cclfp.runs.devices import pick_device
 from cclfp.runs.environment import device_name
 from cclfp.runs.events import OnEvent, Planned, ignore

@@ -88,7 +88,9 @@ class DataProgress:
 Event = Planned | Stored | Placed | Step | Finished | Failed | Note | DataProgress
 OnEvent = Callable[[Event], None]
 
-KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in (Stored, Placed, Step, Finished, Failed, Note, DataProgress)}
+KINDS: dict[str, type[Event]] = {
+    kind.__name__: kind for kind in (Stored, Placed, Step, Finished, Failed, Note, DataProgress)
+}
 
 
 def ignore(event: Event) -> None:

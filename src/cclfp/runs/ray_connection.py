@@ -46,6 +46,7 @@ def _connect(on: str, address: str) -> tuple[Any, bool]:
     if not address and "ray" not in sys.modules:
         os.environ.update(PRIVATE)
     import ray
+
     if ray.is_initialized():
         return ray, False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}

@@ -69,7 +69,9 @@ class RayCluster:
     def workers(self) -> int:
         if room := self.room():
             return room
-        wanted = f"{self.execution.threads} CPUs" + (f" and {self.gpus_per_cohort:g} GPUs" if self.gpus_per_cohort else "")
+        wanted = f"{self.execution.threads} CPUs" + (
+            f" and {self.gpus_per_cohort:g} GPUs" if self.gpus_per_cohort else ""
+        )
         found = "; ".join(f"{name} has {cpus:g} CPUs, {gpus:g} GPUs" for name, cpus, gpus in self._nodes())
         raise InputError(f"on={self.execution.on!r}: a cohort needs {wanted}, and no node has them ({found})")
 
@@ -105,7 +107,7 @@ class RayCluster:
         return self.ray.remote(**options, max_retries=RETRIES, retry_exceptions=False)(train_on_node)
 
     def start_mailbox(self) -> Any:
-        """The actor that gets the events of all nodes. It is on the driver's node: neither is lost without the other."""
+        """The actor that gets the events of all nodes. It is on the driver's node, and lost only with the driver."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from cclfp.runs.ray_node import Mailbox

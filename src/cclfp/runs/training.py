@@ -28,7 +28,8 @@ STEP_EVERY = 0.2  # seconds between two events about the progress of a run
 def train_cohort(jobs: Sequence[Job], on_event: OnEvent, keeper: Keeper | None = None) -> None:
     """Train jobs together and, if that fails, those that are not finished one by one, so that each fails for itself.
 
-    Records go to the ``keeper``, by default into the jobs' store. Every run ends in a Finished or a Failed event; a run whose learner cannot be saved, in both.
+    Records go to the ``keeper``, by default into the jobs' store. Every run ends in a Finished or a Failed event; a run
+    whose learner cannot be saved, in both.
     """
     finished: set[str] = set()
 

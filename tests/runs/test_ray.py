@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -80,7 +81,7 @@ def two_nodes(folder: Path) -> Iterator[RayNodes]:
 
     nodes = RayNodes(folder)
     # One connection for all scenarios, so that the workers import torch once.
-    ray.init(nodes.cluster.address, log_to_driver=False, logging_level="ERROR")
+    ray.init(nodes.cluster.address, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield nodes
     finally:

@@ -178,10 +178,8 @@ class _Workers:
         pipe = self.processes[number].stdin
         assert pipe is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended: the listener will report that
-            jobs = self.running[number]
-            if self.cards[number] is not None:
-                jobs = [job.with_execution(device="cuda") for job in jobs]  # the one that the worker sees
-            pipe.write(json.dumps([job.to_dict() for job in jobs]) + "\n")
+            there = {} if self.cards[number] is None else {"device": "cuda"}  # the only one that it sees
+            pipe.write(json.dumps([job.to_dict(**there) for job in self.running[number]]) + "\n")
             pipe.flush()
 
     def _pass_on(self, number: int, line: str, on_event: OnEvent) -> None:

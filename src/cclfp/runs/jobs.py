@@ -60,11 +60,12 @@ class Job:
             return None
         return store.find(self.key)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, **execution: Any) -> dict[str, Any]:
+        """The job for another process, where fields of its execution may be different."""
         return {
             "configuration": self.configuration.to_dict(),
             "seed": self.seed,
-            "execution": self.execution.to_dict(),
+            "execution": {**self.execution.to_dict(), **execution},
         }
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import signal
 import socket
@@ -49,7 +50,7 @@ def _connect(on: str, address: str) -> tuple[Any, bool]:
 
     if ray.is_initialized():
         return ray, False
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
         _check_address(on, address)
     else:

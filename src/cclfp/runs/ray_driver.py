@@ -286,12 +286,10 @@ def make_order(number: int, cohort: Sequence[Job], device: str) -> Order:
     """A cohort with what its node may lack. Paths are absolute, and the device is named."""
     from cclfp.runs.ray_node import Order
 
-    jobs = [job.to_dict() for job in cohort]
     execution = cohort[0].execution
     paths = {name: str(path.absolute()) for name in PATHS if (path := getattr(execution, name)) is not None}
     there = {"on": "local", "device": device, "checkpoints": str(execution.checkpoint_folder.absolute()), **paths}
-    for job in jobs:
-        job["execution"] |= there
+    jobs = [job.to_dict(**there) for job in cohort]
     configuration = cohort[0].configuration  # they differ in hyperparameters alone
     files = [
         content_of(what, reference)

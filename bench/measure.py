@@ -33,6 +33,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from case import Case, Run
+from cluster import measure_cluster
 from measured import FORMAT
 from suites import SECTIONS, Section
 
@@ -97,6 +98,8 @@ def measure(section: Section, device: str, arguments: argparse.Namespace) -> lis
     """The measurements of all cases of a section, with the cases."""
     if section.name == "command":
         return time_command(arguments)
+    if section.name == "cluster":
+        return measure_cluster(arguments)
     found = []
     for cases in section.groups(device, arguments.quick):
         runs: list[Turns] = [Run(case, arguments.images, arguments.window) for case in cases]

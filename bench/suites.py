@@ -173,6 +173,7 @@ def _engines(device: str) -> list[tuple[str, int]]:
 SECTIONS = (
     Section("peers", ("cpu",), peers),
     Section("command", ("cpu",), lambda device, quick: []),
+    Section("cluster", ("cpu",), lambda device, quick: []),
     Section("networks", ("cuda",), networks),
     Section("stacked", ("cuda",), stacked),
     Section("compiled", ("cuda",), compiled),

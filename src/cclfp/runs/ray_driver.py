@@ -96,7 +96,8 @@ class RayCluster:
             keeper = InStore(Store(self.execution.store))
             if has_waited:
                 cohorts = _without_finished(cohorts, keeper, pass_on)
-            _Driver(self, keeper, pass_on).run(cohorts)
+            with keeper.store.kept_open():
+                _Driver(self, keeper, pass_on).run(cohorts)
 
     @functools.cached_property
     def task(self) -> Any:

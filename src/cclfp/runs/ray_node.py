@@ -83,7 +83,7 @@ def train_on_node(order: Order, mailbox: Any) -> Message:
     from cclfp.runs.keeping import OnDriver
     from cclfp.runs.training import train_cohort
 
-    post = _Post(order.number, mailbox)
+    post = Post(order.number, mailbox)
     with tempfile.TemporaryDirectory(prefix="cclfp-") as folder:
         try:
             jobs = _prepare(order, mailbox, Path(folder), post)
@@ -95,7 +95,7 @@ def train_on_node(order: Order, mailbox: Any) -> Message:
     return post.last()
 
 
-def _prepare(order: Order, mailbox: Any, folder: Path, post: _Post) -> Any:
+def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> Any:
     """The jobs, after making sure that this node has what they need."""
     from cclfp.core.userfiles import receive
     from cclfp.data.cache import is_cached
@@ -122,7 +122,7 @@ def _prepare(order: Order, mailbox: Any, folder: Path, post: _Post) -> Any:
     return jobs
 
 
-class _Post:
+class Post:
     """Sends the events of one attempt to the mailbox, steps now and then and only the newest of each run."""
 
     def __init__(self, number: int, mailbox: Any) -> None:

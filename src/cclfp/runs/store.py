@@ -99,6 +99,7 @@ class Store:
         self.path = path
         self.checkpoints = checkpoints_of(path)
         self.read_only, self.on_bad = read_only, on_bad
+        self._kept: sqlite3.Connection | None = None
         if not read_only:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -328,9 +329,27 @@ class Store:
         return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
 
     @contextlib.contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Use one connection inside the context, in this thread: many small writes are several times faster.
+
+        When the last connection to a file is closed, SQLite copies the write-ahead log into the file.
+        """
+        with self._connect() as self._kept:
+            try:
+                yield
+            finally:
+                self._kept = None
+
+    @contextlib.contextmanager
     def _connect(self, how: str | None = None) -> Iterator[sqlite3.Connection]:
         where = self.path if how is None else f"{self.path.absolute().as_uri()}?{how}"
         try:
+            if self._kept is not None and how is None:
+                try:
+                    yield self._kept
+                finally:
+                    self._kept.rollback()  # does nothing after a commit
+                return
             opened = sqlite3.connect(where, timeout=TIMEOUT, isolation_level=None, uri=how is not None)
             with contextlib.closing(opened) as database:
                 database.row_factory = sqlite3.Row

@@ -111,8 +111,7 @@ def finish_at_once(order: Any, mailbox: Any) -> Any:
 def _record() -> Record:
     """A record of a run of the jobs' kind."""
     with RECORDS.open(encoding="utf-8") as lines:
-        records = (from_line(line) for line in lines)
-        return next(r for r in records if (r["method"], r["benchmark"], r["scenario"]) == ("er", "split-mnist", "class"))
+        return next(r for r in map(from_line, lines) if (r["method"], r["benchmark"]) == ("er", "split-mnist"))
 
 
 def _memory() -> int:

@@ -94,7 +94,7 @@ def show_cluster(section: Measured, charts: Charts) -> list[str]:
         *parts,
         f"{runs} runs of `er` on Split MNIST in minibatches of 50, on {section.document['machine']['cores']} cores, "
         "without Ray and on it, twice each in turn: the time from the first finished run to the last, and the time "
-        f"until then. On Ray they take {100 * (seconds['ray'] / seconds['local'] - 1):+.1f} % more.",
+        f"until then. On Ray this takes {_difference(seconds['ray'], seconds['local'])}.",
         format_table(["", "seconds", "seconds until the first run is finished"], table),
     ]
 
@@ -106,6 +106,10 @@ def _mebibytes(result: Result) -> dict[str, float]:
 def _rate_of(idle: list[Result]) -> str:
     """The speed over all parts, which have the same number of cohorts."""
     return format_number(len(idle) / sum(1 / r["cohorts_per_second"] for r in idle))
+
+
+def _difference(ours: float, other: float) -> str:
+    return f"{abs(100 * (ours / other - 1)):.1f} % {'longer' if ours >= other else 'less time'}"
 
 
 def _mean(section: Measured, place: str, field: str) -> float:

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -18,6 +19,7 @@ from cclfp.errors import InputError
 
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
+POSTPONED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 # With this variable Ray's processes listen on the loopback interface alone, and not on every one. Ray reads it when it
 # is imported. It is meant for other platforms than Linux, where it is the default.
 PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -30,27 +32,28 @@ def connected(on: str, address: str) -> Iterator[Any]:
     An empty address means the one in ``RAY_ADDRESS`` or, without that variable, a private cluster. A connection that
     the user has made is used, and stays. During our own, whatever Ray prints goes to stderr: stdout is for results.
     """
-    ray, is_ours = _connect(on, address)
-    if not is_ours:
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    if not address and "ray" not in sys.modules:
+        os.environ.update(PRIVATE)
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # other users of this machine do not know the token
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    import ray
+
+    if ray.is_initialized():
         yield ray
         return
     with contextlib.redirect_stdout(sys.stderr):
         try:
+            with _postponed_signals():
+                _connect(ray, on, address)
             yield ray
         finally:
             ray.shutdown()
 
 
-def _connect(on: str, address: str) -> tuple[Any, bool]:
-    """The module, connected now or before, and whether the connection was made now."""
-    address = address or os.environ.get("RAY_ADDRESS", "")
-    if not address and "ray" not in sys.modules:
-        os.environ.update(PRIVATE)
-    import ray
-
-    if ray.is_initialized():
-        return ray, False
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+def _connect(ray: Any, on: str, address: str) -> None:
+    """Connect to the cluster at an address, or start a private one."""
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
         _check_address(on, address)
     else:
@@ -59,14 +62,12 @@ def _connect(on: str, address: str) -> tuple[Any, bool]:
                 f"on={on!r}: Ray was imported before, and would now listen to other machines: call ray.init() yourself "
                 "if you want that, and its cluster is used"
             )
-        quiet |= {"num_cpus": cores(), "include_dashboard": False}
+        options |= {"num_cpus": cores(), "include_dashboard": False}
     try:
-        with _own_signals(), contextlib.redirect_stdout(sys.stderr):
-            ray.init(address or "local", **quiet)
+        ray.init(address or "local", **options)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"on={on!r}: no Ray cluster can be used: {reason}") from error
-    return ray, True
 
 
 def _check_address(on: str, address: str) -> None:
@@ -89,12 +90,23 @@ def check_installed(on: str) -> None:
 
 
 @contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep this process's signal handlers: Ray installs one for SIGTERM."""
-    is_main = threading.current_thread() is threading.main_thread()  # Python allows it only there
-    before = signal.getsignal(signal.SIGTERM)
+def _postponed_signals() -> Iterator[None]:
+    """Keep this process's signal handlers, which Ray replaces, and call them after the context.
+
+    A start that is interrupted in the middle would leave some of Ray's processes behind.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Python allows handlers only there
+        yield
+        return
+    received: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in POSTPONED}
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: received.append(number))
     try:
         yield
     finally:
-        if is_main:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in received[:1]:
+            signal.raise_signal(number)

@@ -31,12 +31,10 @@ from cclfp.runs.execution import Execution
 from cclfp.runs.executors import ThisProcess
 from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import make_jobs
-from cclfp.runs.ray_connection import PRIVATE
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
 from cclfp.runs.store import Store
 
-pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
 # A lost node is noticed within a second or two, not half a minute.
@@ -89,10 +87,8 @@ def two_nodes(folder: Path) -> Iterator[RayNodes]:
         nodes.cluster.shutdown()
 
 
-def test_a_cluster(tmp_path: Path, small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster(tmp_path: Path, small_mnist: Path) -> None:
     """One test, because processes that run tests side by side would each start a cluster."""
-    for name, value in PRIVATE.items():
-        monkeypatch.setenv(name, value)
     with two_nodes(tmp_path / "nodes") as nodes:
         for scenario in SCENARIOS:
             folder = tmp_path / scenario.__name__

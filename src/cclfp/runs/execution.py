@@ -112,7 +112,7 @@ class Execution:
         kind, colon, address = str(self.on).partition(":")
         if self.on == "local":
             return None
-        if kind != "ray" or (colon and not address.strip()) or "://" in address:
+        if kind != "ray" or (colon and not address.strip()) or "//" in address:
             raise InputError(f"on={self.on!r}: expected local, ray or ray:ADDRESS, such as ray:10.0.0.1:6379")
         return address
 

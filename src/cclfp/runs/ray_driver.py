@@ -214,9 +214,10 @@ class _Driver:
         except self.cluster.ray.exceptions.RayTaskError as raised:
             error = RunError(f"its task failed:\n{raised}")
         except self.cluster.ray.exceptions.RayError as raised:
+            where = f" on {sent.nodes[-1]}" if sent.nodes else ""
             error = RunError(
-                f"its process was lost {'on ' + sent.nodes[-1] if sent.nodes else ''} and {RETRIES} times again "
-                f"({_first_line(raised)}). The same command continues from the last checkpoint"
+                f"its process{where} was lost, and started again {RETRIES} times in vain ({_first_line(raised)}). "
+                "The same command continues from the last checkpoint"
             )
         del self.running[number]
         for job in sent.unfinished:

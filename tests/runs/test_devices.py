@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from cclfp.errors import InputError
-from cclfp.runs import executors
 from cclfp.runs.devices import pick_cards, pick_device, visible_as
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import ProcessPool, ThisProcess, local_executor
@@ -127,7 +126,7 @@ def test_each_worker_sees_one_gpu(cards: Cards, monkeypatch: pytest.MonkeyPatch,
         started.append(FakeWorker(env))
         return started[-1]
 
-    monkeypatch.setattr(executors.subprocess, "Popen", popen)
+    monkeypatch.setattr("cclfp.runs.executors.subprocess.Popen", popen)
     execution = Execution("cuda:0,2", "graph", store=tmp_path / "runs.sqlite")
     chosen = configurations(["er"], "split-mnist")
     jobs = make_jobs(chosen, range(4), execution)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib.util
 import subprocess
 import sys
@@ -52,7 +53,7 @@ class Driven:
     def message(self, token: str, node: str, *events: Event) -> Any:
         from cclfp.runs.ray_node import Message
 
-        return Message(7, token, node, [to_json(event) for event in events])
+        return Message(7, token, node, [to_json(event) for event in events], [])
 
     def read(self, token: str, node: str, *events: Event) -> list[Event]:
         """The events that a message causes."""
@@ -152,12 +153,13 @@ def test_the_mailbox_gives_each_message_once() -> None:
         mailbox = Mailbox(None)
         taking = asyncio.create_task(mailbox.take())
         await asyncio.sleep(0)
-        messages = [Message(number, "x", "a", []) for number in range(3)]
+        messages = [Message(number, "x", "a", [], ["a run"] * number) for number in range(3)]
         for message in messages:
             await mailbox.put(message)
         assert await taking == messages
         await mailbox.put(messages[0])
         assert await mailbox.take() == messages[:1]
+        assert [await mailbox.finished(number) for number in range(4)] == [set(), {"a run"}, {"a run"}, set()]
 
     asyncio.run(use())
 
@@ -216,3 +218,24 @@ def test_what_is_refused_before_ray_is_asked(monkeypatch: pytest.MonkeyPatch, cl
 def test_ray_is_imported_only_for_it() -> None:
     code = "import sys; sys.modules['ray'] = None; import cclfp, cclfp.runs.run, cclfp.cli.app, cclfp.runs.ray_driver"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_attempt_leaves_out_what_the_one_before_has_finished(
+    jobs: list[Job], small_mnist: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from cclfp.runs import ray_node
+
+    def call(answer: Any) -> Any:
+        return SimpleNamespace(remote=lambda *_: answer)
+
+    mailbox = SimpleNamespace(finished=call({jobs[0].key}))
+    post: Any = SimpleNamespace(node="a", send=lambda event: None)
+    monkeypatch.setattr(ray_node.ray, "get", lambda answer: answer)
+    order = make_order(3, jobs, "cpu")
+    (job,) = ray_node._prepare(order, mailbox, tmp_path, post)
+    assert job.key == jobs[1].key
+    assert job.execution.checkpoints == tmp_path  # the folder beside the store does not exist
+    mailbox.finished = call({job.key for job in jobs})
+    assert ray_node._prepare(order, mailbox, tmp_path, post) == []
+    with pytest.raises(InputError, match="this node has other code"):
+        ray_node._prepare(dataclasses.replace(order, code={"cclfp": "0"}), mailbox, tmp_path, post)

@@ -119,6 +119,22 @@ def test_the_lock_of_a_finished_run_is_removed(make_job: Callable[..., Job]) -> 
     assert not left.exists()
 
 
+@pytest.mark.slow
+def test_checkpoints_in_a_folder_of_choice(
+    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
+    job = make_job("er", checkpoints=tmp_path / "shared")
+    with pytest.raises(Stop):
+        train(job, stop_at(50))
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == [f"{job.key}.ckpt"]
+    assert not Store(job.execution.store).checkpoints.exists()
+    events: list[Event] = []
+    train(job, events.append)
+    assert any("continuing from the checkpoint" in text for text in texts(events))
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
 def test_a_lock_is_free_again_after_a_failure(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "STEP_EVERY", 0.0)
     with pytest.raises(Stop) as kept:  # and with it every frame of the traceback

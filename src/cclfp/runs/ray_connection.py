@@ -33,6 +33,7 @@ def connected(on: str, address: str) -> Iterator[Any]:
     the user has made is used, and stays. During our own, whatever Ray prints goes to stderr: stdout is for results.
     """
     address = address or os.environ.get("RAY_ADDRESS", "")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions do: hide no GPU from CPU tasks
     if not address and "ray" not in sys.modules:
         os.environ.update(PRIVATE)
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # other users of this machine do not know the token

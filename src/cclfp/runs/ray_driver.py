@@ -69,16 +69,16 @@ class RayCluster:
     def workers(self) -> int:
         if room := self.room():
             return room
-        wanted = f"{self.execution.threads} CPUs" + (
-            f" and {self.gpus_per_cohort:g} GPUs" if self.gpus_per_cohort else ""
-        )
+        wanted = f"{self.execution.threads} CPUs"
+        wanted += f" and {self.gpus_per_cohort:g} GPUs" if self.gpus_per_cohort else ""
         found = "; ".join(f"{name} has {cpus:g} CPUs, {gpus:g} GPUs" for name, cpus, gpus in self._nodes())
         raise InputError(f"on={self.execution.on!r}: a cohort needs {wanted}, and no node has them ({found})")
 
     def room(self) -> int:
         """How many cohorts the nodes that are alive can train at the same time."""
         threads, share = self.execution.threads, self.gpus_per_cohort
-        return sum(int(min(cpus // threads, gpus // share if share else cpus)) for _, cpus, gpus in self._nodes())
+        per_gpu = int(1 / share) if share else 0
+        return sum(int(min(cpus // threads, per_gpu * gpus if share else cpus)) for _, cpus, gpus in self._nodes())
 
     def _nodes(self) -> list[Node]:
         nodes = [(node["NodeManagerHostname"], node["Resources"]) for node in self.ray.nodes() if node["Alive"]]

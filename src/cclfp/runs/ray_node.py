@@ -42,6 +42,7 @@ class Message:
     token: str  # of the attempt
     node: str
     events: list[str]
+    finished: list[str]  # the keys of the runs that the events finish
 
 
 class Mailbox:
@@ -52,11 +53,14 @@ class Mailbox:
             os.environ["CCLFP_HOME"] = home
         self.messages: list[Message] = []
         self.arrived = asyncio.Event()
+        self.finished_runs: dict[int, set[str]] = {}  # by the number of the cohort
         self.parcels: dict[str, Any] = {}
         self.packing = asyncio.Lock()
 
     async def put(self, message: Message) -> None:
         self.messages.append(message)
+        if message.finished:
+            self.finished_runs.setdefault(message.number, set()).update(message.finished)
         self.arrived.set()
 
     async def take(self) -> list[Message]:
@@ -65,6 +69,10 @@ class Mailbox:
         self.arrived.clear()
         taken, self.messages = self.messages, []
         return taken
+
+    async def finished(self, number: int) -> set[str]:
+        """The keys of the runs of a cohort that an attempt has finished before it was lost."""
+        return self.finished_runs.get(number, set())
 
     async def dataset(self, name: str) -> list[Any]:
         """A reference to the dataset in Ray's object store, in a list, which Ray does not look into."""
@@ -91,12 +99,13 @@ def train_on_node(order: Order, mailbox: Any) -> Message:
             for key in order.keys:
                 post.send(Failed(key, error))
         else:
-            train_cohort(jobs, post.send, OnDriver())
+            if jobs:
+                train_cohort(jobs, post.send, OnDriver())
     return post.last()
 
 
 def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> Any:
-    """The jobs, after making sure that this node has what they need."""
+    """The jobs that are not finished, after making sure that this node has what they need."""
     from cclfp.core.userfiles import receive
     from cclfp.data.cache import is_cached
     from cclfp.data.parcels import unpack
@@ -113,7 +122,11 @@ def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> Any:
         if not is_cached(name):
             (parcel,) = ray.get(mailbox.dataset.remote(name))
             unpack(ray.get(parcel))
-    jobs = [Job.from_dict(values) for values in order.jobs]
+    # A cohort of one run that is finished is not started again.
+    finished = ray.get(mailbox.finished.remote(order.number)) if len(order.keys) > 1 else set()
+    jobs = [Job.from_dict(values) for key, values in zip(order.keys, order.jobs, strict=True) if key not in finished]
+    if not jobs:
+        return jobs
     shared = jobs[0].execution.checkpoint_folder
     if not shared.is_dir():
         text = f"{post.node} has no folder {shared}: what it loses starts again from its beginning, unless "
@@ -132,6 +145,7 @@ class Post:
         self.steps: dict[str, str] = {}  # the newest of each run
         self.others: list[str] = []
         self.endings: list[str] = []
+        self.finished: list[str] = []  # keys
         self.last_post = 0.0
         self.on_its_way: Any = None
         self._post()
@@ -146,18 +160,22 @@ class Post:
             self.others.append(line)
         if isinstance(event, Finished | Failed):
             self.endings.append(line)
+        if isinstance(event, Finished):
+            self.finished.append(event.key)
         if isinstance(event, Note) or time.monotonic() - self.last_post > POST_EVERY:
             self._post()
 
     def last(self) -> Message:
         """The events that end runs, and those that were not posted."""
-        rest = [line for line in self.others if line not in self.endings]
-        return Message(self.number, self.token, self.node, [*rest, *self.endings])
+        ends = set(self.endings)
+        rest = [line for line in self.others if line not in ends]
+        return Message(self.number, self.token, self.node, [*rest, *self.endings], self.finished)
 
     def _post(self) -> None:
         """Post what is waiting, unless the mailbox has not got the message before this one."""
         if self.on_its_way is not None and not ray.wait([self.on_its_way], timeout=0)[0]:
             return
-        message = Message(self.number, self.token, self.node, [*self.others, *self.steps.values()])
+        events = [*self.others, *self.steps.values()]
+        message = Message(self.number, self.token, self.node, events, self.finished)
         self.on_its_way = self.mailbox.put.remote(message)
         self.others, self.steps, self.last_post = [], {}, time.monotonic()

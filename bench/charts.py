@@ -26,7 +26,6 @@ BENCH_STYLES = STYLES | {
     "graph": Style(BLUE, BLUE, "", "circle"),
     "Avalanche": Style(GREY, GREY, "", "square"),
     "cclfp": Style(BLUE, BLUE, "", "square"),
-    "ray": Style(BLUE, BLUE, "", "square"),
 }
 ROW_CHART_WIDTH = 640.0  # of bars and dots, whose labels are long
 LINE_PANEL_WIDTH = 400.0

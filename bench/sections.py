@@ -73,7 +73,7 @@ def show_command(section: Measured, charts: Charts) -> list[str]:
 
 def show_cluster(section: Measured, charts: Charts) -> list[str]:
     idle = [r for r in section.results if r["case"]["method"] == "idle"]
-    rows = [{"x": r["cohorts"], "series": "ray", "rate": r["cohorts_per_second"], **_mebibytes(r)} for r in idle]
+    rows = [{"x": r["cohorts"], "series": "cclfp", "rate": r["cohorts_per_second"], **_mebibytes(r)} for r in idle]
     panels = [("rate", "cohorts per second"), ("memory", "memory of the driver, MiB")]
     parts = [
         f"Cohorts that do nothing, {idle[-1]['cohorts']:,} of them: each is a Ray task, whose record the driver writes "

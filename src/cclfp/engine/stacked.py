@@ -23,12 +23,16 @@ class StackedGroup(Group):
     def __init__(self, trainers: Sequence[Trainer], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(trainers)
         leaves, _ = stack_leaves([trainer.model for trainer in trainers])
-        self.changing = leaves if pool.is_cuda else [_columns_first(t) for t in leaves]
+        self._arrange = (lambda t: t) if pool.is_cuda else _columns_first
+        self.changing = [self._arrange(t) for t in leaves]
         hypers, _ = stack_leaves([dataclasses.asdict(trainer.hyper_tensors) for trainer in trainers])
         self.fixed = [pool, torch.stack([mask_table(mask) for mask in masks]), *hypers]
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
         return [t[replica] for t in tensors]
+
+    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
+        return [self._arrange(torch.stack(several)) for several in zip(*parts, strict=True)]
 
     def make_step(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
         current, first, spec, hyper_spec = tables.sizes[like][0], self.trainers[0], self.spec, self._hyper_spec

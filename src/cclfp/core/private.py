@@ -31,6 +31,8 @@ def private_folder() -> Path:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
         check_private(path)
+        if not path.is_dir():
+            raise NotPrivate(f"{path} is not a folder")
     except (OSError, RuntimeError) as error:
         raise NotPrivate(str(error)) from error
     return path

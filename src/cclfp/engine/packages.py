@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import os
 import platform
@@ -133,7 +132,6 @@ def _trim(folder: Path) -> None:
                 _remove(Path(found.path))
 
 
-@functools.cache
 def _machine() -> tuple[object, ...]:
     """What native code depends on besides its source."""
     version = torch.__version__, torch.version.git_version, torch.backends.cpu.get_cpu_capability()

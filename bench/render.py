@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from charts import Charts
-from formatting import format_number, format_ratio, format_table
+from formatting import format_count, format_number, format_range, format_ratio, format_table
 from growth import AXES, show_growth
-from measured import BENCHMARKS, DEVICES, Measured, read
+from measured import BENCHMARKS, DEVICES, Measured, read, show_peer, whole_ratios
 from sections import SECTIONS
 
 from cclfp.core.files import write_atomic
@@ -31,6 +31,8 @@ METHOD = """\
 - **Side by side**: on a CPU, everything that a table compares trains in turns of one window, in one run, including
   Avalanche. Other load on the machine therefore slows all of it equally. "Share of a core" shows how much other load
   there was: near 100 % the machine was otherwise idle.
+- **Whole runs** are processes of their own, one after the other on one core, from their start to their end. A ratio is
+  that of two runs which followed each other; its range is over the repetitions.
 - **One thread**: on a CPU everything uses one thread, except for the whole command, which uses all cores.
 - **Eager** is our reference engine: plain PyTorch, one replica after the other. The speed of one seed is therefore also
   that of five.
@@ -39,7 +41,7 @@ METHOD = """\
 
 def summarise(sections: Sequence[Measured]) -> list[str]:
     """The most important ratios, one sentence each."""
-    summaries = {"peers": _peers, "command": _command, "networks": _networks, "grid": _grid}
+    summaries = {"peers": _peers, "whole": _whole, "command": _command, "networks": _networks, "grid": _grid}
     return [
         f"{sentence} ({section.hardware})."
         for section in sections
@@ -51,15 +53,27 @@ def summarise(sections: Sequence[Measured]) -> list[str]:
 def _peers(section: Measured) -> Iterator[str]:
     for method in ("er", "ccl-fp+"):
         ours = [r for r in section.results if r["case"]["method"] == method and r["case"]["engine"] != "eager"]
-        for fast in ours[:1] if section.avalanche else []:
+        for fast in ours if section.avalanche else []:
             ratios = [
                 f"{format_ratio(fast['train_rate'] / r['train_rate'])} ({data})"
                 for data, r in section.avalanche.items()
             ]
+            seeds = format_count(fast["case"]["replicas"], "seed")
             yield (
-                f"One CPU thread, Split MNIST, {fast['case']['replicas']} seeds: `{method}` at "
+                f"One CPU thread, Split MNIST, {seeds}, steady state: `{method}` at "
                 f"{format_number(fast['train_rate'])} steps/s, {' and '.join(ratios)} the speed of Avalanche's replay"
             )
+
+
+def _whole(section: Measured) -> Iterator[str]:
+    for r in section.results:
+        case = r["case"]
+        engine, _, state = case["how"].partition(", ")
+        if case["who"] == "cclfp" and state == "warm":
+            ratios = [f"{format_range(whole_ratios(r, peer))}× {show_peer(peer)}" for peer in section.peers_of(r)]
+            seconds = format_range([run["whole_seconds"] for run in r["runs"]])
+            command = f"cclfp run {case['method']} split-mnist --seeds {case['seeds']} --engine {engine}"
+            yield f"One CPU core, `{command}`, a whole warm run: {seconds} s; its speed is {'; '.join(ratios)}"
 
 
 def _command(section: Measured) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from charts import Charts
 from formatting import format_count, format_number, format_range, format_ratio, format_table
 from growth import AXES, show_growth
-from measured import BENCHMARKS, DEVICES, Measured, read, show_peer, whole_ratios
+from measured import BENCHMARKS, DEVICES, Measured, Result, read, show_peer, whole_ratios
 from sections import SECTIONS
 
 from cclfp.core.files import write_atomic
@@ -74,6 +74,35 @@ def _whole(section: Measured) -> Iterator[str]:
             seconds = format_range([run["whole_seconds"] for run in r["runs"]])
             command = f"cclfp run {case['method']} split-mnist --seeds {case['seeds']} --engine {engine}"
             yield f"One CPU core, `{command}`, a whole warm run: {seconds} s; its speed is {'; '.join(ratios)}"
+
+
+def quote(sections: Sequence[Measured]) -> str | None:
+    """What README.md quotes of the newest whole runs; None where not all of them were measured."""
+    whole = [one for one in sections if one.name == "whole"]
+    if not whole:
+        return None
+    section = max(whole, key=lambda one: str(one.document["started_at"]))
+    warm, cold, single = (
+        section.find(who="cclfp", method="er", seeds=seeds, how=f"compiled, {state}")
+        for seeds, state in ((5, "warm"), (5, "cold"), (1, "warm"))
+    )
+    if warm is None or cold is None or single is None:
+        return None
+
+    def times(ours: Result, **peer: Any) -> str:
+        theirs = section.find(**peer)
+        return "–" if theirs is None else format_range(whole_ratios(ours, theirs))
+
+    first, again = (format_range([run["whole_seconds"] for run in r["runs"]]) for r in (cold, warm))
+    return (
+        f"On one CPU core, experience replay on Split MNIST with five seeds that train together takes {again} s from "
+        f"prompt to table ({first} s the first time, when its program is compiled): "
+        f"{times(warm, who='plain', method='er', seeds=5)} times the speed of a plain PyTorch loop, "
+        f"{times(warm, who='avalanche', how='images')} times that of Avalanche "
+        f"({times(warm, who='avalanche', how='tensors')} if Avalanche gets tensors instead of images) and "
+        f"{times(warm, who='mammoth')} times that of Mammoth, which train one seed after the other. A single seed runs "
+        f"at {times(single, who='plain', method='er', seeds=1)} times the speed of the plain loop."
+    )
 
 
 def _command(section: Measured) -> Iterator[str]:
@@ -169,6 +198,8 @@ def main() -> None:
     text = render_document(sections, Charts(arguments.to))
     write_atomic(arguments.to / "RESULTS.md", lambda file: file.write(text.encode()))
     print(f"{arguments.to / 'RESULTS.md'}: {len(sections)} sections from {len(files)} files")
+    if quoted := quote(sections):
+        print(f"README.md must have this sentence:\n{quoted}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from formatting import format_number
 from growth import read_bends
 from measure import chosen_sections, take_turns
 from measured import FORMAT, Measured, read
-from render import ORDER, render_document
+from render import ORDER, quote, render_document
 from suites import SECTIONS
 from whole import ROWS, Row, _command, _time
 
@@ -189,6 +189,26 @@ def test_whole_runs_have_a_range_of_ratios(tmp_path: Path) -> None:
     assert "| Mammoth 1.2, `er` | 1 | 60.0 | 100 | 200 | 0.111× | 1.00× | 512 | 80.0 | 98 % |" in text
     ours = "| 5 | 12.0–15.0 | 2,000–2,500 | 4,000–5,000 | 2.50–4.00× | 20.0–25.0× | 512 | 80.0 | 98 % |"
     assert f"| cclfp `er`, compiled, warm {ours}" in text
+
+
+def test_the_readme_quotes_the_whole_runs() -> None:
+    quoted = quote(read(sorted((BENCH / "results").glob("*.json")), ORDER))
+    readme = " ".join((BENCH.parent / "README.md").read_text(encoding="utf-8").split())
+    assert quoted is None or quoted in readme
+
+
+def test_what_is_quoted() -> None:
+    shown = fake("whole", "cpu", [])
+    shown.results.append(whole("plain", [1000.0, 500.0, 800.0]))
+    shown.results.append(whole("plain", [900.0], seeds=1))
+    shown.results.append(whole("cclfp", [1000.0], how="compiled, cold"))
+    shown.results.append(whole("cclfp", [2500.0, 2000.0, 2400.0], how="compiled, warm"))
+    assert quote([shown]) is None
+    shown.results.append(whole("cclfp", [1800.0, 2700.0], seeds=1, how="compiled, warm"))
+    quoted = str(quote([shown]))
+    assert "five seeds that train together takes 12.0–15.0 s from prompt to table (30.0 s the first time" in quoted
+    assert "2.50–4.00 times the speed of a plain PyTorch loop, – times that of Avalanche" in quoted
+    assert "A single seed runs at 2.00–3.00 times the speed of the plain loop." in quoted
 
 
 def test_a_command_is_timed() -> None:

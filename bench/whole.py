@@ -22,7 +22,7 @@ from cclfp.runs.store import Store
 
 BENCH = Path(__file__).parent
 PEER = BENCH / "peers" / ".venv" / "bin" / "python"
-MAMMOTH = BENCH / "peers" / "mammoth"
+MAMMOTH = BENCH / "peers" / ".venv" / "mammoth"
 REPEATS = 3
 LINUX = sys.platform == "linux"
 STEPS = 6002  # of one seed on Split MNIST
@@ -104,7 +104,7 @@ def time_run(row: Row, cache: Path) -> dict[str, Any]:
             records = Store(store).records()
             steps = STEPS * len(records)
             about = {"steps": steps, "train_rate": steps / sum(record["train_seconds"] for record in records)}
-            about["average_accuracy"] = sum(record["average_accuracy"] for record in records) / len(records)
+            about["average_accuracy"] = sum(record["average_accuracy"] or 0 for record in records) / len(records)
     return {**about, **times, "whole_rate": about["steps"] / times["whole_seconds"]}
 
 

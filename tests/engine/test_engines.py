@@ -34,7 +34,7 @@ from cclfp.runs.store import Store
 from cclfp.streams import Stream
 from cclfp.testing import Case, toy_stream
 
-PROGRAM = compiled_module.program
+PROGRAM = compiler.program
 CASES = [(m, s) for m, method in METHODS.items() for s in method.scenarios()]
 
 
@@ -102,7 +102,7 @@ def always(stacked: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("method", ["ccl-fp+", "si"])
 def test_compiled_replicas_are_as_each_alone(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    original = compiled_module.program
+    original = compiler.program
 
     def spy(*arguments: Any, **options: Any) -> Any:
         made.append(original(*arguments, **options))
@@ -200,8 +200,10 @@ def test_a_step_that_changes_its_state_in_place_is_not_taken_twice(monkeypatch: 
             return super().step(params, buffers, state, batch, hyper)
 
     case = Case(Counts, "class", {})
-    for made in (compiled_module.program, PROGRAM):  # not compiled, and compiled
-        monkeypatch.setattr(compiled_module, "program", made)
+    for worth in (1, 10):  # not compiled, and only the most frequent kind compiled
+        monkeypatch.setattr(compiled_module, "WORTH", worth)
+        if worth > 1:
+            monkeypatch.setattr(compiled_module, "program", PROGRAM)
         (ours,) = trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled")
         assert ours.learner.trainer.model[2]["n"] == ours.steps(2)
 

@@ -15,7 +15,6 @@ import pytest
 from torch import Tensor
 from torture.material import write_little_dataset
 
-from cclfp.core import private
 from cclfp.core.private import NotPrivate, building_folder, cache_folder, private_folder
 from cclfp.core.randomness import generator
 from cclfp.core.userfiles import imported_by, refer
@@ -184,7 +183,7 @@ def test_a_folder_that_is_not_private_is_not_used(spoil: Callable[[Path], str]) 
 
 def test_a_folder_of_another_user_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     private_folder()
-    monkeypatch.setattr(private.os, "getuid", lambda: os.geteuid() + 1)
+    monkeypatch.setattr("os.getuid", lambda: os.geteuid() + 1)
     with pytest.raises(NotPrivate, match="belongs to another user"):
         private_folder()
 

@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from cclfp.engine.packages import load
 
 MAX_OPERATIONS = 1_500  # of a step that is compiled: the compiler's time grows with their number
 # Less to write: headers that are compiled in advance take longer than they save, and nobody debugs the programs.
-OPTIONS = {"precompile_headers": False, "enable_line_tables": False}
+OPTIONS: dict[str, Any] = {"precompile_headers": False, "enable_line_tables": False}
 
 Keep = Callable[..., None]  # takes the library of a program, and whether it ``has_constants``: tensors
 
@@ -93,16 +94,16 @@ def _as_library(graph: torch.fx.GraphModule, given: list[Tensor], keep: Keep) ->
     for node in graph.graph.nodes:
         node.meta.clear()  # make_fx and the compiler each have fake tensors of their own
     with building_folder() as folder:
-        options = {name: value for name, value in OPTIONS.items() if hasattr(config.aot_inductor, name)}
-        options["output_path"] = str(folder / "program.so")
-        named = {f"aot_inductor.{name}": value for name, value in options.items()}
-        library = Path(compiler.aot_compile(graph, tuple(given), options=named))
+        library = folder / "program.so"
+        options = {"output_path": str(library), **OPTIONS}
+        known = {f"aot_inductor.{name}": options[name] for name in options if hasattr(config.aot_inductor, name)}
+        compiler.aot_compile(graph, tuple(given), options=known)
         loaded = load(library)
         keep(library, has_constants=any(node.op == "get_attr" for node in graph.graph.nodes))
     return loaded
 
 
-def _in_process(graph: torch.fx.GraphModule, given: list[Tensor]) -> Step:
+def _in_process(graph: torch.fx.GraphModule, given: list[Any]) -> Step:
     """The step of a graph, compiled for this process only."""
     import torch._inductor as compiler
 

@@ -106,7 +106,7 @@ def load(library: Path) -> Step:
     run = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1).run
 
     def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
-        return run([*changing, *fixed, *row])  # type: ignore[no-any-return]
+        return run([*changing, *fixed, *row])
 
     return step
 

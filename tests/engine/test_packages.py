@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 from torture.material import write_little_dataset
 
@@ -20,6 +21,7 @@ from cclfp.core.randomness import generator
 from cclfp.core.userfiles import imported_by, refer
 from cclfp.engine import compiled, packages
 from cclfp.engine.cohort import Cohort
+from cclfp.engine.compiler import has_constants, trace
 from cclfp.engine.packages import Kind, Packages
 from cclfp.engine.replica import Replica
 from cclfp.methods import METHODS
@@ -218,6 +220,14 @@ def test_own_code_with_constants_is_not_kept() -> None:
     assert not Packages(own).any()
     Packages(own).keep(KEY, Path(__file__), has_constants=False)
     assert Packages(own).has(KEY)
+
+
+def test_constants_are_found() -> None:
+    outside = torch.ones(2)
+    found = []
+    for step in (lambda w, x, row: [w[0] * x[0] + row[0].sum()], lambda w, x, row: [w[0] * outside]):
+        found.append(has_constants(trace(step, [torch.ones(2)], [torch.ones(2)], [torch.ones(3)])))
+    assert found == [False, True]
 
 
 def test_programs_are_removed_in_the_order_of_their_use(monkeypatch: pytest.MonkeyPatch) -> None:

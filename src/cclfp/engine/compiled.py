@@ -15,7 +15,7 @@ from cclfp.engine.group import Compile, Group, Step
 from cclfp.engine.packages import Kind, Packages
 from cclfp.engine.tables import Tables
 
-WORTH = 3_000  # steps of one kind, over all replicas, that pay for a program: compiling takes about ten seconds
+WORTH = 3_000  # steps of one kind, over all replicas, that pay for a program: compiling takes about 15 seconds
 
 
 class Steps:

@@ -21,7 +21,7 @@ MAX_OPERATIONS = 1_500  # of a step that is compiled: the compiler's time grows 
 # Less to write: headers that are compiled in advance take longer than they save, and nobody debugs the programs.
 OPTIONS: dict[str, Any] = {"precompile_headers": False, "enable_line_tables": False}
 
-Keep = Callable[..., None]  # takes the library of a program, and whether it ``has_constants``: tensors
+Keep = Callable[..., None]  # called as keep(library, has_constants=...)
 
 
 class NotCompiled(Exception):
@@ -34,11 +34,12 @@ def program(step: Step, *arguments: list[Tensor], keep: Keep = lambda library, h
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's warnings about itself
-            graph = _trace(step, *arguments)
+            graph = trace(step, *arguments)
             if len(graph.graph.nodes) > MAX_OPERATIONS:
                 raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {MAX_OPERATIONS:,}")
             given = _join(*arguments)
-            compiled = _in_process(graph, given) if given[-1].is_cuda else _as_library(graph, given, keep)
+            is_on_gpu = any(t.is_cuda for t in given)
+            compiled = _in_process(graph, given) if is_on_gpu else _as_library(graph, given, keep)
             compiled([t.clone() for t in arguments[0]], *arguments[1:])
     except NotCompiled:
         raise
@@ -62,7 +63,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="cclfp-")
 
 
-def _trace(step: Step, *arguments: list[Tensor]) -> torch.fx.GraphModule:
+def trace(step: Step, *arguments: list[Tensor]) -> torch.fx.GraphModule:
     """The step as plain tensor operations, so that the compiler sees no Python code, ours or a user's."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -91,6 +92,7 @@ def _as_library(graph: torch.fx.GraphModule, given: list[Tensor], keep: Keep) ->
     import torch._inductor as compiler
     from torch._inductor import config
 
+    constants = has_constants(graph)
     for node in graph.graph.nodes:
         node.meta.clear()  # make_fx and the compiler each have fake tensors of their own
     with building_folder() as folder:
@@ -99,8 +101,13 @@ def _as_library(graph: torch.fx.GraphModule, given: list[Tensor], keep: Keep) ->
         known = {f"aot_inductor.{name}": options[name] for name in options if hasattr(config.aot_inductor, name)}
         compiler.aot_compile(graph, tuple(given), options=known)
         loaded = load(library)
-        keep(library, has_constants=any(node.op == "get_attr" for node in graph.graph.nodes))
+        keep(library, has_constants=constants)
     return loaded
+
+
+def has_constants(graph: torch.fx.GraphModule) -> bool:
+    """Whether a step uses tensors that are neither its arguments nor computed from them."""
+    return any(node.op == "get_attr" for node in graph.graph.nodes)
 
 
 def _in_process(graph: torch.fx.GraphModule, given: list[Any]) -> Step:

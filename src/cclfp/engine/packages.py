@@ -68,7 +68,8 @@ class Packages:
                 os.utime(path)
                 return load(path)
             except (NotPrivate, OSError, RuntimeError) as error:
-                self._note(f"a kept program is compiled again: {str(error).splitlines()[0]}")
+                reason = str(error).partition("\n")[0]
+                self._note(f"a kept program is compiled again: {reason}")
                 _remove(path)
         return None
 
@@ -124,12 +125,15 @@ def _remove(path: Path) -> None:
 
 def _trim(folder: Path) -> None:
     """Remove the programs that were not used for the longest time, until the others are within the limit."""
-    total = 0
-    for found in sorted(os.scandir(folder), key=lambda found: found.stat().st_mtime, reverse=True):
-        if found.name.endswith(".so"):
-            total += found.stat().st_size
-            if total > LIMIT:
-                _remove(Path(found.path))
+    found, total = [], 0
+    for path in folder.glob("*.so"):
+        with contextlib.suppress(FileNotFoundError):  # another process has removed it
+            about = path.stat()
+            found.append((about.st_mtime, about.st_size, path))
+    for _, size, path in sorted(found, reverse=True):
+        total += size
+        if total > LIMIT:
+            _remove(path)
 
 
 def _machine() -> tuple[object, ...]:

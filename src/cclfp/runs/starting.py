@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import platform
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from cclfp.core.userfiles import imported_by
@@ -33,7 +35,7 @@ from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to pay
 COMPILING_SECONDS = 15.0  # what it takes to compile a program
 LOADING_SECONDS = 0.1  # what it takes to load one that was compiled before
-KNOWN_PACKAGES = sys.stdlib_module_names | {"cclfp", "numpy", "torch"}  # their versions are known
+KNOWN_PACKAGES = sys.stdlib_module_names | {"cclfp", "numpy", "torch"}  # whose versions are part of a kind
 
 Streams = dict[tuple[int, str], Stream]  # by seed and device: replicas of one seed share a stream
 
@@ -181,4 +183,5 @@ def kind_of_programs(job: Job, replicas: int) -> Kind | None:
     own = [part for part in (c.method_file, c.backbone) if part is not None and "file" in part]
     if any(imported_by(reference) - KNOWN_PACKAGES for reference in own):
         return None
-    return Kind(json.dumps([c.shape, replicas, code()], sort_keys=True), is_own=bool(own))
+    versions = [platform.python_version(), numpy.__version__, code()]
+    return Kind(json.dumps([c.shape, replicas, *versions], sort_keys=True), is_own=bool(own))

@@ -92,7 +92,7 @@ def _train(group: Sequence[Started], store: Store, on_event: OnEvent) -> str:
     progress = _Progress(group, on_event)
     last_checkpoint = time.monotonic()
     with computing_threads(engine.threads):
-        kind = kind_of_programs(jobs[0], len(jobs))
+        kind = kind_of_programs(jobs[0], len(jobs)) if engine.name == "compiled" else None
         cohort = Cohort(replicas, engine.name, lambda text: on_event(Note(text, jobs[0].key)), engine.precision, kind)
         while not cohort.is_done:
             cohort.advance(progress.in_task)

@@ -67,9 +67,7 @@ ROWS = (
     Row("cclfp", "er", 1, "compiled, warm"),
     Row("plain", "ccl-fp+", 5),
     Row("cclfp", "ccl-fp+", 5, "compiled, cold", repeats=1),
-    Row("cclfp", "ccl-fp+", 5, "compiled, anew", repeats=1),
     Row("cclfp", "ccl-fp+", 5, "compiled, warm"),
-    Row("cclfp", "ccl-fp+", 5, "auto, warm", repeats=1),
 )
 
 

@@ -26,6 +26,10 @@ from cclfp.engine.packages import Kind, Packages
 from cclfp.engine.replica import Replica
 from cclfp.methods import METHODS
 from cclfp.nets import linear
+from cclfp.runs.execution import Execution
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job
+from cclfp.runs.starting import kind_of_programs
 from cclfp.testing import Case
 
 KIND = Kind("er")
@@ -311,3 +315,15 @@ def test_what_a_users_file_imports(tmp_path: Path) -> None:
         "import os.path, torch\nfrom cclfp.losses import x\nfrom . import beside\nf = 1; import other.part\n"
     )
     assert imported_by(refer("method", f"{path}:f")) == {"os", "torch", "cclfp", ".", "other"}
+
+
+def test_the_kind_of_own_code(tmp_path: Path, small_mnist: Path) -> None:
+    path = tmp_path / "mine.py"
+    kinds = []
+    for extra in ("", "import numpy, math\n", "import pytest\n"):
+        path.write_text(f"from cclfp.methods.er import ER\n{extra}class Mine(ER):\n    name = 'mine'\n")
+        (configuration,) = configurations([f"{path}:Mine"], "split-mnist")
+        kinds.append(kind_of_programs(Job(configuration, 0, Execution("cpu")), 1))
+    assert [kind is not None and kind.is_own for kind in kinds] == [True, True, False]
+    assert kinds[0] != kinds[1]
+    assert kinds[2] is None

@@ -13,7 +13,7 @@ from PIL import Image
 
 import cclfp
 from cclfp.data import Listener, import_images, is_cached, load_dataset, own_datasets, verify
-from cclfp.errors import InputError
+from cclfp.errors import DataError, InputError
 from cclfp.paper import published_for
 from cclfp.streams import get_benchmark
 
@@ -94,13 +94,15 @@ def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
     listener = RecordingListener()
     data = load_dataset(import_images(tmp_path / "data", listener=listener))
     assert (len(data.train_labels), len(data.test_labels)) == (12, 4)
-    assert "in separate folders" in listener.lines[-1]
+    assert listener.lines[-1].endswith("trained on the folder train, tested on the folder test")
 
 
 def test_train_beside_more_folders_is_no_class(tmp_path: Path) -> None:
     photos(tmp_path / "data" / "train", each=3)
     photos(tmp_path / "data" / "val", each=1)
-    assert len(load_dataset(import_images(tmp_path / "data")).test_labels) == 4
+    listener = RecordingListener()
+    assert len(load_dataset(import_images(tmp_path / "data", listener=listener)).test_labels) == 4
+    assert listener.lines[-1].endswith("tested on the folder val")
     with pytest.raises(InputError, match="a split seed does not apply to it"):
         import_images(tmp_path / "data", split_seed=1)
     photos(tmp_path / "data" / "test", each=1)
@@ -215,7 +217,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
 
     (tmp_path / "empty" / "cat").mkdir(parents=True)
     refused(tmp_path / "empty", "expected folders of images, one per class, and found none")
-    refused(tmp_path / "nowhere", "expected a folder of class folders, or an .npz file")
+    refused(tmp_path / "nowhere", "nowhere does not exist: expected a folder of class folders, or an .npz file")
     (tmp_path / "a.txt").write_text("")
     refused(tmp_path / "a.txt", "expected a folder of class folders, or an .npz file")
     folder = photos(tmp_path / "photos")
@@ -236,6 +238,72 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     for i in range(2):
         picture(i).save(tmp_path / "one" / "cat" / f"{i}.png")
     refused(tmp_path / "one", "at least two classes, and found only cat")
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_all_images_that_cannot_be_decoded_are_listed_at_once(skip_bad: bool, tmp_path: Path) -> None:
+    folder, listener = photos(tmp_path / "photos"), RecordingListener()
+    for name in ("cat/4.png", "dog/1.png"):
+        (folder / name).write_bytes(b"not a picture")
+    if not skip_bad:
+        with pytest.raises(DataError, match="photos: 2 images cannot be decoded .--skip-bad leaves such") as raised:
+            import_images(folder, listener=listener)
+        assert [line.split()[0] for line in str(raised.value).splitlines()[1:]] == ["cat/4.png", "dog/1.png"]
+        assert own_datasets() == []
+        return
+    data = load_dataset(import_images(folder, skip_bad=True, listener=listener))
+    assert len(data.train_labels) + len(data.test_labels) == 38
+    said = next(line for line in listener.lines if "left out 2 images that cannot be decoded" in line)
+    assert [line.split()[0] for line in said.splitlines()[1:]] == ["cat/4.png", "dog/1.png"]
+
+
+def test_a_class_whose_images_are_all_bad_is_refused(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos", each=2)
+    for file in (folder / "ox").iterdir():
+        file.write_bytes(b"not a picture")
+    with pytest.raises(InputError, match="no train images of ox"):
+        import_images(folder, skip_bad=True)
+    for file in folder.glob("*/*.png"):
+        file.write_bytes(b"not a picture")
+    with pytest.raises(InputError, match="no train images of Bird, cat, dog and 1 more"):
+        import_images(folder, skip_bad=True)
+
+
+def test_hidden_folders_and_those_of_macos_are_ignored(tmp_path: Path) -> None:
+    folder, listener = photos(tmp_path / "photos"), RecordingListener()
+    name = import_images(folder)
+    for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
+        (folder / ignored).mkdir()
+        picture(1).save(folder / ignored / "1.png")
+    assert import_images(folder, listener=listener) == name
+    assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in listener.lines
+
+
+def test_transparent_images_are_put_on_white(tmp_path: Path) -> None:
+    folder, listener = photos(tmp_path / "photos", mode="RGBA"), RecordingListener()
+    import_images(folder, listener=listener)
+    assert "photos: 40 images have transparent pixels, which are made white" in listener.lines
+
+
+def test_a_subset_of_the_classes(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    name = import_images(folder, classes=["dog", "cat"])
+    data = load_dataset(name)
+    assert data.classes == ("cat", "dog")
+    assert (len(data.train_labels), len(data.test_labels)) == (16, 4)
+    assert name not in (import_images(folder), import_images(folder, classes=["dog", "ox"]))
+    assert name == import_images(folder, classes=["cat", "dog"])
+    with pytest.raises(InputError, match="unknown class of photos 'dogs'. Did you mean 'dog'?"):
+        import_images(folder, classes=["cat", "dogs"])
+    path = npz(tmp_path / "mine.npz")
+    name = import_images(path, classes=["9", "5"])
+    data = load_dataset(name)
+    assert data.classes == ("5", "9")
+    assert name != import_images(path)
+    given = arrays()
+    kept = np.isin(given["train_labels"], [5, 9])
+    assert np.array_equal(data.train_images.numpy().transpose(0, 2, 3, 1), given["train_images"][kept])
+    assert data.train_labels.tolist() == [0, 1] * 10
 
 
 def arrays(shape: tuple[int, ...] = (8, 8, 3), labels: Any = (3, 5, 7, 9)) -> dict[str, np.ndarray]:
@@ -278,6 +346,29 @@ def test_an_npz(shape: tuple[int, ...], stored: tuple[int, ...], tmp_path: Path)
     assert np.array_equal(data.train_images.numpy(), wanted)
 
 
+def test_floats_are_stored_as_whole_numbers(tmp_path: Path) -> None:
+    given, listener = arrays(), RecordingListener()
+    parts = ("train_images", "test_images")
+    for dtype in (np.float32, np.float64):
+        floats = {part: (given[part] / 255).astype(dtype) for part in parts}
+        data = load_dataset(import_images(npz(tmp_path / "mine.npz", **floats), listener=listener))
+        assert np.array_equal(data.train_images.numpy().transpose(0, 2, 3, 1), given["train_images"])
+        assert "mine.npz: train_images has floats, which are stored as whole numbers from 0 to 255" in listener.lines
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 4), (4, 8, 8)])
+def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_path: Path) -> None:
+    given, listener = arrays(shape), RecordingListener()
+    data = load_dataset(import_images(npz(tmp_path / "mine.npz", **given), listener=listener))
+    last = given["train_images"] if shape[-1] == 4 else given["train_images"].transpose(0, 2, 3, 1)
+    for i in range(3):
+        white = Image.new("RGBA", (8, 8), "white")
+        white.alpha_composite(Image.fromarray(last[i]))
+        difference = data.train_images[i].numpy().transpose(1, 2, 0).astype(int) - np.asarray(white)[:, :, :3]
+        assert np.abs(difference).max() <= 1
+    assert "mine.npz: 40 images have transparent pixels, which are made white" in listener.lines
+
+
 def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
     data = load_dataset(import_images(npz(tmp_path / "mine.npz", **arrays(labels=["d", "a", "c", "b"]))))
     assert data.classes == ("a", "b", "c", "d")
@@ -288,10 +379,12 @@ def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"test_labels": None}, "lacks test_labels; it has train_images"),
-        ({"train_images": np.zeros((40, 8, 8, 3), np.float32)}, "train_images is float32 .*; expected uint8"),
-        ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 of shape \(40, 8\); expected uint8, \(N, height"),
+        ({"train_images": np.zeros((40, 8, 8, 3), np.int32)}, "train_images is int32 .*; expected uint8 or floats"),
+        ({"train_images": np.full((40, 8, 8, 3), 1.5)}, "train_images has floats from 1.5 to 1.5; expected 0 to 1"),
+        ({"test_images": np.full((12, 8, 8, 3), np.nan)}, "test_images has floats from nan to nan; expected 0 to 1"),
+        ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 of shape \(40, 8\); expected uint8 .* \(N, height"),
         ({"train_images": np.zeros((0, 8, 8), np.uint8)}, "expected uint8"),
-        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "neither 1 nor 3 channels"),
+        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "neither 1, 3 nor 4 channels"),
         ({"train_images": np.zeros((39, 8, 8, 3), np.uint8)}, "39 train_images, but 40 train_labels"),
         ({"train_images": np.zeros((40, 9, 8, 3), np.uint8)}, "different shapes"),
         ({"train_labels": np.zeros(40)}, "train_labels is float64 .*expected whole numbers or text"),

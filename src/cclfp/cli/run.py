@@ -102,6 +102,14 @@ def run(
             "hyperparameters.",
         ),
     ] = False,
+    max_classes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Make room for N classes in all, so that cclfp observe can teach a saved learner new ones.",
+            show_default=False,
+        ),
+    ] = None,
     class_order: Annotated[
         str | None,
         typer.Option(
@@ -181,6 +189,7 @@ def run(
             split_seed=split_seed,
             backbone=backbone,
             validation=validation,
+            max_classes=max_classes,
             settings=values,
             execution=execution,
             on_event=shown.update,
@@ -216,6 +225,7 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
     title += "" if c.class_order is None else ", other class order"
     title += "" if c.tasks is None else f", {len(c.tasks)} tasks"
     title += "" if c.backbone is None else f", {show_backbone(c.backbone)}"
+    title += "" if c.max_classes is None else f", room for {c.max_classes} classes"
     title += ", tested on held-out training images" if c.validation else ""
     title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
     rows = []

@@ -187,6 +187,7 @@ def _print_records(records: Sequence[Record], title: str) -> None:
         unusual |= {"augment": True} if configuration["augment"] else {}
         other = "" if configuration["class_order"] is None else " other class order"
         other += " validation" if configuration["validation"] else ""
+        other += "" if configuration["max_classes"] is None else f" room for {configuration['max_classes']} classes"
         other += "" if configuration["tasks"] is None else f" {len(configuration['tasks'])} tasks"
         other += "" if configuration["backbone"] is None else f" {show_backbone(configuration['backbone'])}"
         rows.append(

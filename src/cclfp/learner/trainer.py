@@ -50,6 +50,7 @@ class Trainer:
         self.autocast: torch.dtype | None = None  # what psi computes in, where that is not its weights' dtype
         self.bound: Bound | None = None
         self.example: tuple[torch.Size, torch.dtype] | None = None  # shape and dtype of one raw example
+        self.class_names: tuple[str, ...] | None = None  # of the first rows of f; the rows after them are free
         self.classes = settings.class_mask()  # which classes have been seen
         self.state: State = {}
         self.steps = 0
@@ -219,3 +220,9 @@ class Trainer:
         with torch.no_grad(), seeded(self.settings.seed, "predict", 0, self.device):
             inputs = map(self.inputs.for_testing, chunks(x))
             return torch.cat([self.method.scores(*self.model, chunk) for chunk in inputs])
+
+    def features(self, x: Tensor) -> Tensor:
+        """psi of raw examples, computed as for :meth:`scores`."""
+        with torch.no_grad(), seeded(self.settings.seed, "predict", 0, self.device):
+            inputs = map(self.inputs.for_testing, chunks(x))
+            return torch.cat([self.method.net.frozen_features(self.params, self.buffers, chunk) for chunk in inputs])

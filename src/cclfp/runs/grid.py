@@ -31,6 +31,7 @@ def configurations(
     tasks: int | None = None,
     backbone: str | None = None,
     validation: bool = False,
+    max_classes: int | None = None,
     settings: Settings | None = None,
 ) -> list[Configuration]:
     """All combinations of the methods and the settings' values.
@@ -57,6 +58,7 @@ def configurations(
         "tasks": sizes,
         "backbone": None if psi == parse_backbone(chosen.backbone) else psi,
         "validation": validation,
+        "max_classes": max_classes,
     }
     memory = check_whole("memory", memory, at_least=1)
     settings = dict(settings or {})

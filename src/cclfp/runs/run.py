@@ -75,6 +75,7 @@ def run(
     class_order: str | Sequence[Any] | None = None,
     backbone: str | None = None,
     validation: bool = False,
+    max_classes: int | None = None,
     seeds: int | Sequence[int] = 5,
     memory: int = MEMORY,
     buffer: int | None = None,
@@ -108,6 +109,8 @@ def run(
         an image and returns any ``nn.Module`` that maps images to features.
     validation
         Hold a tenth of the training examples out and test on them instead of the test set: to choose hyperparameters.
+    max_classes
+        How many classes a saved learner can have in the end, more than the benchmark's, so that it can learn new ones.
     seeds
         How many seeds (0, 1, ...), or which.
     memory
@@ -147,6 +150,7 @@ def run(
         tasks=tasks,
         backbone=backbone,
         validation=validation,
+        max_classes=max_classes,
         settings=grid,
     )
     jobs = make_jobs(chosen, chosen_seeds, execution)

@@ -16,6 +16,7 @@ from cclfp.cli.options import (
     SeedOption,
     SeedsOption,
     StoreOption,
+    parse_classes,
     parse_seeds,
     parse_settings,
 )
@@ -73,6 +74,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...", help='Only these classes of --images; "A,B" is one with a comma.', show_default=False
+        ),
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out the --images that cannot be decoded, and list them.")
+    ] = False,
     backbone: Annotated[
         str | None,
         typer.Option(
@@ -114,7 +124,8 @@ def run(
         str | None,
         typer.Option(
             metavar="A,B,...|random",
-            help="The order classes come in, by name or number; A,B/C,D says which classes each task has.",
+            help="The order classes come in, by name or number; A,B/C,D says which classes each task has. Quotes keep "
+            "a comma or a slash inside a name.",
             show_default=False,
         ),
     ] = None,
@@ -187,6 +198,8 @@ def run(
             images=images,
             image_size=image_size,
             split_seed=split_seed,
+            classes=parse_classes("--classes", classes),
+            skip_bad=skip_bad,
             backbone=backbone,
             validation=validation,
             max_classes=max_classes,

@@ -20,7 +20,7 @@ from cclfp.data.cache import is_cached, store, verify
 from cclfp.data.decode import MOST_PIXELS, Image, TooLarge, decode_each
 from cclfp.data.folders import FORMATS, ClassFolders, read_file
 from cclfp.data.own import OwnImages, own_dataset, own_datasets
-from cclfp.data.reading import MOST_BYTES, Undecoded, missing, say_transparent
+from cclfp.data.reading import MOST_BYTES, Undecoded, say_transparent
 from cclfp.data.source import ARRAYS, Arrays, Listener, abbreviate, first_line, sha256_of, with_progress
 from cclfp.data.stored import ABOUT
 from cclfp.errors import DataError, InputError
@@ -75,7 +75,7 @@ def import_images(
     size = None if size is None else check_whole("image size", size, at_least=1)
     split_seed = None if split_seed is None else check_whole("split seed", split_seed, at_least=0)
     if not path.exists():
-        raise InputError(missing(path))
+        raise InputError(f"--images {path} does not exist: expected a folder of class folders, or an .npz file")
     if path.is_dir():
         found: _Folder | NpzFile = _Folder(path, size, split_seed, classes, skip_bad, listener)
     elif path.is_file() and path.suffix == ".npz":

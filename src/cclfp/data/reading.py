@@ -87,18 +87,15 @@ def read_labelled(
     """
     path = path.expanduser().resolve()
     if not path.is_dir():
-        raise InputError(f"--images {path}: expected a folder of class folders" if path.exists() else missing(path))
+        raise InputError(
+            f"--images {path}{'' if path.exists() else ' does not exist'}: expected a folder of class folders"
+        )
     folders = ClassFolders(path, listener, classes)
     files = [file for file in folders.files if file.part != "test"]
     if folders.is_split:
         listener.say(f"{path.name}: only the images in train are used")
     images, places = read_images([file.path for file in files], shape, listener, skip_bad=skip_bad)
     return images, [folders.classes[files[place].label] for place in places]
-
-
-def missing(path: Path) -> str:
-    """The message for a path that is not there."""
-    return f"--images {path} does not exist: expected a folder of class folders, or an .npz file"
 
 
 def say_transparent(what: str, count: int, listener: Listener) -> None:

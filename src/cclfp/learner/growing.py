@@ -34,12 +34,12 @@ def add_names(trainer: Trainer, names: Sequence[str]) -> tuple[str, ...] | None:
     if not names:
         return known
     if known is None:
-        raise InputError("this learner has no names of classes, so a class cannot be given by name: give its number")
+        raise InputError("this learner has no class names, so a class cannot be given by name: give its number")
     new = [name for name in dict.fromkeys(names) if name not in known]
     free = trainer.settings.num_classes - len(known)
     if len(new) > free:
         raise InputError(
-            f"no free row for the new class{'es' if len(new) > 1 else ''} {', '.join(new)}: the classifier has "
-            f"{trainer.settings.num_classes} rows, {free or 'none'} of them free; train with more (--max-classes)"
+            f"there is no room for the new class{'es' if len(new) > 1 else ''} {', '.join(new)}: the learner has "
+            f"{len(known)} classes and room for {free} more; cclfp run --max-classes reserves room"
         )
     return check_names([*known, *new], trainer.settings.num_classes)

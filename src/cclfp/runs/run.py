@@ -70,6 +70,8 @@ def run(
     images: str | Path | None = None,
     image_size: int | None = None,
     split_seed: int | None = None,
+    classes: Sequence[str] | None = None,
+    skip_bad: bool = False,
     scenario: str | None = None,
     tasks: int | None = None,
     class_order: str | Sequence[Any] | None = None,
@@ -97,7 +99,8 @@ def run(
         A name (``cclfp list benchmarks``).
     images
         Your own images instead of a benchmark: a folder of class folders or an ``.npz``, as
-        :func:`cclfp.data.import_images` takes it (with ``image_size`` and ``split_seed``), split into ``tasks`` tasks.
+        :func:`cclfp.data.import_images` takes it (with ``image_size``, ``split_seed``, ``classes`` and ``skip_bad``),
+        split into ``tasks`` tasks.
     scenario
         ``"class"``, ``"task"`` or ``"domain"``; by default the benchmark's first.
     tasks
@@ -137,10 +140,8 @@ def run(
     if buffer is not None and memory != MEMORY:
         raise InputError(f"memory={memory} and buffer={buffer}: buffer is an older name of memory, give one of the two")
     chosen_seeds = check_seeds(seeds)
-    if benchmark is None or images is not None:
-        benchmark = _import(benchmark, images, image_size, split_seed, on_event)
-    elif image_size is not None or split_seed is not None:
-        raise InputError("an image size and a split seed are for images of your own: give images too")
+    how = {"size": image_size, "split_seed": split_seed, "classes": classes, "skip_bad": skip_bad or None}
+    benchmark = _import(benchmark, images, {name: value for name, value in how.items() if value is not None}, on_event)
     chosen = configurations(
         names,
         benchmark,
@@ -208,17 +209,17 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
     return records, list(missing.values())
 
 
-def _import(
-    benchmark: str | None,
-    images: str | Path | None,
-    image_size: int | None,
-    split_seed: int | None,
-    on_event: OnEvent,
-) -> str:
-    """The name of the benchmark that a user's own images make."""
-    if images is None or benchmark is not None:
+def _import(benchmark: str | None, images: str | Path | None, how: dict[str, Any], on_event: OnEvent) -> str:
+    """The name of the benchmark, also of the one that a user's own images make."""
+    if (images is None) == (benchmark is None):
         raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
-    return import_images(images, size=image_size, split_seed=split_seed, listener=DatasetEvents(on_event))
+    if benchmark is None:
+        assert images is not None
+        return import_images(images, **how, listener=DatasetEvents(on_event))
+    if how:
+        names = {"size": "an image size", "split_seed": "a split seed", "classes": "classes", "skip_bad": "skip_bad"}
+        raise InputError(f"{names[next(iter(how))]} can be given with images of your own only: give images too")
+    return benchmark
 
 
 def check_names(methods: str | Iterable[str]) -> list[str]:

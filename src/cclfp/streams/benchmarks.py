@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cclfp.core.names import split_names, unquote
 from cclfp.core.randomness import generator
 from cclfp.data import Dataset, get_dataset, load_dataset, own_datasets
 from cclfp.errors import InputError, unknown
@@ -152,7 +153,7 @@ def _groups(order: object) -> tuple[tuple[Any, ...] | str | None, tuple[int, ...
     if order is None or (isinstance(order, str) and order == "random"):
         return order, None
     if isinstance(order, str):
-        texts = [[c.strip() for c in group.split(",")] for group in order.split("/")]
+        texts = [[unquote(c) for c in split_names(group)] for group in split_names(order, "/")]
         given: list[Any] | None = texts if len(texts) > 1 else texts[0]
     else:
         given = _as_list(order)

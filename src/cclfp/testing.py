@@ -190,7 +190,12 @@ def keeps_to_the_mask(case: Case) -> None:
 
 
 def trains_inside_the_mask(case: Case) -> None:
-    """In the first task, the classifier's rows of the classes that no example may choose do not move."""
+    """In the first task, the classifier's rows of the classes that no example may choose do not move.
+
+    They may where the method says ``moves_every_row``.
+    """
+    if case.method.moves_every_row:
+        return
     learner = case.learner()
     batches, classes = case.batches()[0], case.stream().classes
     learner.trainer.make_classifier(batches[0][0])
@@ -324,14 +329,14 @@ def steps_purely(case: Case) -> None:
     arguments, trainer = [], case.replica().trainer
     for seed in (0, 1):
         trainer, batch = in_second_task(case, seed)
-        tensors = (batch.x, batch.y, batch.task, batch.mask, batch.slots, batch.from_past_task)
+        tensors = (batch.x, batch.y, batch.task, batch.mask, batch.slots, batch.from_past_task, batch.placed)
         given = (*trainer.model, tensors, dict(vars(trainer.hyper_tensors)))
         arguments.append(tree_map(lambda t: t.detach().clone(), given))
 
     def step(params: Tensors, buffers: Tensors, state: State, tensors: Any, hyper: dict[str, Tensor]) -> Any:
-        x, y, task, mask, slots, from_past_task = tensors
+        x, y, task, mask, *slots = tensors
         numbers = type(trainer.settings.hyper)(**hyper)  # type: ignore[arg-type]
-        return trainer.method.step(params, buffers, state, Batch(x, y, task, mask, 10, slots, from_past_task), numbers)
+        return trainer.method.step(params, buffers, state, Batch(x, y, task, mask, 10, *slots), numbers)
 
     try:
         stacked = tree_map(lambda *several: torch.stack(several), *arguments)
@@ -358,10 +363,12 @@ def in_second_task(case: Case, seed: int = 0) -> tuple[Trainer, Batch]:
     train_replicas([replica], tasks=1)
     trainer = replica.trainer
     trainer.begin_task()
-    raw = stream.train.rows(torch.arange(20) + 20 * seed)
+    replayed = 10 * case.method.draws
+    raw = stream.train.rows(torch.arange(10 + replayed) + 20 * seed)
     mask = trainer.expect_tasks(torch.tensor(stream.task_ids(0))).train(raw.task)
-    slots = torch.arange(10) + 10 * seed
-    return trainer, Batch(_halve(raw.x), raw.y, raw.task, mask, 10, slots, slots % 2 == 0)
+    slots = torch.arange(replayed) + 10 * seed
+    placed = torch.where(torch.arange(10) % 3 == seed, -1, 5 * torch.arange(10))
+    return trainer, Batch(_halve(raw.x), raw.y, raw.task, mask, 10, slots, slots % 2 == 0, placed)
 
 
 CHECKS: tuple[Callable[[Case], None], ...] = (

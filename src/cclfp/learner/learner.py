@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from cclfp.core.checks import check_names
-from cclfp.core.memory import Examples, Memory, Replayed
+from cclfp.core.memory import Examples, Memory, MemorySlots
+from cclfp.core.schedules import Schedule
 from cclfp.errors import InputError
 from cclfp.learner.batches import Task, check_batch, check_inputs, check_task
 from cclfp.learner.growing import add_task
@@ -61,34 +62,45 @@ class Learner:
         try:
             self.trainer.make_classifier(new.x)
             self.trainer.classes = self.trainer.classes.after(new.y, new.task)
-            batch, replayed = self._replay(new)
+            batch, slots, schedule = self._replay(new)
             self.trainer.begin_task()
             table = self.trainer.inputs.draw_augmentation(self.trainer.steps, len(batch.y))
             mask = self.trainer.classes.train(batch.task)
-            loss = self.trainer.train_step(batch, mask, len(new.y), replayed, table, check=True)
+            loss = self.trainer.train_step(batch, mask, len(new.y), slots, table, check=True)
         except BaseException:
             self.trainer.restore(before)
             raise
-        if self.memory is not None:
-            self.memory.write(new, self.memory.schedule.place(new.task.tolist()))
+        if self.memory is not None and schedule is not None:
+            self.memory.schedule = schedule
+            self.memory.write(new, slots.placed.tolist())
             self.memory.hold(new)
         return None if loss is None else float(loss)
 
-    def _replay(self, new: Examples) -> tuple[Examples, Replayed]:
-        """The new examples followed by those to replay with them, and where the latter come from."""
+    def _replay(self, new: Examples) -> tuple[Examples, MemorySlots, Schedule | None]:
+        """The new examples followed by those to replay with them, their slots, and the schedule after the step."""
         slots: list[int] = []
         from_past_task: list[bool] = []
+        placed, schedule = [-1] * len(new.y), None
         batch = new
         if self.memory is not None:
             self.memory.make_room(new)
-            slots = self.memory.schedule.draw(self.trainer.settings.replay, new.task.tolist())
-            from_past_task = [self.memory.schedule.is_from_past_task(slot) for slot in slots]
+            tasks, now = new.task.tolist(), self.memory.schedule
+            for _ in range(self.method.draws):
+                slots += now.draw(self.trainer.settings.replay, tasks)
+            from_past_task = [now.is_from_past_task(slot) for slot in slots]
+            schedule = copy.deepcopy(now)  # the step may fail
+            placed = schedule.place(tasks)
             if slots:
                 old = self.memory.read(slots)
                 batch = Examples(*(torch.cat(pair) for pair in zip(new, old, strict=True)))
-        return batch, Replayed(
-            torch.tensor(slots, dtype=torch.int64, device=self.device),
-            torch.tensor(from_past_task, dtype=torch.bool, device=self.device),
+        return (
+            batch,
+            MemorySlots(
+                torch.tensor(slots, dtype=torch.int64, device=self.device),
+                torch.tensor(from_past_task, dtype=torch.bool, device=self.device),
+                torch.tensor(placed, dtype=torch.int64, device=self.device),
+            ),
+            schedule,
         )
 
     def end_task(self) -> None:

@@ -167,6 +167,9 @@ def _load_method(trainer: Trainer, state: dict[str, Any], pool: Examples | None)
         layout = trainer.method.layout(trainer.params, trainer.buffers, context, trainer.in_task)
     if layout is not None:
         check_layout("state", trainer.state, layout)
+    elif trainer.steps:
+        for name, stored in trainer.method.storage(trainer.params, trainer.memory).items():
+            check_layout(f"state.{name}", trainer.state[name], stored)
 
 
 def check_finite(trainer: Trainer) -> None:

@@ -175,8 +175,8 @@ class Method:
         """
 
         def objective(p: Tensors) -> tuple[Tensor, dict[str, Tensors]]:
-            loss, after, *values = self.loss(p, buffers, state, batch, hyper)
-            return loss, {"buffers": after, "values": values[0] if values else {}}
+            loss, after, values = unpack_loss(self, self.loss(p, buffers, state, batch, hyper))
+            return loss, {"buffers": after, "values": values}
 
         grads, loss, aux = gradient_and_loss(objective, params)
         # A subclass that calls this step may still use the parameters that it was given.
@@ -318,6 +318,18 @@ def unpack_step(method: Method, stepped: Any) -> tuple[Tensors, Tensors, State, 
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise InputError(f"the loss that a step of {method.name} returned is {got}, expected a 0-d tensor")
     return params, buffers, state, loss
+
+
+def unpack_loss(method: Method, returned: Any) -> tuple[Tensor, Tensors, Tensors]:
+    """What a loss returned, with the values to remember; InputError where it is not what a loss may return."""
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
+        raise InputError(f"loss of {method.name} returned {got}, expected (loss, buffers) or these and a dict")
+    loss, buffers, *values = returned
+    if not isinstance(loss, Tensor) or loss.ndim:
+        got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise InputError(f"loss of {method.name} returned {got} as the loss, expected a 0-d tensor")
+    return loss, buffers, values[0] if values else {}
 
 
 def gradient(objective: Objective, params: Tensors) -> tuple[Tensors, Any]:

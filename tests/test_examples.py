@@ -29,6 +29,7 @@ def test_examples_keep_the_contract(method: type[Method]) -> None:
     check_method(method, lr=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["er_ace.py:ERACE", "der_pp.py:DERpp"])
 def test_examples_run_from_their_files(name: str, small_mnist: Path) -> None:
     (result,) = cclfp.run(f"{EXAMPLES}/{name}", "split-mnist", seeds=1, lr=0.05, store=small_mnist / "runs.sqlite")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -15,7 +17,10 @@ import cclfp
 from cclfp.data import Listener, import_images, is_cached, load_dataset, own_datasets, verify
 from cclfp.errors import DataError, InputError
 from cclfp.paper import published_for
-from cclfp.streams import get_benchmark
+from cclfp.runs.augmentation import default_augmentation
+from cclfp.runs.grid import configurations
+from cclfp.runs.presets import find_preset
+from cclfp.streams import BENCHMARKS, get_benchmark
 
 CLASSES = ("Bird", "cat", "dog", "ox")
 
@@ -431,7 +436,7 @@ def test_run_on_own_images(cli: Cli, tmp_path: Path) -> None:
     (configuration,) = answer.json["configurations"]
     assert configuration["benchmark"] == name
     assert (configuration["class_order"], configuration["tasks"]) == ([3, 2, 0, 1], [2, 2])
-    assert (configuration["hyperparameters"]["lr"], configuration["augment"]) == (0.03, True)
+    assert (configuration["hyperparameters"]["lr"], configuration["augment"]) == (0.03, False)
     assert len(configuration["runs"][0]["accuracy_matrix"]) == 3
     assert "how many tasks? photos-" in cli("run", "er", "--images", folder).err
     assert name in cli("list", "benchmarks").out
@@ -468,3 +473,123 @@ def test_what_is_kept_says_where_it_comes_from(tmp_path: Path) -> None:
     assert is_cached(name)  # the arrays alone are no dataset
     assert import_images(tmp_path / "photos", split_seed=3, size=6) == name
     verify(name)
+
+
+# -- housekeeping -------------------------------------------------------------------------------------------------
+
+
+def test_datasets_are_listed_and_removed(cli: Cli, tmp_path: Path) -> None:
+    name = import_images(photos(tmp_path / "photos"))
+    listed = {one["name"]: one for one in cli("data", "list", "--json").json["datasets"]}
+    assert listed[name]["own"]
+    assert listed[name]["bytes"] > 40 * 3 * 120
+    assert not listed["mnist"]["here"]
+    assert re.search(rf"│ {name} │ own +│ +0.0 MB │ photos: 4 classes", cli("data", "list").out)
+    assert "no terminal to ask on: add --yes" in cli("data", "remove", name).err
+    assert cli("data", "remove", name, "mnist", "--yes").code == 2  # all or none
+    assert own_datasets() == [name]
+    assert cli("data", "remove", name, "--yes").out == f"{name}: removed, 0.0 MB\n"
+    assert own_datasets() == []
+    assert not (tmp_path / "home" / "data" / name).exists()
+    assert (tmp_path / "photos" / "cat" / "0.png").exists()
+    assert import_images(tmp_path / "photos") == name
+
+
+@pytest.mark.parametrize("missing", ["about.json", "train_images.npy"])
+def test_damaged_images_are_listed_and_removed(missing: str, cli: Cli, tmp_path: Path) -> None:
+    name = import_images(photos(tmp_path / "photos"))
+    damaged = tmp_path / "home" / "data" / name / "arrays" / missing
+    damaged.unlink() if missing.endswith("npy") else damaged.write_text("{")
+    listed = {one["name"]: one for one in cli("data", "list", "--json").json["datasets"]}
+    assert ("damaged" in listed[name]["description"]) == (missing == "about.json")
+    assert cli("data", "remove", name, "--yes", "--json").json == {"removed": [name]}
+    assert own_datasets() == []
+
+
+def test_files_placed_by_hand_stay(cli: Cli, small_mnist: Path) -> None:
+    by_hand = small_mnist / "data" / "mnist" / "train-images-idx3-ubyte.gz"
+    by_hand.write_bytes(b"placed by hand")
+    assert cli("data", "remove", "mnist", "--yes").code == 0
+    assert by_hand.exists()
+    assert not is_cached("mnist")
+    assert "mnist is not stored" in cli("data", "remove", "mnist", "--yes").err
+
+
+def test_only_similar_names_of_own_images_are_suggested(cli: Cli, tmp_path: Path) -> None:
+    near, far = import_images(photos(tmp_path / "photos")), import_images(npz(tmp_path / "scans.npz"))
+    for command in ("run er", "show", "data path", "runs --benchmark"):
+        error = cli(*command.split(), "photo-1").err
+        assert f"Did you mean '{near}'?" in error
+        assert far not in error
+
+
+def test_show_says_what_tasks_would_do(cli: Cli, tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    (folder / "cat").rename(folder / "cat, tabby")
+    name = import_images(folder)
+    shown = cli("show", name).out
+    assert "4 classes: Bird, cat, tabby, dog, ox\n" in shown
+    assert "  --tasks 2\n  --class-order 'Bird,\"cat, tabby\"/dog,ox'\n" in shown
+    assert cli("show", name, "--json").json["example"]["tasks"] == [["Bird", "cat, tabby"], ["dog", "ox"]]
+    order = cli("show", name, "--class-order", 'Bird,"cat, tabby"/dog,ox', "--json").json["tasks"]
+    assert order == [["Bird", "cat, tabby"], ["dog", "ox"]]
+    answer = cli("show", name, "--images", tmp_path / "new" / "tasks.png")
+    assert answer.code == 2
+    assert "new does not exist" in answer.err
+    assert not (tmp_path / "new").exists()
+
+
+# -- defaults -----------------------------------------------------------------------------------------------------
+
+CONVOLUTION = """
+import torch
+
+def make(shape):
+    return torch.nn.Sequential(torch.nn.Conv2d(shape[0], 4, 3), torch.nn.Flatten())
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "backbone", "augment", "reason"),
+    [
+        ((32, 40, 3), None, True, "they are in colour, of 32 pixels or more, and the backbone is convolutional"),
+        ((32, 32, 3), "own.py:make", True, "they are in colour"),
+        ((32, 32, 3), "resnet18:width=16", True, "they are in colour"),
+        ((32, 32, 3), "mlp", False, "the backbone is not convolutional"),
+        ((32, 32, 1), None, False, "they are grey"),
+        ((31, 40, 3), None, False, "they are smaller than 32 pixels"),
+        (
+            (28, 28),
+            "mlp",
+            False,
+            "they are grey and they are smaller than 32 pixels and the backbone is not convolutional",
+        ),
+    ],
+)
+def test_crops_and_flips_are_on_only_where_they_help(
+    shape: tuple[int, ...], backbone: str | None, augment: bool, reason: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "own.py").write_text(CONVOLUTION)
+    monkeypatch.chdir(tmp_path)
+    name = import_images(npz(tmp_path / "mine.npz", **arrays(shape)))
+    (chosen,) = configurations(["er"], name, tasks=2, backbone=backbone)
+    assert chosen.augment is augment
+    assert chosen.hyperparameters == {"lr": 0.03}
+    assert default_augmentation(get_benchmark(name), chosen.backbone) == (augment, ANY if augment else reason)
+    for given in (True, False):
+        (chosen,) = configurations(["er"], name, tasks=2, backbone=backbone, settings={"augment": [given]})
+        assert chosen.augment is given
+
+
+def test_the_choice_is_printed(cli: Cli, tmp_path: Path) -> None:
+    command = ["run", "er", "--images", npz(tmp_path / "mine.npz"), "--tasks", "2", "--seed", "0", "--backbone", "mlp"]
+    expected = "random crops and flips of the images are off, because they are smaller than 32 pixels, the backbone"
+    assert expected in cli(*command).err
+    assert "random crops" not in cli(*command, "augment=off").err
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_published_benchmarks_keep_their_defaults(benchmark: str) -> None:
+    (chosen,) = configurations(["finetune"], benchmark, backbone="mlp")
+    preset = find_preset("finetune", benchmark, chosen.scenario)
+    assert chosen.augment == (preset.augment if preset is not None else "cifar" in benchmark)

@@ -56,7 +56,7 @@ def run(
         typer.Option(
             metavar="FOLDER|FILE.npz",
             help="Images of your own in place of a benchmark: a folder of class folders, or arrays train_images, "
-            "train_labels, test_images, test_labels. They are cropped and mirrored at random unless augment=off.",
+            "train_labels, test_images, test_labels.",
             show_default=False,
         ),
     ] = None,
@@ -228,6 +228,7 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
     from cclfp.nets.backbones import show_backbone
     from cclfp.paper import published_for
     from cclfp.runs.configuration import show_value
+    from cclfp.runs.naming import method_labels
     from cclfp.streams import get_benchmark
 
     c = results[0].configuration
@@ -241,13 +242,14 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
     title += "" if c.max_classes is None else f", room for {c.max_classes} classes"
     title += ", tested on held-out training images" if c.validation else ""
     title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
+    methods = method_labels([result.configuration.to_dict() for result in results])
     rows = []
-    for result in results:
+    for result, method in zip(results, methods, strict=True):
         paper, ours = published_for(result.configuration), result.seeds(include_diverged)
         settings = {**result.configuration.to_dict(), **result.configuration.hyperparameters}
         rows.append(
             [
-                result.configuration.method,
+                method,
                 *("–" if settings.get(name) is None else show_value(settings[name]) for name in varied),
                 ours.text("average_accuracy", between="\n"),
                 "–" if paper is None else plus_minus(paper.mean, paper.std),

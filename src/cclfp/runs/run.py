@@ -11,6 +11,7 @@ from typing import Any
 from cclfp.data import fetch, import_images
 from cclfp.errors import InputError
 from cclfp.methods import get_method
+from cclfp.runs.augmentation import default_augmentation, describe_choice
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.events import DatasetEvents, Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
@@ -154,6 +155,9 @@ def run(
         max_classes=max_classes,
         settings=grid,
     )
+    if get_benchmark(benchmark).is_own and "augment" not in grid:
+        augment, reason = default_augmentation(get_benchmark(benchmark), chosen[0].backbone)
+        on_event(Note(describe_choice(benchmark, augment, reason)))
     jobs = make_jobs(chosen, chosen_seeds, execution)
     varied = [name for name, values in grid.items() if len(values) > 1]
     on_event(Planned({job.key: job.label(varied) for job in jobs}, str(execution.store)))

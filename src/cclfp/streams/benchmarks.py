@@ -54,6 +54,16 @@ class Benchmark:
         return len(self.classes)
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is a user's own images."""
+        return self.name not in BENCHMARKS
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of an image: channels, height, width."""
+        return get_dataset(self.dataset).arrays["train_images"].shape[1:]
+
+    @property
     def num_tasks(self) -> int | None:
         """The number of tasks; None for a user's own images, where every run chooses it."""
         return domains.DOMAIN_TASKS if self.domains is not None else len(self.sizes) or None
@@ -274,12 +284,17 @@ def benchmark_names() -> list[str]:
     return [*BENCHMARKS, *own_datasets()]
 
 
+def unknown_benchmark(name: str) -> InputError:
+    """The error for an unknown name. Of the user's own images it shows only those with a similar name."""
+    return unknown("benchmark", name, BENCHMARKS, own_datasets())
+
+
 def get_benchmark(name: str) -> Benchmark:
     """A benchmark by name: one of BENCHMARKS, or the user's own images that were imported under that name."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     if name not in benchmark_names():
-        raise unknown("benchmark", str(name), benchmark_names())
+        raise unknown_benchmark(str(name))
     data = get_dataset(name)
     return Benchmark(
         name=name,
@@ -287,6 +302,6 @@ def get_benchmark(name: str) -> Benchmark:
         dataset=name,
         scenarios=("class", "task"),
         backbone="resnet18",
-        settings=_CONVOLUTIONAL,
+        settings={"lr": 0.03},  # and augment, which depends on the images and the backbone
         description=data.title,
     )

@@ -562,7 +562,7 @@ def make(shape):
             (28, 28),
             "mlp",
             False,
-            "they are grey and they are smaller than 32 pixels and the backbone is not convolutional",
+            "they are grey, they are smaller than 32 pixels, the backbone is not convolutional",
         ),
     ],
 )

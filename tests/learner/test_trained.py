@@ -134,6 +134,7 @@ def test_names_are_saved(tmp_path: Path) -> None:
     [
         ("cat", "expected the names of the classes"),
         (["cat", 3], "expected the names of the classes"),
+        (3, "expected the names of the classes"),
         (["cat\n"], "expected the names of the classes"),
         (["a", "b", "a"], "two classes are named 'a'"),
         (["a", "b", "c", "d"], "4 names of classes, but there are 3 classes"),

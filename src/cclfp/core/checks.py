@@ -55,7 +55,8 @@ def check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list
 
 def check_names(names: Sequence[str], num_classes: int) -> tuple[str, ...]:
     """The names of the first classes, which must be different and can be printed."""
-    if isinstance(names, str) or not all(isinstance(name, str) and name.isprintable() for name in names):
+    is_text = isinstance(names, Sequence) and all(isinstance(name, str) and name.isprintable() for name in names)
+    if isinstance(names, str) or not is_text:
         raise InputError(f"classes={names!r}: expected the names of the classes, such as ['cat', 'dog']")
     if len(names) > num_classes:
         raise InputError(f"{len(names)} names of classes, but there are {num_classes} classes")

@@ -168,8 +168,8 @@ class Schedule:
     def __deepcopy__(self, memo: object) -> Schedule:
         twin = object.__new__(type(self))
         for name, value in vars(self).items():
-            is_generator = isinstance(value, torch.Generator)
-            setattr(twin, name, copy_generator(value) if is_generator else copy.deepcopy(value))
+            how = copy_generator if isinstance(value, torch.Generator) else copy.deepcopy
+            setattr(twin, name, list(value) if name == "written" else how(value))  # many numbers, at every observe
         return twin
 
     def state_dict(self) -> dict[str, Any]:

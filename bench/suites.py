@@ -76,12 +76,19 @@ def networks(device: str, quick: bool) -> Groups:
 
 
 def stacked(device: str, quick: bool) -> Groups:
-    """Every method with ResNet18 in bf16, which a Hopper card has kernels for, in all tasks, which are short."""
-    base = Case("stacked", "ccl-fp+", "split-cifar10", "graph", device, "bf16", seeds=10, examples=320)
-    chosen = [("er", 5), ("ccl-fp+", 5), *((method, 10) for method in (("er",) if quick else METHODS))]
+    """Every method with ResNet18 in bf16, which a Hopper card has kernels for, in tasks that are short.
+
+    On Split CIFAR-10 all tasks are measured, because GEM's and A-GEM's steps grow with the tasks behind them.
+    """
+    cifar = Case("stacked", "ccl-fp+", "split-cifar10", "graph", device, "bf16", seeds=10, examples=1000)
+    tiny = dataclasses.replace(cifar, benchmark="split-tiny-imagenet", tasks=4, examples=400)
+    found = [dataclasses.replace(cifar, method=m, seeds=n) for m, n in (("er", 5), ("ccl-fp+", 5), ("ccl-fp+", 20))]
+    found += [dataclasses.replace(cifar, method=method) for method in (("er",) if quick else METHODS)]
+    found += [dataclasses.replace(tiny, method=method) for method in ("er", "ccl-fp+", "gem", "a-gem", "hal")]
+    measured = {"split-cifar10": 5, "split-tiny-imagenet": 2}
     return [
-        [dataclasses.replace(base, method=method, seeds=seeds, measured=1 if METHODS[method].joint else 5)]
-        for method, seeds in chosen
+        [dataclasses.replace(case, measured=1 if METHODS[case.method].joint else measured[case.benchmark])]
+        for case in found
     ]
 
 

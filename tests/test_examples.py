@@ -87,7 +87,8 @@ class Plain:
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         with torch.no_grad():
             for p, g in zip(parameters, grads, strict=True):
-                p -= lr * (0 if g is None else g)
+                if g is not None:
+                    p.sub_(lr * g)
         for i, slot in enumerate(self.schedule.place([0] * len(y))):
             if slot >= 0:
                 self.memory[slot] = (x[i], int(y[i]), logits[i].detach())

@@ -144,7 +144,10 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
         (["run", "er", "split-cifar10", "augment=maybe"], "augment=maybe: expected on or off"),
         (["run", "er", "split-cifar10", "--backbone", "resnet"], "Did you mean 'resnet18'"),
         (["run", "er", "split-cifar10", "--backbone", "net.py:make"], "net.py cannot be read"),
-        (["run", "er", "--images", "/nowhere"], "--images /nowhere does not exist: expected a folder of class folders, or an .npz"),
+        (
+            ["run", "er", "--images", "/nowhere"],
+            "--images /nowhere does not exist: expected a folder of class folders",
+        ),
         (["run", "er", "split-mnist", "--images", "/nowhere"], "or images of your own, one of the two"),
         (["run", "er", "lr=0.1"], "expected a benchmark (cclfp list benchmarks) or images"),
         (["run", "er", "split-mnist", "--split-seed", "1"], "a split seed can be given with images of your own only"),

@@ -141,7 +141,7 @@ def test_a_png_whose_pixels_were_changed_is_refused() -> None:
     for position in range(content.index(b"IDAT"), len(content) - 12):
         damaged = content[:position] + bytes(16) + content[position + 16 :]
         with pytest.raises((SyntaxError, OSError)):
-            decoder._decode(damaged, ["PNG"], 0)
+            decoder._decode(damaged, ["PNG"], None)
 
 
 def huge_png(side: int) -> bytes:

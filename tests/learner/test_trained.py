@@ -157,7 +157,8 @@ def test_damaged_names_are_refused(names: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("tasks", [None, [[0, 1], [2]]])
 def test_new_classes_take_free_rows(method: str, tasks: Any, tmp_path: Path) -> None:
-    learner = trained(method, tasks=tasks, **({"steps": 2} if method == "hal" else {}))
+    hyper: dict[str, Any] = {"steps": 2} if method == "hal" else {}
+    learner = trained(method, tasks=tasks, **hyper)
     task = learner.add_task(["dog", "ox"])
     assert task == (1 if tasks is None else 2)
     assert learner.classes == (*NAMES, "ox")

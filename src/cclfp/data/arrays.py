@@ -98,7 +98,8 @@ class NpzFile:
         if not 0 <= low <= high <= 1:  # NaN is refused too
             raise InputError(f"{self.path}: {name} has floats from {low:g} to {high:g}; expected 0 to 1, or uint8")
         self.listener.say(f"{self.path.name}: {name} has floats, which are stored as whole numbers from 0 to 255")
-        return np.rint(images * 255).astype(np.uint8)
+        whole: np.ndarray = np.rint(images * 255).astype(np.uint8)
+        return whole
 
     def _without_alpha(self, images: np.ndarray) -> np.ndarray:
         """Images of four channels put on white, as those in files are."""

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from cclfp.learner.inputs import Inputs
 from cclfp.learner.trainer import Trainer
 from cclfp.methods import Method
-from cclfp.nets.network import Network
+from cclfp.nets.network import Network, Tensors
 
 
 class Classifier(nn.Module):
@@ -39,7 +39,7 @@ class Classifier(nn.Module):
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        params = {f"psi.{name}": self.psi.get_parameter(name) for name in self._trained}
+        params: Tensors = {f"psi.{name}": self.psi.get_parameter(name) for name in self._trained}
         params |= {"f.weight": self.f.weight, "f.bias": self.f.bias}
         state = tree_unflatten([getattr(self, name) for name in self._state], self._spec)
         scores = self._method.scores(params, dict(self.psi.named_buffers()), state, self._inputs.for_testing(x))

@@ -30,7 +30,6 @@ from cclfp.nets.stacking.rounding import is_rounding
 from cclfp.nets.stacking.update import Update
 
 State = dict[str, Any]  # nested dictionaries of tensors
-Losses = tuple[Tensor, Tensors] | tuple[Tensor, Tensors, Tensors]  # what a loss returns: see Method.loss
 Objective = Callable[[Tensors], tuple[Tensor, Any]]  # a loss of the parameters, and nested dictionaries of tensors
 # What a step returns: new parameters, buffers and state, and possibly {"loss": a 0-d tensor}.
 Stepped = tuple[Tensors, Tensors, State] | tuple[Tensors, Tensors, State, Tensors]
@@ -58,7 +57,8 @@ class Batch:
         >>> [part.tolist() for part in batch.split(torch.arange(5), draws=2)]
         [[0], [1, 2], [3, 4]]
         """
-        return rows.split([self.n_current, *[len(self.slots) // draws] * draws])
+        parts: tuple[Tensor, ...] = rows.split([self.n_current, *[len(self.slots) // draws] * draws])
+        return parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Method:
     def __init__(self, net: Network) -> None:
         self.net = net
 
-    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Losses:
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Any, ...]:
         """The loss on a batch, and psi's buffers after the forward pass on it.
 
         A third value is optional: a dictionary of the values to :meth:`remember` of the current examples.

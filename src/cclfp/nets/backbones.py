@@ -74,7 +74,7 @@ def is_convolutional(backbone: Backbone, shape: Sequence[int]) -> bool:
     (False, True)
     """
     if "file" not in backbone:
-        return backbone["name"] == "resnet18"
+        return bool(backbone["name"] == "resnet18")
     return any(isinstance(module, nn.Conv2d) for module in make_psi(backbone, shape, seed=0).modules())
 
 

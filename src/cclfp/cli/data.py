@@ -39,7 +39,7 @@ def list_(json: JsonOption = False) -> None:
 
 @app.command()
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets, as cclfp data list names them.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Datasets, as cclfp data list names them.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json: JsonOption = False,
 ) -> None:

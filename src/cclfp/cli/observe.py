@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from cclfp.cli.options import DeviceOption, JsonOption, parse_classes
+from cclfp.cli.options import JsonOption, parse_classes
 from cclfp.cli.output import print_json
-from cclfp.cli.predict import BackboneOption, LearnerArgument, MethodOption, SkipBadOption, load_learner
+from cclfp.cli.predict import BackboneOption, LearnerArgument, MethodOption, SkipBadOption, WhereOption, load_learner
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError
 
@@ -25,13 +25,13 @@ def observe(
     skip_bad: SkipBadOption = False,
     backbone: BackboneOption = None,
     method: MethodOption = None,
-    device: DeviceOption = "auto",
+    device: WhereOption = "auto",
     json: JsonOption = False,
 ) -> None:
     """Continue the training of a saved learner: the images are one more task. The learner's file is replaced.
 
-    Class folders match the learner's classes by name. A new class needs a free row of the classifier, which
-    cclfp run --max-classes reserves. If anything fails, the file stays as it was.
+    Class folders match the learner's classes by name. New classes need room, which cclfp run --max-classes reserves.
+    If anything fails, the file stays as it was.
 
     [bold]Example[/bold]
 

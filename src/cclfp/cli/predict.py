@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cclfp.cli.options import DeviceOption, JsonOption
+from cclfp.cli.options import JsonOption
 from cclfp.cli.output import print_json, print_table
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError
@@ -32,6 +32,7 @@ MethodOption = Annotated[
     str | None,
     typer.Option(metavar="FILE.py:NAME", help="The method, where it is your own.", show_default=False),
 ]
+WhereOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to compute.")]
 SkipBadOption = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out the images that cannot be decoded, and list them.")
 ]
@@ -40,7 +41,7 @@ SkipBadOption = Annotated[
 def predict(
     learner: LearnerArgument,
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGES...", help="Image files, or folders of images.", show_default=False)
+        list[Path], typer.Argument(metavar="IMAGES", help="Image files, or folders of images.", show_default=False)
     ],
     task: Annotated[
         int | None,
@@ -53,7 +54,7 @@ def predict(
     skip_bad: SkipBadOption = False,
     backbone: BackboneOption = None,
     method: MethodOption = None,
-    device: DeviceOption = "auto",
+    device: WhereOption = "auto",
     json: JsonOption = False,
     csv: Annotated[
         bool, typer.Option("--csv", help="Print CSV with one row per image and one column per class.")

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
+from cclfp.core.checks import check_names
+from cclfp.data import DATASETS
+from cclfp.data.source import Source
 from cclfp.errors import DamagedError, InputError
 from cclfp.methods import METHODS
 from cclfp.nets import MLP, ResNet18
@@ -120,6 +123,11 @@ def test_a_module_of_what_is_not_trained_is_refused() -> None:
 
 
 # -- names and new classes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", DATASETS.values(), ids=DATASETS)
+def test_classes_of_datasets_are_names(source: Source) -> None:
+    assert check_names(source.classes, source.num_classes) == source.classes
 
 
 def test_names_are_saved(tmp_path: Path) -> None:

@@ -165,6 +165,17 @@ def test_a_method_without_stored_examples_cannot_remember(schedule: Any) -> None
         Case(method, "class", {}).online()
 
 
+def test_values_that_are_not_declared_are_named() -> None:
+    class Undeclared(ER):
+        name = "undeclared"
+
+        def loss(self, *arguments: Any) -> Any:
+            return *super().loss(*arguments), {"logits": arguments[3].x}
+
+    with pytest.raises(InputError, match="undeclared has values of 'logits', which its remembers.. does not declare"):
+        Case(Undeclared, "class", {}).online()
+
+
 def test_values_of_the_wrong_shape_are_named() -> None:
     class Wrong(Remembering):
         name = "wrong"

@@ -196,6 +196,9 @@ class Method:
         """The state with the values of those current examples that the memory stores; one row per current example."""
         if not values:
             return state
+        declared = self.remembers(batch.mask.shape[-1])
+        if undeclared := [name for name in values if name not in declared]:
+            raise InputError(f"{self.name} has values of {undeclared[0]!r}, which its remembers() does not declare")
         slots = torch.arange(len(state[next(iter(values))]), device=batch.placed.device)
         hits = batch.placed == slots[:, None]  # slots x current examples: no index that depends on data
         is_stored, example = hits.any(1), hits.int().argmax(1)

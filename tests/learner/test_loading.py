@@ -48,7 +48,7 @@ from cclfp.runs.store import Store
 from cclfp.testing import Case, _equal, same
 from cclfp.transforms import CropFlip, Normalise
 
-TRIED = 20  # alterations of each learner's file
+TRIED = 40  # alterations of each learner's file
 FUZZED = ("er", "ccl-fp+", "icarl", "gem", "hal", "fdr", "si", "lwf")
 
 

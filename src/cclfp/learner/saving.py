@@ -90,9 +90,9 @@ def _load_progress(trainer: Trainer, state: dict[str, Any]) -> None:
     if trainer.tasks_done + trainer.in_task > trainer.steps:
         raise DamagedError(f"{trainer.steps} steps are too few for {trainer.tasks_done} tasks")
     trainer.classes.load_state_dict(state["classes"])
-    declared, expected = len(trainer.classes.classes_of), trainer.settings.num_tasks or 0
-    if trainer.classes.declared and declared < expected:  # add_task declares more
-        raise DamagedError(f"{declared} tasks are declared, expected {expected} or more")
+    declared, expected = len(trainer.classes.classes_of), trainer.settings.num_tasks
+    if trainer.classes.declared and (expected is None or declared < expected):  # add_task declares more
+        raise DamagedError(f"{declared} tasks are declared, expected {expected}")
     trainer.class_names = _load_names(state.get("class_names"), trainer.settings.num_classes)
     trainer.example = None
     if state["like"] is not None:

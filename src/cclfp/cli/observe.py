@@ -26,6 +26,7 @@ def observe(
     backbone: BackboneOption = None,
     method: MethodOption = None,
     device: WhereOption = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
     json: JsonOption = False,
 ) -> None:
     """Continue the training of a saved learner: the images are one more task. The learner's file is replaced.
@@ -39,9 +40,10 @@ def observe(
     """
     from cclfp.learner.continuing import observe_images
     from cclfp.runs.events import DatasetEvents
+    from cclfp.runs.starting import computing_threads
 
     loaded = load_learner(learner, backbone, method, device)
-    with progress() as shown:
+    with computing_threads(threads), progress() as shown:
         answer = observe_images(
             loaded,
             images,

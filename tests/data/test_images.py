@@ -300,6 +300,8 @@ def test_a_subset_of_the_classes(tmp_path: Path) -> None:
     assert name == import_images(folder, classes=["cat", "dog"])
     with pytest.raises(InputError, match="unknown class of photos 'dogs'. Did you mean 'dog'?"):
         import_images(folder, classes=["cat", "dogs"])
+    with pytest.raises(InputError, match="expected the names of several classes"):
+        import_images(folder, classes="cat,dog")
     path = npz(tmp_path / "mine.npz")
     name = import_images(path, classes=["9", "5"])
     data = load_dataset(name)

@@ -74,6 +74,8 @@ def import_images(
     given, path, listener = path, Path(path).expanduser().resolve(), listener or Listener()
     size = None if size is None else check_whole("image size", size, at_least=1)
     split_seed = None if split_seed is None else check_whole("split seed", split_seed, at_least=0)
+    if isinstance(classes, str):
+        raise InputError(f"classes={classes!r}: expected the names of several classes, such as ['cat', 'dog']")
     if not path.exists():
         raise InputError(f"--images {path} does not exist: expected a folder of class folders, or an .npz file")
     if path.is_dir():

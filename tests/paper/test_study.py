@@ -403,7 +403,12 @@ def test_run_times_are_of_one_engine(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, asked: str, engine: str, tmp_path: Path
 ) -> None:
     calls: list[Sequence[Job]] = []
-    monkeypatch.setattr("cclfp.paper.study.run_jobs", lambda jobs, on_event, executor: calls.append(jobs) or {})
+
+    def run_one(jobs: Sequence[Job], on_event: OnEvent, executor: Executor) -> dict[str, Record]:
+        calls.append(jobs)
+        return {}
+
+    monkeypatch.setattr("cclfp.paper.study.run_jobs", run_one)
     assert cli("study", "runtime", "--engine", asked, "--store", tmp_path / "runs.sqlite").code == 0
     assert len(calls) == len(run_time_cells()) == 12 + 12 + 10
     assert {len(jobs) for jobs in calls} == {1}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cclfp.errors import InputError
-from cclfp.runs.devices import pick_cards, pick_device, visible_as
+from cclfp.runs.devices import pick_cards, pick_device, pick_one_device, visible_as
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import ProcessPool, ThisProcess, local_executor
 from cclfp.runs.grid import configurations
@@ -87,6 +87,13 @@ def test_gpus_that_do_not_exist(cards: Cards) -> None:
     cards(0)
     with pytest.raises(InputError, match="torch finds no CUDA device on this machine"):
         pick_device("cuda:0")
+
+
+def test_the_device_of_one_learner(cards: Cards) -> None:
+    cards(3)
+    assert [pick_one_device(wanted) for wanted in ("auto", "cpu", "cuda:2")] == ["cuda", "cpu", "cuda:2"]
+    with pytest.raises(InputError, match="device 'cuda:0,2': a learner is on one device"):
+        pick_one_device("cuda:0,2")
 
 
 def test_the_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,7 +230,7 @@ def test_an_attempt_leaves_out_what_the_one_before_has_finished(
 
     mailbox = SimpleNamespace(finished=call({jobs[0].key}))
     post: Any = SimpleNamespace(node="a", send=lambda event: None)
-    monkeypatch.setattr(ray_node.ray, "get", lambda answer: answer)
+    monkeypatch.setattr("cclfp.runs.ray_node.ray.get", lambda answer: answer)
     order = make_order(3, jobs, "cpu")
     (job,) = ray_node._prepare(order, mailbox, tmp_path, post)
     assert job.key == jobs[1].key

@@ -6,6 +6,7 @@ installed.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import signal
 import sys
@@ -38,7 +39,7 @@ def refer(what: str, text: str) -> Reference:
 def resolve(what: str, reference: Reference) -> Any:
     """Run the file of a reference, which must not have changed, and return the object that the reference names."""
     path, name, digest = Path(reference["file"]), reference["object"], reference["sha256"]
-    content = _received[digest] if digest in _received else _read(what, path)
+    content = content_of(what, reference)
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(f"{path} has changed since this run was requested: run the command again")
     module = types.ModuleType(f"cclfp_user_{digest[:16]}")
@@ -60,13 +61,22 @@ def resolve(what: str, reference: Reference) -> Any:
 
 
 def content_of(what: str, reference: Reference) -> bytes:
-    """The content of the file of a reference, for :func:`receive` on another machine."""
-    return _read(what, Path(reference["file"]))
+    """The content of the file of a reference, whether it is on this machine or was received from another."""
+    return _received.get(reference["sha256"]) or _read(what, Path(reference["file"]))
 
 
 def receive(content: bytes) -> None:
     """Use the content of a file of another machine, wherever a reference has its checksum."""
     _received[hashlib.sha256(content).hexdigest()] = content
+
+
+def imported_by(reference: Reference) -> set[str]:
+    """The packages that the file of a reference imports, such as ``torch``; a dot for those beside the file."""
+    tree = ast.parse(content_of("imported", reference))
+    found = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    relative = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    found += ["." if node.level or node.module is None else node.module for node in relative]
+    return {name.partition(".")[0] or "." for name in found}
 
 
 def is_interrupt(error: BaseException) -> bool:

@@ -39,6 +39,16 @@ def pick_cards(wanted: str) -> list[int]:
     return cards
 
 
+def pick_one_device(wanted: str) -> str:
+    """The device of a single learner: cpu, cuda, or a GPU by number such as cuda:2."""
+    if wanted in ("auto", "cpu", "cuda"):
+        return pick_device(wanted)
+    card, *others = pick_cards(wanted)
+    if others:
+        raise InputError(f"device {wanted!r}: a learner is on one device, expected one GPU")
+    return f"cuda:{card}"
+
+
 def visible_as(card: int) -> str:
     """The value of ``CUDA_VISIBLE_DEVICES`` with which another process sees this GPU alone.
 

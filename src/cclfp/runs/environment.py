@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from cclfp._version import __version__
+from cclfp.core.machine import describe_processor
 
 PACKAGE = Path(__file__).parents[1]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)  # what may have a docstring
@@ -84,7 +85,4 @@ def device_name(device: str) -> str:
     """The processor's or the GPU's own name."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text(errors="replace").splitlines() if information.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return describe_processor().get("model name") or platform.processor() or platform.machine()

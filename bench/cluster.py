@@ -100,7 +100,7 @@ def finish_at_once(order: Any, mailbox: Any) -> Any:
     """In place of ``train_on_node``: a record without training."""
     from cclfp.runs.ray_node import Post
 
-    post = Post(order.number, mailbox)
+    post = Post(order, mailbox)
     for job, key in zip(order.jobs, order.keys, strict=True):
         record: Any = {**_record(), "key": key, "seed": job["seed"], "configuration": job["configuration"]}
         post.send(Finished(key, record))

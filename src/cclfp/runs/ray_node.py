@@ -33,6 +33,11 @@ class Order:
     datasets: list[str]
     code: dict[str, str]  # the driver's: the node must have the same
 
+    @property
+    def has_several(self) -> bool:
+        """Whether an attempt that is lost may have finished some of the runs."""
+        return len(self.keys) > 1
+
 
 @dataclasses.dataclass(frozen=True)
 class Message:
@@ -42,7 +47,7 @@ class Message:
     token: str  # of the attempt
     node: str
     events: list[str]
-    finished: list[str]  # the keys of the runs that the events finish
+    finished: dict[str, str]  # in a cohort of several runs: those that are finished, with their events
 
 
 class Mailbox:
@@ -53,14 +58,14 @@ class Mailbox:
             os.environ["CCLFP_HOME"] = home
         self.messages: list[Message] = []
         self.arrived = asyncio.Event()
-        self.finished_runs: dict[int, set[str]] = {}  # by the number of the cohort
+        self.finished_runs: dict[int, dict[str, str]] = {}  # by the number of the cohort
         self.parcels: dict[str, Any] = {}
         self.packing = asyncio.Lock()
 
     async def put(self, message: Message) -> None:
         self.messages.append(message)
         if message.finished:
-            self.finished_runs.setdefault(message.number, set()).update(message.finished)
+            self.finished_runs.setdefault(message.number, {}).update(message.finished)
         self.arrived.set()
 
     async def take(self) -> list[Message]:
@@ -70,9 +75,9 @@ class Mailbox:
         taken, self.messages = self.messages, []
         return taken
 
-    async def finished(self, number: int) -> set[str]:
-        """The keys of the runs of a cohort that an attempt has finished before it was lost."""
-        return self.finished_runs.get(number, set())
+    async def finished(self, number: int) -> dict[str, str]:
+        """The runs of a cohort that an attempt has finished before it was lost, with their events."""
+        return self.finished_runs.get(number, {})
 
     async def dataset(self, name: str) -> list[Any]:
         """A reference to the dataset in Ray's object store, in a list, which Ray does not look into."""
@@ -91,7 +96,7 @@ def train_on_node(order: Order, mailbox: Any) -> Message:
     from cclfp.runs.keeping import OnDriver
     from cclfp.runs.training import train_cohort
 
-    post = Post(order.number, mailbox)
+    post = Post(order, mailbox)
     with tempfile.TemporaryDirectory(prefix="cclfp-") as folder:
         try:
             jobs = _prepare(order, mailbox, Path(folder), post)
@@ -122,8 +127,8 @@ def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> Any:
         if not is_cached(name):
             (parcel,) = ray.get(mailbox.dataset.remote(name))
             unpack(ray.get(parcel))
-    # A cohort of one run that is finished is not started again.
-    finished = ray.get(mailbox.finished.remote(order.number)) if len(order.keys) > 1 else set()
+    finished = ray.get(mailbox.finished.remote(order.number)) if order.has_several else {}
+    post.endings += finished.values()
     jobs = [Job.from_dict(values) for key, values in zip(order.keys, order.jobs, strict=True) if key not in finished]
     if not jobs:
         return jobs
@@ -138,14 +143,14 @@ def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> Any:
 class Post:
     """Sends the events of one attempt to the mailbox, steps now and then and only the newest of each run."""
 
-    def __init__(self, number: int, mailbox: Any) -> None:
-        self.number, self.mailbox = number, mailbox
+    def __init__(self, order: Order, mailbox: Any) -> None:
+        self.order, self.mailbox = order, mailbox
         self.token = secrets.token_hex(8)
         self.node = f"{platform.node()}-{ray.get_runtime_context().get_node_id()[:6]}"
         self.steps: dict[str, str] = {}  # the newest of each run
         self.others: list[str] = []
         self.endings: list[str] = []
-        self.finished: list[str] = []  # keys
+        self.finished: dict[str, str] = {}
         self.last_post = 0.0
         self.on_its_way: Any = None
         self._post()
@@ -160,8 +165,8 @@ class Post:
             self.others.append(line)
         if isinstance(event, Finished | Failed):
             self.endings.append(line)
-        if isinstance(event, Finished):
-            self.finished.append(event.key)
+        if isinstance(event, Finished) and self.order.has_several:
+            self.finished[event.key] = line
         if isinstance(event, Note) or time.monotonic() - self.last_post > POST_EVERY:
             self._post()
 
@@ -169,13 +174,14 @@ class Post:
         """The events that end runs, and those that were not posted."""
         ends = set(self.endings)
         rest = [line for line in self.others if line not in ends]
-        return Message(self.number, self.token, self.node, [*rest, *self.endings], self.finished)
+        return self._message([*rest, *self.endings])
 
     def _post(self) -> None:
         """Post what is waiting, unless the mailbox has not got the message before this one."""
         if self.on_its_way is not None and not ray.wait([self.on_its_way], timeout=0)[0]:
             return
-        events = [*self.others, *self.steps.values()]
-        message = Message(self.number, self.token, self.node, events, self.finished)
-        self.on_its_way = self.mailbox.put.remote(message)
+        self.on_its_way = self.mailbox.put.remote(self._message([*self.others, *self.steps.values()]))
         self.others, self.steps, self.last_post = [], {}, time.monotonic()
+
+    def _message(self, events: list[str]) -> Message:
+        return Message(self.order.number, self.token, self.node, events, self.finished)

@@ -153,20 +153,38 @@ def what_a_node_lacks_travels_with_the_cohort(nodes: RayNodes, folder: Path) -> 
     assert stored == [node.node_id[:6] in used for node in nodes.nodes]
 
 
-EPOCHS = 6
+# A method that takes three seconds on every machine, however busy: 150 steps in five tasks.
+SLOW = """
+import os, time
+from cclfp.methods.er import ER
+
+class Slow(ER):
+    name = "slow"
+
+    def loss(self, *arguments):
+        time.sleep(float(os.environ.get("SLOW_STEP", "0.02")))
+        return super().loss(*arguments)
+"""
 
 
-def train_long(nodes: RayNodes, folder: Path, on_event: OnEvent) -> None:
-    """Train three runs that take a few seconds each."""
-    settings: dict[str, Any] = {"seeds": 3, "epochs": EPOCHS, "on_event": on_event}
-    cclfp.run("er", "split-mnist", **settings, **options(folder, "ray", on=nodes.on))
+def slow_method(nodes: RayNodes) -> str:
+    file = nodes.folder / "slow.py"
+    file.write_text(SLOW, encoding="utf-8")
+    return f"{file}:Slow"
+
+
+def train_slowly(nodes: RayNodes, folder: Path, on_event: OnEvent) -> None:
+    """Train three runs on the two nodes."""
+    chosen = options(folder, "ray", on=nodes.on)
+    cclfp.run(slow_method(nodes), "split-mnist", seeds=3, on_event=on_event, **chosen)
 
 
 @functools.cache
-def expected() -> Any:
-    """The results of these runs, trained in this process."""
-    chosen = configurations(["er"], "split-mnist", settings={"epochs": [EPOCHS]})
-    with tempfile.TemporaryDirectory() as folder:
+def expected(nodes: RayNodes) -> Any:
+    """The results of these runs, trained in this process without delay."""
+    chosen = configurations([slow_method(nodes)], "split-mnist")
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLOW_STEP", "0")
         jobs = make_jobs(chosen, range(3), Execution(**options(Path(folder), "local")))
         return results(run_jobs(jobs, executor=ThisProcess()).values())
 
@@ -187,8 +205,8 @@ class Saboteur:
             harm(self.nodes[event.key])
 
 
-def check_survival(store: Store, saboteur: Saboteur) -> None:
-    assert results(store.records()) == expected()
+def check_survival(nodes: RayNodes, store: Store, saboteur: Saboteur) -> None:
+    assert results(store.records()) == expected(nodes)
     notes = texts(saboteur.events)
     assert any("was lost: attempt 2 on" in text for text in notes), notes
     assert any("continuing from the checkpoint after task" in text for text in notes), notes
@@ -205,8 +223,8 @@ def a_worker_is_killed(nodes: RayNodes, folder: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
     saboteur = Saboteur(kill)
-    train_long(nodes, folder, saboteur)
-    check_survival(Store(folder / "ray.sqlite"), saboteur)
+    train_slowly(nodes, folder, saboteur)
+    check_survival(nodes, Store(folder / "ray.sqlite"), saboteur)
 
 
 def a_node_is_lost(nodes: RayNodes, folder: Path) -> None:
@@ -219,8 +237,8 @@ def a_node_is_lost(nodes: RayNodes, folder: Path) -> None:
         nodes.nodes[number] = nodes.add("ab"[number])
 
     saboteur = Saboteur(remove)
-    train_long(nodes, folder, saboteur)
-    check_survival(Store(folder / "ray.sqlite"), saboteur)
+    train_slowly(nodes, folder, saboteur)
+    check_survival(nodes, Store(folder / "ray.sqlite"), saboteur)
     assert lost
     assert wait_until(lambda: not any(map(alive, lost)), 10)
 
@@ -233,7 +251,7 @@ def an_interrupt_cancels_what_runs(nodes: RayNodes, folder: Path) -> None:
         raise Stopped(signal.SIGINT)
 
     with pytest.raises(Stopped):
-        train_long(nodes, folder, Saboteur(interrupt))
+        train_slowly(nodes, folder, Saboteur(interrupt))
     assert tasks
     assert wait_until(lambda: not any(map(alive, tasks)), 10)
     assert not nodes.tasks()
@@ -243,7 +261,7 @@ def an_interrupt_cancels_what_runs(nodes: RayNodes, folder: Path) -> None:
 def the_driver_is_killed_and_starts_again(nodes: RayNodes, folder: Path) -> None:
     """No process is left, and what is stored is not trained again."""
     store = Store(folder / "ray.sqlite")
-    arguments = ["run", "er", "split-mnist", f"epochs={EPOCHS}", "--seeds", "3", "--engine", "eager"]
+    arguments = ["run", slow_method(nodes), "split-mnist", "--seeds", "3", "--engine", "eager"]
     arguments += ["--checkpoint-every", "0", "--on", nodes.on, "--store", str(store.path), "--json"]
     command = [sys.executable, "-m", "cclfp", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -258,7 +276,7 @@ def the_driver_is_killed_and_starts_again(nodes: RayNodes, folder: Path) -> None
     assert 1 <= len(stored) < 3
     done = subprocess.run(command, check=True, capture_output=True)
     records = store.records()
-    assert results(records) == expected()
+    assert results(records) == expected(nodes)
     assert [record for record in records if record in stored] == stored
     assert [run["seed"] for run in json.loads(done.stdout)["configurations"][0]["runs"]] == [0, 1, 2]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from formatting import format_table
 from measured import Measured, read
 
-from cclfp.paper.costs import steps
 from cclfp.paper.tables import Cell, cells
+from cclfp.runs.costs import steps
 from cclfp.streams import BENCHMARKS
 
 SEEDS = 5

@@ -34,6 +34,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from case import Case, Run
+from cluster import measure_cluster
 from measured import FORMAT
 from suites import SECTIONS, Section
 from whole import PEER, time_whole_runs
@@ -96,6 +97,8 @@ def take_turns(runs: Sequence[Turns]) -> list[dict[str, Any]]:
 
 def measure(section: Section, device: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The measurements of all cases of a section, with the cases."""
+    if section.name == "cluster":
+        return measure_cluster(arguments)
     if section.name in ("command", "whole"):
         if arguments.images == "random":
             print("  left out: it runs the real command on the real MNIST", flush=True)

@@ -120,6 +120,52 @@ def show_command(section: Measured, charts: Charts) -> list[str]:
     ]
 
 
+def show_cluster(section: Measured, charts: Charts) -> list[str]:
+    idle = [r for r in section.results if r["case"]["method"] == "idle"]
+    rows = [{"x": r["cohorts"], "series": "cclfp", "rate": r["cohorts_per_second"], **_mebibytes(r)} for r in idle]
+    panels = [("rate", "cohorts per second"), ("memory", "memory of the driver, MiB")]
+    parts = [
+        f"Cohorts that do nothing, {idle[-1]['cohorts']:,} of them: each is a Ray task, whose record the driver writes "
+        f"into the store. A private Ray cluster on this machine; {_rate_of(idle)} cohorts per second in all, and "
+        f"{format_number(rows[0]['memory'])} MiB of memory after the first tenth, {format_number(rows[-1]['memory'])} "
+        "MiB in the end.",
+        charts.lines(section.chart, rows, "cohorts so far", panels, same_scale=False),
+    ]
+    if section.find(place="ray") is None:
+        return parts
+    seconds = {place: _mean(section, place, "seconds") for place in ("local", "ray")}
+    table = [
+        [place, format_number(seconds[place]), format_number(_mean(section, place, "startup_seconds"))]
+        for place in seconds
+    ]
+    runs = section.results[-1]["runs"]
+    return [
+        *parts,
+        f"{runs} runs of `er` on Split MNIST in minibatches of 50, on {section.document['machine']['cores']} cores, "
+        "without Ray and on it, twice each in turn: the time from the first finished run to the last, and the time "
+        f"until then. On Ray this takes {_difference(seconds['ray'], seconds['local'])}.",
+        format_table(["", "seconds", "seconds until the first run is finished"], table),
+    ]
+
+
+def _mebibytes(result: Result) -> dict[str, float]:
+    return {"memory": result["driver_bytes"] / 2**20}
+
+
+def _rate_of(idle: list[Result]) -> str:
+    """The speed over all parts, which have the same number of cohorts."""
+    return format_number(len(idle) / sum(1 / r["cohorts_per_second"] for r in idle))
+
+
+def _difference(ours: float, other: float) -> str:
+    return f"{abs(100 * (ours / other - 1)):.1f} % {'longer' if ours >= other else 'less time'}"
+
+
+def _mean(section: Measured, place: str, field: str) -> float:
+    values = [r[field] for r in section.results if r["case"].get("place") == place]
+    return float(sum(values) / len(values))
+
+
 def show_networks(section: Measured, charts: Charts) -> list[str]:
     rows, points = [], []
     for r in section.results:
@@ -248,6 +294,7 @@ SECTIONS: dict[str, tuple[str, Show]] = {
     "peers": ("Comparison with Avalanche", show_peers),
     "whole": ("Whole runs", show_whole),
     "command": ("The whole command", show_command),
+    "cluster": ("The cost of Ray", show_cluster),
     "networks": ("ResNet18", show_networks),
     "stacked": ("ResNet18, stacked replicas", show_stacked),
     "compiled": ("ResNet18, compiled", show_compiled),

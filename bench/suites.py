@@ -170,6 +170,7 @@ SECTIONS = (
     Section("peers", ("cpu",), peers),
     Section("whole", ("cpu",), lambda device, quick: []),
     Section("command", ("cpu",), lambda device, quick: []),
+    Section("cluster", ("cpu",), lambda device, quick: []),
     Section("networks", ("cuda",), networks),
     Section("stacked", ("cuda",), stacked),
     Section("compiled", ("cuda",), compiled),

@@ -16,12 +16,15 @@ import torch
 from torture.material import write_little_dataset
 
 from cclfp.cli.signals import ANSWERED
+from cclfp.runs.ray_connection import PRIVATE
 
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), "cclfp-tests-compiler")))
 # One thread, as the engine uses; the tensors here are small. Processes that tests start would otherwise take all cores
 # each, and wait for one another when tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
+os.environ.update(PRIVATE)  # Ray, which reads it when it is imported, listens on the loopback interface alone
+os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or it writes a token into the user's home
 
 
 @pytest.fixture(autouse=True)

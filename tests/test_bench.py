@@ -14,6 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import scaling
 from case import Case, Run, Task, make_stream
 from charts import Charts, Point
 from estimate import minutes, step_times
@@ -259,6 +260,41 @@ def test_every_section_is_shown(tmp_path: Path) -> None:
     assert "- `gem` at 20: it was hard" in text
     assert "- `gem`: it was hard" in text
     assert "nan" not in text
+
+
+def test_the_cost_of_ray_is_shown(tmp_path: Path) -> None:
+    idle = {"section": "cluster", "method": "idle", "device": "cpu"}
+    cluster = dataclasses.replace(fake("cluster", "cpu", []), results=[])
+    for part in range(1, 11):
+        rate = 500.0 if part % 2 else 250.0
+        cluster.results.append({"case": idle, "cohorts": 100 * part, "cohorts_per_second": rate, "driver_bytes": 2**28})
+    for place, seconds in (("local", 100.0), ("ray", 104.0), ("ray", 102.0), ("local", 100.0)):
+        case = {**idle, "method": "er", "place": place}
+        cluster.results.append({"case": case, "runs": 100, "seconds": seconds, "startup_seconds": 5.0})
+    text = render_document([cluster], Charts(tmp_path))
+    assert "Cohorts that do nothing, 1,000 of them" in text
+    assert "333 cohorts per second in all" in text
+    assert "256 MiB of memory after the first tenth, 256 MiB in the end" in text
+    assert "On Ray this takes 3.0 % longer." in text
+    assert "| ray | 103 | 5.00 |" in text
+    assert (tmp_path / "charts" / f"{cluster.chart}.svg").exists()
+
+
+def test_cohorts_go_to_the_card_that_is_free_first() -> None:
+    assert scaling.schedule([5.0, 4.0, 3.0, 2.0], cards=1) == 14.0
+    assert scaling.schedule([5.0, 4.0, 3.0, 2.0], cards=2) == 7.0
+    assert scaling.schedule([5.0, 4.0, 3.0, 2.0], cards=9) == 5.0
+
+
+def test_the_time_of_a_step_without_replicas() -> None:
+    small, large = (dataclasses.replace(LITTLE, seeds=seeds) for seeds in (1, 5))
+    section = fake("replicas", "cuda", [(small, 4.0), (large, 1.6)])  # per replica: 4 ms for one, 8 ms for five
+    assert scaling.fixed_part(section, "split-mnist", 1, 5) == pytest.approx(3.0)  # 3 ms, and 1 ms per replica
+
+
+def test_the_estimate_of_scaling_is_that_of_the_committed_measurements() -> None:
+    page = scaling.PAGE.read_text(encoding="utf-8")
+    assert scaling.table(scaling.measured()) in page, "bench/scaling.py --write"
 
 
 def texts_of(path: Path) -> list[str]:

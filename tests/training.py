@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ def make_job(configuration: Configuration, seed: int, store: Path, **execution: 
 
 def change(job: Job, **execution: Any) -> Job:
     """The job with other fields of its execution."""
-    return dataclasses.replace(job, execution=dataclasses.replace(job.execution, **execution))
+    return job.with_execution(**execution)
 
 
 def train(job: Job, on_event: OnEvent = ignore) -> Record:

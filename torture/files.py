@@ -197,7 +197,7 @@ def run_checkpoint(case: Case) -> Verdict:
     original = case.material / "original.ckpt"
     is_forged, content = damage_or_forge(case, lambda: forge_tensors(case, original), original.read_bytes())
     job = job_in(case.folder)
-    path = checkpoint_path(job, Store(job.execution.store))
+    path = checkpoint_path(job)
     path.parent.mkdir()
     path.write_bytes(content)
     return attempt(case, path, is_forged, use_checkpoint, json.loads((case.material / "expected.json").read_text()))

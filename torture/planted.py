@@ -92,7 +92,7 @@ def checkpoint(case: Case, form: str) -> None:
     put_mnist(case.folder)
     own_home(case)
     job = job_in(case.folder)
-    path = checkpoint_path(job, Store(job.execution.store))
+    path = checkpoint_path(job)
     path.parent.mkdir()
     path.write_bytes(_pickles(case, form, {"format": FORMAT}))
     train(job)

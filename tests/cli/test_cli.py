@@ -132,7 +132,7 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
         (["run", "ER", "split-mnist"], "unknown method 'ER'. Did you mean 'er'?"),
         (["runs", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
         (["run", "er", "split-mnist", "--buffer", "0"], "memory=0"),
-        (["run", "er", "split-mnist", "--device", "tpu"], "device 'tpu': expected auto, cpu or cuda"),
+        (["run", "er", "split-mnist", "--device", "tpu"], "device 'tpu': expected auto, cpu, cuda, or GPUs by number"),
         (["run", "er", "split-mnist", "--threads", "0"], "threads=0"),
         (["run", "er", "split-mnist", "--checkpoint-every", "-1"], "checkpoint_every=-1.0"),
         (["run", "er", "split-mnist", "--class-order", "0,1"], "by number from 0 to 9 (not given: 2,3"),

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cclfp.cli import progress as module
 from cclfp.cli.progress import LiveProgress, PlainProgress, Progress, duration
-from cclfp.runs.events import Finished, Note, Planned, Step, Stored
+from cclfp.runs.events import Finished, Note, Placed, Planned, Step, Stored
 
 RECORD: Any = {"average_accuracy": 79.123, "seconds": 8.04}
 RUNS = Planned({"a": "er seed 0", "b": "er seed 1", "c": "er seed 2"}, "runs.sqlite")
@@ -23,15 +23,17 @@ def step(key: str, step: int, accuracy: float | None = None) -> Step:
 
 
 def test_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 5.0, 20.0, 21.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
     with PlainProgress() as shown:
         shown.update(RUNS)
         shown.update(Stored("a", RECORD))
         shown.update(Note("mnist: trying a mirror"))
         shown.update(Note("continuing", "b"))
         shown.update(step("b", 0))
+        now = 5.0
         shown.update(step("b", 1000))  # too soon to say
+        now = 20.0
         shown.update(step("b", 2000, 88.04))
         shown.update(Finished("b", RECORD))
     assert capsys.readouterr().err.splitlines() == [
@@ -68,9 +70,38 @@ def test_plain_lines_about_all_of_many_runs(
         shown.update(Finished("c", RECORD))
     assert capsys.readouterr().err.splitlines() == [
         "1 of 3 runs are in the store runs.sqlite: not trained again",
-        "1 of 3 runs finished, 1 in training: 50% of the work, 7 min left",
+        "1 of 3 runs finished, 1 in training: 50% of the work, 10 replica-steps/s, 7 min left",
         "[2/3] er seed 1: 79.12 % in 8.0 s",
         "[3/3] er seed 2: 79.12 % in 8.0 s",
+    ]
+
+
+def test_plain_lines_about_a_cluster(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with PlainProgress() as shown:
+        shown.update(RUNS)
+        shown.update(Stored("a", RECORD))
+        shown.update(Placed(["b"], "gpu1-0a1b2c", 1))
+        shown.update(Placed(["c"], "gpu2-0a1b2d", 1))
+        for key in ("b", "c"):
+            shown.update(step(key, 0))
+        now = 40.0
+        shown.update(step("b", 1500))
+        now = 80.0
+        shown.update(Note("its process on gpu1-0a1b2c was lost: attempt 2 on gpu2-0a1b2d", "b"))
+        shown.update(Placed(["b"], "gpu2-0a1b2d", 2))
+        shown.update(step("b", 0))
+        shown.update(step("c", 3000))
+        now = 120.0
+        shown.update(Finished("b", RECORD))
+    assert capsys.readouterr().err.splitlines() == [
+        "1 of 3 runs are in the store runs.sqlite: not trained again",
+        "1 of 3 runs finished, 2 in training (gpu1-0a1b2c: 1 cohort, gpu2-0a1b2d: 1 cohort): 12% of the work, "
+        "38 replica-steps/s, 5 min left",
+        "er seed 1: its process on gpu1-0a1b2c was lost: attempt 2 on gpu2-0a1b2d",
+        "1 of 3 runs finished, 2 in training (gpu2-0a1b2d: 2 cohorts): 25% of the work, 75 replica-steps/s, 4 min left",
+        "[2/3] er seed 1: 79.12 % in 8.0 s",
     ]
 
 
@@ -98,6 +129,36 @@ def test_live_bars_fit_80_columns() -> None:
     assert "steps/s" in bar
     assert "88.0 %" in bar
     assert "[1/2] ccl-fp+ seed 0: 79.12 % in 8.0 s" in screen.getvalue()
+
+
+def test_live_bars_of_a_cluster_fit_80_columns() -> None:
+    shown = LiveProgress()
+    clock = itertools.count()
+    shown.bars.get_time = lambda: float(next(clock))
+    screen = io.StringIO()
+    shown.bars.live.console = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    with shown:
+        shown.update(Planned({f"{n}": f"er seed {n}" for n in range(40)}, "runs.sqlite"))
+        for n in range(40):
+            shown.update(Placed([f"{n}"], f"a-rather-long-name-of-a-node-{n % 2}", 1))
+        for n in range(40):
+            shown.update(step(f"{n}", 10))
+            shown.update(step(f"{n}", 3000))
+        shown.update(Finished("0", RECORD))
+        shown.bars.refresh()
+        lines = screen.getvalue().splitlines()
+        for n in range(2, 40, 2):
+            shown.update(Finished(f"{n}", RECORD))
+        assert len(shown.bar_of_node) == 1  # the other has nothing to train
+    (first,) = [line for line in lines if "node-0" in line][-1:]
+    (second,) = [line for line in lines if "node-1" in line][-1:]
+    (whole,) = [line for line in lines if "all runs" in line][-1:]
+    assert "19 cohorts" in first
+    assert "20 cohorts" in second
+    assert "1/40" in whole
+    assert "steps/s" in whole
+    assert "left" in whole
+    assert not any(f"er seed {n} " in line for line in lines for n in range(40) if "[" not in line)
 
 
 def test_live_bars_of_a_long_name_stay_on_one_line() -> None:

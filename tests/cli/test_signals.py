@@ -157,7 +157,7 @@ def worker(cohort: str) -> str:
         "fake('training', train_cohort=train_cohort)\n"
         "fake('executors', IDLE='idle')\n"
         "fake('jobs', Job=None)\n"
-        "fake('events', Event=None, Failed=int, to_json=str)\n"
+        "fake('events', to_json=str)\n"
         "from cclfp.runs.worker import main; main()"
     )
 

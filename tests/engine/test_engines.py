@@ -429,10 +429,10 @@ def test_cohorts_differ_in_seed_and_hyperparameters(make_job: Callable[..., Job]
     jobs = [make_job(seed=s, lr=lr) for lr in (0.1, 0.05) for s in range(3)] + [make_job("finetune", s) for s in (0, 1)]
 
     def cohorts(jobs: list[Job], workers: int) -> list[list[int]]:
-        return [[jobs.index(job) for job in cohort] for cohort in into_cohorts(jobs, workers)]
+        return [[jobs.index(job) for job in cohort] for cohort in into_cohorts(jobs, workers, "cpu")]
 
     assert cohorts(jobs, workers=1) == [[0, 1, 2, 3, 4, 5], [6, 7]]
-    assert cohorts(jobs, workers=2) == [[0, 2, 4], [1, 3, 5], [6], [7]]
+    assert cohorts(jobs, workers=2) == [[0, 2, 4], [1, 3, 5], [6, 7]]
     assert cohorts([make_job(seed=s) for s in range(130)], workers=1)[0] == list(range(0, 130, 3))
     eager = [change(job, engine="eager") for job in jobs]
     assert cohorts(eager, workers=1) == [[n] for n in range(8)]

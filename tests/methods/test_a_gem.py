@@ -311,7 +311,7 @@ def test_settings_that_are_refused() -> None:
 def test_runs_with_other_sizes_of_batches_do_not_train_together(tmp_path: Path) -> None:
     several = configurations(["a-gem"], "split-mnist", settings={"reference": [10, 256], "lr": [0.1, 0.3]})
     jobs = make_jobs(several, [0], Execution("cpu", "compiled", store=tmp_path / "runs.sqlite"))
-    assert into_cohorts(jobs, workers=1) == [jobs[:2], jobs[2:]]
+    assert into_cohorts(jobs, 1, "cpu") == [jobs[:2], jobs[2:]]
 
 
 def test_a_file_of_presets_without_the_setting_means_the_replay_size(tmp_path: Path) -> None:

@@ -35,15 +35,16 @@ from cclfp.paper import (
     rows,
     run_time_cells,
 )
-from cclfp.paper.costs import cost, steps
 from cclfp.paper.study import RunTimes, Study, select
 from cclfp.paper.tables import LABELS
+from cclfp.runs.costs import cost, steps
 from cclfp.runs.environment import device_name
 from cclfp.runs.events import Event, Finished, Note, OnEvent
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import Executor, ProcessPool
 from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
+from cclfp.runs.record import Record
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 
@@ -402,7 +403,12 @@ def test_run_times_are_of_one_engine(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, asked: str, engine: str, tmp_path: Path
 ) -> None:
     calls: list[Sequence[Job]] = []
-    monkeypatch.setattr("cclfp.paper.study.run_jobs", lambda jobs, on_event, executor: calls.append(jobs))
+
+    def run_one(jobs: Sequence[Job], on_event: OnEvent, executor: Executor) -> dict[str, Record]:
+        calls.append(jobs)
+        return {}
+
+    monkeypatch.setattr("cclfp.paper.study.run_jobs", run_one)
     assert cli("study", "runtime", "--engine", asked, "--store", tmp_path / "runs.sqlite").code == 0
     assert len(calls) == len(run_time_cells()) == 12 + 12 + 10
     assert {len(jobs) for jobs in calls} == {1}
@@ -439,11 +445,12 @@ def test_a_method_that_fails_does_not_keep_the_others_from_being_timed(
     errors: list[Exception | None] = [None, RunError("the second"), None]
     events: list[Event] = []
 
-    def run_one(some: Sequence[Job], on_event: OnEvent, executor: Executor) -> None:
+    def run_one(some: Sequence[Job], on_event: OnEvent, executor: Executor) -> dict[str, Record]:
         (job,) = some
         on_event(Note("trained", job.key))
         if (error := errors[timed.jobs.index(job)]) is not None:
             raise error
+        return {}
 
     monkeypatch.setattr("cclfp.paper.study.run_jobs", run_one)
     with pytest.raises(RunError, match="the second"):

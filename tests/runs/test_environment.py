@@ -285,7 +285,7 @@ def test_lock_files_that_nobody_holds_are_removed(tmp_path: Path) -> None:
     for name in ("free.lock", "held.lock", "free.ckpt", f".a.ckpt.{dead()}-{files._host_id()}0a1b2c3d.tmp"):
         (store.checkpoints / name).touch()
     with FileLock(store.checkpoints / "held.lock"):
-        remove_left_overs(store)
+        remove_left_overs(store.checkpoints)
     assert {path.name for path in store.checkpoints.iterdir()} == {"held.lock", "free.ckpt"}
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from processes import alive, children
 from records import with_accuracy
 from training import Stop, stop_at, texts, train
 from training import make_job as make_any_job
@@ -118,6 +119,22 @@ def test_the_lock_of_a_finished_run_is_removed(make_job: Callable[..., Job]) -> 
     assert not left.exists()
 
 
+@pytest.mark.slow
+def test_checkpoints_in_a_folder_of_choice(
+    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
+    job = make_job("er", checkpoints=tmp_path / "shared")
+    with pytest.raises(Stop):
+        train(job, stop_at(50))
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == [f"{job.key}.ckpt"]
+    assert not Store(job.execution.store).checkpoints.exists()
+    events: list[Event] = []
+    train(job, events.append)
+    assert any("continuing from the checkpoint" in text for text in texts(events))
+    assert list((tmp_path / "shared").iterdir()) == []
+
+
 def test_a_lock_is_free_again_after_a_failure(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "STEP_EVERY", 0.0)
     with pytest.raises(Stop) as kept:  # and with it every frame of the traceback
@@ -163,7 +180,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_left_alone(
     job = make_job("er")
     with pytest.raises(Stop):
         train(job, stop_at(60))
-    checkpoint = checkpoints.checkpoint_path(job, Store(job.execution.store))
+    checkpoint = checkpoints.checkpoint_path(job)
 
     def refuse(file: Any) -> int:
         raise error
@@ -371,7 +388,7 @@ def test_a_dead_worker_is_replaced(make_job: Callable[..., Job]) -> None:
 def test_workers_that_cannot_start_are_not_tried_for_ever(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start() -> subprocess.Popen[str]:
+    def start(card: int | None) -> subprocess.Popen[str]:
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], **pipes)
 
@@ -441,17 +458,6 @@ def command(store: Path, *more: str) -> list[str]:
 
 def times(checkpoints: Path) -> list[tuple[str, int]]:
     return [(path.name, path.stat().st_mtime_ns) for path in checkpoints.glob("*.ckpt")] if checkpoints.exists() else []
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())  # empty: a zombie
-    except OSError:
-        return False
 
 
 @pytest.mark.slow

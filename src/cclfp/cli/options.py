@@ -15,7 +15,46 @@ StoreOption = Annotated[
     Path | None,
     typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
 ]
-DeviceOption = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to train.")]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda|cuda:I,J",
+        help="Where to train. All GPUs are used, unless some are named by number (cuda:0,2).",
+    ),
+]
+OnOption = Annotated[
+    str,
+    typer.Option(
+        metavar="local|ray|ray:ADDRESS",
+        help="This machine, or a Ray cluster (pip install 'cclfp\\[ray]'). ray is the cluster that RAY_ADDRESS names, "
+        "otherwise a private one on this machine.",
+    ),
+]
+GpusPerCohortOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        help="The share of a GPU that runs trained together get, such as 0.5. By default a whole one.",
+        show_default=False,
+    ),
+]
+CheckpointsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where checkpoints are kept; on a cluster, a folder that all nodes share. By default beside the store.",
+        show_default=False,
+    ),
+]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Train only the I-th of N parts of what the store lacks, into shard-I-of-N.sqlite beside it. "
+        "cclfp runs import shard-* puts the parts together.",
+        show_default=False,
+    ),
+]
 EngineOption = Annotated[
     str,
     typer.Option(

@@ -32,7 +32,7 @@ MethodOption = Annotated[
     str | None,
     typer.Option(metavar="FILE.py:NAME", help="The method, where it is your own.", show_default=False),
 ]
-WhereOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to compute.")]
+WhereOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda|cuda:I", help="Where to compute.")]
 SkipBadOption = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out the images that cannot be decoded, and list them.")
 ]
@@ -90,9 +90,9 @@ def predict(
 def load_learner(path: Path, backbone: str | None, method: str | None, device: str) -> Learner:
     """The learner in a file. Where it has no names of classes, a line on stderr says so."""
     from cclfp.learner import load
-    from cclfp.runs.environment import pick_device
+    from cclfp.runs.devices import pick_one_device
 
-    learner = load(path, psi=backbone, method=method, device=pick_device(device))
+    learner = load(path, psi=backbone, method=method, device=pick_one_device(device))
     if learner.classes is None:
         typer.echo(f"{path} has no class names, so classes are shown by number", err=True)
     return learner

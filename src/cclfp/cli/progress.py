@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from cclfp.cli.nodes import Nodes, StepRate, count_of
+
 if TYPE_CHECKING:
-    from cclfp.runs.events import DataProgress, Event, Step
+    from cclfp.runs.events import DataProgress, Event, Placed, Step
     from cclfp.runs.record import Record
 
 HEARTBEAT = 10.0  # seconds between two plain lines about a run that is being trained
 ALL_HEARTBEAT = 30.0  # seconds between two plain lines about all runs
-MOST_BARS = 16  # bars of runs that are being trained
+MOST_BARS = 16  # bars of runs that are being trained, or of nodes that train
+MOST_NODES = 4  # nodes that a plain line names
 BESIDE_NAME = 66  # columns that a bar takes beside the run's name
 
 
@@ -64,6 +67,9 @@ class Progress:
     def __init__(self) -> None:
         self.labels: dict[str, str] = {}
         self.work: Work | None = None
+        self.nodes: Nodes | None = None  # of a cluster, if there is one
+        self.rate = StepRate()
+        self.in_store: set[str] = set()
         self.finished = self.stored = 0
         self.store = ""
 
@@ -74,28 +80,33 @@ class Progress:
         self._report_stored()
 
     def update(self, event: Event) -> None:
-        from cclfp.runs.events import DataProgress, Failed, Finished, Note, Planned, Step, Stored
+        from cclfp.runs.events import DataProgress, Failed, Finished, Note, Placed, Planned, Step, Stored
 
         match event:
             case Planned():
                 self._report_stored()
-                self.labels, self.store, self.finished = event.labels, event.store, 0
+                self.labels, self.store, self.finished, self.in_store = event.labels, event.store, 0, set()
                 self.work = None if event.costs is None else Work(dict(event.costs))
                 self.begin()
             case DataProgress():
                 self.data(event)
             case Stored():
                 self.stored += 1
+                self.in_store.add(event.key)
                 if self.work is not None:
                     self.work.leave_out(event.key)
             case Note():
                 self.say(event.text if event.key is None else f"{self.labels[event.key]}: {event.text}")
+            case Placed():
+                self._place(event)
             case Step():
                 self._report_stored()
+                self.rate.add(event.key, event.step)
                 if self.work is not None:
                     self.work.step(event.key, event.step / event.steps)
                 self.step(event)
             case Failed():
+                self._remove(event.key)
                 self.finish(event.key)
                 if self.work is not None:
                     self.work.leave_out(event.key)
@@ -105,12 +116,25 @@ class Progress:
 
     def _report_finished(self, key: str, record: Record) -> None:
         self.finished += 1
+        self._remove(key)
         if self.work is not None:
             self.work.step(key, 1.0)
         self.finish(key)
         result = f"{record['average_accuracy']:.2f} % in {record['seconds']:.1f} s"
         result += "" if record.get("diverged") is None else ", diverged"
         self.say(f"[{self.finished}/{len(self.labels)}] {self.labels[key]}: {result}")
+
+    def _place(self, event: Placed) -> None:
+        """A cohort is trained on a node of a cluster: from now on what is shown is about all runs together."""
+        if self.nodes is None:
+            self.nodes = Nodes()
+        if self.work is None:
+            self.work = Work(dict.fromkeys(self.labels.keys() - self.in_store, 1.0))
+        self.nodes.place(event.keys, event.node)
+
+    def _remove(self, key: str) -> None:
+        if self.nodes is not None:
+            self.nodes.remove(key)
 
     def _report_stored(self) -> None:
         if self.stored:
@@ -175,7 +199,9 @@ class PlainProgress(Progress):
             self.last_line_of_all = now
             in_training = sum(fraction < 1 for fraction in work.fractions.values())
             runs = f"{self.finished} of {len(self.labels)} runs finished, {in_training} in training"
-            self.say(f"{runs}: {work.done / work.total:.0%} of the work, {duration(left)} left")
+            runs += f" ({self.nodes.describe(MOST_NODES)})" if self.nodes is not None else ""
+            speed = f"{rate:,.0f} replica-steps/s, " if (rate := self.rate.per_second) is not None else ""
+            self.say(f"{runs}: {work.done / work.total:.0%} of the work, {speed}{duration(left)} left")
 
     def finish(self, key: str) -> None:
         self.started.pop(key, None)
@@ -193,8 +219,9 @@ class LiveProgress(Progress):
 
         class Speed(ProgressColumn):
             def render(self, task: Task) -> Text:
-                known = task.speed is not None and task.fields["unit"]
-                return Text(f"{task.speed:,.0f} {task.fields['unit']}/s" if known else "", style="magenta")
+                speed = task.fields["speed"] if task.fields["speed"] is not None else task.speed
+                known = speed is not None and task.fields["unit"]
+                return Text(f"{speed:,.0f} {task.fields['unit']}/s" if known else "", style="magenta")
 
         super().__init__()
         self.bars = Bars(
@@ -208,6 +235,7 @@ class LiveProgress(Progress):
             transient=True,
         )
         self.bar_of_run: dict[str, Any] = {}
+        self.bar_of_node: dict[str, Any] = {}
         self.bar_of_data: dict[str, Any] = {}
         self.fractions: dict[str, float] = {}
         self.bar_of_all: Any = None
@@ -234,7 +262,7 @@ class LiveProgress(Progress):
     def begin(self) -> None:
         if self.bar_of_all is not None:  # these are more runs of the same command
             self.bars.remove_task(self.bar_of_all)
-        self.bar_of_all = self._bar("all runs", None, "")
+        self.bar_of_all = self._bar("all runs", None, "steps")
 
     def data(self, event: DataProgress) -> None:
         total = event.total or None
@@ -245,7 +273,7 @@ class LiveProgress(Progress):
             self.bars.remove_task(self.bar_of_data.pop(event.what))
 
     def step(self, event: Step) -> None:
-        if event.key not in self.bar_of_run and len(self.bar_of_run) < MOST_BARS:
+        if self.nodes is None and event.key not in self.bar_of_run and len(self.bar_of_run) < MOST_BARS:
             name = _fit(self.labels[event.key], self.bars.console.width - BESIDE_NAME)
             self.bar_of_run[event.key] = self._bar(name, event.steps, "steps")
         if event.key in self.bar_of_run:
@@ -265,14 +293,30 @@ class LiveProgress(Progress):
         self._update_all()
 
     def _bar(self, description: str, total: float | None, unit: str) -> Any:
-        return self.bars.add_task(description, total=total, detail="", accuracy="", unit=unit)  # no markup in it
+        fields: dict[str, Any] = {"detail": "", "accuracy": "", "unit": unit, "speed": None}
+        return self.bars.add_task(description, total=total, **fields)  # no markup in it
 
     def _update_all(self) -> None:
         completed, total = self.finished + sum(self.fractions.values()), float(len(self.labels))
         if self.work is not None:
             completed, total = self.work.done, self.work.total
-        detail = f"{self.finished}/{len(self.labels)}"
-        self.bars.update(self.bar_of_all, total=total, completed=completed, detail=detail)
+        detail, speed = f"{self.finished}/{len(self.labels)}", self.rate.per_second or 0.0
+        self.bars.update(self.bar_of_all, total=total, completed=completed, detail=detail, speed=speed)
+        if self.nodes is not None:
+            self._update_nodes(self.nodes)
+
+    def _update_nodes(self, nodes: Nodes) -> None:
+        """A bar per node that trains: how much of the runs that it has now is done."""
+        for node, cohorts in nodes.cohorts.items():
+            if not cohorts and node in self.bar_of_node:
+                self.bars.remove_task(self.bar_of_node.pop(node))
+            if cohorts and node not in self.bar_of_node and len(self.bar_of_node) < MOST_BARS:
+                self.bar_of_node[node] = self._bar(_fit(node, self.bars.console.width - BESIDE_NAME), None, "")
+            if cohorts and node in self.bar_of_node:
+                keys = nodes.keys(node)
+                done = sum(self.fractions.get(key, 0.0) for key in keys)
+                detail = count_of(len(cohorts), "cohort")
+                self.bars.update(self.bar_of_node[node], total=float(len(keys)), completed=done, detail=detail)
 
 
 def _amount(event: DataProgress) -> str:

@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cclfp.cli.options import (
+    CheckpointsOption,
     DeviceOption,
     EngineOption,
+    GpusPerCohortOption,
     IncludeDivergedOption,
     JsonOption,
+    OnOption,
     PrecisionOption,
     SeedOption,
     SeedsOption,
+    ShardOption,
     StoreOption,
     parse_classes,
     parse_seeds,
     parse_settings,
 )
 from cclfp.cli.output import number, plus_minus, print_json, print_table
+from cclfp.cli.shards import print_shard
 
 if TYPE_CHECKING:
     from cclfp.runs.run import Result
@@ -147,6 +152,10 @@ def run(
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Least time between two checkpoints; they come at a task's end.")
     ] = 30.0,
+    on: OnOption = "local",
+    gpus_per_cohort: GpusPerCohortOption = None,
+    checkpoints: CheckpointsOption = None,
+    shard: ShardOption = None,
     include_diverged: IncludeDivergedOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -184,6 +193,10 @@ def run(
             "save": save,
             "fresh": fresh,
             "checkpoint_every": checkpoint_every,
+            "checkpoints": checkpoints,
+            "on": on,
+            "gpus_per_cohort": gpus_per_cohort,
+            "shard": shard,
         }
     )
     with progress() as shown:
@@ -207,7 +220,9 @@ def run(
             execution=execution,
             on_event=shown.update,
         )
-    if json:
+    if shard is not None:
+        print_shard(execution, [run for result in results for run in result.runs], json)
+    elif json:
         print_json({"configurations": [_to_dict(result, include_diverged) for result in results]})
     else:
         _print_results(results, [name for name, several in values.items() if len(several) > 1], include_diverged)

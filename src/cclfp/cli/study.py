@@ -8,17 +8,22 @@ import typer
 
 from cclfp.cli import study_output
 from cclfp.cli.options import (
+    CheckpointsOption,
     DeviceOption,
     EngineOption,
+    GpusPerCohortOption,
     IncludeDivergedOption,
     JsonOption,
+    OnOption,
     PrecisionOption,
     SeedOption,
     SeedsOption,
+    ShardOption,
     StoreOption,
     parse_names,
     parse_seeds,
 )
+from cclfp.cli.shards import print_shard
 from cclfp.errors import unknown
 
 if TYPE_CHECKING:
@@ -45,6 +50,10 @@ def study(
     precision: PrecisionOption = "auto",
     device: DeviceOption = "auto",
     store: StoreOption = None,
+    on: OnOption = "local",
+    gpus_per_cohort: GpusPerCohortOption = None,
+    checkpoints: CheckpointsOption = None,
+    shard: ShardOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be trained, and train nothing.")] = False,
     include_diverged: IncludeDivergedOption = False,
     json: JsonOption = False,
@@ -77,12 +86,25 @@ def study(
         benchmarks=parse_names("--benchmark", benchmark),
         methods=parse_names("--method", method),
         seeds=chosen_seeds,
-        execution=Execution.from_dict({"engine": engine, "precision": precision, "device": device, "store": store}),
+        execution=Execution.from_dict(
+            {
+                "engine": engine,
+                "precision": precision,
+                "device": device,
+                "store": store,
+                "on": on,
+                "gpus_per_cohort": gpus_per_cohort,
+                "checkpoints": checkpoints,
+                "shard": shard,
+            }
+        ),
     )
     if dry_run:
         study_output.print_plan(planned, json)
     elif isinstance(planned, RunTimes):
         _measure(planned, json)
+    elif shard is not None:
+        _train_shard(planned, json)
     else:
         _train(planned, include_diverged, json)
 
@@ -95,6 +117,14 @@ def _measure(planned: RunTimes, json: bool) -> None:
             planned.train(shown.update)
     finally:
         study_output.print_times(planned, json)
+
+
+def _train_shard(planned: Study, json: bool) -> None:
+    from cclfp.cli.progress import progress
+
+    with progress() as shown:
+        records = planned.train(shown.update)
+    print_shard(planned.execution, list(records.values()), json)
 
 
 def _train(planned: Study, include_diverged: bool, json: bool) -> None:

@@ -32,7 +32,7 @@ def print_plan(study: Study, json: bool) -> None:
         }
         for runs in missing_runs(study)
     ]
-    path, missing = str(study.execution.store), sum(len(part["seeds"]) for part in parts)
+    path, missing = str(study.store), sum(len(part["seeds"]) for part in parts)
     total = sum(part["replica_steps"] for part in parts)
     if json:
         counts = {"store": path, "missing": missing, "replica_steps": total}
@@ -66,7 +66,7 @@ def print_rest(study: Study, printed: Collection[Column], include_diverged: bool
         return
     if json:
         listed = [_to_dict(comparison) for comparison in found.values()]
-        print_json({"store": str(study.execution.store), "cells": listed, "not_tuned": study.not_tuned})
+        print_json({"store": str(study.store), "cells": listed, "not_tuned": study.not_tuned})
         return
     for column, cells in study.columns.items():
         if column not in printed and any(found[cell].n for cell in cells):

@@ -35,11 +35,13 @@ def export(
 
 
 def import_runs(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE.jsonl...", help="Files that cclfp runs export wrote.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Stores, or files that cclfp runs export wrote.")
+    ],
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Add the run records in files to a store.
+    """Add the run records in files to a store. The files are other stores, or what cclfp runs export wrote.
 
     Every record is checked: its configuration, its key, its numbers and what they must agree with. Code in a file
     that a record names is never run.

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cclfp.cli.options import DeviceOption, EngineOption, JsonOption, PrecisionOption, StoreOption
+from cclfp.cli.options import (
+    CheckpointsOption,
+    DeviceOption,
+    EngineOption,
+    GpusPerCohortOption,
+    JsonOption,
+    OnOption,
+    PrecisionOption,
+    StoreOption,
+)
 from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table
 from cclfp.metrics import of_seeds_diverged
 
@@ -57,6 +66,9 @@ def tune(
     precision: PrecisionOption = "auto",
     device: DeviceOption = "auto",
     store: StoreOption = None,
+    on: OnOption = "local",
+    gpus_per_cohort: GpusPerCohortOption = None,
+    checkpoints: CheckpointsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Search a method's hyperparameters on held-out training data and print, or write, the preset that is best.
@@ -80,7 +92,17 @@ def tune(
     from cclfp.runs.presets import presets, read_presets, with_preset, write_presets
 
     known = read_presets(write) if write is not None and write.exists() else None
-    execution = Execution.from_dict({"engine": engine, "precision": precision, "device": device, "store": store})
+    execution = Execution.from_dict(
+        {
+            "engine": engine,
+            "precision": precision,
+            "device": device,
+            "store": store,
+            "on": on,
+            "gpus_per_cohort": gpus_per_cohort,
+            "checkpoints": checkpoints,
+        }
+    )
     with progress() as shown:
         tuned = tune(
             method,

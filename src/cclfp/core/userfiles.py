@@ -19,6 +19,8 @@ from cclfp.errors import InputError, Stopped
 
 Reference = dict[str, str]  # {"file": its path, "object": the name in it, "sha256": of the file}
 
+_received: dict[str, bytes] = {}  # files of another machine, by their checksums
+
 
 def is_reference(text: str) -> bool:
     """Whether a text has the form of a reference, such as ``nets.py:make``."""
@@ -37,7 +39,7 @@ def refer(what: str, text: str) -> Reference:
 def resolve(what: str, reference: Reference) -> Any:
     """Run the file of a reference, which must not have changed, and return the object that the reference names."""
     path, name, digest = Path(reference["file"]), reference["object"], reference["sha256"]
-    content = _read(what, path)
+    content = content_of(what, reference)
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(f"{path} has changed since this run was requested: run the command again")
     module = types.ModuleType(f"cclfp_user_{digest[:16]}")
@@ -58,9 +60,19 @@ def resolve(what: str, reference: Reference) -> Any:
     return found
 
 
+def content_of(what: str, reference: Reference) -> bytes:
+    """The content of the file of a reference, whether it is on this machine or was received from another."""
+    return _received.get(reference["sha256"]) or _read(what, Path(reference["file"]))
+
+
+def receive(content: bytes) -> None:
+    """Use the content of a file of another machine, wherever a reference has its checksum."""
+    _received[hashlib.sha256(content).hexdigest()] = content
+
+
 def imported_by(reference: Reference) -> set[str]:
     """The packages that the file of a reference imports, such as ``torch``; a dot for those beside the file."""
-    tree = ast.parse(_read("imported", Path(reference["file"])))
+    tree = ast.parse(content_of("imported", reference))
     found = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     relative = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     found += ["." if node.level or node.module is None else node.module for node in relative]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from cclfp.engine.precision import pick_precision
 from cclfp.errors import DataError, InputError, unknown
 from cclfp.methods import METHODS
 from cclfp.paper.comparison import Comparison, compare, gather
-from cclfp.paper.costs import cost, steps
 from cclfp.paper.figures import (
     COMPARABLE,
     TIMING_SEED,
@@ -21,13 +21,16 @@ from cclfp.paper.figures import (
     run_time_cells,
 )
 from cclfp.paper.tables import TABLES, Cell, cells
-from cclfp.runs.environment import device_name, pick_device
+from cclfp.runs.costs import cost, steps
+from cclfp.runs.devices import pick_device
+from cclfp.runs.environment import device_name
 from cclfp.runs.events import OnEvent, Planned, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
-from cclfp.runs.executors import ThisProcess
+from cclfp.runs.executors import local_executor
 from cclfp.runs.jobs import Job, check_seeds, make_jobs
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
+from cclfp.runs.shards import store_of, take_shard
 from cclfp.runs.store import Store, exists
 from cclfp.streams import BENCHMARKS
 
@@ -46,8 +49,13 @@ class Study:
 
     @functools.cached_property
     def jobs(self) -> list[Job]:
-        """All runs that the cells need, each once, the longest first."""
-        return self._make_jobs()
+        """All runs that the cells need, or those of its shard, each once, the longest first."""
+        return take_shard(self._make_jobs())
+
+    @property
+    def store(self) -> Path:
+        """Where the records are written."""
+        return store_of(self.execution)
 
     def _make_jobs(self) -> list[Job]:
         jobs = make_jobs([cell.configuration() for cell in self.cells], self.seeds, self.execution)
@@ -69,26 +77,25 @@ class Study:
 
     def missing(self) -> list[Job]:
         """The jobs whose records the store does not have. The store is not created."""
-        path = self.execution.store
-        if not exists(path):
+        if not exists(self.store):
             return self.jobs
-        store = Store(path, read_only=True)
+        store = Store(self.store, read_only=True)
         return [job for job in self.jobs if job.find_record(store) is None]
 
-    def train(self, on_event: OnEvent = ignore) -> None:
-        """Train what the store does not have."""
+    def train(self, on_event: OnEvent = ignore) -> dict[str, Record]:
+        """Train what the store does not have; the records of all jobs, by key."""
         on_event(self._planned())
-        run_jobs(self.jobs, on_event)
+        return run_jobs(self.jobs, on_event)
 
     def comparisons(self, include_diverged: bool = False) -> dict[Cell, Comparison]:
         """Ours beside the published number of each cell, from what the store has."""
-        found = gather(self.cells, Store(self.execution.store), self.seeds)
+        found = gather(self.cells, Store(self.store), self.seeds)
         return {cell: compare(cell, records, include_diverged) for cell, records in found.items()}
 
     def _planned(self) -> Planned:
         return Planned(
             {job.key: _label(job) for job in self.jobs},
-            str(self.execution.store),
+            str(self.store),
             {job.key: cost(job.configuration) for job in self.jobs},
         )
 
@@ -102,22 +109,25 @@ class RunTimes(Study):
         store = Store(path, read_only=True) if exists(path) else None
         return [_time_again_unless_alike(job, store) for job in super()._make_jobs()]
 
-    def train(self, on_event: OnEvent = ignore) -> None:
+    def train(self, on_event: OnEvent = ignore) -> dict[str, Record]:
         """Train what was not timed under the same conditions, in this process with no other beside it.
 
         If a run fails, the others are trained before its error is raised; without its dataset none is tried.
         """
         on_event(self._planned())
+        executor = local_executor(self.execution, one_at_a_time=True)
+        records: dict[str, Record] = {}
         failures: list[Exception] = []
         for job in self.jobs:
             try:
-                run_jobs([job], on_event, ThisProcess())
+                records |= run_jobs([job], on_event, executor)
             except DataError:
                 raise
             except Exception as error:  # noqa: BLE001  raised at the end
                 failures.append(error)
         if failures:
             raise failures[0]
+        return records
 
     def panels(self) -> list[dict[str, Any]]:
         """The seconds of each method's run, per benchmark; None for a run that was not timed like the others."""
@@ -192,6 +202,8 @@ def plan(
         return Study(chosen, check_seeds(5 if seeds is None else seeds), execution)
     if seeds is not None:
         raise InputError(f"seeds={seeds}: run times are measured with one seed, which no table uses; leave it out")
+    if execution.on != "local" or execution.shard is not None:
+        raise InputError("run times are measured on this machine, one run after the other: leave out on and shard")
     if execution.engine == "auto":
         execution = dataclasses.replace(execution, engine="eager")
     return RunTimes(chosen, [TIMING_SEED], execution)

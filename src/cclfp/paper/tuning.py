@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -18,6 +19,7 @@ from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, inherits
 from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.events import Event, Finished, OnEvent, Planned, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
+from cclfp.runs.executors import make_executor
 from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import make_jobs
 from cclfp.runs.presets import Preset, find_preset, presets
@@ -108,6 +110,8 @@ def tune(
     execution, others = split_options(execution, options)
     if others:
         raise unknown("option", next(iter(others)), sorted(FIELDS))
+    if execution.shard is not None:
+        raise InputError(f"shard={execution.shard!r}: a search needs the results of all its runs; use run or study")
     if method not in GRIDS:
         raise unknown("method", method, GRIDS)
     if benchmark not in BENCHMARKS:
@@ -133,24 +137,25 @@ def tune(
     trials: dict[str, Trial] = {}
     deadline = None if budget is None else time.monotonic() + 60 * budget
     searched: list[Grid] = []
-    for i, grid in enumerate(grids):
-        seconds = None if deadline is None else max(0.0, deadline - time.monotonic()) / (len(grids) - i)
-        seconds = math.inf if halving is not None else seconds
-        if seconds == 0 and searched:
-            break
-        searched.append(grid)
-        candidates = [best | dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-        if halving is not None and halving < len(candidates):
-            candidates = _spread(candidates)[:halving]
-        found = successive_halving(candidates, numbers, search.train, seconds)
-        trials |= {str(trial.settings): trial for trial in found}
-        if found[0].diverged:
-            several = f"all {len(found)} settings" if len(found) > 1 else "the one setting"
-            raise InputError(
-                f"{method} on {benchmark} ({scenario}): {several} that were tried diverged, so none is chosen; "
-                "the runs are in the store (cclfp runs)"
-            )
-        best = found[0].settings
+    with contextlib.closing(search):
+        for i, grid in enumerate(grids):
+            seconds = None if deadline is None else max(0.0, deadline - time.monotonic()) / (len(grids) - i)
+            seconds = math.inf if halving is not None else seconds
+            if seconds == 0 and searched:
+                break
+            searched.append(grid)
+            candidates = [best | dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+            if halving is not None and halving < len(candidates):
+                candidates = _spread(candidates)[:halving]
+            found = successive_halving(candidates, numbers, search.train, seconds)
+            trials |= {str(trial.settings): trial for trial in found}
+            if found[0].diverged:
+                several = f"all {len(found)} settings" if len(found) > 1 else "the one setting"
+                raise InputError(
+                    f"{method} on {benchmark} ({scenario}): {several} that were tried diverged, so none is chosen; "
+                    "the runs are in the store (cclfp runs)"
+                )
+            best = found[0].settings
     order = sorted(trials.values(), key=lambda t: (t.settings != best, bool(t.diverged), -t.seeds, t.rank))
     left = [name for grid in grids[len(searched) :] for name in grid]
     text = _provenance(searched, left, inherited, numbers, order)
@@ -289,6 +294,10 @@ class _Search:
     def __init__(self, method: str, benchmark: str, scenario: str, execution: Execution, on_event: OnEvent) -> None:
         self.method, self.benchmark, self.scenario = method, benchmark, scenario
         self.execution, self.on_event = execution, on_event
+        self.executor = make_executor(execution)  # one for all rounds of the search
+
+    def close(self) -> None:
+        self.executor.close()
 
     def configuration(self, settings: Settings) -> Configuration:
         values = {name: [value] for name, value in settings.items()}
@@ -309,7 +318,7 @@ class _Search:
             self.on_event(event)
 
         listen(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
-        records = run_jobs(jobs, listen)
+        records = run_jobs(jobs, listen, self.executor)
         trials = [
             _trial(settings, [records[configuration.key(seed)] for seed in seeds])
             for settings, configuration in zip(several, chosen, strict=True)

@@ -20,24 +20,24 @@ from cclfp.engine.precision import pick_precision
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
 from cclfp.learner.loading import DAMAGED
-from cclfp.runs.environment import code, pick_device
+from cclfp.runs.devices import pick_device
+from cclfp.runs.environment import code
 from cclfp.runs.events import Note, OnEvent
 from cclfp.runs.jobs import Job
-from cclfp.runs.store import Store
 
 FORMAT = "cclfp checkpoint 1"
 DAMAGED_SUFFIX = ".damaged"  # of the last damaged checkpoint of a run, beside the others
 
 
-def checkpoint_path(job: Job, store: Store) -> Path:
-    return store.checkpoints / f"{job.key}.ckpt"
+def checkpoint_path(job: Job) -> Path:
+    return job.execution.checkpoint_folder / f"{job.key}.ckpt"
 
 
-def make_folder(store: Store) -> None:
+def make_folder(folder: Path) -> None:
     try:
-        store.checkpoints.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"checkpoints cannot be kept in {store.checkpoints}: {error}") from error
+        raise InputError(f"checkpoints cannot be kept in {folder}: {error}") from error
 
 
 def write_checkpoint(path: Path, job: Job, replica: Replica, engine: Engine, on_event: OnEvent) -> None:
@@ -76,7 +76,7 @@ def _check_usable(job: Job, saved: dict[str, Any]) -> Engine:
         raise InputError(f"it was made with other training code or another torch: {saved['code']}, this is {code()}")
     engine = Engine.from_dict(saved["engine"])
     for name, made_with in engine.to_dict().items():
-        asked = getattr(job.execution, name)
+        asked = str(getattr(job.execution, name)).partition(":")[0]  # cuda:0,2 is cuda
         if name != "threads" and asked not in ("auto", made_with):
             raise InputError(f"it was made with {name} {made_with}, not with the {asked} asked for")
     pick_precision(engine.precision, pick_device(engine.device))
@@ -100,33 +100,50 @@ def remove_checkpoint(path: Path, job: Job | None = None, on_event: OnEvent | No
         on_event(Note(text, job.key))
 
 
-def clean_up(job: Job, store: Store) -> None:
+def clean_up(job: Job) -> None:
     """Remove the checkpoint of a finished run that was killed before it could; not while another process trains it."""
-    path = checkpoint_path(job, store)
+    path = checkpoint_path(job)
     if path.exists():
         with contextlib.suppress(Timeout), _try_lock(path.with_suffix(".lock")):
             remove_checkpoint(path)
 
 
-def remove_left_overs(store: Store) -> None:
+def remove_left_overs(folder: Path) -> None:
     """Remove lock files and half-written checkpoints of processes that were killed. Checkpoints stay."""
-    remove_stale(store.checkpoints)
-    for path in store.checkpoints.glob("*.lock"):
+    remove_stale(folder)
+    for path in folder.glob("*.lock"):
         with contextlib.suppress(Timeout, OSError), _try_lock(path):
             pass
 
 
 @contextlib.contextmanager
-def locked(job: Job, store: Store, on_event: OnEvent) -> Iterator[None]:
-    """Hold the lock of a run. Its file is removed in the end, while it is held: see :func:`_release`."""
-    lock = FileLock(checkpoint_path(job, store).with_suffix(".lock"))
+def locked(job: Job, on_event: OnEvent) -> Iterator[None]:
+    """Hold the lock of a run."""
+    waiting = Note("another process is training this run: waiting for it", job.key)
+    with _hold(checkpoint_path(job).with_suffix(".lock"), waiting, on_event):
+        yield
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path, on_event: OnEvent) -> Iterator[bool]:
+    """Be the only process that trains on a cluster with this folder of checkpoints; whether another one did before."""
+    waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
+    with _hold(folder / "cluster.lock", waiting, on_event) as has_waited:
+        yield has_waited
+
+
+@contextlib.contextmanager
+def _hold(path: Path, waiting: Note, on_event: OnEvent) -> Iterator[bool]:
+    """Hold a lock, which may need waiting. Its file is removed in the end, while it is held: see :func:`_release`."""
+    lock, has_waited = FileLock(path), False
     try:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            on_event(Note("another process is training this run: waiting for it", job.key))
+            on_event(waiting)
             lock.acquire()
-        yield
+            has_waited = True
+        yield has_waited
     finally:
         _release(lock)
 

@@ -15,9 +15,7 @@ from pathlib import Path
 import torch
 
 from cclfp._version import __version__
-from cclfp.core.checks import check_device
 from cclfp.core.machine import describe_processor
-from cclfp.errors import InputError
 
 PACKAGE = Path(__file__).parents[1]
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)  # what may have a docstring
@@ -29,15 +27,6 @@ TRAINS = (
     "runs/starting.py",
     "runs/training.py",
 )
-
-
-def pick_device(wanted: str) -> str:
-    """``auto`` is cuda where there is one."""
-    if wanted not in ("auto", "cpu", "cuda"):
-        raise InputError(f"device {wanted!r}: expected auto, cpu or cuda")
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return check_device(wanted).type
 
 
 @functools.cache

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 from cclfp.data import Listener as DatasetListener
-from cclfp.errors import InputError, RunError
+from cclfp.errors import InputError, RunError, shortage
 from cclfp.runs.record import Record
 
 
@@ -39,6 +40,15 @@ class Step:
     step: int
     steps: int
     accuracy: float | None  # average, after the last task that was tested
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """Runs whose training begins on a node of a cluster, or begins again there after another node was lost."""
+
+    keys: list[str]  # those that are trained together
+    node: str
+    attempt: int  # counted from 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +85,12 @@ class DataProgress:
     unit: str
 
 
-Event = Planned | Stored | Step | Finished | Failed | Note | DataProgress
+Event = Planned | Stored | Placed | Step | Finished | Failed | Note | DataProgress
 OnEvent = Callable[[Event], None]
 
-KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in (Stored, Step, Finished, Failed, Note, DataProgress)}
+KINDS: dict[str, type[Event]] = {
+    kind.__name__: kind for kind in (Stored, Placed, Step, Finished, Failed, Note, DataProgress)
+}
 
 
 def ignore(event: Event) -> None:
@@ -86,11 +98,17 @@ def ignore(event: Event) -> None:
 
 
 def to_json(event: Event) -> str:
-    """An event as one line, for another process."""
+    """An event as one line, for another process. An error that is not for the user becomes text with its traceback."""
     values = dict(vars(event))
     if isinstance(event, Failed):
-        values["error"] = {"text": str(event.error), "is_input": isinstance(event.error, InputError)}
+        is_input = isinstance(event.error, InputError)
+        text = str(event.error) if isinstance(event.error, InputError | RunError) else _explain(event.error)
+        values["error"] = {"text": text, "is_input": is_input}
     return json.dumps({"event": type(event).__name__, **values})
+
+
+def _explain(error: Exception) -> str:
+    return shortage(error) or "".join(traceback.format_exception(error))
 
 
 def from_json(line: str) -> Event:

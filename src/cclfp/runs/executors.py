@@ -1,9 +1,10 @@
-"""Where cohorts are trained: in this process, or spread over worker processes."""
+"""Where cohorts are trained: in this process, in worker processes, or (:mod:`cclfp.runs.ray_driver`) on a cluster."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import torch
 from cclfp.core.machine import cores
 from cclfp.core.orphans import kill
 from cclfp.errors import InputError, RunError
-from cclfp.runs.environment import pick_device
+from cclfp.runs.devices import pick_cards, visible_as
 from cclfp.runs.events import Failed, Finished, OnEvent, from_json
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
@@ -28,69 +29,106 @@ IDLE = "idle"  # a worker's word that it has finished its cohort
 
 
 class Executor(Protocol):
-    """Trains cohorts of jobs somewhere."""
+    """Trains cohorts of jobs somewhere: in worker processes of this machine, or on a cluster."""
 
     @property
     def workers(self) -> int:
         """How many cohorts it trains at the same time."""
 
+    @property
+    def device(self) -> str | None:
+        """What it trains on, cpu or cuda; None where that is for the jobs' execution to say."""
+
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
-        """Train the cohorts; every run ends in a Finished or a Failed event. An exception cancels what still runs."""
+        """Submit cohorts and train them in this order.
+
+        Events are passed on as they come, results as runs are completed: every run ends in a Finished or a Failed
+        event. An exception, also one that ``on_event`` raises, cancels what still runs.
+        """
+
+    def close(self) -> None:
+        """Release what it holds between two calls of ``run``."""
 
 
-def local_executor(execution: Execution) -> Executor:
-    """The executor that suits this machine."""
-    workers = _workers(execution)
-    return ThisProcess() if workers == 1 else ProcessPool(workers)
+def make_executor(execution: Execution) -> Executor:
+    """The executor that an execution asks for."""
+    if execution.ray_address is None:
+        return local_executor(execution)
+    from cclfp.runs.ray_driver import RayCluster  # here, because Ray is optional
+
+    return RayCluster(execution)
 
 
-def _workers(execution: Execution) -> int:
-    """How many cohorts to train side by side: as many as the cores allow, and on a GPU its memory.
+def local_executor(execution: Execution, *, one_at_a_time: bool = False) -> Executor:
+    """The executor for this machine: cohorts are trained side by side on its cores, or on each of its GPUs."""
+    cards = pick_cards(execution.device)
+    if not cards:
+        workers = 1 if one_at_a_time else max(1, cores() // execution.threads)
+        return ThisProcess() if workers == 1 else ProcessPool(workers)
+    places = cards[:1] if one_at_a_time else cards * cohorts_per_card(execution, cards)
+    return ThisProcess() if places == [0] else ProcessPool(len(places), places)
 
-    A run on a GPU needs more than one core to keep it busy: on 16 cores and an H200, 12 eager runs of ResNet18 made
-    304 steps per second together, and 20 made 222.
+
+def cohorts_per_card(execution: Execution, cards: Sequence[int]) -> int:
+    """How many cohorts to train on each GPU at the same time.
+
+    One, unless a share of a GPU is asked for. A cohort of the eager engine is one run, which leaves a GPU idle most of
+    the time: of these, as many as the memory of the GPU and the cores allow. A run needs more than one core to keep a
+    GPU busy: on 16 cores and an H200, 12 eager runs of ResNet18 made 304 steps per second together, and 20 made 222.
     """
-    workers = max(1, cores() // execution.threads)
-    if pick_device(execution.device) != "cuda":
-        return workers
+    if execution.gpus_per_cohort is not None:
+        return int(1 / execution.gpus_per_cohort)
     if execution.engine != "eager":
         return 1
-    free, _ = torch.cuda.mem_get_info()
-    return max(1, min(workers // 2, free // BYTES_PER_CUDA_RUN))
+    free = min(torch.cuda.mem_get_info(card)[0] for card in cards)
+    workers = cores() // execution.threads
+    return max(1, min(workers // 2 // len(cards), free // BYTES_PER_CUDA_RUN))
 
 
 class ThisProcess:
     """Trains one cohort after the other in this process."""
 
     workers = 1
+    device = None
 
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
         for cohort in cohorts:
             train_cohort(cohort, on_event)
 
+    def close(self) -> None: ...
+
 
 class ProcessPool:
-    """Trains cohorts in worker processes on this machine, each cohort in one of them (see :mod:`cclfp.runs.worker`)."""
+    """Trains cohorts in worker processes on this machine, each cohort in one of them (see :mod:`cclfp.runs.worker`).
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    ``cards`` has the GPU of each worker, which is the only one that it sees; without, all see what this process sees.
+    """
+
+    device = None
+
+    def __init__(self, workers: int, cards: Sequence[int] = ()) -> None:
+        self.workers, self.cards = workers, cards
 
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
-        if len(cohorts) == 1:
+        if len(cohorts) == 1 and (not self.cards or self.cards[0] == 0):  # this process would choose the same GPU
             ThisProcess().run(cohorts, on_event)
         elif cohorts:
-            _Workers(min(self.workers, len(cohorts))).run(cohorts, on_event)
+            count = min(self.workers, len(cohorts))
+            _Workers(self.cards[:count] or [None] * count).run(cohorts, on_event)
+
+    def close(self) -> None: ...
 
 
 class _Workers:
-    """Worker processes at work on cohorts."""
+    """Worker processes at work on cohorts. ``cards`` has the GPU of each, or None."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, cards: Sequence[int | None]) -> None:
         self.lines: queue.Queue[tuple[int, str | None]] = queue.Queue()  # a worker's number and what it wrote
         self.running: dict[int, Sequence[Job]] = {}  # each worker's cohort
         self.ended: set[str] = set()  # the keys of runs that have finished or failed
         self.started_up: set[int] = set()  # workers that have written a line
-        self.processes = [_start_worker() for _ in range(count)]
+        self.cards = list(cards)
+        self.processes = [_start_worker(card) for card in cards]
 
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
         waiting = deque(cohorts)
@@ -105,7 +143,8 @@ class _Workers:
                 if line is None:
                     self._report_death(number, on_event)
                     if waiting and number in self.started_up:  # another one in its place, unless workers cannot start
-                        self.processes.append(_start_worker())
+                        self.cards.append(self.cards[number])
+                        self.processes.append(_start_worker(self.cards[number]))
                         self._listen_to(len(self.processes) - 1)
                         self._give(len(self.processes) - 1, waiting)
                 elif not line.endswith("\n"):  # it was killed while it wrote
@@ -139,7 +178,8 @@ class _Workers:
         pipe = self.processes[number].stdin
         assert pipe is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended: the listener will report that
-            pipe.write(json.dumps([job.to_dict() for job in self.running[number]]) + "\n")
+            there = {} if self.cards[number] is None else {"device": "cuda"}  # the only one that it sees
+            pipe.write(json.dumps([job.to_dict(**there) for job in self.running[number]]) + "\n")
             pipe.flush()
 
     def _pass_on(self, number: int, line: str, on_event: OnEvent) -> None:
@@ -172,10 +212,11 @@ class _Workers:
                     pipe.close()
 
 
-def _start_worker() -> subprocess.Popen[str]:
+def _start_worker(card: int | None) -> subprocess.Popen[str]:
     # A worker imports what this process would: its sys.path, without the current folder and what may lie there.
     path = [entry for entry in sys.path if entry]
     code = f"import sys; sys.path[:] = {path!r}; from cclfp.runs.worker import main; main()"
+    environment = os.environ if card is None else {**os.environ, "CUDA_VISIBLE_DEVICES": visible_as(card)}
     return subprocess.Popen(
         [sys.executable, "-P", "-c", code],
         stdin=subprocess.PIPE,
@@ -183,5 +224,6 @@ def _start_worker() -> subprocess.Popen[str]:
         text=True,
         encoding="utf-8",
         stderr=None if sys.stderr else subprocess.DEVNULL,  # it may have been closed
+        env=environment,
         start_new_session=True,  # Ctrl-C is for the parent, which ends its workers
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from typing import Any
 from cclfp.core.checks import check_whole
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration, show_value
-from cclfp.runs.environment import pick_device
+from cclfp.runs.costs import cost
 from cclfp.runs.execution import Execution, check_folder
 from cclfp.runs.record import Record
 from cclfp.runs.store import Store
 
 MOST_SEEDS = 10_000
 LARGEST_COHORT = {"cpu": 64, "cuda": 500}  # jobs; each of them holds a lock file open
+ENOUGH_FOR_A_GPU = 100  # jobs; more of them together are hardly cheaper per job (bench/RESULTS.md)
+ROUNDS = 2  # cohorts per worker that a large grid is cut into, so that the workers end at about the same time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,17 +50,22 @@ class Job:
         values = [f"{name}={show_value(settings[name])}" for name in varied if settings.get(name) is not None]
         return " ".join([self.configuration.method, *values, f"seed {self.seed}"])
 
+    def with_execution(self, **changes: Any) -> Job:
+        """The same run with other fields of its execution."""
+        return dataclasses.replace(self, execution=dataclasses.replace(self.execution, **changes))
+
     def find_record(self, store: Store) -> Record | None:
         """The record that makes this job unnecessary."""
         if self.execution.fresh or (self.learner_file is not None and not self.learner_file.exists()):
             return None
         return store.find(self.key)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, **execution: Any) -> dict[str, Any]:
+        """The job for another process, where fields of its execution may be different."""
         return {
             "configuration": self.configuration.to_dict(),
             "seed": self.seed,
-            "execution": self.execution.to_dict(),
+            "execution": {**self.execution.to_dict(), **execution},
         }
 
     @classmethod
@@ -84,10 +92,11 @@ def check_seeds(seeds: int | Iterable[int]) -> list[int]:
     return chosen
 
 
-def into_cohorts(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
-    """The jobs in cohorts: those of one :attr:`Configuration.shape` are trained together.
+def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Job]]:
+    """The jobs in cohorts, the longest first: jobs of one :attr:`Configuration.shape` are trained together.
 
-    Each group of them is spread over the workers. With the eager engine every job is a cohort of its own.
+    They are cut into enough cohorts to keep all workers busy to the end, and into as few as that allows: what is
+    trained together is cheaper. With the eager engine every job is a cohort of its own.
     """
     groups: dict[str, list[Job]] = {}
     for job in jobs:
@@ -95,9 +104,17 @@ def into_cohorts(jobs: Sequence[Job], workers: int) -> list[list[Job]]:
         common["configuration"] = job.configuration.shape
         alone = job.key if job.execution.engine == "eager" else None
         groups.setdefault(json.dumps([common, alone]), []).append(job)
-    cohorts = []
+    total = sum(map(cost_of, groups.values()))
+    cohorts: list[list[Job]] = []
     for group in groups.values():
-        largest = LARGEST_COHORT[pick_device(group[0].execution.device)]
-        count = max(min(workers, len(group)), -(-len(group) // largest))
+        share = math.ceil(ROUNDS * workers * cost_of(group) / total)
+        count = max(min(share, workers, len(group)), -(-len(group) // LARGEST_COHORT[device]))
+        if device == "cuda" and workers > 1 and (enough := -(-len(group) // ENOUGH_FOR_A_GPU)) > count:
+            count = -(-enough // workers) * workers
         cohorts += [group[i::count] for i in range(count)]
-    return cohorts
+    return sorted(cohorts, key=lambda cohort: -cost_of(cohort))
+
+
+def cost_of(jobs: Iterable[Job]) -> float:
+    """How much work jobs are, as if each were trained alone: an estimate."""
+    return sum(cost(job.configuration) for job in jobs)

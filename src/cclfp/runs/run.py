@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +15,15 @@ from cclfp.methods import get_method
 from cclfp.runs.augmentation import default_augmentation, describe_choice
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.configuration import Configuration
+from cclfp.runs.devices import pick_device
 from cclfp.runs.events import DatasetEvents, Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
-from cclfp.runs.executors import Executor, local_executor
+from cclfp.runs.executors import Executor, make_executor
 from cclfp.runs.grid import check_setting_names, configurations
 from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.seeds import Seeds
+from cclfp.runs.shards import store_of, take_shard
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
@@ -158,11 +161,12 @@ def run(
     if get_benchmark(benchmark).is_own and "augment" not in grid:
         augment, reason = default_augmentation(get_benchmark(benchmark), chosen[0].backbone)
         on_event(Note(describe_choice(benchmark, augment, reason)))
-    jobs = make_jobs(chosen, chosen_seeds, execution)
+    jobs = take_shard(make_jobs(chosen, chosen_seeds, execution))
     varied = [name for name, values in grid.items() if len(values) > 1]
-    on_event(Planned({job.key: job.label(varied) for job in jobs}, str(execution.store)))
+    on_event(Planned({job.key: job.label(varied) for job in jobs}, str(store_of(execution))))
     records = run_jobs(jobs, on_event)
-    return [Result(c, [records[c.key(seed)] for seed in chosen_seeds]) for c in chosen]
+    found = [Result(c, [records[key] for seed in chosen_seeds if (key := c.key(seed)) in records]) for c in chosen]
+    return [result for result in found if result.runs]  # a shard may have no run of a configuration
 
 
 def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor | None = None) -> dict[str, Record]:
@@ -170,10 +174,12 @@ def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor
 
     The jobs share one execution. If runs fail, the others are finished and stored before the first error is raised.
     """
+    if not jobs:
+        return {}
     execution = jobs[0].execution
     store = Store(execution.store)
     records, missing = _look_up(jobs, store, on_event)
-    remove_left_overs(store)
+    remove_left_overs(execution.checkpoint_folder)
     if not missing:
         return records
     for dataset in dict.fromkeys(get_benchmark(job.configuration.benchmark).dataset for job in missing):
@@ -187,11 +193,13 @@ def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor
             failures.append(event.error)
         on_event(event)
 
-    executor = local_executor(execution) if executor is None else executor
-    try:
-        executor.run(into_cohorts(missing, executor.workers), listen)
-    finally:
-        remove_left_overs(store)  # of workers that were killed
+    with contextlib.ExitStack() as exits:
+        exits.callback(remove_left_overs, execution.checkpoint_folder)  # of workers that were killed
+        if executor is None:
+            executor = make_executor(execution)
+            exits.callback(executor.close)
+        device = executor.device or pick_device(execution.device)
+        executor.run(into_cohorts(missing, executor.workers, device), listen)
     if failures:
         raise failures[0]
     return records
@@ -203,7 +211,7 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
     missing: dict[str, Job] = {}
     for job in {job.key: job for job in jobs}.values():
         if (record := job.find_record(store)) is not None:
-            clean_up(job, store)
+            clean_up(job)
             records[job.key] = record
             on_event(Stored(job.key, record))
             continue

@@ -29,7 +29,6 @@ from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint
 from cclfp.runs.environment import code
 from cclfp.runs.events import Note, OnEvent
 from cclfp.runs.jobs import Job
-from cclfp.runs.store import Store
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
 GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to pay
@@ -49,10 +48,10 @@ class Started:
     engine: Engine
 
 
-def start(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> list[list[Started]]:
+def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
     """Make the jobs' replicas and choose their engines; those that can be trained together are in one list."""
     streams: Streams = {}
-    started = [_start(job, checkpoint_path(job, store), streams, on_event) for job in jobs]
+    started = [_start(job, checkpoint_path(job), streams, on_event) for job in jobs]
     return _group(_choose_engine(started, streams, on_event))
 
 

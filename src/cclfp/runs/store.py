@@ -19,6 +19,7 @@ from cclfp.runs.record import ADDED, SCHEMA, VERSION, Record, checksum, columns,
 
 TIMEOUT = 60  # seconds to wait for other processes
 APPLICATION = 0x0CC1_F900  # marks the file as ours
+MAGIC = b"SQLite format 3\0"  # how the file of a database begins
 READS = 3  # attempts to read a file that other processes are changing, before its write-ahead log is used
 
 T = TypeVar("T")
@@ -37,8 +38,34 @@ class StoredRow(NamedTuple):
         return str(self.values.get("key"))
 
 
+class Attempt(NamedTuple):
+    """That a node of a cluster trained a run, successfully or not."""
+
+    key: str  # of the run
+    node: str
+    attempt: int  # counted from 1: the second is after the loss of a node
+    started_at: str  # UTC
+
+
+ATTEMPTS = "CREATE TABLE IF NOT EXISTS attempts (key TEXT, node TEXT, attempt INTEGER, started_at TEXT)"
+
+
 def default_store() -> Path:
     return home() / "runs.sqlite"
+
+
+def checkpoints_of(path: Path) -> Path:
+    """The folder beside a store that keeps the checkpoints of unfinished runs."""
+    return path.with_name(path.name + ".checkpoints")
+
+
+def is_database(path: Path) -> bool:
+    """Whether a file is a database, by its first bytes; InputError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def exists(path: Path) -> bool:
@@ -70,8 +97,9 @@ class Store:
         damaged: bool = False,
     ) -> None:
         self.path = path
-        self.checkpoints = path.with_name(path.name + ".checkpoints")
+        self.checkpoints = checkpoints_of(path)
         self.read_only, self.on_bad = read_only, on_bad
+        self._kept: sqlite3.Connection | None = None
         if not read_only:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,6 +219,25 @@ class Store:
             database.execute("COMMIT")
         return duplicates
 
+    def log_attempts(self, attempts: Sequence[Attempt]) -> None:
+        """Note where runs are trained. This is no part of their records."""
+        with self._connect() as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute(ATTEMPTS)
+            database.executemany("INSERT INTO attempts VALUES (?, ?, ?, ?)", attempts)
+            database.execute("COMMIT")
+
+    def attempts(self) -> list[Attempt]:
+        """Where runs were trained, as far as that was logged, the oldest first."""
+
+        def ask(database: sqlite3.Connection) -> list[Attempt]:
+            if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'attempts'").fetchone() is None:
+                return []
+            rows = database.execute("SELECT key, node, attempt, started_at FROM attempts ORDER BY rowid")
+            return [Attempt(*row) for row in rows]
+
+        return self._read(ask)
+
     def records(self, method: str | None = None, benchmark: str | None = None) -> list[Record]:
         """All records, the oldest first."""
         records = [record for row in self.rows() if (record := self._good(row)) is not None]
@@ -282,9 +329,27 @@ class Store:
         return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
 
     @contextlib.contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Use one connection inside the context, in this thread: many small writes are several times faster.
+
+        When the last connection to a file is closed, SQLite copies the write-ahead log into the file.
+        """
+        with self._connect() as self._kept:
+            try:
+                yield
+            finally:
+                self._kept = None
+
+    @contextlib.contextmanager
     def _connect(self, how: str | None = None) -> Iterator[sqlite3.Connection]:
         where = self.path if how is None else f"{self.path.absolute().as_uri()}?{how}"
         try:
+            if self._kept is not None and how is None:
+                try:
+                    yield self._kept
+                finally:
+                    self._kept.rollback()  # does nothing after a commit
+                return
             opened = sqlite3.connect(where, timeout=TIMEOUT, isolation_level=None, uri=how is not None)
             with contextlib.closing(opened) as database:
                 database.row_factory = sqlite3.Row

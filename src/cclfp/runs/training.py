@@ -1,4 +1,4 @@
-"""Train a cohort of jobs and store their records."""
+"""Train a cohort of jobs and keep their records."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from cclfp.engine.cohort import Cohort
 from cclfp.engine.compiler import first_line
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
-from cclfp.runs.checkpoints import checkpoint_path, locked, make_folder, remove_checkpoint, write_checkpoint
+from cclfp.runs.checkpoints import checkpoint_path, make_folder, write_checkpoint
 from cclfp.runs.environment import code, commit, device_name
 from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.runs.jobs import Job
+from cclfp.runs.keeping import InStore, Keeper
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.starting import Started, computing_threads, kind_of_programs, start
 from cclfp.runs.store import Store
@@ -24,10 +25,11 @@ from cclfp.runs.store import Store
 STEP_EVERY = 0.2  # seconds between two events about the progress of a run
 
 
-def train_cohort(jobs: Sequence[Job], on_event: OnEvent) -> None:
+def train_cohort(jobs: Sequence[Job], on_event: OnEvent, keeper: Keeper | None = None) -> None:
     """Train jobs together and, if that fails, those that are not finished one by one, so that each fails for itself.
 
-    Every run ends in a Finished or a Failed event; a run whose learner cannot be saved, in both.
+    Records go to the ``keeper``, by default into the jobs' store. Every run ends in a Finished or a Failed event; a run
+    whose learner cannot be saved, in both.
     """
     finished: set[str] = set()
 
@@ -37,7 +39,7 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent) -> None:
         on_event(event)
 
     try:
-        train_together(jobs, listen)
+        train_together(jobs, listen, keeper)
         return
     except (Exception, SystemExit) as raised:  # noqa: BLE001  the listener tells the user
         error = _explain(jobs[0], raised)
@@ -47,29 +49,29 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent) -> None:
     on_event(Note(f"training together failed ({first_line(error)}): continuing one by one", jobs[0].key))
     for job in jobs:
         if job.key not in finished:
-            train_cohort([job], on_event)
+            train_cohort([job], on_event, keeper)
 
 
-def train_together(jobs: Sequence[Job], on_event: OnEvent) -> None:
+def train_together(jobs: Sequence[Job], on_event: OnEvent, keeper: Keeper | None = None) -> None:
     """Train and store the runs that are not stored already. They differ only in seed and hyperparameters.
 
     Runs that another process is training are waited for.
     """
-    store = Store(jobs[0].execution.store)
-    make_folder(store)
+    keeper = InStore(Store(jobs[0].execution.store)) if keeper is None else keeper
+    make_folder(jobs[0].execution.checkpoint_folder)
     with contextlib.ExitStack() as locks:
         for job in sorted(jobs, key=lambda job: job.key):  # in the same order everywhere: no deadlock
-            locks.enter_context(locked(job, store, on_event))
+            locks.enter_context(keeper.reserve(job, on_event))
         missing = []
         for job in jobs:
-            if (record := job.find_record(store)) is not None:
-                remove_checkpoint(checkpoint_path(job, store), job, on_event)
+            if (record := keeper.find(job)) is not None:
+                keeper.finish(job, on_event)
                 on_event(Finished(job.key, record))
             else:
                 missing.append(job)
-        for group in start(missing, store, on_event):
-            engine_used = _train(group, store, on_event)
-            _store(group, engine_used, store, on_event)
+        for group in start(missing, on_event):
+            engine_used = _train(group, on_event)
+            _keep(group, engine_used, keeper, on_event)
 
 
 def _explain(job: Job, error: Exception | SystemExit) -> Exception:
@@ -83,7 +85,7 @@ def _explain(job: Job, error: Exception | SystemExit) -> Exception:
     return InputError(f"{job.label()}: the code in {files} called sys.exit ({error!r}), which a run must not do")
 
 
-def _train(group: Sequence[Started], store: Store, on_event: OnEvent) -> str:
+def _train(group: Sequence[Started], on_event: OnEvent) -> str:
     """Train what is left of each run, with checkpoints at the ends of tasks.
 
     Returns the name of the engine that was used in the end: what cannot be compiled or recorded is trained eagerly.
@@ -99,7 +101,7 @@ def _train(group: Sequence[Started], store: Store, on_event: OnEvent) -> str:
             progress.after_task()
             if not cohort.is_done and time.monotonic() - last_checkpoint >= jobs[0].execution.checkpoint_every:
                 for job, replica in zip(jobs, replicas, strict=True):
-                    write_checkpoint(checkpoint_path(job, store), job, replica, engine, on_event)
+                    write_checkpoint(checkpoint_path(job), job, replica, engine, on_event)
                 last_checkpoint = time.monotonic()
     return cohort.engine
 
@@ -133,21 +135,16 @@ class _Progress:
             self.on_event(Step(one.job.key, task, tasks, step, steps, one.replica.accuracy))
 
 
-def _store(group: Sequence[Started], engine_used: str, store: Store, on_event: OnEvent) -> None:
-    """Store the records of trained runs, then save the learners if asked. If saving fails, no record is lost."""
+def _keep(group: Sequence[Started], engine_used: str, keeper: Keeper, on_event: OnEvent) -> None:
+    """Keep the records of trained runs, then save the learners if asked. If saving fails, no record is lost."""
     records: dict[str, Record] = {}
     for one in group:
         job = one.job
         environment = {**one.engine.named(engine_used).to_dict(), "together": len(group)}
-        record = make_record(job, one.replica, environment)
-        again = job.execution.fresh or job.learner_file is not None
-        records[job.key] = store.add(record, replace=again)
-        if records[job.key] is not record:
-            text = "a record of this run was added to the store while it was trained: that one stays"
-            on_event(Note(text, job.key))
+        records[job.key] = keeper.keep(job, make_record(job, one.replica, environment), on_event)
     for one in group:
         error = _save_learner(one)
-        remove_checkpoint(checkpoint_path(one.job, store), one.job, on_event)
+        keeper.finish(one.job, on_event)
         on_event(Finished(one.job.key, records[one.job.key]))
         if error is not None:
             on_event(Failed(one.job.key, error))

@@ -1,4 +1,4 @@
-"""Run records to and from JSON Lines, so that runs made on one machine join the store of another."""
+"""Run records from files: JSON Lines and other stores, so that runs made on one machine join the store of another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
 from cclfp.runs.record import Record, difference, from_line, to_line
-from cclfp.runs.store import Store, refuse_conflicts
+from cclfp.runs.store import Store, is_database, refuse_conflicts
 
 
 def export(records: Sequence[Record], path: Path) -> None:
@@ -23,9 +23,9 @@ def export(records: Sequence[Record], path: Path) -> None:
 def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[str]]:
     """Add the records of the files to the store: how many were added, and the places of those refused as duplicates.
 
-    A duplicate is word for word what the store has already, or another line before it. Nothing of the files is added
-    where a line is no record, or differs from the record that the store or another line has of the same run. A store
-    given by its path is made only when the files have been found good.
+    The files are JSON Lines or stores. A duplicate is word for word what the store has already, or another line before
+    it. Nothing of the files is added where a line is no record, or differs from the record that the store or another
+    line has of the same run. A store given by its path is made only when the files have been found good.
     """
     first: dict[str, tuple[str, Record]] = {}
     repeated: set[str] = set()
@@ -46,7 +46,10 @@ def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[s
 
 
 def read(path: Path) -> Iterator[tuple[str, Record]]:
-    """The records of a file, each with its place: the file and the line."""
+    """The records of a file, each with its place: the file and the line, or the key in a store."""
+    if is_database(path):
+        yield from ((f"{path}, key {record['key'][:8]}", record) for record in Store(path, read_only=True).records())
+        return
     try:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # not at a U+2028 in a name
     except (OSError, UnicodeDecodeError) as error:

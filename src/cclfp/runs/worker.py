@@ -10,10 +10,8 @@ import json
 import os
 import signal
 import sys
-import traceback
 
 from cclfp.core.orphans import end_now, end_with_parent
-from cclfp.errors import InputError, RunError, shortage
 
 
 def main() -> None:
@@ -21,7 +19,7 @@ def main() -> None:
     end_with_parent()
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else prints does not disturb the events
-    from cclfp.runs.events import Event, Failed, to_json  # takes seconds
+    from cclfp.runs.events import to_json  # takes seconds
     from cclfp.runs.executors import IDLE
     from cclfp.runs.jobs import Job
     from cclfp.runs.training import train_cohort
@@ -33,15 +31,9 @@ def main() -> None:
         except OSError:  # nobody listens
             end_now()
 
-    def send(event: Event) -> None:
-        if isinstance(event, Failed) and not isinstance(event.error, InputError):
-            text = shortage(event.error) or "".join(traceback.format_exception(event.error))
-            event = Failed(event.key, RunError(text))
-        write(to_json(event))
-
     for line in sys.stdin:
         if not line.endswith("\n"):  # the parent was killed while it wrote
             break
-        train_cohort([Job.from_dict(values) for values in json.loads(line)], send)
+        train_cohort([Job.from_dict(values) for values in json.loads(line)], lambda event: write(to_json(event)))
         write(IDLE)
     end_now()

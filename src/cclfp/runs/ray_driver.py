@@ -1,0 +1,306 @@
+"""Cohorts on a Ray cluster, one task each. This process, the driver, is the only one that writes the store."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import queue
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from cclfp.core.userfiles import content_of
+from cclfp.errors import InputError, RunError
+from cclfp.runs.checkpoints import alone_in, make_folder
+from cclfp.runs.environment import code
+from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, from_json
+from cclfp.runs.execution import PATHS, Execution, check_engine
+from cclfp.runs.jobs import Job
+from cclfp.runs.keeping import InStore
+from cclfp.runs.ray_connection import connected
+from cclfp.runs.store import Attempt, Store
+from cclfp.streams import get_benchmark
+
+if TYPE_CHECKING:
+    from cclfp.runs.ray_node import Message, Order
+
+RETRIES = 3  # times that a cohort is trained again because its process or its node was lost
+AHEAD = 32  # cohorts that are submitted before there is room for them, so that no node waits for the driver
+LOOK_EVERY = 5.0  # seconds between two looks at what the nodes have room for
+PATIENCE = 10.0  # seconds to wait for the end of cancelled tasks
+LOG_TOGETHER = 100  # attempts that are logged in one transaction
+
+Node = tuple[str, float, float]  # a name, CPUs and GPUs
+
+
+class RayCluster:
+    """An executor on the Ray cluster that an execution names. It connects when it is first used."""
+
+    def __init__(self, execution: Execution) -> None:
+        self.execution = execution
+        self._connection = contextlib.ExitStack()
+        self._stdout = sys.stdout
+
+    @functools.cached_property
+    def ray(self) -> Any:
+        """The module, connected."""
+        return self._connection.enter_context(connected(self.execution.on, self.execution.ray_address or ""))
+
+    @functools.cached_property
+    def device(self) -> str:
+        """cuda where a node has a GPU, unless the execution names the device."""
+        device = self.execution.device
+        if device == "auto":
+            device = "cuda" if any(gpus for _, _, gpus in self._nodes()) else "cpu"
+        check_engine(self.execution.engine, self.execution.precision, device)
+        return device
+
+    @property
+    def gpus_per_cohort(self) -> float:
+        return 0.0 if self.device == "cpu" else self.execution.gpus_per_cohort or 1.0
+
+    @property
+    def workers(self) -> int:
+        if room := self.room():
+            return room
+        wanted = f"{self.execution.threads} CPUs"
+        wanted += f" and {self.gpus_per_cohort:g} GPUs" if self.gpus_per_cohort else ""
+        found = "; ".join(f"{name} has {cpus:g} CPUs, {gpus:g} GPUs" for name, cpus, gpus in self._nodes())
+        raise InputError(f"on={self.execution.on!r}: a cohort needs {wanted}, and no node has them ({found})")
+
+    def room(self) -> int:
+        """How many cohorts the nodes that are alive can train at the same time."""
+        threads, share = self.execution.threads, self.gpus_per_cohort
+        per_gpu = int(1 / share) if share else 0
+        return sum(int(min(cpus // threads, per_gpu * gpus if share else cpus)) for _, cpus, gpus in self._nodes())
+
+    def _nodes(self) -> list[Node]:
+        nodes = [(node["NodeManagerHostname"], node["Resources"]) for node in self.ray.nodes() if node["Alive"]]
+        return [(name, resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for name, resources in nodes]
+
+    def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
+        def pass_on(event: Event) -> None:
+            with contextlib.redirect_stdout(stdout):
+                on_event(event)
+
+        stdout = self._stdout
+        folder = self.execution.checkpoint_folder
+        make_folder(folder)
+        with alone_in(folder, pass_on) as has_waited:
+            keeper = InStore(Store(self.execution.store))
+            if has_waited:
+                cohorts = _without_finished(cohorts, keeper, pass_on)
+            with keeper.store.kept_open():
+                _Driver(self, keeper, pass_on).run(cohorts)
+
+    @functools.cached_property
+    def task(self) -> Any:
+        """The task that trains a cohort. Only the loss of its process or its node starts it again."""
+        from cclfp.runs.ray_node import train_on_node
+
+        options = {"num_cpus": self.execution.threads, "num_gpus": self.gpus_per_cohort, "name": "cclfp cohort"}
+        return self.ray.remote(**options, max_retries=RETRIES, retry_exceptions=False)(train_on_node)
+
+    def start_mailbox(self) -> Any:
+        """The actor that gets the events of all nodes. It is on the driver's node, and lost only with the driver."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        from cclfp.runs.ray_node import Mailbox
+
+        here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=False)
+        return self.ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote(os.environ.get("CCLFP_HOME"))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _without_finished(cohorts: Sequence[Sequence[Job]], keeper: InStore, on_event: OnEvent) -> list[list[Job]]:
+    """The jobs that another process has not finished in the meantime."""
+    missing: list[list[Job]] = []
+    for cohort in cohorts:
+        records = {job.key: keeper.find(job) for job in cohort}
+        for key, record in records.items():
+            if record is not None:
+                on_event(Finished(key, record))
+        missing.append([job for job in cohort if records[job.key] is None])
+    return [cohort for cohort in missing if cohort]
+
+
+@dataclasses.dataclass
+class _Sent:
+    """A cohort that was submitted."""
+
+    jobs: dict[str, Job]  # by key
+    task: Any  # Ray's reference
+    tokens: list[str] = dataclasses.field(default_factory=list)  # of the attempts to train it
+    nodes: list[str] = dataclasses.field(default_factory=list)  # of the same attempts
+    ended: set[tuple[str, type[Event]]] = dataclasses.field(default_factory=set)  # runs that have finished, or failed
+
+    @property
+    def unfinished(self) -> list[Job]:
+        keys = {key for key, _ in self.ended}
+        return [job for key, job in self.jobs.items() if key not in keys]
+
+
+class _Driver:
+    """Submits cohorts and deals with what comes back."""
+
+    def __init__(self, cluster: RayCluster, keeper: InStore, on_event: OnEvent) -> None:
+        self.cluster, self.keeper, self.on_event = cluster, keeper, on_event
+        self.mailbox = cluster.start_mailbox()
+        self.inbox: queue.SimpleQueue[tuple[int | None, Future[Any]]] = queue.SimpleQueue()  # None: from the mailbox
+        self.running: dict[int, _Sent] = {}
+        self.log: list[Attempt] = []
+        self.notes: set[str] = set()  # those about no run in particular, each of which is passed on once
+        self.room, self.last_look = 0, -LOOK_EVERY
+
+    def run(self, cohorts: Sequence[Sequence[Job]]) -> None:
+        waiting = deque(enumerate(cohorts))
+        try:
+            self._listen(None, self.mailbox.take.remote())
+            while waiting or self.running:
+                self._look()
+                while waiting and len(self.running) < self.room + AHEAD:
+                    self._submit(*waiting.popleft())
+                with contextlib.suppress(queue.Empty):
+                    number, future = self.inbox.get(timeout=LOOK_EVERY)
+                    if number is None:
+                        self._read_mail(future)
+                    else:
+                        self._end(number, future)
+                self._write_log(at_least=1 if self.inbox.empty() else LOG_TOGETHER)
+        finally:
+            self._cancel()
+            self._write_log(at_least=1)
+
+    def _look(self) -> None:
+        """See how many cohorts the nodes have room for: nodes join and leave."""
+        if time.monotonic() - self.last_look >= LOOK_EVERY:
+            self.last_look, self.room = time.monotonic(), self.cluster.room()
+            if not self.room:
+                self._note_once("no node of the cluster has room for a cohort: waiting for one")
+
+    def _submit(self, number: int, cohort: Sequence[Job]) -> None:
+        task = self.cluster.task.remote(make_order(number, cohort, self.cluster.device), self.mailbox)
+        self.running[number] = _Sent({job.key: job for job in cohort}, task)
+        self._listen(number, task)
+
+    def _listen(self, number: int | None, reference: Any) -> None:
+        reference.future().add_done_callback(lambda future: self.inbox.put((number, future)))
+
+    def _read_mail(self, future: Future[Any]) -> None:
+        try:
+            messages: list[Message] = future.result()
+        except self.cluster.ray.exceptions.RayError as error:
+            self._note_once(f"progress is no longer shown: {_first_line(error)}")
+            return
+        self._listen(None, self.mailbox.take.remote())
+        for message in messages:
+            if (sent := self.running.get(message.number)) is not None:
+                self._read(sent, message)
+
+    def _end(self, number: int, future: Future[Any]) -> None:
+        """A task has ended: all its runs have ended too, or fail now."""
+        sent = self.running[number]
+        try:
+            self._read(sent, future.result())
+            error = RunError("its task ended without a result")
+        except self.cluster.ray.exceptions.RayTaskError as raised:
+            error = RunError(f"its task failed:\n{raised}")
+        except self.cluster.ray.exceptions.RayError as raised:
+            where = f" on {sent.nodes[-1]}" if sent.nodes else ""
+            error = RunError(
+                f"its process{where} was lost, and started again {RETRIES} times in vain ({_first_line(raised)}). "
+                "The same command continues from the last checkpoint"
+            )
+        del self.running[number]
+        for job in sent.unfinished:
+            self.on_event(Failed(job.key, RunError(f"{job.label()}: {error}")))
+
+    def _read(self, sent: _Sent, message: Message) -> None:
+        if message.token not in sent.tokens:
+            self._begin_attempt(sent, message)
+        for event in map(from_json, message.events):
+            if isinstance(event, Finished | Failed):
+                self._end_run(sent, event, message.node)
+            elif isinstance(event, Note) and event.key is None:
+                self._note_once(event.text)
+            elif message.token == sent.tokens[-1]:  # what an attempt that was lost says about progress is outdated
+                self.on_event(event)
+
+    def _begin_attempt(self, sent: _Sent, message: Message) -> None:
+        jobs, attempt = sent.unfinished, len(sent.tokens) + 1
+        if not jobs:
+            return
+        if attempt > 1:
+            others = f" with {len(jobs) - 1} others" if len(jobs) > 1 else ""
+            text = f"its process on {sent.nodes[-1]} was lost: attempt {attempt}{others} on {message.node}"
+            self.on_event(Note(text, jobs[0].key))
+        sent.tokens.append(message.token)
+        sent.nodes.append(message.node)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.log += [Attempt(job.key, message.node, attempt, now) for job in jobs]
+        self.on_event(Placed([job.key for job in jobs], message.node, attempt))
+
+    def _end_run(self, sent: _Sent, event: Finished | Failed, node: str) -> None:
+        if (event.key, type(event)) in sent.ended:  # it came by mail before
+            return
+        sent.ended.add((event.key, type(event)))
+        job = sent.jobs[event.key]
+        if isinstance(event, Failed):
+            kind = InputError if isinstance(event.error, InputError) else RunError
+            self.on_event(Failed(event.key, kind(f"{job.label()} failed on {node}: {event.error}")))
+            return
+        record = self.keeper.keep(job, event.record, self.on_event)
+        self.keeper.finish(job, self.on_event)
+        self.on_event(Finished(event.key, record))
+        if job.learner_file is not None and not job.learner_file.exists():
+            text = f"the run is stored, but {node} saved its learner in a folder {job.execution.save} of its own"
+            self.on_event(Failed(event.key, InputError(f"{text}: name a folder that all nodes share")))
+
+    def _note_once(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.add(text)
+            self.on_event(Note(text))
+
+    def _write_log(self, at_least: int) -> None:
+        if len(self.log) >= at_least:
+            self.keeper.store.log_attempts(self.log)
+            self.log = []
+
+    def _cancel(self) -> None:
+        """End all tasks that still run, and the mailbox."""
+        tasks = [sent.task for sent in self.running.values()]
+        for task in tasks:
+            self.cluster.ray.cancel(task, force=True)
+        if tasks:
+            self.cluster.ray.wait(tasks, num_returns=len(tasks), timeout=PATIENCE)
+        self.cluster.ray.kill(self.mailbox)
+
+
+def make_order(number: int, cohort: Sequence[Job], device: str) -> Order:
+    """A cohort with what its node may lack. Paths are absolute, and the device is named."""
+    from cclfp.runs.ray_node import Order
+
+    execution = cohort[0].execution
+    paths = {name: str(path.absolute()) for name in PATHS if (path := getattr(execution, name)) is not None}
+    there = {"on": "local", "device": device, "checkpoints": str(execution.checkpoint_folder.absolute()), **paths}
+    jobs = [job.to_dict(**there) for job in cohort]
+    configuration = cohort[0].configuration  # they differ in hyperparameters alone
+    files = [
+        content_of(what, reference)
+        for what, reference in (("method", configuration.method_file), ("backbone", configuration.backbone))
+        if reference is not None and "file" in reference
+    ]
+    keys, dataset = [job.key for job in cohort], get_benchmark(configuration.benchmark).dataset
+    return Order(number, keys, jobs, files, [dataset], code())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,169 @@
+"""Several GPUs, faked: which are used, by how many processes, and how cohorts are cut for them."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cclfp.errors import InputError
+from cclfp.runs.devices import pick_cards, pick_device, pick_one_device, visible_as
+from cclfp.runs.execution import Execution
+from cclfp.runs.executors import ProcessPool, ThisProcess, local_executor
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job, cost_of, into_cohorts, make_jobs
+
+Cards = Callable[[int], None]
+
+
+@pytest.fixture
+def cards(monkeypatch: pytest.MonkeyPatch) -> Cards:
+    """Let this machine have so many GPUs, with 20 GiB free on the first and more on the others, and 16 cores."""
+
+    def have(count: int) -> None:
+        monkeypatch.setattr("torch.cuda.is_available", lambda: count > 0)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda card: ((20 + card) << 30, 80 << 30))
+        for module in ("executors", "execution"):
+            monkeypatch.setattr(f"cclfp.runs.{module}.cores", lambda: 16)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    return have
+
+
+def places(**execution: Any) -> list[int] | None:
+    """The GPU of each worker; None where this process trains."""
+    executor = local_executor(Execution(**execution))
+    return list(executor.cards) if isinstance(executor, ProcessPool) else None
+
+
+def test_every_visible_gpu_is_used(cards: Cards) -> None:
+    cards(4)
+    assert places() == [0, 1, 2, 3]
+    assert places(device="cuda:0,2") == [0, 2]
+    assert places(device="cuda:3") == [3]
+    assert places(device="cuda:0") is None  # one cohort at a time, in this process
+    assert places(gpus_per_cohort=0.5) == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert places(device="cuda:1", gpus_per_cohort=0.3) == [1, 1, 1]
+    assert places(engine="eager") == [0, 1, 2, 3] * 2  # 16 cores are for 8 runs, two per GPU
+    assert places(engine="eager", device="cuda:1") == [1] * 5  # 21 GiB are for 5
+    cards(1)
+    assert places() is None
+    cards(0)
+    assert places() == []
+    assert isinstance(local_executor(Execution(), one_at_a_time=True), ThisProcess)
+
+
+def test_run_times_are_measured_on_one_gpu(cards: Cards) -> None:
+    cards(4)
+    assert isinstance(local_executor(Execution(), one_at_a_time=True), ThisProcess)
+    executor = local_executor(Execution("cuda:2,3"), one_at_a_time=True)
+    assert isinstance(executor, ProcessPool)
+    assert list(executor.cards) == [2]
+
+
+def test_gpus_that_do_not_exist(cards: Cards) -> None:
+    cards(2)
+    for wrong, message in (
+        ("cuda:9", "there is no GPU 9, torch finds 2, numbered from 0"),
+        ("cuda:0,2", "there is no GPU 2"),
+        ("cuda:0,0", "a GPU is named twice"),
+        ("cuda:", "expected auto, cpu, cuda, or GPUs by number such as cuda:0,2"),
+        ("cuda:-1", "expected auto"),
+        ("cuda:1,", "expected auto"),
+        ("cuda0", "expected auto"),
+        ("gpu:0", "expected auto"),
+        ("", "expected auto"),
+    ):
+        with pytest.raises(InputError, match=f"device '{wrong}': {message}"):
+            pick_cards(wrong)
+        with pytest.raises(InputError, match=f"device '{wrong}'"):
+            Execution(wrong)
+    cards(0)
+    with pytest.raises(InputError, match="torch finds no CUDA device on this machine"):
+        pick_device("cuda:0")
+
+
+def test_the_device_of_one_learner(cards: Cards) -> None:
+    cards(3)
+    assert [pick_one_device(wanted) for wanted in ("auto", "cpu", "cuda:2")] == ["cuda", "cpu", "cuda:2"]
+    with pytest.raises(InputError, match="device 'cuda:0,2': a learner is on one device"):
+        pick_one_device("cuda:0,2")
+
+
+def test_the_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_as(2) == "2"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 7")
+    assert visible_as(1) == "7"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,GPU-5a61")
+    assert visible_as(0) == "GPU-8932f937"
+
+
+class FakeWorker(subprocess.Popen[str]):
+    """Notes the cohorts that it gets, and says that it has trained them."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self.environment = environment
+        self.stdin, self.stdout, self.returncode = io.StringIO(), io.StringIO("idle\n" * 9), 0
+        self.stdin.close = self._keep  # type: ignore[method-assign]
+
+    def _keep(self) -> None:
+        self.given = self.stdin.getvalue()  # type: ignore[union-attr]
+
+    def poll(self) -> int:
+        return 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        return 0
+
+    def __del__(self, *_: Any) -> None: ...
+
+
+def test_each_worker_sees_one_gpu(cards: Cards, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cards(3)
+    started: list[FakeWorker] = []
+
+    def popen(command: list[str], *, env: dict[str, str], **options: Any) -> FakeWorker:
+        started.append(FakeWorker(env))
+        return started[-1]
+
+    monkeypatch.setattr("cclfp.runs.executors.subprocess.Popen", popen)
+    execution = Execution("cuda:0,2", "graph", store=tmp_path / "runs.sqlite")
+    chosen = configurations(["er"], "split-mnist")
+    jobs = make_jobs(chosen, range(4), execution)
+    local_executor(execution).run([[job] for job in jobs], lambda event: None)
+    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in started] == ["0", "2"]
+    given = [json.loads(line) for worker in started for line in worker.given.splitlines()]
+    assert sorted(job["seed"] for cohort in given for job in cohort) == [0, 1, 2, 3]
+    assert {job["execution"]["device"] for cohort in given for job in cohort} == {"cuda"}
+
+
+def sizes(cohorts: list[list[Job]]) -> list[int]:
+    return [len(cohort) for cohort in cohorts]
+
+
+def gpu_jobs(methods: list[str], seeds: int) -> list[Job]:
+    return make_jobs(configurations(methods, "split-mnist"), range(seeds), Execution("cpu"))
+
+
+def test_cohorts_fill_the_gpus() -> None:
+    assert sizes(into_cohorts(gpu_jobs(["er"], 5), 5, "cuda")) == [1] * 5
+    assert sizes(into_cohorts(gpu_jobs(["er"], 5), 1, "cuda")) == [5]
+    assert sizes(into_cohorts(gpu_jobs(["er"], 500), 2, "cuda")) == [84, 84, 83, 83, 83, 83]
+    assert sizes(into_cohorts(gpu_jobs(["er"], 500), 1, "cuda")) == [500]
+    methods = ["finetune", "er", "gem", "hal", "ccl-fp", "ccl-fp+", "si", "lwf", "fdr", "icarl"]
+    assert max(sizes(into_cohorts(gpu_jobs(methods, 5), 2, "cuda"))) == 5  # there is enough to do: none is cut
+    many = into_cohorts(gpu_jobs(methods, 5), 64, "cuda")
+    assert len(many) == 50  # all can be trained at once
+
+
+def test_the_longest_cohorts_come_first() -> None:
+    costs = [cost_of(cohort) for cohort in into_cohorts(gpu_jobs(["er", "gem", "hal"], 7), 3, "cpu")]
+    assert costs == sorted(costs, reverse=True)
+    assert sum(costs) == pytest.approx(cost_of(gpu_jobs(["er", "gem", "hal"], 7)))

@@ -1,0 +1,308 @@
+"""A Ray cluster of a head without CPUs and two nodes on this machine: the numbers of a local run, whatever is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from processes import alive, children, command_of, listening_addresses, wait_until
+from torture.material import write_little_dataset
+from training import texts
+
+import cclfp
+from cclfp.data import import_images
+from cclfp.errors import InputError, RunError, Stopped
+from cclfp.paper.study import plan
+from cclfp.runs.events import Event, Failed, Finished, OnEvent, Placed, Step
+from cclfp.runs.execution import Execution
+from cclfp.runs.executors import ThisProcess
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import make_jobs
+from cclfp.runs.record import Record
+from cclfp.runs.run import run_jobs
+from cclfp.runs.store import Store
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
+
+# A lost node is noticed within a second or two, not half a minute.
+HEALTH = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 300, "health_check_failure_threshold": 4}
+
+
+class RayNodes:
+    """The cluster. Each node has a home of its own, with a little MNIST; the driver is on the head."""
+
+    def __init__(self, folder: Path) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.folder = folder
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": HEALTH, "object_store_memory": 10**8}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.nodes = [self.add(name) for name in ("a", "b")]
+
+    @property
+    def on(self) -> str:
+        return f"ray:{self.cluster.address}"
+
+    def add(self, name: str) -> Any:
+        home = self.folder / name
+        if not home.exists():
+            write_little_dataset(home, "mnist", 10, (1, 28, 28), train=1500, test=200)
+        return self.cluster.add_node(num_cpus=1, object_store_memory=10**8, env_vars={"CCLFP_HOME": str(home)})
+
+    def tasks(self, *numbers: int) -> list[int]:
+        """The processes that train, on these nodes or on all."""
+        nodes = [self.nodes[number] for number in numbers] or self.nodes
+        raylets = [process.process.pid for node in nodes for process in node.all_processes["raylet"]]
+        return [pid for raylet in raylets for pid in children(raylet) if "cclfp cohort" in command_of(pid)]
+
+    def number(self, name: str) -> int:
+        """Which node an event names."""
+        return next(i for i, node in enumerate(self.nodes) if name.endswith(node.node_id[:6]))
+
+
+@contextlib.contextmanager
+def two_nodes(folder: Path) -> Iterator[RayNodes]:
+    import ray
+
+    nodes = RayNodes(folder)
+    # One connection for all scenarios, so that the workers import torch once.
+    ray.init(nodes.cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield nodes
+    finally:
+        ray.shutdown()
+        nodes.cluster.shutdown()
+
+
+def test_a_cluster(tmp_path: Path, small_mnist: Path) -> None:
+    """One test, because processes that run tests side by side would each start a cluster."""
+    with two_nodes(tmp_path / "nodes") as nodes:
+        for scenario in SCENARIOS:
+            folder = tmp_path / scenario.__name__
+            folder.mkdir()
+            scenario(nodes, folder)
+
+
+def results(records: Iterable[Record]) -> Any:
+    """What must not depend on where runs were trained, as JSON has it."""
+    names = ("key", "seed", "configuration", "accuracy_matrix", "average_accuracy")
+    found = [{name: dict(record)[name] for name in names} for record in records]
+    return json.loads(json.dumps(sorted(found, key=lambda one: str(one["key"]))))
+
+
+def options(folder: Path, name: str, **more: Any) -> dict[str, Any]:
+    return {"engine": "eager", "device": "cpu", "checkpoint_every": 0.0, "store": folder / f"{name}.sqlite", **more}
+
+
+def a_study_gives_the_numbers_of_a_local_one(nodes: RayNodes, folder: Path) -> None:
+    events: list[Event] = []
+    study: dict[str, Any] = {"benchmarks": "split-mnist", "methods": ["finetune", "er"], "seeds": 2}
+    cclfp.study("accuracy", **study, **options(folder, "ray", on=nodes.on), on_event=events.append)
+    local = plan("accuracy", **study, execution=Execution(**options(folder, "local")))
+    store = Store(folder / "ray.sqlite")
+    assert results(store.records()) == results(run_jobs(local.jobs, executor=ThisProcess()).values())
+    assert len(store.records()) == 8
+    placed = [event for event in events if isinstance(event, Placed)]
+    assert len({event.node for event in placed}) == 2
+    assert {event.attempt for event in placed} == {1}
+    assert any(isinstance(event, Step) for event in events)
+    # The store logs the nodes, the records do not.
+    assert sorted(attempt.key for attempt in store.attempts()) == sorted(r["key"] for r in store.records())
+    assert {attempt.node for attempt in store.attempts()} == {event.node for event in placed}
+    assert not any(event.node in json.dumps(store.records()) for event in placed)
+    assert list(store.checkpoints.iterdir()) == []
+    events.clear()
+    cclfp.study("accuracy", **study, **options(folder, "ray", on=nodes.on), on_event=events.append)
+    assert not [event for event in events if isinstance(event, Placed | Finished)]
+
+
+def what_a_node_lacks_travels_with_the_cohort(nodes: RayNodes, folder: Path) -> None:
+    """Images and a method of the user's own; a method that fails names the node, and the others finish."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 4
+    images = (rng.integers(0, 60, (60, 12, 12, 3)) + 60 * labels[:, None, None, None]).astype(np.uint8)
+    np.savez(folder / "mine.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    name = import_images(folder / "mine.npz")
+    (folder / "mine.py").write_text(
+        "from cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'\n"
+        "class Bad(ER):\n    name = 'bad'\n    def loss(self, *_): raise RuntimeError('it does not work')"
+    )
+    methods = [f"{folder / 'mine.py'}:{kind}" for kind in ("Mine", "Bad")]
+    events: list[Event] = []
+    settings: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "seeds": 1, "on_event": events.append}
+    with pytest.raises(RunError, match=r"bad seed 0 failed on .*-[0-9a-f]{6}: Traceback[\s\S]*it does not work"):
+        cclfp.run(methods, name, **settings, **options(folder, "ray", on=nodes.on))
+    assert sum(isinstance(event, Failed) for event in events) == 1
+    local = cclfp.run(methods[0], name, **settings, **options(folder, "local"))
+    assert results(Store(folder / "ray.sqlite").records()) == results(local[0].runs)
+    used = {attempt.node[-6:] for attempt in Store(folder / "ray.sqlite").attempts()}
+    stored = [(nodes.folder / home / "data" / name / "arrays" / "sums.json").exists() for home in ("a", "b")]
+    assert stored == [node.node_id[:6] in used for node in nodes.nodes]
+
+
+EPOCHS = 6
+
+
+def train_long(nodes: RayNodes, folder: Path, on_event: OnEvent) -> None:
+    """Train three runs that take a few seconds each."""
+    settings: dict[str, Any] = {"seeds": 3, "epochs": EPOCHS, "on_event": on_event}
+    cclfp.run("er", "split-mnist", **settings, **options(folder, "ray", on=nodes.on))
+
+
+@functools.cache
+def expected() -> Any:
+    """The results of these runs, trained in this process."""
+    chosen = configurations(["er"], "split-mnist", settings={"epochs": [EPOCHS]})
+    with tempfile.TemporaryDirectory() as folder:
+        jobs = make_jobs(chosen, range(3), Execution(**options(Path(folder), "local")))
+        return results(run_jobs(jobs, executor=ThisProcess()).values())
+
+
+class Saboteur:
+    """A listener that does harm when a run is in its third task: there is a checkpoint of it."""
+
+    def __init__(self, harm: Callable[[str], None]) -> None:
+        self.harm, self.events = harm, list[Event]()
+        self.nodes: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+        if isinstance(event, Placed):
+            self.nodes |= dict.fromkeys(event.keys, event.node)
+        if isinstance(event, Step) and event.task == 3 and self.harm is not None:
+            harm, self.harm = self.harm, None  # type: ignore[assignment]
+            harm(self.nodes[event.key])
+
+
+def check_survival(store: Store, saboteur: Saboteur) -> None:
+    assert results(store.records()) == expected()
+    notes = texts(saboteur.events)
+    assert any("was lost: attempt 2 on" in text for text in notes), notes
+    assert any("continuing from the checkpoint after task" in text for text in notes), notes
+    finished = [event.key for event in saboteur.events if isinstance(event, Finished)]
+    assert len(finished) == len(set(finished)) == 3
+    again = [attempt for attempt in store.attempts() if attempt.attempt == 2]
+    assert len(again) == 1, store.attempts()
+    assert list(store.checkpoints.iterdir()) == []
+
+
+def a_worker_is_killed(nodes: RayNodes, folder: Path) -> None:
+    def kill(name: str) -> None:
+        for pid in nodes.tasks(nodes.number(name)):
+            os.kill(pid, signal.SIGKILL)
+
+    saboteur = Saboteur(kill)
+    train_long(nodes, folder, saboteur)
+    check_survival(Store(folder / "ray.sqlite"), saboteur)
+
+
+def a_node_is_lost(nodes: RayNodes, folder: Path) -> None:
+    lost: list[int] = []
+
+    def remove(name: str) -> None:
+        number = nodes.number(name)
+        lost.extend(nodes.tasks(number))
+        nodes.cluster.remove_node(nodes.nodes[number], allow_graceful=False)
+        nodes.nodes[number] = nodes.add("ab"[number])
+
+    saboteur = Saboteur(remove)
+    train_long(nodes, folder, saboteur)
+    check_survival(Store(folder / "ray.sqlite"), saboteur)
+    assert lost
+    assert wait_until(lambda: not any(map(alive, lost)), 10)
+
+
+def an_interrupt_cancels_what_runs(nodes: RayNodes, folder: Path) -> None:
+    tasks: list[int] = []
+
+    def interrupt(name: str) -> None:
+        tasks.extend(nodes.tasks())
+        raise Stopped(signal.SIGINT)
+
+    with pytest.raises(Stopped):
+        train_long(nodes, folder, Saboteur(interrupt))
+    assert tasks
+    assert wait_until(lambda: not any(map(alive, tasks)), 10)
+    assert not nodes.tasks()
+    assert Store(folder / "ray.sqlite").records() == []
+
+
+def the_driver_is_killed_and_starts_again(nodes: RayNodes, folder: Path) -> None:
+    """No process is left, and what is stored is not trained again."""
+    store = Store(folder / "ray.sqlite")
+    arguments = ["run", "er", "split-mnist", f"epochs={EPOCHS}", "--seeds", "3", "--engine", "eager"]
+    arguments += ["--checkpoint-every", "0", "--on", nodes.on, "--store", str(store.path), "--json"]
+    command = [sys.executable, "-m", "cclfp", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert wait_until(lambda: store.records() and nodes.tasks(), 60)
+    tasks = nodes.tasks()
+    process.kill()
+    _, said = process.communicate()
+    assert process.returncode == -signal.SIGKILL, said
+    assert wait_until(lambda: not any(map(alive, tasks)), 20)
+    assert not nodes.tasks()
+    stored = store.records()
+    assert 1 <= len(stored) < 3
+    done = subprocess.run(command, check=True, capture_output=True)
+    records = store.records()
+    assert results(records) == expected()
+    assert [record for record in records if record in stored] == stored
+    assert [run["seed"] for run in json.loads(done.stdout)["configurations"][0]["runs"]] == [0, 1, 2]
+
+
+def more_than_any_node_has(nodes: RayNodes, folder: Path) -> None:
+    with pytest.raises(InputError, match=r"a cohort needs 2 CPUs, and no node has them \(.* has 1 CPUs, 0 GPUs"):
+        cclfp.run("finetune", "split-mnist", seeds=1, **options(folder, "ray", on=nodes.on, threads=2))
+    with pytest.raises(InputError, match="a cohort needs 1 CPUs and 1 GPUs, and no node has them"):
+        cclfp.run("finetune", "split-mnist", seeds=1, **options(folder, "ray", on=nodes.on) | {"device": "cuda"})
+    with pytest.raises(InputError, match="engine graph is for device cuda, not cpu"):
+        cclfp.run("finetune", "split-mnist", seeds=1, **options(folder, "ray", on=nodes.on) | {"engine": "graph"})
+    with contextlib.suppress(FileNotFoundError):
+        assert list((folder / "ray.sqlite.checkpoints").iterdir()) == []
+
+
+SCENARIOS = (
+    a_study_gives_the_numbers_of_a_local_one,
+    what_a_node_lacks_travels_with_the_cohort,
+    more_than_any_node_has,
+    a_worker_is_killed,
+    a_node_is_lost,
+    an_interrupt_cancels_what_runs,
+    the_driver_is_killed_and_starts_again,
+)
+
+
+@pytest.mark.usefixtures("small_mnist")
+def test_a_private_cluster_is_out_of_reach(tmp_path: Path) -> None:
+    """``--on ray`` without a cluster: nothing listens to other machines, and nothing is left in the end."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    arguments = ["run", "finetune", "split-mnist", "--seeds", "2", "--engine", "eager", "--on", "ray", "--json"]
+    command = [sys.executable, "-m", "cclfp", *arguments, "--store", str(tmp_path / "runs.sqlite")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    seen: set[int] = set()
+    addresses: set[str] = set()
+    while process.poll() is None:
+        family = children(process.pid)
+        family += [pid for child in family for pid in children(child)]
+        seen |= set(family)
+        addresses |= listening_addresses([process.pid, *family])
+        time.sleep(0.2)
+    out, said = process.communicate()
+    assert process.returncode == 0, said
+    assert json.loads(out)["configurations"][0]["method"] == "finetune"
+    assert addresses == {"127.0.0.1"}
+    assert len(seen) > 3
+    assert wait_until(lambda: not any(map(alive, seen)), 10)

@@ -1,0 +1,138 @@
+"""Parts of a grid: none is trained twice, none is left out, and together they are the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cli
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cclfp
+from cclfp.errors import InputError
+from cclfp.runs.execution import Execution, parse_shard
+from cclfp.runs.grid import configurations
+from cclfp.runs.jobs import Job, cost_of, make_jobs
+from cclfp.runs.shards import cut, take_shard
+from cclfp.runs.store import Store
+from cclfp.runs.transfer import import_runs
+
+METHODS = ["finetune", "er", "gem", "hal", "ccl-fp+"]
+
+
+def grid(methods: list[str], seeds: int, engine: str = "auto", **more: Any) -> list[Job]:
+    chosen = configurations(methods, "split-mnist", settings={"lr": [0.03, 0.1]})
+    return make_jobs(chosen, range(seeds), Execution("cpu", engine, **more))
+
+
+@given(
+    methods=st.lists(st.sampled_from(METHODS), min_size=1, max_size=5, unique=True),
+    seeds=st.integers(1, 12),
+    count=st.integers(1, 9),
+    engine=st.sampled_from(["auto", "eager"]),
+)
+def test_every_job_is_in_one_part_and_the_parts_are_balanced(
+    methods: list[str], seeds: int, count: int, engine: str
+) -> None:
+    jobs = grid(methods, seeds, engine)
+    parts = cut(jobs, count)
+    assert parts == cut(jobs, count)
+    assert len(parts) == count
+    assert sorted(job.key for part in parts for job in part) == sorted(job.key for job in jobs)
+    loads = sorted(map(cost_of, parts))
+    if engine == "eager":  # every run is a cohort: no part has more than a run more than another
+        assert loads[-1] - loads[0] <= max(cost_of([job]) for job in jobs)
+    assert loads[-1] <= 2 * sum(loads) / count + max(cost_of([job]) for job in jobs)
+
+
+@pytest.mark.slow
+def test_what_the_store_has_is_in_no_part(small_mnist: Path, tmp_path: Path) -> None:
+    store = tmp_path / "runs.sqlite"
+    cclfp.run("finetune", "split-mnist", seeds=1, engine="eager", store=store)
+    chosen = configurations(["finetune"], "split-mnist")
+    parts = [
+        take_shard(make_jobs(chosen, range(3), Execution("cpu", "eager", store=store, shard=f"{i}/2"))) for i in (1, 2)
+    ]
+    assert sorted(job.seed for part in parts for job in part) == [1, 2]
+    assert {job.execution.store.name for job in parts[0]} == {"shard-1-of-2.sqlite"}
+    assert {job.execution.store.name for job in parts[1]} == {"shard-2-of-2.sqlite"}
+
+
+RUN = ["run", "finetune,er", "split-mnist", "--seeds", "2", "--engine", "eager", "--device", "cpu"]
+
+
+@pytest.mark.slow
+def test_three_shards_merged_equal_one_run(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
+    store, whole = tmp_path / "runs.sqlite", tmp_path / "whole.sqlite"
+    for number in (1, 2, 3):
+        answer = cli(*RUN, "--store", store, "--shard", f"{number}/3")
+        assert answer.code == 0, answer.err
+        assert f"part {number} of 3: " in answer.out
+        assert f"cclfp runs import {tmp_path}/shard-*-of-3.sqlite --store {store}" in answer.out
+    assert not store.exists()
+    shards = sorted(tmp_path.glob("shard-*-of-3.sqlite"))
+    assert len(shards) == 3
+    assert "4 runs added" in cli("runs", "import", *shards, "--store", store).out
+    assert cli(*RUN, "--store", whole).code == 0
+    names = ("key", "configuration", "accuracy_matrix")
+    one, merged = (
+        sorted([[dict(r)[name] for name in names] for r in Store(path).records()]) for path in (whole, store)
+    )
+    assert merged == one
+    again = cli(*RUN, "--store", store, "--shard", "1/3", "--json")  # nothing is missing any more
+    assert again.json == {"shard": "1/3", "store": str(shards[0]), "keys": []}
+    again = cli(*RUN, "--store", store)
+    assert "4 of 4 runs are in the store" in again.err
+
+
+@pytest.mark.slow
+def test_a_shard_that_was_stopped_continues(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
+    store = tmp_path / "runs.sqlite"
+    first = cli(*RUN, "--store", store, "--shard", "2/2", "--json")
+    again = cli(*RUN, "--store", store, "--shard", "2/2", "--json")
+    assert again.json == first.json
+    assert "2 of 2 runs are in the store" in again.err
+
+
+@pytest.mark.slow
+def test_a_study_in_shards(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
+    study = ["study", "accuracy", "--benchmark", "split-mnist", "--method", "finetune", "--seeds", "1"]
+    study += ["--engine", "eager", "--store", str(tmp_path / "runs.sqlite"), "--shard", "1/2"]
+    assert "1 runs to train" in cli(*study, "--dry-run").out
+    answer = cli(*study)
+    assert "part 1 of 2: 1 run, in" in answer.out
+    assert cli(*study, "--dry-run").out.splitlines()[-1] == "0 runs to train, 0 replica-steps"
+    assert cli("study", "runtime", "--shard", "1/2").code == 2
+    assert "leave out on and shard" in cli("study", "runtime", "--on", "ray").err
+
+
+@pytest.mark.slow
+def test_from_python(small_mnist: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"engine": "eager", "store": tmp_path / "runs.sqlite", "shard": "1/2"}
+    results = cclfp.run(["finetune", "er"], "split-mnist", seeds=2, **options)
+    assert sum(len(result.runs) for result in results) == 2
+    assert len(Store(tmp_path / "shard-1-of-2.sqlite").records()) == 2
+    with pytest.raises(InputError, match="shard='1/2': a search needs the results of all its runs"):
+        cclfp.tune("er", "split-mnist", **options)
+
+
+@pytest.mark.parametrize("wrong", ["", "1", "0/3", "4/3", "1/0", "-1/3", "1/2/3", "a/b", "1.0/2", "1/999999999"])
+def test_shards_that_are_none(wrong: str, cli: Cli) -> None:
+    with pytest.raises(InputError, match="expected I/N with I from 1 to N"):
+        parse_shard(wrong)
+    answer = cli("run", "er", "split-mnist", f"--shard={wrong}")
+    assert answer.code == 2
+    assert f"shard='{wrong}': expected I/N" in answer.err
+
+
+def test_a_damaged_store_is_not_imported(small_mnist: Path, tmp_path: Path) -> None:
+    cclfp.run("finetune", "split-mnist", seeds=1, engine="eager", store=tmp_path / "part.sqlite")
+    content = bytearray((tmp_path / "part.sqlite").read_bytes())
+    place = content.index(b"accuracy_matrix" if b"finetune" not in content else b"finetune")
+    content[place : place + 3] = b"xxx"
+    (tmp_path / "part.sqlite").write_bytes(content)
+    with pytest.raises(InputError, match=r"part.sqlite"):
+        import_runs([tmp_path / "part.sqlite"], tmp_path / "runs.sqlite")
+    assert not (tmp_path / "runs.sqlite").exists()

@@ -11,10 +11,11 @@ from cclfp.cli.output import hyperparameters, number, plus_minus, print_json, pr
 
 if TYPE_CHECKING:
     from cclfp.paper import Comparison
+    from cclfp.paper.own_study import OwnStudy
     from cclfp.paper.study import Column, RunTimes, Study
 
 
-def print_plan(study: Study, json: bool) -> None:
+def print_plan(study: Study | OwnStudy, json: bool) -> None:
     """What would be trained, by configuration."""
     from cclfp.paper.study import missing_runs
 
@@ -40,7 +41,7 @@ def print_plan(study: Study, json: bool) -> None:
         return
     if parts:
         columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
-        print_table(columns, map(_plan_row, parts), "To be trained, the longest runs first")
+        print_table(columns, map(_plan_row, parts), "To be trained, the longest runs first", drop=("replica-steps",))
     typer.echo(f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {path}")
     typer.echo(f"{missing} runs to train, {total:,} replica-steps")
     _print_not_tuned(study)
@@ -136,7 +137,7 @@ def _summary(comparisons: Sequence[Comparison]) -> str:
     return text + (f", {diverged} of which all seeds diverged" if diverged else "")
 
 
-def _print_not_tuned(study: Study) -> None:
+def _print_not_tuned(study: Study | OwnStudy) -> None:
     if several := study.not_tuned:
         names = ", ".join(f"{c['method']} on {c['benchmark']} ({c['scenario']})" for c in several)
         typer.echo(f"no preset, trained with the defaults and not tuned: {names}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -155,10 +155,15 @@ def tune(
             again = shlex.join(["cclfp", *words])
             typer.echo(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
     if json:
-        trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]
-        print_json({"preset": dataclasses.asdict(tuned.preset), "settings": tuned.settings, "trials": trials})
+        print_json(to_dict(tuned))
     else:
         _print(tuned, write)
+
+
+def to_dict(tuned: Tuned) -> dict[str, Any]:
+    """A search for ``--json``."""
+    trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]
+    return {"preset": dataclasses.asdict(tuned.preset), "settings": tuned.settings, "trials": trials}
 
 
 def _print(tuned: Tuned, write: Path | None) -> None:

@@ -20,6 +20,8 @@ from cclfp.runs.presets import Preset
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
 
+MEASURED = 1.0  # seconds of training that tell how long the rest will take
+
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
@@ -98,21 +100,28 @@ class Search:
 
 
 class _Limit:
-    """Refuses a run that takes longer than a budget."""
+    """Refuses a run that takes longer than a budget, as soon as that is known. Compiling does not count."""
 
     def __init__(self, name: str, minutes: float) -> None:
         self.name, self.minutes, self.began = name, minutes, time.monotonic()
+        self.first: tuple[float, int] | None = None  # the time and the step of the first event
 
     def check(self, event: Event) -> None:
-        passed = time.monotonic() - self.began
-        if isinstance(event, Step) and event.step < event.steps and passed > 60 * self.minutes:
-            raise self._error(passed * event.steps / max(1, event.step))
-        if isinstance(event, Finished) and event.record["seconds"] > 60 * self.minutes:  # it may have been continued
-            raise self._error(event.record["seconds"])
+        if isinstance(event, Finished):
+            self._refuse_above(event.record["seconds"])
+        if not isinstance(event, Step):
+            return
+        now = time.monotonic()
+        self.first = (now, event.step) if self.first is None else self.first
+        since, steps = now - self.first[0], event.step - self.first[1]
+        if steps and since >= MEASURED and now - self.began > 60 * self.minutes:
+            self._refuse_above(since * event.steps / steps)
 
-    def _error(self, seconds: float) -> InputError:
+    def _refuse_above(self, seconds: float) -> None:
+        if seconds <= 60 * self.minutes:
+            return
         enough = math.ceil(seconds / 6) / 10
-        return InputError(
+        raise InputError(
             f"{self.minutes:g} minutes are too short to tune {self.name}: one run takes about {seconds:,.0f} s; "
             f"give at least {enough:g} minutes, and several times that for a search"
         )

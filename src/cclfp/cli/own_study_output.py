@@ -1,0 +1,138 @@
+"""What ``cclfp study mine`` prints: a table per column, each method compared with the best, and one of all columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cclfp.cli.output import hyperparameters, number, plus_minus, print_json, print_table, signed
+
+if TYPE_CHECKING:
+    from cclfp.paper.own_study import OwnResult, OwnStudy
+
+MARKS = {"best": " *", "similar": " =", "worse": "", "unknown": ""}
+
+
+def print_results(study: OwnStudy, include_diverged: bool, json: bool) -> None:
+    """All that the store has of the study; nothing where it has none of its runs."""
+    columns = [several for several in study.results(include_diverged).values() if any(r.seeds.runs for r in several)]
+    if not columns:
+        return
+    if json:
+        cells = [_to_dict(result) for several in columns for result in several]
+        print_json({"store": str(study.execution.store), "cells": cells})
+        return
+    for several in columns:
+        _print_column(several, study.seeds)
+    if len(columns) > 1:
+        _print_all(columns)
+    _print_explanation(columns)
+
+
+def _print_column(results: Sequence[OwnResult], seeds: Sequence[int]) -> None:
+    from cclfp.paper.ranking import show_p
+
+    title = f"{_name(results)}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}: mean ± std, %"
+    rows = [
+        [
+            label,
+            _accuracy(r),
+            "best" if r.standing.best else _difference(r),
+            show_p(r.standing.p),
+            plus_minus(**r.seeds.mean_std("forgetting")),
+            number(r.seeds.mean_std("seconds")["mean"], 1),
+        ]
+        for label, r in zip(_labels(results), results, strict=True)
+    ]
+    columns = ["method", ">average accuracy", ">to the best", ">p", ">forgetting", ">seconds per run"]
+    print_table(columns, rows, title, drop=("seconds per run", "forgetting"))
+    for label, r in zip(_labels(results), results, strict=True):
+        configuration = r.cell.configuration()
+        settings = hyperparameters(configuration.hyperparameters | {"augment": configuration.augment})
+        typer.echo(f"  {label}: {settings} ({r.cell.chosen})")
+
+
+def _print_all(columns: Sequence[Sequence[OwnResult]]) -> None:
+    labels = _labels([result for several in columns for result in several])
+    methods = list(dict.fromkeys(labels))
+    found = dict(zip(((r.cell.column, m) for m, r in zip(labels, _flat(columns), strict=True)), _flat(columns)))
+    rows = [
+        [method, *(_accuracy(found[several[0].cell.column, method], mark=True) for several in columns)]
+        for method in methods
+    ]
+    print_table(["method", *(f">{_name(several)}" for several in columns)], rows, "All columns: mean ± std, %")
+
+
+def _print_explanation(columns: Sequence[Sequence[OwnResult]]) -> None:
+    from cclfp.paper.ranking import LEVEL, TEST
+
+    if any(len(several) > 1 for several in columns):
+        typer.echo(TEST)
+    if len(columns) > 1:
+        typer.echo(f"* the best of its column, = not different from it beyond chance (p of {LEVEL:g} or more)")
+    untuned = [r for r in _flat(columns) if not r.cell.has_preset]
+    if untuned:
+        names = ", ".join(dict.fromkeys(f"{r.cell.place.name}" for r in untuned))
+        typer.echo(f"not tuned, trained with the defaults: {names} (cclfp tune, or --auto MINUTES)")
+
+
+def _flat(columns: Sequence[Sequence[OwnResult]]) -> list[OwnResult]:
+    return [result for several in columns for result in several]
+
+
+def _name(results: Sequence[OwnResult]) -> str:
+    """What a column is trained on."""
+    from cclfp.nets.backbones import show_backbone
+    from cclfp.streams import get_benchmark
+
+    place, c = results[0].cell.place, results[0].cell.configuration()
+    name = f"{get_benchmark(place.benchmark).title}, {place.scenario}-incremental, memory {place.memory}"
+    name += "" if c.class_order is None else ", other class order"
+    name += "" if c.tasks is None else f", {len(c.tasks)} tasks"
+    return name + ("" if c.backbone is None else f", {show_backbone(c.backbone)}")
+
+
+def _labels(results: Sequence[OwnResult]) -> list[str]:
+    """The names of the methods; two files with one name are told apart by their own."""
+    names = [r.cell.configuration().method for r in results]
+    given = [r.cell.place.method for r in results]
+    several = {name for name in names if len({g for n, g in zip(names, given, strict=True) if n == name}) > 1}
+    return [f"{name} ({file})" if name in several else name for name, file in zip(names, given, strict=True)]
+
+
+def _accuracy(result: OwnResult, *, mark: bool = False) -> str:
+    if not result.seeds.runs:
+        return "–"
+    return result.seeds.text("average_accuracy", between="\n") + (MARKS[result.standing.verdict] if mark else "")
+
+
+def _difference(result: OwnResult) -> str:
+    s = result.standing
+    if s.difference is None:
+        return "–"
+    return signed(s.difference) + ("" if s.std is None else f" ± {s.std:.2f}")
+
+
+def _to_dict(result: OwnResult) -> dict[str, Any]:
+    place, s = result.cell.place, result.standing
+    configuration = result.cell.configuration()
+    return {
+        "method": configuration.method,
+        "given": place.method,
+        "benchmark": place.benchmark,
+        "scenario": place.scenario,
+        "buffer": configuration.buffer,
+        "settings": configuration.hyperparameters | {"augment": configuration.augment},
+        "chosen": result.cell.chosen,
+        "runs": len(result.seeds.runs),
+        **{name: result.seeds.mean_std(name) for name in ("average_accuracy", "forgetting", "seconds")},
+        "accuracies": {str(seed): accuracy for seed, accuracy in result.seeds.accuracies.items()},
+        "diverged": result.seeds.diverged,
+        "standing": s.verdict,
+        "difference": s.difference,
+        "difference_std": s.std,
+        "common_seeds": s.common,
+        "p": s.p,
+    }

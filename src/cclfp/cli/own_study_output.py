@@ -55,9 +55,9 @@ def _print_column(results: Sequence[OwnResult], seeds: Sequence[int]) -> None:
 
 
 def _print_all(columns: Sequence[Sequence[OwnResult]]) -> None:
-    labels = _labels([result for several in columns for result in several])
+    labels = _labels(_flat(columns))
     methods = list(dict.fromkeys(labels))
-    found = dict(zip(((r.cell.column, m) for m, r in zip(labels, _flat(columns), strict=True)), _flat(columns)))
+    found = {(r.cell.column, method): r for method, r in zip(labels, _flat(columns), strict=True)}
     rows = [
         [method, *(_accuracy(found[several[0].cell.column, method], mark=True) for several in columns)]
         for method in methods

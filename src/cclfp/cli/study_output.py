@@ -28,6 +28,7 @@ def print_plan(study: Study | OwnStudy, json: bool) -> None:
             "hyperparameters": c.hyperparameters,
             "augment": c.augment,
             "preset": runs.has_preset,
+            "from": runs.chosen,
             "seeds": [job.seed for job in runs.jobs],
             "replica_steps": runs.replica_steps,
         }
@@ -41,7 +42,12 @@ def print_plan(study: Study | OwnStudy, json: bool) -> None:
         return
     if parts:
         columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
-        print_table(columns, map(_plan_row, parts), "To be trained, the longest runs first", drop=("replica-steps",))
+        print_table(
+            columns,
+            map(_plan_row, parts),
+            "To be trained, the longest runs first",
+            drop=("replica-steps", "from", "settings"),
+        )
     typer.echo(f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {path}")
     typer.echo(f"{missing} runs to train, {total:,} replica-steps")
     _print_not_tuned(study)
@@ -54,7 +60,7 @@ def _plan_row(part: dict[str, Any]) -> list[str]:
         part["method"],
         "–" if part["buffer"] is None else str(part["buffer"]),
         hyperparameters(part["hyperparameters"] | ({"augment": True} if part["augment"] else {})),
-        "preset" if part["preset"] else "defaults",
+        part["from"],
         ",".join(map(str, part["seeds"])),
         f"{part['replica_steps']:,}",
     ]

@@ -94,7 +94,7 @@ class OwnStudy(TrainingPlan):
         return [record for record in found if record is not None]
 
 
-DEFAULTS = "defaults, not tuned"
+DEFAULTS = "defaults"
 
 
 def standings(cells: Sequence[OwnCell], records: Sequence[Sequence[Record]], include_diverged: bool) -> list[OwnResult]:

@@ -250,6 +250,7 @@ class PlannedRuns:
 
     jobs: list[Job]
     has_preset: bool
+    chosen: str  # where its settings come from
 
     @property
     def replica_steps(self) -> int:
@@ -258,11 +259,11 @@ class PlannedRuns:
 
 def missing_runs(study: Study | OwnStudy) -> list[PlannedRuns]:
     """What a study would train, by configuration."""
-    tuned = {cell.configuration().key(0) for cell in study.cells if cell.has_preset}
+    cells = {cell.configuration().key(0): cell for cell in study.cells}
     by_configuration: dict[str, list[Job]] = {}
     for job in study.missing():
         by_configuration.setdefault(job.configuration.key(0), []).append(job)
-    return [PlannedRuns(jobs, key in tuned) for key, jobs in by_configuration.items()]
+    return [PlannedRuns(jobs, cells[key].has_preset, cells[key].chosen) for key, jobs in by_configuration.items()]
 
 
 def _time_again_unless_alike(job: Job, store: Store | None) -> Job:

@@ -90,7 +90,7 @@ def _draw_curve(
 def _draw_rows(chart: Chart, panel: ChartPanel) -> Drawing:
     """One row per category: bars or dots."""
     bars = chart.kind == "bars"
-    left = 14 + shapes.CHARACTER * max(map(len, panel.categories))
+    left = 14 + shapes.CHARACTER * max(len(name) + name.count("@") for name in panel.categories)  # @ is wide
     right = chart.panel_width - (BAR_LABEL if bars else RIGHT)
     top, bottom = TOP, TOP + ROW_HEIGHT * len(panel.categories)
     if bars:

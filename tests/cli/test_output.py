@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cclfp.cli.output import print_table
 
+NAMES = ["key", "method", ">seed", "settings", ">average accuracy"]
 WORDS = st.text("abcdefgh=0.1-", min_size=1, max_size=18)
 CELLS = st.lists(WORDS, min_size=1, max_size=9).map(" ".join)
 
@@ -27,9 +28,7 @@ def plain(text: str) -> str:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     width=st.integers(20, 160),
-    names=st.lists(
-        st.sampled_from(["key", "method", ">seed", "settings", ">average accuracy"]), min_size=1, unique=True
-    ),
+    names=st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
     data=st.data(),
 )
 def test_tables_fit_and_break_no_word(
@@ -55,7 +54,7 @@ def test_columns_are_left_out_only_where_they_must_be_and_that_is_said(
     terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns, row = ["method", "long", ">a", ">b"], ["er", "x" * 60, "1", "2"]
-    for width, missing in ((100, ""), (80, ""), (70, "long"), (20, None)):
+    for width, missing in ((100, ""), (81, ""), (80, "a"), (70, "long"), (10, None)):
         terminal.setenv("COLUMNS", str(width))
         print_table(columns, [row], drop=("a", "long"))
         out = plain(capsys.readouterr().out)

@@ -47,7 +47,7 @@ def print_table(
     if shown is None:
         _print_lists(every, console)
         return
-    console.print(_table(shown, wide=_width([column.width for column in shown]) <= console.width))
+    console.print(_table(shown, console.width))
     if left_out := [column.name for column in every if column not in shown]:
         text = f"without {', '.join(left_out)}, for which the terminal is too narrow"
         console.print(text, style="dim", highlight=False, markup=False)
@@ -92,27 +92,37 @@ def _fit(every: Sequence[Column], drop: Sequence[str], room: int) -> list[Column
     missing: list[str] = []
     for name in ["", *drop]:
         missing.append(name)
-        if _least_width([column for column in every if column.name not in missing]) <= room:
+        rest = [column for column in every if column.name not in missing]
+        if rest and _least_width(rest) <= room:
             break
     else:
         return None
     for name in reversed(missing[:-1]):  # some may have been left out in vain
-        rest = [other for other in missing if other != name]
-        if _least_width([column for column in every if column.name not in rest]) <= room:
-            missing = rest
+        fewer = [other for other in missing if other != name]
+        if _least_width([column for column in every if column.name not in fewer]) <= room:
+            missing = fewer
     return [column for column in every if column.name not in missing]
 
 
-def _table(columns: Sequence[Column], *, wide: bool) -> Any:
+def _widths(columns: Sequence[Column], room: int) -> list[int]:
+    """The width of each column: what it needs; the rest is for those that would be wrapped, first where little is."""
+    widths = [column.least_width for column in columns]
+    rest = room - _width(widths)
+    for i in sorted(range(len(columns)), key=lambda i: columns[i].width - widths[i]):
+        more = min(rest, columns[i].width - widths[i])
+        widths[i], rest = widths[i] + more, rest - more
+    return widths
+
+
+def _table(columns: Sequence[Column], room: int) -> Any:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=box.ROUNDED, header_style="bold")
-    for column in columns:
+    for column, width in zip(columns, _widths(columns, room), strict=True):
         justify: Literal["left", "right"] = "right" if column.is_right else "left"
-        name = column.name if wide or not column.is_right else column.name.replace(" ", "\n")
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=column.is_right, min_width=column.least_width)
+        table.add_column(column.name, justify=justify, overflow="fold", width=width)
     for cells in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(escape, cells))  # a class may be called [red]
     return table

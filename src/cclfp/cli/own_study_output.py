@@ -34,7 +34,7 @@ def print_results(study: OwnStudy, include_diverged: bool, json: bool) -> None:
 def _print_column(results: Sequence[OwnResult], seeds: Sequence[int]) -> None:
     from cclfp.paper.ranking import show_p
 
-    title = f"{_name(results)}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}: mean ± std, %"
+    title = f"{', '.join(_parts(results))}, seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}: mean ± std, %"
     rows = [
         [
             label,
@@ -62,7 +62,11 @@ def _print_all(columns: Sequence[Sequence[OwnResult]]) -> None:
         [method, *(_accuracy(found[several[0].cell.column, method], mark=True) for several in columns)]
         for method in methods
     ]
-    print_table(["method", *(f">{_name(several)}" for several in columns)], rows, "All columns: mean ± std, %")
+    names = [_parts(several) for several in columns]
+    same = [part for part in names[0] if all(part in other for other in names)]
+    heads = [", ".join(part for part in parts if part not in same) for parts in names]
+    title = ", ".join(["All columns", *same])
+    print_table(["method", *(f">{head}" for head in heads)], rows, f"{title}: mean ± std, %")
 
 
 def _print_explanation(columns: Sequence[Sequence[OwnResult]]) -> None:
@@ -82,16 +86,16 @@ def _flat(columns: Sequence[Sequence[OwnResult]]) -> list[OwnResult]:
     return [result for several in columns for result in several]
 
 
-def _name(results: Sequence[OwnResult]) -> str:
+def _parts(results: Sequence[OwnResult]) -> list[str]:
     """What a column is trained on."""
     from cclfp.nets.backbones import show_backbone
     from cclfp.streams import get_benchmark
 
     place, c = results[0].cell.place, results[0].cell.configuration()
-    name = f"{get_benchmark(place.benchmark).title}, {place.scenario}-incremental, memory {place.memory}"
-    name += "" if c.class_order is None else ", other class order"
-    name += "" if c.tasks is None else f", {len(c.tasks)} tasks"
-    return name + ("" if c.backbone is None else f", {show_backbone(c.backbone)}")
+    parts = [get_benchmark(place.benchmark).title, f"{place.scenario}-incremental", f"memory {place.memory}"]
+    parts += [] if c.class_order is None else ["other class order"]
+    parts += [] if c.tasks is None else [f"{len(c.tasks)} tasks"]
+    return parts + ([] if c.backbone is None else [show_backbone(c.backbone)])
 
 
 def _labels(results: Sequence[OwnResult]) -> list[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from charts import Charts
+from estimate import show_estimate
 from formatting import format_number, format_ratio, format_table
 from growth import AXES, show_growth
 from measured import BENCHMARKS, DEVICES, Measured, read
@@ -113,7 +114,7 @@ def _machine_row(document: dict[str, Any]) -> list[str]:
         f"{software}, cclfp {m['cclfp']} at {commit if m['commit'] else 'an unknown commit'}",
         f"{document['started_at'][:10]}{load}",
         "random images of the same shapes" if document["images"] == "random" else "the real datasets",
-        f"`{document['command']}`",
+        f"`{document['command']}`" + (f", stopped {document['stopped']}" if "stopped" in document else ""),
     ]
 
 
@@ -132,6 +133,7 @@ def render_document(sections: Sequence[Measured], charts: Charts) -> str:
             parts.append(f"## {title}")
             for one in chosen:
                 parts += [f"### {DEVICES[one.device]}: {one.hardware}", *show(one, charts)]
+    parts += show_estimate(sections)
     if any(one.name in AXES for one in sections):
         parts.append("## How cost grows")
     for name, axis in AXES.items():

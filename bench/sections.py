@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 from charts import Charts, Point
 from formatting import format_number, format_ratio, format_table
 from measured import BENCHMARKS, Measured, Result, engine_used, step_rate
 
 STEP_TITLE = "milliseconds per step of one seed"
+FLOPS = Path(__file__).parent / "flops.json"  # GFLOP per step, by benchmark and method
+PEAK = {"NVIDIA H200": 989}  # TFLOP/s, dense bf16, from its data sheet
 
 
 def show_peers(section: Measured, charts: Charts) -> list[str]:
@@ -96,21 +100,30 @@ def show_networks(section: Measured, charts: Charts) -> list[str]:
 
 
 def show_stacked(section: Measured, charts: Charts) -> list[str]:
-    rows = [
-        [
-            BENCHMARKS[r["case"]["benchmark"]],
-            f"`{r['case']['method']}`",
-            str(r["case"]["replicas"]),
-            format_number(r["step_ms"]),
-            format_number(r["memory_bytes"] / 2**30),
-        ]
-        for r in section.results
-    ]
+    operations, peak = json.loads(FLOPS.read_text()), PEAK.get(section.hardware)
+    rows = []
+    for r in section.results:
+        case = r["case"]
+        gigaflop = operations[case["benchmark"]].get(case["method"])
+        rows.append(
+            [
+                BENCHMARKS[case["benchmark"]],
+                f"`{case['method']}`",
+                str(case["replicas"]),
+                format_number(r["step_ms"]),
+                f"{100 * gigaflop / r['step_ms'] / peak:.0f} %" if gigaflop and peak else "–",
+                format_number(r["memory_bytes"] / 2**30) if r["memory_bytes"] else "–",
+            ]
+        )
+    columns = ["", "method", "replicas at once", "milliseconds per replica-step", "share of the peak", "GiB"]
     return [
         "ResNet18, class scenario, in bf16: all replicas are trained as one network, in kernels of our own. The "
         "numbers are those of the steps inside the graph: over all five tasks of Split CIFAR-10, and over the third "
         "and fourth task of Split Tiny ImageNet. The steps of GEM and A-GEM cost more in later tasks.",
-        format_table(["", "method", "replicas at once", "milliseconds per replica-step", "GiB"], rows),
+        format_table(columns, rows),
+        "The share of the peak relates the operations of plain PyTorch's step (`bench/flops.py`), two per "
+        f"multiply-add, to the {peak or 'unknown'} TFLOP/s that the data sheet of the {section.hardware} gives "
+        "for dense bf16 products.",
     ]
 
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from checklist import describe_searches, describe_streams, describe_time
+
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
 from cclfp.metrics import mean_std, number, plus_minus, signed
@@ -32,6 +34,7 @@ from cclfp.streams import BENCHMARKS
 
 RESULTS = Path(__file__).parent
 EARLIER = RESULTS / "earlier"  # runs with settings of earlier presets
+TUNING = RESULTS / "tuning"  # runs that chose the settings
 SEEDS = range(5)
 DATASETS = tuple(dict.fromkeys(benchmark.dataset for benchmark in BENCHMARKS.values()))  # one file of records each
 VERDICTS = {"within": "within", "above": "above", "below": "below", "unjudged": "too few seeds", "missing": "missing"}
@@ -229,6 +232,30 @@ def list_environments(results: Results) -> list[str]:
     return [" ".join(sentences), table(columns, rows)] if rows else ["No runs yet."]
 
 
+def list_searches(searched: Sequence[Path]) -> list[str]:
+    records = _records(searched)
+    if not records:
+        return []
+    return [
+        f"The {len(records):,} runs of these searches, with their minutes in brackets: minutes of one CPU core on the "
+        "MNIST streams, and of the GPU, which several searches shared, on the others.",
+        *describe_searches(records, table),
+    ]
+
+
+def sum_hours(results: Results, old: Sequence[Path], searched: Sequence[Path]) -> list[str]:
+    kinds = {"the numbers above": results.runs, "searches": _records(searched), "earlier settings": _records(old)}
+    return [
+        "Hours of all runs whose records are kept. A run that was trained together with others counts with its share "
+        "of their time. Where several processes shared the GPU, the hours of all of them are added up.",
+        *describe_time({kind: records for kind, records in kinds.items() if records}, table),
+    ]
+
+
+def _records(files: Sequence[Path]) -> list[Record]:
+    return [record for path in files for _, record in read(path)]
+
+
 def _distinct(values: Iterable[Any]) -> str:
     return ", ".join(sorted({str(value or "?") for value in values}))
 
@@ -266,7 +293,11 @@ def read_remarks(path: Path) -> dict[str, str]:
 
 
 def render_document(
-    files: Sequence[Path], remarks: dict[str, str], old: Sequence[Path] = (), include_diverged: bool = False
+    files: Sequence[Path],
+    remarks: dict[str, str],
+    old: Sequence[Path] = (),
+    searched: Sequence[Path] = (),
+    include_diverged: bool = False,
 ) -> str:
     results = Results(files, include_diverged)
     content = results.content
@@ -298,6 +329,7 @@ def render_document(
         "## How the settings were chosen",
         remarks["settings"],
         *compare_earlier(old, next(one for one in content.tables if one.name == "accuracy"), include_diverged),
+        *list_searches(searched),
         "## How the runs were made",
         *list_environments(results),
         remarks["runs"],
@@ -307,6 +339,9 @@ def render_document(
         show_commands(results),
         "`cclfp runs import results/*.jsonl --store reference.sqlite` imports the records into a store, for `cclfp "
         "report` and `cclfp runs`. If the store already has a different record of the same run, the import is refused.",
+        "## Streams, networks and computing time",
+        *describe_streams(table),
+        *sum_hours(results, old, searched),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -318,9 +353,10 @@ def main() -> None:
     parser.add_argument("--include-diverged", action="store_true", help="also count runs that diverged")
     arguments = parser.parse_args()
     files = arguments.files or sorted(RESULTS.glob("*.jsonl"))
-    old = [] if arguments.files else sorted(EARLIER.glob("*.jsonl"))
+    old, searched = ([] if arguments.files else sorted(folder.glob("*.jsonl")) for folder in (EARLIER, TUNING))
     try:
-        text = render_document(files, read_remarks(RESULTS / "remarks.md"), old, arguments.include_diverged)
+        remarks = read_remarks(RESULTS / "remarks.md")
+        text = render_document(files, remarks, old, searched, arguments.include_diverged)
     except InputError as error:
         parser.error(str(error))
     write_atomic(arguments.to, lambda file: file.write(text.encode()))

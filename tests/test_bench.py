@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 import pytest
 from case import Case, Run, Task, make_stream
 from charts import Charts, Point
+from estimate import minutes, step_times
+from flops import count
 from formatting import format_number
 from growth import read_bends
 from measure import chosen_sections, take_turns
@@ -23,8 +25,11 @@ from render import ORDER, render_document
 from suites import SECTIONS
 
 from cclfp.learner.trainer import Trainer
+from cclfp.methods import METHODS
+from cclfp.paper.tables import cells
 
 BENCH = Path(__file__).parents[1] / "bench"
+TINY = {"er": 3.0, "gem": 7.0}  # milliseconds per step on Split Tiny ImageNet
 LITTLE = Case("peers", "er", "split-mnist", "eager", seeds=2, tasks=3, examples=30, last=200)
 
 
@@ -182,6 +187,7 @@ def test_every_section_is_shown(tmp_path: Path) -> None:
         "ResNet18, compiled",
         "A grid at once",
         "Every method",
+        "The paper's accuracy table",
         "How cost grows",
     ):
         assert f"## {title}" in text
@@ -224,6 +230,32 @@ def test_lines_are_logarithmic_and_leave_out_what_is_not_positive(tmp_path: Path
     assert {"first", "second", "1", "10", "100"} <= set(texts)
     assert not any("missing" in text for text in texts)
     assert (texts.count("1,000") == 2) == same_scale  # a tick of the first panel's axis
+
+
+def test_an_estimate_is_of_measured_steps() -> None:
+    """Here all steps take a millisecond, but on Split Tiny ImageNet those of ER take three, and GEM's take seven."""
+    stacked = [Case("stacked", method, "split-cifar10", "graph", "cuda", seeds=10) for method in METHODS]
+    tiny = [(dataclasses.replace(stacked[0], method=m, benchmark="split-tiny-imagenet"), ms) for m, ms in TINY.items()]
+    mlp = [Case("methods", method, "split-mnist", "graph", "cuda", seeds=5) for method in METHODS]
+    times = step_times(
+        fake("stacked", "cuda", [*((case, 1.0) for case in stacked), *tiny]),
+        fake("methods", "cuda", [(case, 1.0) for case in mlp]),
+    )
+    found = {(c.method, c.benchmark): minutes(c, times) for c in cells("accuracy") if c.scenario == "class"}
+    assert found["er", "split-mnist"] == pytest.approx(5 * 6_000 / 60_000)
+    assert found["er", "split-cifar100"] == pytest.approx(5 * 5_000 / 60_000)
+    assert found["er", "split-tiny-imagenet"] == pytest.approx(3 * 5 * 10_000 / 60_000)
+    assert found["gem", "split-tiny-imagenet"] == pytest.approx(7 * 5 * 10_000 / 60_000)
+    assert found["si", "split-tiny-imagenet"] == pytest.approx(3 * 5 * 10_000 / 60_000)  # by ER's factor
+
+
+def test_operations_of_a_step_are_those_of_its_convolutions() -> None:
+    """20 images: forwards, and backwards twice that, except that nobody wants the gradient of the images."""
+    operations = [2 * 9 * 3 * 64 * 32**2, *([2 * 9 * 64 * 64 * 32**2] * 4)]
+    for width, side in ((128, 16), (256, 8), (512, 4)):
+        operations += [2 * (9 + 1) * (width // 2) * width * side**2, *([2 * 9 * width * width * side**2] * 3)]
+    expected = 20 * (3 * sum(operations) - operations[0])
+    assert count(Case("stacked", "er", "split-cifar10", "graph", "cuda", tasks=1)) == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_newest_of_a_section_counts(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ NO_REMARKS = dict.fromkeys(render.REMARKS, "")
 @pytest.mark.slow
 def test_results_is_what_the_records_make() -> None:
     remarks = render.read_remarks(REPOSITORY / "results" / "remarks.md")
-    made = render.render_document(FILES, remarks, sorted(render.EARLIER.glob("*.jsonl")))
+    old, searched = (sorted(folder.glob("*.jsonl")) for folder in (render.EARLIER, render.TUNING))
+    made = render.render_document(FILES, remarks, old, searched)
     assert (REPOSITORY / "RESULTS.md").read_text(encoding="utf-8") == made, "make results writes it again"
 
 
@@ -252,6 +253,25 @@ def test_how_the_runs_were_made(text: str, mnist: Path) -> None:
     ]
     assert "rotated-mnist --engine eager --precision float32 --store mnist.sqlite\ncclfp runs export results/" in shown
     assert "belong to no number" not in shown
+
+
+def test_streams_networks_and_hours(text: str, mnist: Path) -> None:
+    found = {line[0]: line[1:] for line in lines(section(text, "Streams, networks and computing time"))}
+    mlp = 784 * 100 + 100 + 100 * 100 + 100 + 100 * 10 + 10
+    assert found["Rotated MNIST"] == ["1×28×28", "10", "20 × 10", "20,000", "200,000", "mlp", f"{mlp:,}"]
+    assert found["Split CIFAR-100"][:5] == ["3×32×32", "100", "20 × 5", "50,000", "10,000"]
+    count = len(mnist.read_text().splitlines())
+    assert found["all"] == [str(count), f"{count * 3 / 3600:.1f}"]
+
+
+@pytest.mark.slow
+def test_searches_are_counted_with_their_minutes(tmp_path: Path) -> None:
+    cell = find("accuracy", "ER-Res.", "split-mnist", "class")
+    searched = write(tmp_path / "mnist.jsonl", [record_of(cell, seed, 80.0) for seed in range(4)])
+    text = render.render_document([], NO_REMARKS, searched=[searched])
+    shown = section(text, "How the settings were chosen")
+    assert "The 4 runs of these searches" in shown
+    assert next(line for line in lines(shown) if line[0] == "ER-Res.")[1:3] == ["4 (0.2)", "–"]
 
 
 @pytest.mark.slow

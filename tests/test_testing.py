@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from typing import Any
 
 import pytest
@@ -173,6 +175,109 @@ def test_passes_a_method_that_keeps_the_contract() -> None:
 def test_a_wrong_hyperparameter_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown hyperparameter of good 'w'"):
         check_method(Good, w=0.2)
+
+
+class OneHot(ER):
+    """Uses a function that does not run under vmap."""
+
+    name = "one-hot"
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        loss, buffers = super().loss(params, buffers, state, batch, hyper)
+        return loss + 0 * torch.nn.functional.one_hot(batch.y, 6).sum(), buffers
+
+
+class Choosy(ER):
+    name = "choosy"
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        loss, buffers = super().loss(params, buffers, state, batch, hyper)
+        return loss + 0 * batch.slots[batch.from_past_task].sum(), buffers
+
+
+class Misspelt(ER):
+    name = "misspelt"
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        return super().loss(params, buffers, state, batch.current, hyper)
+
+
+class Vector(ER):
+    name = "vector"
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        z, buffers = self.net.features(params, buffers, batch.x)
+        return z, buffers
+
+
+class Lonely(ER):
+    name = "lonely"
+
+    def loss(self, *arguments: Any) -> Any:
+        return super().loss(*arguments)[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "first", "second"),
+    [
+        (
+            OneHot,
+            "in loss: return loss .*one_hot",
+            "steps_purely: step does not run under vmap: it needs the value",
+        ),
+        (Choosy, "in loss: return loss .*batch.slots", "steps_purely: step does not run under vmap: a shape depends"),
+        (Misspelt, "in loss: .*batch.current", "AttributeError: 'Batch' object has no attribute 'current'"),
+        (Branching, "in step: if grads", "step does not run under vmap: it needs the value of a tensor"),
+    ],
+)
+def test_the_line_of_ones_own_comes_first(method: type[Method], first: str, second: str) -> None:
+    with pytest.raises(AssertionError) as raised:
+        check_method(method, quick=True)
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 2
+    assert re.search(rf"test_testing.py:\d+, {first}", lines[0])
+    assert re.search(second, lines[1])
+    assert lines[1].startswith(f"{method.name}, class scenario, ")
+    assert raised.value.__cause__ is None  # no chain of traces
+    assert raised.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    ("method", "finding"),
+    [
+        (Vector, r"loss of vector returned a tensor of shape \(10, 16\) as the loss, expected a 0-d tensor"),
+        (Lonely, r"loss of lonely returned Tensor, expected \(loss, buffers\) or these and a dict"),
+    ],
+)
+def test_what_a_loss_may_not_return_is_named(method: type[Method], finding: str) -> None:
+    with pytest.raises(AssertionError, match=finding) as raised:
+        check_method(method, quick=True)
+    assert raised.value.__cause__ is None
+
+
+def test_progress_is_shown() -> None:
+    lines: list[str] = []
+    check_method(Good, quick=True, progress=lines.append)
+    assert lines[0] == "[1/7] good, class scenario, steps_purely"
+    assert len(lines) == 7
+
+
+def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    check_method(Good, quick=True)
+    shown = capsys.readouterr().err
+    assert "[7/7] good, class scenario, trains_stacked" in shown
+    assert shown.endswith("\r\033[K")
+
+
+def test_the_number_of_threads_stays() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        check_method(Good, quick=True)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_random_losses_draw_from_the_seed() -> None:

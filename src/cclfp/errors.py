@@ -53,14 +53,19 @@ def shortage(error: Exception) -> str | None:
     return None
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+def unknown(kind: str, name: str, known: Iterable[str], unlisted: Iterable[str] = ()) -> InputError:
     """The error for an unknown name. It suggests the most similar known name.
+
+    Of the names that are ``unlisted``, which may be many, only those similar to the unknown one are shown.
 
     >>> print(unknown("method", "ccl-pf", ["er", "ccl-fp"]))
     unknown method 'ccl-pf'. Did you mean 'ccl-fp'? Known: er, ccl-fp
+    >>> print(unknown("benchmark", "pets-1", ["split-mnist"], ["pets-1a2b", "birds-3c4d"]))
+    unknown benchmark 'pets-1'. Did you mean 'pets-1a2b'? Known: split-mnist, pets-1a2b
     """
-    known = list(known)
-    folded = {candidate.casefold(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
-    hint = f" Did you mean {folded[close[0]]!r}?" if close else ""
-    return InputError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(known)}")
+    known, unlisted = list(known), list(unlisted)
+    folded = {candidate.casefold(): candidate for candidate in (*known, *unlisted)}
+    close = [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    listed = [*known, *(match for match in close if match not in known)]
+    return InputError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(listed)}")

@@ -187,3 +187,33 @@ def test_a_damaged_index_is_told_and_repaired(store: Store, cli: Cli) -> None:
     assert cli("runs", "delete", "--bad", "--yes", "--store", store.path).code == 0
     assert cli("runs", "check", "--store", store.path).code == 0
     assert len(store.records()) in (3, 4)  # the flip may have been in the row
+
+
+def test_versions_of_a_method_are_told_apart(cli: Cli, small_mnist: Path, tmp_path: Path) -> None:
+    file, text = tmp_path / "half.py", "from cclfp.methods.er import ER\nclass Half(ER):\n    name = 'half'\n"
+    for version in range(2):
+        file.write_text(f"{text}# version {version}\n")
+        assert cli("run", f"{file}:Half", "split-mnist", "--seed", "0").code == 0
+    cli("run", "er", "split-mnist", "--seed", "0")
+    listed = cli("runs").out
+    versions = re.findall(r"│ (half@[0-9a-f]{8}) +│", listed)
+    assert len(set(versions)) == 2
+    assert re.search(r"│ er +│", listed)
+    assert len(cli("runs", "--method", "elsewhere/half.py:Half", "--json").json["runs"]) == 2
+    assert len(cli("runs", "--method", "half", "--json").json["runs"]) == 2
+    assert len(cli("runs", "list", "--method", versions[1], "--json").json["runs"]) == 1
+    assert "│ half " in cli("runs", "list", "--method", versions[1]).out
+    assert "no runs in" in cli("runs", "--method", "half.py:Other").out
+    assert "unknown method 'halve'" in cli("runs", "--method", "halve").err
+    assert "1 run deleted" in cli("runs", "delete", "--method", versions[0], "--yes").out
+    assert "1 run deleted" in cli("runs", "delete", "--method", "half.py:Half", "--yes").out
+    assert len(cli("runs", "--json").json["runs"]) == 1
+
+
+def test_two_files_with_one_name_are_told_apart_in_results(cli: Cli, small_mnist: Path, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        text = f"from cclfp.methods.er import ER\nclass Half(ER):\n    name = 'half'  # {folder}\n"
+        (tmp_path / folder / "half.py").write_text(text)
+    both = ",".join(f"{tmp_path}/{folder}/half.py:Half" for folder in ("a", "b"))
+    assert len(set(re.findall(r"│ (half@[0-9a-f]{8}) +│", cli("run", both, "split-mnist", "--seed", "0").out))) == 2

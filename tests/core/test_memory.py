@@ -297,6 +297,7 @@ def streams(draw: Any) -> list[tuple[list[int], int]]:
     num_tasks=st.none() | st.integers(1, 4),
     seed=st.integers(0, 99),
     k=st.integers(0, 18),
+    draws=st.integers(1, 3),
     stream=streams(),
     between=st.sampled_from(["nothing", "copied", "saved and loaded", "no end of task"]),
 )
@@ -306,6 +307,7 @@ def test_ahead_is_step_by_step(
     num_tasks: int | None,
     seed: int,
     k: int,
+    draws: int,
     stream: list[tuple[list[int], int]],
     between: str,
 ) -> None:
@@ -313,11 +315,12 @@ def test_ahead_is_step_by_step(
     ahead, steps = kind(*arguments), kind(*arguments)
     for tasks, batch in stream:
         batches = [tasks[start : start + batch] for start in range(0, len(tasks), batch)]
-        ours = ahead.ahead(np.array(tasks, dtype=np.int64), np.array([len(b) for b in batches], dtype=np.int64), k)
+        sizes = np.array([len(b) for b in batches], dtype=np.int64)
+        ours = ahead.ahead(np.array(tasks, dtype=np.int64), sizes, k, draws)
         assert [table.dtype for table in ours] == [np.int64, bool, np.int64]
         placed, longest = [], 0
         for step, of in enumerate(batches):
-            drawn = steps.draw(k, of)
+            drawn = [slot for _ in range(draws) for slot in steps.draw(k, of)]
             longest = max(longest, len(drawn))
             rest = ours.slots.shape[1] - len(drawn)
             assert ours.slots[step].tolist() == drawn + [-1] * rest

@@ -20,7 +20,7 @@ from listening import EventListener
 from cclfp.data import Listener
 from cclfp.data import decode as module
 from cclfp.data.decode import Image, TooLarge
-from cclfp.data.images import FORMATS
+from cclfp.data.folders import FORMATS
 from cclfp.errors import DataError, RunError
 
 pil = pytest.importorskip("PIL.Image")
@@ -59,11 +59,47 @@ def test_kinds_of_pixels() -> None:
     sixteen = one(encoded(channel.astype(np.uint16) * 256 + 200))
     assert sixteen.grey
     assert np.array_equal(sixteen.pixels, three)
-    clear = one(encoded(np.dstack([PIXELS, channel])))
-    assert not clear.grey
-    assert np.array_equal(clear.pixels, PIXELS)
     with pytest.raises(DataError, match="floating-point"):
         one(encoded(channel.astype(np.float32), "tiff"))
+
+
+def test_transparent_images_are_put_on_white() -> None:
+    alpha = PIXELS[:, :, :1].astype(float) / 255
+    white = np.rint(PIXELS * alpha + 255 * (1 - alpha))
+    clear = one(encoded(np.dstack([PIXELS, PIXELS[:, :, 0]])))
+    assert clear.transparent
+    assert not clear.grey
+    assert np.abs(clear.pixels - white).max() <= 1
+    opaque = one(encoded(np.dstack([PIXELS, np.full_like(PIXELS[:, :, 0], 255)])))
+    assert not opaque.transparent
+    assert np.array_equal(opaque.pixels, PIXELS)
+    grey = one(encoded(np.dstack([PIXELS[:, :, 0], PIXELS[:, :, 0]])))  # grey and alpha
+    assert grey.transparent
+    assert grey.grey
+    assert np.abs(grey.pixels - np.rint(PIXELS[:, :, :1] * alpha + 255 * (1 - alpha))).max() <= 1
+
+
+@pytest.mark.parametrize(("mode", "key"), [("L", 0), ("P", 0), ("RGB", (0, 0, 0)), ("1", 0)])
+def test_one_colour_may_be_transparent(mode: str, key: Any) -> None:
+    buffer = io.BytesIO()
+    pil.new(mode, (2, 2)).save(buffer, "png", transparency=key)
+    image = one(buffer.getvalue())
+    assert image.transparent
+    assert (image.pixels == 255).all()
+
+
+def test_sixteen_bits_have_no_transparency() -> None:
+    buffer = io.BytesIO()
+    pil.fromarray(np.full((2, 2), 512, np.uint16)).save(buffer, "png", transparency=512)
+    assert (one(buffer.getvalue()).pixels == 2).all()
+
+
+def test_a_rectangle_takes_the_centre() -> None:
+    wide = np.random.default_rng(1).integers(0, 256, (8, 24, 3), np.uint8)
+    (image,) = decode([("mine", encoded(wide))], 1, Listener(), "decoding", size=(8, 12))
+    assert np.array_equal(image.pixels, wide[:, 6:18])
+    (image,) = decode([("mine", encoded(wide))], 1, Listener(), "decoding", size=(2, 3))
+    assert image.pixels.shape == (2, 3, 3)
 
 
 def test_exif_orientation() -> None:

@@ -27,7 +27,8 @@ from PIL import Image, PngImagePlugin
 
 from cclfp.data import cache, decoder, import_dataset, import_images, load_dataset, mnist, own_datasets, verify
 from cclfp.data import decode as decoding
-from cclfp.data.images import FORMATS, _Npz
+from cclfp.data.arrays import NpzFile
+from cclfp.data.folders import FORMATS
 from cclfp.data.npy import read_header
 from cclfp.data.source import ARRAYS, Listener
 from cclfp.errors import DataError, InputError
@@ -124,7 +125,7 @@ def test_a_file_too_large_or_without_end_is_refused(tmp_path: Path, monkeypatch:
     os.mkfifo(folder / "cat" / "pipe.png")
     refused(folder, "pipe.png is not a regular file")
     (folder / "cat" / "pipe.png").unlink()
-    monkeypatch.setattr("cclfp.data.images.MOST_FILE", 10)
+    monkeypatch.setattr("cclfp.data.folders.MOST_FILE", 10)
     refused(folder, "0.png has .* bytes, more than 10 for one image")
 
 
@@ -140,7 +141,7 @@ def test_a_png_whose_pixels_were_changed_is_refused() -> None:
     for position in range(content.index(b"IDAT"), len(content) - 12):
         damaged = content[:position] + bytes(16) + content[position + 16 :]
         with pytest.raises((SyntaxError, OSError)):
-            decoder._decode(damaged, ["PNG"], 0)
+            decoder._decode(damaged, ["PNG"], None)
 
 
 def huge_png(side: int) -> bytes:
@@ -354,7 +355,7 @@ def test_a_member_that_is_shorter_than_the_directory_says(there: int, tmp_path: 
 
 
 def test_an_npz_that_takes_too_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.data.images.MOST_BYTES", 500)
+    monkeypatch.setattr("cclfp.data.arrays.MOST_BYTES", 500)
     refused(write(tmp_path / "mine.npz"), "its arrays take more than")
 
 
@@ -376,7 +377,7 @@ def test_labels_that_no_one_type_holds(tmp_path: Path) -> None:
     train = np.array([2**63 - 1, 2**63 - 2, -1, 0], np.int64)[np.arange(8) % 4]
     test = np.array([2**63 - 1, 2**63 - 2, 2**64 - 1, 0], np.uint64)
     path = write(tmp_path / "mine.npz", {"train_labels": npy(train), "test_labels": npy(test)})
-    arrays, classes = _Npz(path).read()
+    arrays, classes = NpzFile(path, Listener()).read()
     assert classes == ["-1", "0", str(2**63 - 2), str(2**63 - 1), str(2**64 - 1)]
     assert arrays["train_labels"].tolist() == [3, 2, 0, 1] * 2
     assert arrays["test_labels"].tolist() == [3, 2, 4, 1]
@@ -412,7 +413,7 @@ def test_any_npz_is_refused_or_read_right(tmp_path: Path, edits: Any, compressio
     path = write(tmp_path / "mine.npz", compression=compression)
     path.write_bytes(edited(path.read_bytes(), edits)[:end])
     try:
-        arrays, classes = _Npz(path).read()
+        arrays, classes = NpzFile(path, Listener()).read()
     except InputError:
         return
     assert classes == ["cat", "ox"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -13,9 +15,12 @@ from PIL import Image
 
 import cclfp
 from cclfp.data import Listener, import_images, is_cached, load_dataset, own_datasets, verify
-from cclfp.errors import InputError
+from cclfp.errors import DataError, InputError
 from cclfp.paper import published_for
-from cclfp.streams import get_benchmark
+from cclfp.runs.augmentation import default_augmentation
+from cclfp.runs.grid import configurations
+from cclfp.runs.presets import find_preset
+from cclfp.streams import BENCHMARKS, get_benchmark
 
 CLASSES = ("Bird", "cat", "dog", "ox")
 
@@ -94,13 +99,15 @@ def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
     listener = RecordingListener()
     data = load_dataset(import_images(tmp_path / "data", listener=listener))
     assert (len(data.train_labels), len(data.test_labels)) == (12, 4)
-    assert "in separate folders" in listener.lines[-1]
+    assert listener.lines[-1].endswith("trained on the folder train, tested on the folder test")
 
 
 def test_train_beside_more_folders_is_no_class(tmp_path: Path) -> None:
     photos(tmp_path / "data" / "train", each=3)
     photos(tmp_path / "data" / "val", each=1)
-    assert len(load_dataset(import_images(tmp_path / "data")).test_labels) == 4
+    listener = RecordingListener()
+    assert len(load_dataset(import_images(tmp_path / "data", listener=listener)).test_labels) == 4
+    assert listener.lines[-1].endswith("tested on the folder val")
     with pytest.raises(InputError, match="a split seed does not apply to it"):
         import_images(tmp_path / "data", split_seed=1)
     photos(tmp_path / "data" / "test", each=1)
@@ -215,7 +222,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
 
     (tmp_path / "empty" / "cat").mkdir(parents=True)
     refused(tmp_path / "empty", "expected folders of images, one per class, and found none")
-    refused(tmp_path / "nowhere", "expected a folder of class folders, or an .npz file")
+    refused(tmp_path / "nowhere", "nowhere does not exist: expected a folder of class folders, or an .npz file")
     (tmp_path / "a.txt").write_text("")
     refused(tmp_path / "a.txt", "expected a folder of class folders, or an .npz file")
     folder = photos(tmp_path / "photos")
@@ -236,6 +243,74 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     for i in range(2):
         picture(i).save(tmp_path / "one" / "cat" / f"{i}.png")
     refused(tmp_path / "one", "at least two classes, and found only cat")
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_all_images_that_cannot_be_decoded_are_listed_at_once(skip_bad: bool, tmp_path: Path) -> None:
+    folder, listener = photos(tmp_path / "photos"), RecordingListener()
+    for name in ("cat/4.png", "dog/1.png"):
+        (folder / name).write_bytes(b"not a picture")
+    if not skip_bad:
+        with pytest.raises(DataError, match="photos: 2 images cannot be decoded .--skip-bad leaves such") as raised:
+            import_images(folder, listener=listener)
+        assert [line.split()[0] for line in str(raised.value).splitlines()[1:]] == ["cat/4.png", "dog/1.png"]
+        assert own_datasets() == []
+        return
+    data = load_dataset(import_images(folder, skip_bad=True, listener=listener))
+    assert len(data.train_labels) + len(data.test_labels) == 38
+    said = next(line for line in listener.lines if "left out 2 images that cannot be decoded" in line)
+    assert [line.split()[0] for line in said.splitlines()[1:]] == ["cat/4.png", "dog/1.png"]
+
+
+def test_a_class_whose_images_are_all_bad_is_refused(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos", each=2)
+    for file in (folder / "ox").iterdir():
+        file.write_bytes(b"not a picture")
+    with pytest.raises(InputError, match="no train images of ox"):
+        import_images(folder, skip_bad=True)
+    for file in folder.glob("*/*.png"):
+        file.write_bytes(b"not a picture")
+    with pytest.raises(InputError, match="no train images of Bird, cat, dog and 1 more"):
+        import_images(folder, skip_bad=True)
+
+
+def test_hidden_folders_and_those_of_macos_are_ignored(tmp_path: Path) -> None:
+    folder, listener = photos(tmp_path / "photos"), RecordingListener()
+    name = import_images(folder)
+    for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
+        (folder / ignored).mkdir()
+        picture(1).save(folder / ignored / "1.png")
+    assert import_images(folder, listener=listener) == name
+    assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in listener.lines
+
+
+def test_transparent_images_are_put_on_white(tmp_path: Path) -> None:
+    folder, listener = photos(tmp_path / "photos", mode="RGBA"), RecordingListener()
+    import_images(folder, listener=listener)
+    assert "photos: 40 images have transparent pixels, which are made white" in listener.lines
+
+
+def test_a_subset_of_the_classes(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    name = import_images(folder, classes=["dog", "cat"])
+    data = load_dataset(name)
+    assert data.classes == ("cat", "dog")
+    assert (len(data.train_labels), len(data.test_labels)) == (16, 4)
+    assert name not in (import_images(folder), import_images(folder, classes=["dog", "ox"]))
+    assert name == import_images(folder, classes=["cat", "dog"])
+    with pytest.raises(InputError, match="unknown class of photos 'dogs'. Did you mean 'dog'?"):
+        import_images(folder, classes=["cat", "dogs"])
+    with pytest.raises(InputError, match="expected the names of several classes"):
+        import_images(folder, classes="cat,dog")
+    path = npz(tmp_path / "mine.npz")
+    name = import_images(path, classes=["9", "5"])
+    data = load_dataset(name)
+    assert data.classes == ("5", "9")
+    assert name != import_images(path)
+    given = arrays()
+    kept = np.isin(given["train_labels"], [5, 9])
+    assert np.array_equal(data.train_images.numpy().transpose(0, 2, 3, 1), given["train_images"][kept])
+    assert data.train_labels.tolist() == [0, 1] * 10
 
 
 def arrays(shape: tuple[int, ...] = (8, 8, 3), labels: Any = (3, 5, 7, 9)) -> dict[str, np.ndarray]:
@@ -278,6 +353,29 @@ def test_an_npz(shape: tuple[int, ...], stored: tuple[int, ...], tmp_path: Path)
     assert np.array_equal(data.train_images.numpy(), wanted)
 
 
+def test_floats_are_stored_as_whole_numbers(tmp_path: Path) -> None:
+    given, listener = arrays(), RecordingListener()
+    parts = ("train_images", "test_images")
+    for dtype in (np.float32, np.float64):
+        floats = {part: (given[part] / 255).astype(dtype) for part in parts}
+        data = load_dataset(import_images(npz(tmp_path / "mine.npz", **floats), listener=listener))
+        assert np.array_equal(data.train_images.numpy().transpose(0, 2, 3, 1), given["train_images"])
+        assert "mine.npz: train_images has floats, which are stored as whole numbers from 0 to 255" in listener.lines
+
+
+@pytest.mark.parametrize("shape", [(8, 8, 4), (4, 8, 8)])
+def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_path: Path) -> None:
+    given, listener = arrays(shape), RecordingListener()
+    data = load_dataset(import_images(npz(tmp_path / "mine.npz", **given), listener=listener))
+    last = given["train_images"] if shape[-1] == 4 else given["train_images"].transpose(0, 2, 3, 1)
+    for i in range(3):
+        white = Image.new("RGBA", (8, 8), "white")
+        white.alpha_composite(Image.fromarray(last[i]))
+        difference = data.train_images[i].numpy().transpose(1, 2, 0).astype(int) - np.asarray(white)[:, :, :3]
+        assert np.abs(difference).max() <= 1
+    assert "mine.npz: 40 images have transparent pixels, which are made white" in listener.lines
+
+
 def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
     data = load_dataset(import_images(npz(tmp_path / "mine.npz", **arrays(labels=["d", "a", "c", "b"]))))
     assert data.classes == ("a", "b", "c", "d")
@@ -288,10 +386,12 @@ def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"test_labels": None}, "lacks test_labels; it has train_images"),
-        ({"train_images": np.zeros((40, 8, 8, 3), np.float32)}, "train_images is float32 .*; expected uint8"),
-        ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 of shape \(40, 8\); expected uint8, \(N, height"),
+        ({"train_images": np.zeros((40, 8, 8, 3), np.int32)}, "train_images is int32 .*; expected uint8 or floats"),
+        ({"train_images": np.full((40, 8, 8, 3), 1.5)}, "train_images has floats from 1.5 to 1.5; expected 0 to 1"),
+        ({"test_images": np.full((12, 8, 8, 3), np.nan)}, "test_images has floats from nan to nan; expected 0 to 1"),
+        ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 of shape \(40, 8\); expected uint8 .* \(N, height"),
         ({"train_images": np.zeros((0, 8, 8), np.uint8)}, "expected uint8"),
-        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "neither 1 nor 3 channels"),
+        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "neither 1, 3 nor 4 channels"),
         ({"train_images": np.zeros((39, 8, 8, 3), np.uint8)}, "39 train_images, but 40 train_labels"),
         ({"train_images": np.zeros((40, 9, 8, 3), np.uint8)}, "different shapes"),
         ({"train_labels": np.zeros(40)}, "train_labels is float64 .*expected whole numbers or text"),
@@ -338,7 +438,7 @@ def test_run_on_own_images(cli: Cli, tmp_path: Path) -> None:
     (configuration,) = answer.json["configurations"]
     assert configuration["benchmark"] == name
     assert (configuration["class_order"], configuration["tasks"]) == ([3, 2, 0, 1], [2, 2])
-    assert (configuration["hyperparameters"]["lr"], configuration["augment"]) == (0.03, True)
+    assert (configuration["hyperparameters"]["lr"], configuration["augment"]) == (0.03, False)
     assert len(configuration["runs"][0]["accuracy_matrix"]) == 3
     assert "how many tasks? photos-" in cli("run", "er", "--images", folder).err
     assert name in cli("list", "benchmarks").out
@@ -355,7 +455,7 @@ def test_the_python_call_is_as_short(tmp_path: Path) -> None:
     assert published_for(result.configuration) is None
     with pytest.raises(InputError, match="a benchmark .* or images of your own, one of the two"):
         cclfp.run("er", "split-mnist", images=tmp_path / "mine.npz", tasks=2)
-    with pytest.raises(InputError, match="are for images of your own: give images too"):
+    with pytest.raises(InputError, match="an image size can be given with images of your own only: give images too"):
         cclfp.run("er", "split-mnist", image_size=3)
     for odd in (5, b"photos", ""):
         with pytest.raises(InputError, match="expected a folder of class folders"):
@@ -375,3 +475,123 @@ def test_what_is_kept_says_where_it_comes_from(tmp_path: Path) -> None:
     assert is_cached(name)  # the arrays alone are no dataset
     assert import_images(tmp_path / "photos", split_seed=3, size=6) == name
     verify(name)
+
+
+# -- housekeeping -------------------------------------------------------------------------------------------------
+
+
+def test_datasets_are_listed_and_removed(cli: Cli, tmp_path: Path) -> None:
+    name = import_images(photos(tmp_path / "photos"))
+    listed = {one["name"]: one for one in cli("data", "list", "--json").json["datasets"]}
+    assert listed[name]["own"]
+    assert listed[name]["bytes"] > 40 * 3 * 120
+    assert not listed["mnist"]["here"]
+    assert re.search(rf"│ {name} │ own +│ +0.0 MB │ photos: 4 classes", cli("data", "list").out)
+    assert "no terminal to ask on: add --yes" in cli("data", "remove", name).err
+    assert cli("data", "remove", name, "mnist", "--yes").code == 2  # all or none
+    assert own_datasets() == [name]
+    assert cli("data", "remove", name, "--yes").out == f"{name}: removed, 0.0 MB\n"
+    assert own_datasets() == []
+    assert not (tmp_path / "home" / "data" / name).exists()
+    assert (tmp_path / "photos" / "cat" / "0.png").exists()
+    assert import_images(tmp_path / "photos") == name
+
+
+@pytest.mark.parametrize("missing", ["about.json", "train_images.npy"])
+def test_damaged_images_are_listed_and_removed(missing: str, cli: Cli, tmp_path: Path) -> None:
+    name = import_images(photos(tmp_path / "photos"))
+    damaged = tmp_path / "home" / "data" / name / "arrays" / missing
+    damaged.unlink() if missing.endswith("npy") else damaged.write_text("{")
+    listed = {one["name"]: one for one in cli("data", "list", "--json").json["datasets"]}
+    assert ("damaged" in listed[name]["description"]) == (missing == "about.json")
+    assert cli("data", "remove", name, "--yes", "--json").json == {"removed": [name]}
+    assert own_datasets() == []
+
+
+def test_files_placed_by_hand_stay(cli: Cli, small_mnist: Path) -> None:
+    by_hand = small_mnist / "data" / "mnist" / "train-images-idx3-ubyte.gz"
+    by_hand.write_bytes(b"placed by hand")
+    assert cli("data", "remove", "mnist", "--yes").code == 0
+    assert by_hand.exists()
+    assert not is_cached("mnist")
+    assert "mnist is not stored" in cli("data", "remove", "mnist", "--yes").err
+
+
+def test_only_similar_names_of_own_images_are_suggested(cli: Cli, tmp_path: Path) -> None:
+    near, far = import_images(photos(tmp_path / "photos")), import_images(npz(tmp_path / "scans.npz"))
+    for command in ("run er", "show", "data path", "runs --benchmark"):
+        error = cli(*command.split(), "photo-1").err
+        assert f"Did you mean '{near}'?" in error
+        assert far not in error
+
+
+def test_show_says_what_tasks_would_do(cli: Cli, tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    (folder / "cat").rename(folder / "cat, tabby")
+    name = import_images(folder)
+    shown = cli("show", name).out
+    assert "4 classes: Bird, cat, tabby, dog, ox\n" in shown
+    assert "  --tasks 2\n  --class-order 'Bird,\"cat, tabby\"/dog,ox'\n" in shown
+    assert cli("show", name, "--json").json["example"]["tasks"] == [["Bird", "cat, tabby"], ["dog", "ox"]]
+    order = cli("show", name, "--class-order", 'Bird,"cat, tabby"/dog,ox', "--json").json["tasks"]
+    assert order == [["Bird", "cat, tabby"], ["dog", "ox"]]
+    answer = cli("show", name, "--images", tmp_path / "new" / "tasks.png")
+    assert answer.code == 2
+    assert "new does not exist" in answer.err
+    assert not (tmp_path / "new").exists()
+
+
+# -- defaults -----------------------------------------------------------------------------------------------------
+
+CONVOLUTION = """
+import torch
+
+def make(shape):
+    return torch.nn.Sequential(torch.nn.Conv2d(shape[0], 4, 3), torch.nn.Flatten())
+"""
+
+
+@pytest.mark.parametrize(
+    ("shape", "backbone", "augment", "reason"),
+    [
+        ((32, 40, 3), None, True, "they are in colour, of 32 pixels or more, and the backbone is convolutional"),
+        ((32, 32, 3), "own.py:make", True, "they are in colour"),
+        ((32, 32, 3), "resnet18:width=16", True, "they are in colour"),
+        ((32, 32, 3), "mlp", False, "the backbone is not convolutional"),
+        ((32, 32, 1), None, False, "they are grey"),
+        ((31, 40, 3), None, False, "they are smaller than 32 pixels"),
+        (
+            (28, 28),
+            "mlp",
+            False,
+            "they are grey, they are smaller than 32 pixels, the backbone is not convolutional",
+        ),
+    ],
+)
+def test_crops_and_flips_are_on_only_where_they_help(
+    shape: tuple[int, ...], backbone: str | None, augment: bool, reason: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "own.py").write_text(CONVOLUTION)
+    monkeypatch.chdir(tmp_path)
+    name = import_images(npz(tmp_path / "mine.npz", **arrays(shape)))
+    (chosen,) = configurations(["er"], name, tasks=2, backbone=backbone)
+    assert chosen.augment is augment
+    assert chosen.hyperparameters == {"lr": 0.03}
+    assert default_augmentation(get_benchmark(name), chosen.backbone) == (augment, ANY if augment else reason)
+    for given in (True, False):
+        (chosen,) = configurations(["er"], name, tasks=2, backbone=backbone, settings={"augment": [given]})
+        assert chosen.augment is given
+
+
+def test_the_choice_is_printed(cli: Cli, tmp_path: Path) -> None:
+    command = ["run", "er", "--images", npz(tmp_path / "mine.npz"), "--tasks", "2", "--seed", "0", "--backbone", "mlp"]
+    expected = "random crops and flips of the images are off, because they are smaller than 32 pixels, the backbone"
+    assert expected in cli(*command).err
+    assert "random crops" not in cli(*command, "augment=off").err
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+def test_published_benchmarks_keep_their_defaults(benchmark: str) -> None:
+    (chosen,) = configurations(["finetune"], benchmark, backbone="mlp")
+    preset = find_preset("finetune", benchmark, chosen.scenario)
+    assert chosen.augment == (preset.augment if preset is not None else "cifar" in benchmark)

@@ -68,6 +68,7 @@ def test_plan(n: int, batch: int, epochs: int, size: int, seed: int) -> None:
     batch=st.integers(1, 12),
     epochs=st.integers(1, 3),
     replay=st.integers(0, 9),
+    draws=st.integers(1, 3),
     mixed=st.booleans(),
     seed=st.integers(0, 99),
 )
@@ -78,6 +79,7 @@ def test_plans_are_what_a_loop_over_the_steps_gives(
     batch: int,
     epochs: int,
     replay: int,
+    draws: int,
     mixed: bool,
     seed: int,
 ) -> None:
@@ -97,7 +99,8 @@ def test_plans_are_what_a_loop_over_the_steps_gives(
         g, twin = (generator(seed, "order", position) for _ in range(2))
         schedule = None if memory is None else copy.deepcopy(memory.schedule)
         held = {} if memory is None else dict(enumerate(memory.rows.tolist()))
-        plan = plan_task(part, tasks, batch=batch, epochs=epochs, replay=replay, memory=memory, order=g, augment=drawn)
+        protocol = {"batch": batch, "epochs": epochs, "replay": replay, "draws": draws}
+        plan = plan_task(part, tasks, **protocol, memory=memory, order=g, augment=drawn)
         shuffled = [part[torch.randperm(len(part), generator=twin)] for _ in range(epochs)]
         steps = [now.tolist() for epoch in shuffled for now in epoch.split(batch) if len(now)]
         assert plan.current.tolist() == sum(steps, [])
@@ -107,12 +110,16 @@ def test_plans_are_what_a_loop_over_the_steps_gives(
             slots, from_past_task, old = list[int](), list[bool](), list[int]()
             if schedule is not None:
                 of = tasks[now].tolist()
-                slots = schedule.draw(replay, of)
+                slots = [slot for _ in range(draws) for slot in schedule.draw(replay, of)]
                 from_past_task = [schedule.is_from_past_task(slot) for slot in slots]
                 old = [held[slot] for slot in slots]
-                for row, slot in zip(now, schedule.place(of), strict=True):
+                placed = schedule.place(of)
+                for row, slot in zip(now, placed, strict=True):
                     if slot >= 0:
                         held[slot] = row
+            else:
+                placed = [-1] * len(now)
+            assert plan.placed[step].tolist() == placed + [-1] * (plan.placed.shape[1] - len(now))
             n = len(now) + len(old)
             assert plan.sizes[step] == (len(now), len(old))
             assert plan.rows[step].tolist() == now + old + [-1] * (plan.rows.shape[1] - n)

@@ -63,8 +63,20 @@ def test_a_learner_is_made_again_from_its_method() -> None:
 def test_what_engines_use_is_not_on_the_learner() -> None:
     public = {name for name in dir(cclfp.Learner) if not name.startswith("_")}
     assert public == {
-        *("observe", "end_task", "predict", "logits", "to", "save"),
-        *("method", "hyper", "psi", "f", "memory", "device", "scenario", "seed", "num_classes", "steps", "tasks_done"),
+        *(
+            "observe",
+            "end_task",
+            "add_task",
+            "predict",
+            "predict_proba",
+            "logits",
+            "features",
+            "as_module",
+            "to",
+            "save",
+        ),
+        *("method", "hyper", "psi", "f", "memory", "device", "scenario", "seed", "num_classes", "classes"),
+        *("steps", "tasks_done"),
         "trainer",
     }
     ours = learner()

@@ -145,7 +145,7 @@ def test_the_command_to_use_it_works(one_core: None, cli: Cli, tmp_path: Path) -
     ("arguments", "message"),
     [
         (["er"], "expected a benchmark (cclfp list benchmarks) or images of your own, one of the two"),
-        (["er", "split-mnist", "--image-size", "8"], "an image size and a split seed are for images of your own"),
+        (["er", "split-mnist", "--image-size", "8"], "an image size can be given with images of your own only"),
         (["er", "split-mnist", "w=0.1,0.2"], "unknown setting of er 'w'"),
         (["er", "split-mnist", "lr=big"], "expected a number"),
         (["er", "split-mnist", "lr=0.1,0.2", "--budget", "0"], "budget=0"),

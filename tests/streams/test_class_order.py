@@ -12,6 +12,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cclfp.core.names import quote, split_names, unquote
 from cclfp.errors import InputError
 from cclfp.streams import get_benchmark
 
@@ -105,3 +106,20 @@ def scalars(ids: tuple[int, ...]) -> list[Any]:
 def test_a_stream_takes_each_class_once(order: Any, small_mnist: object) -> None:
     with pytest.raises(InputError, match="expected 'random', or each of the 10 classes once"):
         MNIST.stream("class", 0, order)
+
+
+NAMES = st.text(st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(',/" '), min_size=1, max_size=6)
+
+
+@given(st.lists(st.lists(NAMES, min_size=1, max_size=4), min_size=1, max_size=3))
+def test_quoted_names_are_read_as_they_are(groups: list[list[str]]) -> None:
+    text = "/".join(",".join(map(quote, group)) for group in groups)
+    assert [[unquote(name) for name in split_names(group)] for group in split_names(text, "/")] == groups
+
+
+def test_names_with_commas_and_slashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = ("black, white", "cat", "km/h")
+    monkeypatch.setattr(type(MNIST), "classes", property(lambda self: classes))
+    assert MNIST.split_into(None, '"km/h","black, white"/cat') == ((2, 0, 1), (2, 1))
+    with pytest.raises(InputError, match="a quotation mark has no partner"):
+        MNIST.split_into(None, '"km/h,cat')

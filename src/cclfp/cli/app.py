@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cclfp._version import __version__
-from cclfp.cli import data, list_, report, run, runs, show, study, transfer, tune
+from cclfp.cli import data, list_, observe, predict, report, run, runs, show, study, transfer, tune
 
 app = typer.Typer(
     name="cclfp",
@@ -19,6 +19,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
+app.command("predict")(predict.predict)
+app.command("observe")(observe.observe)
 app.command("study")(study.study)
 app.command("report")(report.report)
 app.command("tune")(tune.tune)

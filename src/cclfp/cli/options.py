@@ -89,3 +89,15 @@ def parse_settings(settings: Sequence[str]) -> dict[str, list[float | str]]:
         except ValueError as error:
             raise InputError(f"{setting!r}: expected a number, or several with commas, after {name}=") from error
     return parsed
+
+
+def parse_classes(option: str, given: str | None) -> list[str] | None:
+    """Class names that are separated by commas, quoted where they contain one; None where the option is not given."""
+    if given is None:
+        return None
+    from cclfp.core.names import split_names, unquote
+
+    names = [unquote(name) for name in split_names(given)]
+    if not all(names):
+        raise InputError(f"{option} {given!r}: expected class names with commas between them")
+    return names

@@ -99,11 +99,9 @@ def _parts(results: Sequence[OwnResult]) -> list[str]:
 
 
 def _labels(results: Sequence[OwnResult]) -> list[str]:
-    """The names of the methods; two files with one name are told apart by their own."""
-    names = [r.cell.configuration().method for r in results]
-    given = [r.cell.place.method for r in results]
-    several = {name for name in names if len({g for n, g in zip(names, given, strict=True) if n == name}) > 1}
-    return [f"{name} ({file})" if name in several else name for name, file in zip(names, given, strict=True)]
+    from cclfp.runs.naming import method_labels
+
+    return method_labels([r.cell.configuration().to_dict() for r in results])
 
 
 def _accuracy(result: OwnResult, *, mark: bool = False) -> str:

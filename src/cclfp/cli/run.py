@@ -17,6 +17,7 @@ from cclfp.cli.options import (
     SeedOption,
     SeedsOption,
     StoreOption,
+    parse_classes,
     parse_seeds,
     parse_settings,
 )
@@ -58,7 +59,7 @@ def run(
         typer.Option(
             metavar="FOLDER|FILE.npz",
             help="Images of your own in place of a benchmark: a folder of class folders, or arrays train_images, "
-            "train_labels, test_images, test_labels. They are cropped and mirrored at random unless augment=off.",
+            "train_labels, test_images, test_labels.",
             show_default=False,
         ),
     ] = None,
@@ -76,6 +77,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...", help='Only these classes of --images; "A,B" is one with a comma.', show_default=False
+        ),
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out the --images that cannot be decoded, and list them.")
+    ] = False,
     backbone: Annotated[
         str | None,
         typer.Option(
@@ -115,11 +125,20 @@ def run(
             show_default=False,
         ),
     ] = None,
+    max_classes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Make room for N classes in all, so that cclfp observe can teach a saved learner new ones.",
+            show_default=False,
+        ),
+    ] = None,
     class_order: Annotated[
         str | None,
         typer.Option(
             metavar="A,B,...|random",
-            help="The order classes come in, by name or number; A,B/C,D says which classes each task has.",
+            help="The order classes come in, by name or number; A,B/C,D says which classes each task has. Quotes keep "
+            "a comma or a slash inside a name.",
             show_default=False,
         ),
     ] = None,
@@ -167,9 +186,8 @@ def run(
     chosen_seeds = parse_seeds(seeds, seed)
 
     from cclfp.cli.progress import progress
-    from cclfp.paper.places import benchmark_of
     from cclfp.runs.execution import Execution
-    from cclfp.runs.run import run
+    from cclfp.runs.run import benchmark_of, run
 
     execution = Execution.from_dict(
         {
@@ -184,8 +202,14 @@ def run(
         }
     )
     place = {"memory": memory, "class_order": class_order, "tasks": tasks, "backbone": backbone}
-    others = {"seeds": chosen_seeds, "validation": validation}
-    own = {"images": images, "image_size": image_size, "split_seed": split_seed}
+    others = {"seeds": chosen_seeds, "validation": validation, "max_classes": max_classes}
+    own = {
+        "images": images,
+        "image_size": image_size,
+        "split_seed": split_seed,
+        "classes": parse_classes("--classes", classes),
+        "skip_bad": skip_bad,
+    }
     how = {"execution": execution}
     searches: list[Tuned] = []
     with progress() as shown:
@@ -223,6 +247,7 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
     from cclfp.nets.backbones import show_backbone
     from cclfp.paper import published_for
     from cclfp.runs.configuration import show_value
+    from cclfp.runs.naming import method_labels
     from cclfp.streams import get_benchmark
 
     c = results[0].configuration
@@ -233,15 +258,17 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
     title += "" if c.class_order is None else ", other class order"
     title += "" if c.tasks is None else f", {len(c.tasks)} tasks"
     title += "" if c.backbone is None else f", {show_backbone(c.backbone)}"
+    title += "" if c.max_classes is None else f", room for {c.max_classes} classes"
     title += ", tested on held-out training images" if c.validation else ""
     title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
+    methods = method_labels([result.configuration.to_dict() for result in results])
     rows = []
-    for result in results:
+    for result, method in zip(results, methods, strict=True):
         paper, ours = published_for(result.configuration), result.seeds(include_diverged)
         settings = {**result.configuration.to_dict(), **result.configuration.hyperparameters}
         rows.append(
             [
-                result.configuration.method,
+                method,
                 *("–" if settings.get(name) is None else show_value(settings[name]) for name in varied),
                 ours.text("average_accuracy", between="\n"),
                 "–" if paper is None else plus_minus(paper.mean, paper.std),

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 SHOWN_KEY = 8  # characters that tell a run from others
-MethodOption = Annotated[str | None, typer.Option(help="Only this method.", show_default=False)]
+MethodOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|NAME@VERSION|FILE.py:NAME",
+        help="Only this method; one of your own by its name, by its name and version as listed, or by its file.",
+        show_default=False,
+    ),
+]
 BenchmarkOption = Annotated[str | None, typer.Option(help="Only this benchmark.", show_default=False)]
 ScenarioOption = Annotated[
     str | None, typer.Option(metavar="class|task|domain", help="Only this scenario.", show_default=False)
@@ -166,7 +173,7 @@ def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: boo
         row
         for row in rows
         if (not keys or row.key.startswith(tuple(keys)))
-        and all(row.values.get(name) == value for name, value in filters.items())
+        and all(_matches(row, name, value) for name, value in filters.items())
         and (not bad or row.record is None)
     ]
     if not chosen and not (bad and store.damage):
@@ -174,26 +181,38 @@ def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: boo
     return chosen
 
 
+def _matches(row: StoredRow, name: str, value: Any) -> bool:
+    """Whether a row has a value; a method may be given in other forms, for which a bad record says too little."""
+    if name != "method" or row.record is None:
+        return bool(row.values.get(name) == value)
+    from cclfp.runs.naming import is_of_method
+
+    return is_of_method(row.record["configuration"], value)
+
+
 def _print_records(records: Sequence[Record], title: str) -> None:
     from cclfp.nets.backbones import show_backbone
     from cclfp.runs.configuration import PROTOCOL, USUAL
+    from cclfp.runs.naming import method_labels
 
     columns = ["key", "finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
     columns += [">accuracy", ">forgetting", ">seconds"]
     rows = []
-    for record in records:
+    methods = method_labels([record["configuration"] for record in records])
+    for record, method in zip(records, methods, strict=True):
         configuration = {**USUAL, **record["configuration"]}  # a record may be older than a setting
         unusual = {name: configuration[name] for name in PROTOCOL if configuration[name] not in (None, PROTOCOL[name])}
         unusual |= {"augment": True} if configuration["augment"] else {}
         other = "" if configuration["class_order"] is None else " other class order"
         other += " validation" if configuration["validation"] else ""
+        other += "" if configuration["max_classes"] is None else f" room for {configuration['max_classes']} classes"
         other += "" if configuration["tasks"] is None else f" {len(configuration['tasks'])} tasks"
         other += "" if configuration["backbone"] is None else f" {show_backbone(configuration['backbone'])}"
         rows.append(
             [
                 record["key"][:SHOWN_KEY],
                 record["finished_at"].removesuffix("+00:00").replace("T", " "),
-                record["method"],
+                method,
                 record["benchmark"],
                 record["scenario"],
                 "–" if record["buffer"] is None else str(record["buffer"]),
@@ -209,20 +228,24 @@ def _print_records(records: Sequence[Record], title: str) -> None:
 
 def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:
     """The path of the store, and its records that match the filters. Bad ones give a warning."""
+    from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
+    from cclfp.runs.naming import is_of_method
     from cclfp.runs.store import Store, default_store, exists
-    from cclfp.streams.benchmarks import benchmark_names
+    from cclfp.streams.benchmarks import benchmark_names, unknown_benchmark
 
     path = store or default_store()
     records: list[Record] = []
     bad: list[StoredRow] = []
     if exists(path):
         opened = Store(path, read_only=True, on_bad=bad.append)
-        records = opened.records(method, benchmark)
+        records = opened.records(benchmark=benchmark)
+        records = [one for one in records if method is None or is_of_method(one["configuration"], method)]
         warn_of_bad(opened, bad)
-    for kind, name, known in (("method", method, METHODS), ("benchmark", benchmark, benchmark_names())):
-        if name is not None and not records and name not in known:
-            raise unknown(kind, name, known)
+    if method is not None and not records and method not in METHODS and not is_reference(method):
+        raise unknown("method", method, METHODS)
+    if benchmark is not None and not records and benchmark not in benchmark_names():
+        raise unknown_benchmark(benchmark)
     return path, records
 
 

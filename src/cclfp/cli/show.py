@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,23 +46,26 @@ def show(
     from cclfp.core.checks import check_whole
     from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
-    from cclfp.streams.benchmarks import benchmark_names, get_benchmark
+    from cclfp.streams.benchmarks import BENCHMARKS, benchmark_names, get_benchmark
 
     if images is not None and images.suffix.lower() != ".png":
         raise InputError(f"--images {images}: expected the name of a file to write that ends in .png")
     if name in benchmark_names():
+        if images is not None and not images.expanduser().parent.is_dir():
+            raise InputError(f"--images {images}: the folder {images.parent} does not exist")
         benchmark, seed = get_benchmark(name), check_whole("seed", seed, at_least=0)
-        if tasks is None and class_order is None and benchmark.num_tasks is None:
-            tasks = 1  # a user's own images: all their classes
-        order, sizes = benchmark.split_into(tasks, class_order)
+        is_undivided = tasks is None and class_order is None and benchmark.num_tasks is None
+        order, sizes = benchmark.split_into(1 if is_undivided else tasks, class_order)
         answer = _benchmark(benchmark, order, sizes, seed)
+        if is_undivided:
+            answer["example"] = _example(benchmark, seed)
         if images is not None:
             _draw(benchmark, order, sizes, seed, images)
             answer["images"] = str(images)
         print_json(answer) if json else _print_benchmark(answer)
         return
     if name not in METHODS and not is_reference(name):
-        raise unknown("method or benchmark", name, [*METHODS, *benchmark_names()])
+        raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS], benchmark_names())
     for option, given in (("--images", images), ("--tasks", tasks), ("--class-order", class_order)):
         if given is not None:
             raise InputError(f"{option} is about a benchmark; {name} is a method")
@@ -85,18 +89,36 @@ def _benchmark(benchmark: Any, order: Any, sizes: Any, seed: int) -> dict[str, A
     }
 
 
+def _example(benchmark: Any, seed: int) -> dict[str, Any]:
+    """What ``--tasks`` does to a user's own images, shown for one number of tasks."""
+    tasks = min(5, max(2, benchmark.num_classes // 2))
+    order, sizes = benchmark.split_into(tasks, None)
+    return {"option": f"--tasks {tasks}", "tasks": benchmark.task_classes(order, sizes, seed)}
+
+
 def _print_benchmark(answer: dict[str, Any]) -> None:
     typer.echo(f"{answer['title']} ({answer['name']}): {answer['description']}\n")
     typer.echo(f"dataset: {answer['dataset']}   scenarios: {', '.join(answer['scenarios'])}   ", nl=False)
     typer.echo(f"backbone: {answer['backbone']}   can be augmented: {'yes' if answer['augmentation'] else 'no'}\n")
     tasks = answer["tasks"]
-    if len(tasks) > 1 and all(classes == tasks[0] for classes in tasks):
+    if "example" in answer:
+        _print_own(tasks[0], answer["example"])
+    elif len(tasks) > 1 and all(classes == tasks[0] for classes in tasks):
         typer.echo(f"{len(tasks)} tasks, each with the classes {', '.join(tasks[0])}")
     else:
         print_table([">task", "classes"], [[str(t + 1), ", ".join(classes)] for t, classes in enumerate(tasks)])
     _print_presets(answer["presets"], "method")
     if "images" in answer:
         typer.echo(f"drawn: {answer['images']}")
+
+
+def _print_own(classes: list[str], example: dict[str, Any]) -> None:
+    from cclfp.core.names import quote
+
+    typer.echo(f"{len(classes)} classes: {', '.join(classes)}\n")
+    split = "/".join(",".join(map(quote, members)) for members in example["tasks"])
+    typer.echo("Each run says how they are split into tasks. For example, these two do the same:")
+    typer.echo(f"  {example['option']}\n  --class-order {shlex.quote(split)}")
 
 
 def _draw(benchmark: Any, order: Any, sizes: Any, seed: int, path: Path) -> None:

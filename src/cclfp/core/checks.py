@@ -53,6 +53,19 @@ def check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list
     return declared
 
 
+def check_names(names: Sequence[str], num_classes: int) -> tuple[str, ...]:
+    """The names of the first classes, which must be different and can be printed."""
+    is_text = isinstance(names, Sequence) and all(isinstance(name, str) and name.isprintable() for name in names)
+    if isinstance(names, str) or not is_text:
+        raise InputError(f"classes={names!r}: expected the names of the classes, such as ['cat', 'dog']")
+    if len(names) > num_classes:
+        raise InputError(f"{len(names)} names of classes, but there are {num_classes} classes")
+    if len(set(names)) < len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise InputError(f"two classes are named {twice!r}: expected different names")
+    return tuple(names)
+
+
 def check_device(device: str | torch.device) -> torch.device:
     """The device, which must be a CPU or a CUDA device that works; a CUDA device is returned with its index."""
     try:

@@ -27,11 +27,12 @@ class Examples(NamedTuple):
         return Examples(self.x.to(device), self.y.to(device), self.task.to(device))
 
 
-class Replayed(NamedTuple):
-    """Where replayed examples come from: their slots, and whether each came before the current task began."""
+class MemorySlots(NamedTuple):
+    """Where the examples of a batch are in the memory."""
 
-    slots: Tensor
-    from_past_task: Tensor
+    slots: Tensor  # of each replayed example
+    from_past_task: Tensor  # whether each replayed example came before the current task began
+    placed: Tensor  # where each current example is stored after the step; -1: nowhere
 
 
 class Memory:

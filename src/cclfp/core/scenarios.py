@@ -77,6 +77,15 @@ class ClassMask:
             raise InputError("planned training needs the classes of each task: declare them, make(..., tasks=...)")
         return self.after(torch.zeros_like(tasks), tasks)
 
+    def with_task(self, classes: Sequence[int]) -> ClassMask:
+        """The mask with one more declared task, of these classes. It is not seen yet."""
+        new = self._copy()
+        row = new.classes_of.new_zeros(1, self.num_classes)
+        row[0, list(classes)] = True
+        new.classes_of = torch.cat([new.classes_of, row])
+        new.seen = torch.cat([new.seen, new.seen.new_zeros(1)])
+        return new
+
     def train(self, task: Tensor) -> Tensor:
         """The mask (examples x classes) for training on examples of these tasks."""
         if self.scenario == "task":

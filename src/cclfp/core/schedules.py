@@ -72,8 +72,8 @@ class Schedule:
         last = {slot: i for i, slot in enumerate(slots)}
         return [slot if last[slot] == i else -1 for i, slot in enumerate(slots)]
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
-        """``draw(k)`` and ``place`` for many steps.
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
+        """``draw(k)``, as often as ``draws`` says, and ``place`` for many steps.
 
         Step i has the next ``sizes[i]`` examples, at least one. ``tasks`` has the task of every example.
         """
@@ -81,7 +81,7 @@ class Schedule:
         from_past_task: list[list[bool]] = []
         placed: list[int] = []
         for of in np.split(tasks, np.cumsum(sizes)[:-1]) if len(sizes) else []:
-            slots.append(self.draw(k, of.tolist()))
+            slots.append([slot for _ in range(draws) for slot in self.draw(k, of.tolist())])
             from_past_task.append([self.is_from_past_task(slot) for slot in slots[-1]])
             placed += self.place(of.tolist())
         return PlannedReplay(pad(slots, -1), pad(from_past_task, False), np.array(placed, dtype=np.int64))
@@ -120,10 +120,10 @@ class Schedule:
             chosen[top if i in chosen else i] = None
         return [slots[i] for i in chosen]
 
-    def _vectorised_ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
+    def _vectorised_ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int) -> PlannedReplay:
         """A vectorised :meth:`ahead`, if ``_slots`` does not depend on the steps and every filled slot may be drawn."""
         slots = self._slots(tasks)
-        return self._advance(slots, sizes, self._choose_many(self._filled_before(slots, sizes), k))
+        return self._advance(slots, sizes, self._choose_many(self._filled_before(slots, sizes), k, draws))
 
     def _filled_before(self, slots: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """The number of filled slots at the start of each step, if the examples of all steps go to ``slots``."""
@@ -131,9 +131,10 @@ class Schedule:
         held: np.ndarray = after[np.cumsum(sizes) - sizes]
         return held
 
-    def _choose_many(self, counts: np.ndarray, k: int | np.ndarray) -> np.ndarray:
-        """One row per count: ``_choose(range(count), k)``, padded with -1. ``k`` may differ between rows."""
-        ks = np.minimum(k, counts)
+    def _choose_many(self, counts: np.ndarray, k: int | np.ndarray, draws: int) -> np.ndarray:
+        """One row per count: ``_choose(range(count), k)``, ``draws`` times, padded with -1. ``k`` may differ."""
+        steps, counts = len(counts), np.repeat(counts, draws)
+        ks = np.minimum(np.repeat(k, draws) if isinstance(k, np.ndarray) else k, counts)
         width = int(ks.max(initial=0))
         is_drawn = np.arange(width) < ks[:, None]
         u = np.zeros(is_drawn.shape)
@@ -143,7 +144,8 @@ class Schedule:
             top = counts - ks + j
             i = (u[:, j] * (top + 1)).astype(np.int64)
             chosen[j] = np.where((chosen[:j] == i).any(0), top, i)
-        return np.where(is_drawn, chosen.T, -1)
+        rows = np.where(is_drawn, chosen.T, -1).reshape(steps, draws * width)
+        return rows if draws == 1 else np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), 1)
 
     def _advance(self, slots: np.ndarray, sizes: np.ndarray, drawn: np.ndarray) -> PlannedReplay:
         """Advance by many steps, in which the examples go to ``slots`` and the slots ``drawn`` are replayed."""
@@ -166,8 +168,8 @@ class Schedule:
     def __deepcopy__(self, memo: object) -> Schedule:
         twin = object.__new__(type(self))
         for name, value in vars(self).items():
-            is_generator = isinstance(value, torch.Generator)
-            setattr(twin, name, copy_generator(value) if is_generator else copy.deepcopy(value))
+            how = copy_generator if isinstance(value, torch.Generator) else copy.deepcopy
+            setattr(twin, name, list(value) if name == "written" else how(value))  # many numbers, at every observe
         return twin
 
     def state_dict(self) -> dict[str, Any]:
@@ -218,8 +220,8 @@ class Reservoir(Schedule):
         super().__init__(size, seed)
         self._places = generator(seed, "memory")
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
-        return self._vectorised_ahead(tasks, sizes, k)
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
+        return self._vectorised_ahead(tasks, sizes, k, draws)
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
         numbers = self.seen + np.arange(len(tasks))
@@ -251,8 +253,8 @@ class Ring(Schedule):
         self.num_tasks = num_tasks
         self.slots: dict[int, list[int]] = {}  # task -> its slots, that of the oldest example first
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
-        return self._vectorised_ahead(tasks, sizes, k)
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
+        return self._vectorised_ahead(tasks, sizes, k, draws)
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
         slots = np.empty(len(tasks), dtype=np.int64)
@@ -330,7 +332,7 @@ class PastRing(Ring):
         """How many slots the others of the known tasks keep at least, once the current tasks have their shares."""
         return max(0, self.size - len(current) * (self.size // max(1, len(known | current)) or 1))
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
         known = {task: list(mine) for task, mine in self.slots.items()}
         slots = self._slots(tasks)
         # slot -> the task of its example, or of the first one to come
@@ -359,7 +361,7 @@ class PastRing(Ring):
             owner[slots[passed]] = tasks[passed]
         lengths = [until - step for step, until in spans]
         counts = np.repeat([len(past) - 1 for past in pasts], lengths)
-        drawn = self._choose_many(counts, np.minimum(k, np.repeat(staying, lengths)))
+        drawn = self._choose_many(counts, np.minimum(k, np.repeat(staying, lengths)), draws)
         for (step, until), past in zip(spans, pasts, strict=True):
             drawn[step:until] = past[drawn[step:until]]
         return self._advance(slots, sizes, drawn)
@@ -372,8 +374,8 @@ class Exemplars(Schedule):
         """Fill n slots."""
         self.written = [-1] * n
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int) -> PlannedReplay:
-        return self._vectorised_ahead(tasks, sizes, k)
+    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
+        return self._vectorised_ahead(tasks, sizes, k, draws)
 
     def _check_slots(self, state: dict[str, Any], held: int) -> None:
         if held > self.size or set(state["written"]) - {-1}:

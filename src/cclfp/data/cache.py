@@ -20,8 +20,9 @@ from torch import Tensor
 
 from cclfp.core.files import sync_directory, write_atomic
 from cclfp.data.download import discard
+from cclfp.data.own import own_datasets
 from cclfp.data.source import ARRAYS, Arrays, Listener, Source, sha256_of
-from cclfp.data.sources import dataset_names, get_dataset
+from cclfp.data.sources import DATASETS, dataset_names, get_dataset
 from cclfp.data.stored import CHECKSUMS, arrays_folder, damaged, dataset_folder, map_arrays, read_checksums
 from cclfp.errors import DataError, unknown
 
@@ -50,7 +51,7 @@ class Dataset:
 def dataset_path(name: str) -> Path:
     """The folder of a dataset under ``CCLFP_HOME``. :func:`fetch` finds raw files that were placed there by hand."""
     if name not in dataset_names():
-        raise unknown("dataset", str(name), dataset_names())
+        raise unknown("dataset", str(name), DATASETS, own_datasets())
     return dataset_folder(name)
 
 
@@ -75,7 +76,7 @@ def fetch(name: str, listener: Listener | None = None) -> Path:
     source, folder, listener = get_dataset(name), dataset_path(name), listener or Listener()
     if is_cached(name):
         return folder
-    with _lock(name), _os_error_as_data_error(name):
+    with lock(name), _os_error_as_data_error(name):
         if is_cached(name):  # another process has stored it in the meantime
             return folder
         arrays = source.read(folder, listener)
@@ -111,7 +112,7 @@ def store(source: Source, arrays: Arrays, more: dict[str, Any], *, replace: bool
 
     Without ``replace``, arrays that another process has stored in the meantime are kept: runs may be reading them.
     """
-    with _lock(source.name), _os_error_as_data_error(source.name):
+    with lock(source.name), _os_error_as_data_error(source.name):
         there = is_cached(source.name) and all((arrays_folder(source.name) / name).exists() for name in more)
         if replace or not there:
             _write(source, arrays, more)
@@ -138,7 +139,8 @@ def verify(name: str) -> Path:
     return dataset_path(name)
 
 
-def _lock(name: str) -> FileLock:
+def lock(name: str) -> FileLock:
+    """The lock that a process holds while it changes what is stored of a dataset."""
     folder = dataset_folder(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)

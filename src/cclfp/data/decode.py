@@ -21,7 +21,7 @@ import numpy as np
 
 from cclfp.core.machine import cores
 from cclfp.core.orphans import kill
-from cclfp.data.decoder import COUNT, ERROR, GREY, LENGTH, REPLY, TOO_LARGE
+from cclfp.data.decoder import COUNT, ERROR, GREY, LENGTH, REPLY, TOO_LARGE, TRANSPARENT
 from cclfp.data.source import Listener
 from cclfp.errors import DataError, RunError
 
@@ -32,10 +32,11 @@ MOST_PIXELS = 100_000_000  # per image: about 1 GB of memory in a worker
 
 
 class Image(NamedTuple):
-    """Pixels as uint8 (height, width, 3), and whether the file has only one channel."""
+    """Pixels as uint8 (height, width, 3)."""
 
-    grey: bool
+    grey: bool  # whether the file has only one channel
     pixels: np.ndarray
+    transparent: bool = False  # whether pixels of the file are transparent; these pixels are on white
 
 
 class TooLarge(DataError):
@@ -50,6 +51,7 @@ class Died(NamedTuple):
 
 
 File = tuple[str, bytes]  # name, content
+Size = int | tuple[int, int] | None  # the side of a square; height and width; None: as they are
 Answer = list[Image | TooLarge | str] | Died
 
 
@@ -60,22 +62,43 @@ def decode(
     what: str,
     *,
     formats: Sequence[str],
-    size: int | None = None,
+    size: Size = None,
     most_pixels: int = MOST_PIXELS,
 ) -> Generator[Image, None, None]:
     """Decode image files, in order, rotated as their EXIF data says.
 
     ``files`` yields names and contents; it is read a few chunks ahead of the images. ``total`` is the number of files,
     for the progress report. ``formats`` are Pillow's names of the formats to accept; the content of a file decides
-    which one it has, not its name. With ``size``, the short side is resized to that length and the centre is cropped to
-    a square. Transparency is dropped. Only the first frame of an animation or a file with several pages is read.
+    which one it has, not its name. With ``size``, images are resized to cover a square of that side, or a rectangle
+    (height, width), and the centre is cropped. Transparent images are put on white. Only the first frame of an
+    animation or a file with several pages is read.
 
     Raises a DataError that names the file if it cannot be decoded, or if its header says that it has more than
     ``most_pixels``. If you do not consume all images, close the iterator (``contextlib.closing``) to end the processes.
     """
+    each = decode_each(files, total, listener, what, formats=formats, size=size, most_pixels=most_pixels)
+    with contextlib.closing(each) as images:
+        for image in images:
+            if isinstance(image, DataError):
+                raise image
+            yield image
+
+
+def decode_each(
+    files: Iterable[File],
+    total: int,
+    listener: Listener,
+    what: str,
+    *,
+    formats: Sequence[str],
+    size: Size = None,
+    most_pixels: int = MOST_PIXELS,
+) -> Generator[Image | DataError, None, None]:
+    """As :func:`decode`, with the error in the place of an image that cannot be decoded."""
     if importlib.util.find_spec("PIL") is None:
         raise DataError("decoding images needs Pillow: pip install pillow")
-    arguments = json.dumps([_path(), list(formats), most_pixels, size or 0])
+    box = [size, size] if isinstance(size, int) else size
+    arguments = json.dumps([_path(), list(formats), most_pixels, box])
     with _Workers(max(1, min(cores(), total, MOST_WORKERS)), arguments) as workers:
         chunks = _chunks(files)
         waiting: dict[int, list[str]] = {}  # number of a chunk -> the names of its files
@@ -98,10 +121,11 @@ def decode(
             names = waiting.pop(first)
             for name, image in zip(names, finished.pop(first), strict=True):
                 if isinstance(image, TooLarge):
-                    raise TooLarge(f"{name} {image}")
-                if isinstance(image, str):
-                    raise DataError(f"{name} cannot be decoded: {image}")
-                yield image
+                    yield TooLarge(f"{name} {image}")
+                elif isinstance(image, str):
+                    yield DataError(f"{name} cannot be decoded: {image}")
+                else:
+                    yield image
             done += len(names)
             listener.progress(what, done, total, "images")
 
@@ -217,7 +241,7 @@ def _reply(process: subprocess.Popen[bytes]) -> Image | TooLarge | str:
     if kind == TOO_LARGE:
         return TooLarge(_exactly(process, height).decode())
     pixels = np.frombuffer(_exactly(process, height * width * 3), np.uint8).reshape(height, width, 3)
-    return Image(kind == GREY, pixels)
+    return Image(bool(kind & GREY), pixels, bool(kind & TRANSPARENT))
 
 
 def _exactly(process: subprocess.Popen[bytes], count: int) -> bytes:

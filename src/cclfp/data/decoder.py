@@ -2,7 +2,7 @@
 
 It runs as a script and imports very little of this package, so that it starts quickly and needs little memory. It takes
 one argument, as JSON: the parent's ``sys.path``, the formats to accept, the maximum number of pixels per image, and the
-size of the images (0: unchanged).
+height and width of the images (null: unchanged).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ LENGTH = struct.Struct("<Q")  # the length of a file
 REPLY = struct.Struct("<BII")  # the kind of reply; the image's height and width, or the message's length and 0
 MOST_TEXT = 1 << 20  # bytes of one compressed text or colour profile in a PNG file, once decompressed
 PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
-COLOUR, GREY, ERROR, TOO_LARGE = range(4)
+ERROR, TOO_LARGE = 16, 17  # kinds of replies without an image
+GREY, TRANSPARENT = 1, 2  # bits of the kind of a reply with an image
 
 
 def main() -> None:
@@ -33,7 +34,9 @@ def main() -> None:
     end_now()
 
 
-def _serve(files: BinaryIO, replies: BinaryIO, formats: list[str], most_pixels: int, size: int) -> None:
+def _serve(
+    files: BinaryIO, replies: BinaryIO, formats: list[str], most_pixels: int, size: tuple[int, int] | None
+) -> None:
     from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
 
     warnings.simplefilter("ignore")
@@ -48,8 +51,8 @@ def _serve(files: BinaryIO, replies: BinaryIO, formats: list[str], most_pixels: 
         chunk = [_read(files) for _ in range(count)]  # the whole chunk, so that neither side blocks
         for content in chunk:
             try:
-                grey, height, width, pixels = _decode(content, formats, size)
-                replies.write(REPLY.pack(GREY if grey else COLOUR, height, width) + pixels)
+                kind, height, width, pixels = _decode(content, formats, size)
+                replies.write(REPLY.pack(kind, height, width) + pixels)
             except UnidentifiedImageError:
                 _fail(replies, f"not an image in the format {' or '.join(formats)}" if content else "empty")
             except too_large:
@@ -75,7 +78,8 @@ def _fail(replies: BinaryIO, error: str, kind: int = ERROR) -> None:
     replies.write(REPLY.pack(kind, len(text), 0) + text)
 
 
-def _decode(content: bytes, formats: list[str], size: int) -> tuple[bool, int, int, bytes]:
+def _decode(content: bytes, formats: list[str], size: tuple[int, int] | None) -> tuple[int, int, int, bytes]:
+    """The kind of an image, its height and width, and its pixels."""
     from PIL import Image, ImageOps
 
     if content.startswith(PNG):
@@ -93,12 +97,31 @@ def _decode(content: bytes, formats: list[str], size: int) -> tuple[bool, int, i
             if lowest < 0 or highest >= 1 << 16:
                 raise ValueError("its pixels have more than 16 bits, or are negative")
             image = image.point(lambda value: value * (1 / 256)).convert("L")
-        image = image.convert("RGB")
+            image.info.pop("transparency", None)  # a value of 16 bits
+        image, transparent = _on_white(image)
         if size:
-            side = min(image.size)
-            left, top = ((length - side) / 2 for length in image.size)
-            image = image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
-        return grey, image.height, image.width, image.tobytes()
+            image = _cover(image, *size)
+        return GREY * grey + TRANSPARENT * transparent, image.height, image.width, image.tobytes()
+
+
+def _on_white(image: Any) -> tuple[Any, bool]:
+    """The image in RGB, and whether pixels of it are transparent; these let white through."""
+    from PIL import Image
+
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+        if image.getextrema()[3][0] < 255:
+            return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB"), True
+    return image.convert("RGB"), False
+
+
+def _cover(image: Any, height: int, width: int) -> Any:
+    """The largest part in the centre that has the proportions of height and width, resized to these."""
+    from PIL import Image
+
+    across, down = min(image.width, image.height * width / height), min(image.height, image.width * height / width)
+    left, top = (image.width - across) / 2, (image.height - down) / 2
+    return image.resize((width, height), Image.Resampling.BILINEAR, box=(left, top, left + across, top + down))
 
 
 if __name__ == "__main__":

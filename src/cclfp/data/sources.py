@@ -18,7 +18,7 @@ def get_dataset(name: str) -> Source:
         return DATASETS[name]
     if name in own_datasets():
         return own_dataset(name)
-    raise unknown("dataset", str(name), dataset_names())
+    raise unknown("dataset", str(name), DATASETS, own_datasets())
 
 
 def dataset_names() -> list[str]:

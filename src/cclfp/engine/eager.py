@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from cclfp.core.memory import Examples, Replayed
+from cclfp.core.memory import Examples, MemorySlots
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine.plan import Plan
 from cclfp.engine.replica import Replica
@@ -29,8 +29,10 @@ def train(
         size = current + replayed
         raw = pool.rows(plan.rows[step, :size])
         table = None if plan.augment is None else plan.augment[step, :size]
-        replayed_from = Replayed(plan.slots[step, :replayed], plan.from_past_task[step, :replayed])
-        trainer.train_step(raw, mask.train(raw.task), current, replayed_from, table)
+        slots = MemorySlots(
+            plan.slots[step, :replayed], plan.from_past_task[step, :replayed], plan.placed[step, :current]
+        )
+        trainer.train_step(raw, mask.train(raw.task), current, slots, table)
         progress(step + 1)
 
 

@@ -110,16 +110,16 @@ def flat_step(trainer: Trainer, changing: list[Tensor], spec: TreeSpec, batch: B
 def prepare_batches(trainer: Trainer, fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
     """The tensors of :func:`make_batch`, replicas first. All trainers of a group prepare their inputs alike."""
     pool, masks = fixed[:2]
-    rows, y, task, slots, from_past_task, augment = row
+    rows, y, task, slots, from_past_task, placed, augment = row
     x = trainer.inputs.for_training(pool[rows.flatten()], augment.flatten(0, 1) if augment.numel() else None)
     replicas = torch.arange(len(rows), device=rows.device)[:, None]
-    return [x.unflatten(0, (len(rows), -1)), y, task, masks[replicas, task], slots, from_past_task]
+    return [x.unflatten(0, (len(rows), -1)), y, task, masks[replicas, task], slots, from_past_task, placed]
 
 
 def make_batch(tensors: Sequence[Tensor], current: int) -> Batch:
     """A minibatch of one replica, whose first ``current`` examples are new."""
-    x, y, task, mask, slots, from_past_task = tensors
-    return Batch(x, y, task, mask, current, slots, from_past_task)
+    x, y, task, mask, *slots = tensors
+    return Batch(x, y, task, mask, current, *slots)
 
 
 def mask_table(mask: ClassMask) -> Tensor:

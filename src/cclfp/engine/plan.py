@@ -29,11 +29,12 @@ class Plan:
     schedule: Schedule | None  # the memory's schedule after the last step
     slots: Tensor  # steps x replay: the slot of each replayed example, then -1
     from_past_task: Tensor  # steps x replay: whether it came before the task began
+    placed: Tensor  # steps x batch: the slot that each current example goes to after the step; -1: none
     augment: Tensor | None  # steps x (batch + replay) x what the augmentation draws for an example; None: no change
 
     def to(self, device: torch.device) -> Plan:
         augment = None if self.augment is None else self.augment.to(device)
-        names = ("rows", "current", "memory", "slots", "from_past_task")
+        names = ("rows", "current", "memory", "slots", "from_past_task", "placed")
         tables = {name: getattr(self, name).to(device) for name in names}
         return dataclasses.replace(self, **tables, augment=augment)
 
@@ -45,13 +46,15 @@ def plan_task(
     batch: int,
     epochs: int,
     replay: int,
+    draws: int = 1,
     memory: Memory | None,
     order: torch.Generator,
     augment: Callable[[int, int], Tensor | None] = lambda step, n: None,
 ) -> Plan:
     """Plan the training on the examples ``rows``, in a fresh order each epoch; the last, incomplete batch is used.
 
-    ``tasks`` has the task of every example of the stream. With ``replay=0`` nothing is replayed.
+    ``tasks`` has the task of every example of the stream. Each step replays ``draws`` times ``replay`` examples. With
+    ``replay=0`` nothing is replayed.
     ``augment`` draws the table for the n examples of a step, counted from the task's first.
 
     Nothing is changed: the plan has a schedule of its own, which the memory takes over at the task's end.
@@ -63,7 +66,7 @@ def plan_task(
     ahead = PlannedReplay(none, none.astype(bool), np.full(len(current), -1))
     if memory is not None:
         schedule, held = copy.deepcopy(memory.schedule), memory.rows.cpu().numpy()
-        ahead = schedule.ahead(tasks.cpu().numpy()[current], batches, replay)
+        ahead = schedule.ahead(tasks.cpu().numpy()[current], batches, replay, draws)
     is_replayed = ahead.slots >= 0
     replayed = is_replayed.sum(1)
     sizes = batches + replayed
@@ -75,6 +78,8 @@ def plan_task(
     table[(column < sizes[:, None]) & ~is_current] = _rows(
         ahead.slots[is_replayed], began[is_replayed], ahead.placed, held, current
     )
+    placed = np.full((len(batches), batches.max(initial=0)), -1)
+    placed[is_current[:, : placed.shape[1]]] = ahead.placed
     filled = np.arange(max(len(held), ahead.placed.max(initial=-1) + 1))
     return Plan(
         rows=torch.from_numpy(table),
@@ -84,6 +89,7 @@ def plan_task(
         schedule=schedule,
         slots=torch.from_numpy(ahead.slots),
         from_past_task=torch.from_numpy(ahead.from_past_task),
+        placed=torch.from_numpy(placed),
         augment=_tables(sizes, table.shape[1], augment),
     )
 

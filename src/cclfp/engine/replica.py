@@ -79,6 +79,7 @@ class Replica:
             batch=self.batch,
             epochs=self.epochs,
             replay=settings.replay,
+            draws=settings.method.draws,
             memory=memory,
             order=generator(settings.seed, "order", position),
             augment=lambda step, n: trainer.inputs.draw_augmentation(begin + step, n, reuse),

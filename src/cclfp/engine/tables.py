@@ -20,6 +20,7 @@ class Row(NamedTuple):
     task: Tensor  # replicas x examples
     slots: Tensor  # replicas x replayed
     from_past_task: Tensor  # replicas x replayed
+    placed: Tensor  # replicas x current examples
     augment: Tensor  # replicas x examples x what the augmentation draws; empty where there is none
 
 
@@ -47,6 +48,7 @@ class Tables:
             torch.stack([stream.task[plan.rows] for plan, stream, _ in chosen], 1),
             torch.stack([plan.slots for plan, _, _ in chosen], 1),
             torch.stack([plan.from_past_task for plan, _, _ in chosen], 1),
+            torch.stack([plan.placed for plan, _, _ in chosen], 1),
             torch.stack(augmented, 1) if augmented else torch.empty(len(self.sizes), len(chosen), 0),
         )
         index = torch.tensor([distinct.index(kind) for kind in kinds], device=tables.rows.device)
@@ -67,7 +69,7 @@ class Tables:
 
     def _cut(self, row: list[Tensor], current: int, replayed: int) -> list[Tensor]:
         size = current + replayed
-        widths = (size, size, size, replayed, replayed, size)
+        widths = (size, size, size, replayed, replayed, current, size)
         return [t[:, :width] for t, width in zip(row, widths, strict=True)]
 
 

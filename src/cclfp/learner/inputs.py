@@ -73,10 +73,10 @@ class Inputs:
         return z
 
     def _transform(self, x: Tensor, transform: Transform | None) -> Tensor:
-        n = len(x)
+        n = x.shape[0]  # not len(x), which torch.export would take for a constant
         if transform is not None:
             x = transform(x)
-            if not isinstance(x, Tensor) or x.ndim == 0 or len(x) != n:
+            if not isinstance(x, Tensor) or x.ndim == 0 or x.shape[0] != n:
                 got = f"a tensor of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
                 raise InputError(f"transform must give a tensor of as many examples as it takes ({n}), not {got}")
         return x.to(self._dtype) if x.is_floating_point() else x

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cclfp.core.memory import Examples, Memory, Replayed
+from cclfp.core.checks import check_names
+from cclfp.core.memory import Examples, Memory, MemorySlots
+from cclfp.core.schedules import Schedule
 from cclfp.errors import InputError
 from cclfp.learner.batches import Task, check_batch, check_inputs, check_task
+from cclfp.learner.growing import add_task
+from cclfp.learner.module import Classifier
 from cclfp.learner.saving import save
 from cclfp.learner.settings import Settings
 from cclfp.learner.trainer import Trainer
@@ -57,34 +62,45 @@ class Learner:
         try:
             self.trainer.make_classifier(new.x)
             self.trainer.classes = self.trainer.classes.after(new.y, new.task)
-            batch, replayed = self._replay(new)
+            batch, slots, schedule = self._replay(new)
             self.trainer.begin_task()
             table = self.trainer.inputs.draw_augmentation(self.trainer.steps, len(batch.y))
             mask = self.trainer.classes.train(batch.task)
-            loss = self.trainer.train_step(batch, mask, len(new.y), replayed, table, check=True)
+            loss = self.trainer.train_step(batch, mask, len(new.y), slots, table, check=True)
         except BaseException:
             self.trainer.restore(before)
             raise
-        if self.memory is not None:
-            self.memory.write(new, self.memory.schedule.place(new.task.tolist()))
+        if self.memory is not None and schedule is not None:
+            self.memory.schedule = schedule
+            self.memory.write(new, slots.placed.tolist())
             self.memory.hold(new)
         return None if loss is None else float(loss)
 
-    def _replay(self, new: Examples) -> tuple[Examples, Replayed]:
-        """The new examples followed by those to replay with them, and where the latter come from."""
+    def _replay(self, new: Examples) -> tuple[Examples, MemorySlots, Schedule | None]:
+        """The new examples followed by those to replay with them, their slots, and the schedule after the step."""
         slots: list[int] = []
         from_past_task: list[bool] = []
+        placed, schedule = [-1] * len(new.y), None
         batch = new
         if self.memory is not None:
             self.memory.make_room(new)
-            slots = self.memory.schedule.draw(self.trainer.settings.replay, new.task.tolist())
-            from_past_task = [self.memory.schedule.is_from_past_task(slot) for slot in slots]
+            tasks, now = new.task.tolist(), self.memory.schedule
+            for _ in range(self.method.draws):
+                slots += now.draw(self.trainer.settings.replay, tasks)
+            from_past_task = [now.is_from_past_task(slot) for slot in slots]
+            schedule = copy.deepcopy(now)  # the step may fail
+            placed = schedule.place(tasks)
             if slots:
                 old = self.memory.read(slots)
                 batch = Examples(*(torch.cat(pair) for pair in zip(new, old, strict=True)))
-        return batch, Replayed(
-            torch.tensor(slots, dtype=torch.int64, device=self.device),
-            torch.tensor(from_past_task, dtype=torch.bool, device=self.device),
+        return (
+            batch,
+            MemorySlots(
+                torch.tensor(slots, dtype=torch.int64, device=self.device),
+                torch.tensor(from_past_task, dtype=torch.bool, device=self.device),
+                torch.tensor(placed, dtype=torch.int64, device=self.device),
+            ),
+            schedule,
         )
 
     def end_task(self) -> None:
@@ -115,14 +131,50 @@ class Learner:
         """
         x = check_inputs(self.trainer, x)
         mask = self.trainer.classes.predict(None if task is None else check_task(self.trainer, task, len(x)))
+        with self._classifier_for(x):
+            return self.trainer.scores(x).masked_fill(~mask, -torch.inf)
+
+    @contextlib.contextmanager
+    def _classifier_for(self, x: Tensor) -> Iterator[None]:
+        """Have a classifier inside, also before the first batch: only observing changes a learner."""
         is_untrained = self.trainer.bound is None
         try:
             self.trainer.make_classifier(x)
-            scores = self.trainer.scores(x)
+            yield
         finally:
-            if is_untrained:  # only observing changes a learner
+            if is_untrained:
                 self.trainer.bound = self.trainer.example = None
-        return scores.masked_fill(~mask, -torch.inf)
+
+    def predict_proba(self, x: Any, task: Task | None = None) -> Tensor:
+        """The softmax of :meth:`logits`: one probability per example and class, 0 for those that may not be chosen."""
+        return self.logits(x, task).softmax(-1)
+
+    def features(self, x: Any) -> Tensor:
+        """psi(x) as :meth:`predict` computes it: transformed inputs, in eval mode, without gradients."""
+        x = check_inputs(self.trainer, x)
+        with self._classifier_for(x):
+            return self.trainer.features(x)
+
+    def as_module(self, task: int | None = None) -> nn.Module:
+        """One module that maps raw inputs to what :meth:`logits` gives; ``module(x).argmax(-1)`` equals ``predict(x)``.
+
+        ``nn.Sequential(learner.psi, learner.f)`` does not: it neither transforms its inputs nor leaves out the classes
+        that have not been seen. The module is a copy, so training the learner further does not change it. It always
+        computes in eval mode, and ``torch.export`` can export it.
+        """
+        ids = None if task is None else check_task(self.trainer, task, 1)
+        allowed = self.trainer.classes.predict(ids)[0]
+        if self.f is None:
+            raise InputError("nothing has been observed yet, so there is no classifier: observe some examples first")
+        return Classifier(self.trainer, allowed)
+
+    def add_task(self, classes: Sequence[int | str]) -> int:
+        """Declare one more task of these classes, by name or number, and return its id, for :meth:`observe`.
+
+        A name that is new takes the next free row of f (``make(..., num_classes=...)`` reserves rows). InputError where
+        there is none.
+        """
+        return add_task(self.trainer, classes)
 
     def to(self, device: str | torch.device) -> Learner:
         """Move psi, f, the memory and the method's state to a device."""
@@ -189,6 +241,11 @@ class Learner:
         return self.trainer.settings.num_classes
 
     @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, where they are known; the rows of f after them are free for new classes."""
+        return self.trainer.class_names
+
+    @property
     def steps(self) -> int:
         """How many steps it has been trained for."""
         return self.trainer.steps
@@ -204,6 +261,7 @@ def make(
     *,
     psi: nn.Module,
     num_classes: int,
+    classes: Sequence[str] | None = None,
     memory: int = 200,
     seed: int = 0,
     scenario: str = "class",
@@ -228,6 +286,9 @@ def make(
         (``psi.training``), is decided now; freezing layers or calling ``psi.eval()`` later changes nothing.
     num_classes
         How many classes there can be; the classifier f has one row per class.
+    classes
+        The names of the classes, which are saved with the learner. Where they are fewer than ``num_classes``, the rows
+        after them are free for classes that come later (:meth:`Learner.add_task`).
     memory
         How many examples the replay memory holds, for methods that have one.
     seed
@@ -279,4 +340,7 @@ def make(
         predict_transform=predict_transform,
         augment=augment,
     )
-    return Learner(Trainer(settings, psi, device))
+    trainer = Trainer(settings, psi, device)
+    if classes is not None:
+        trainer.class_names = check_names(classes, settings.num_classes)
+    return Learner(trainer)

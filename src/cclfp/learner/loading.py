@@ -20,6 +20,7 @@ from cclfp.learner.settings import Settings
 from cclfp.learner.trainer import Trainer
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets import build_backbone
+from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.transforms import Augmentation, Transform, build_transform
 
 # The errors, besides InputError, that reading the state of a damaged file can raise.
@@ -41,7 +42,7 @@ MAX_MEMORY = 10**9  # examples
 def load(
     path: str | Path,
     *,
-    psi: nn.Module | None = None,
+    psi: nn.Module | str | None = None,
     transform: Transform | None = None,
     predict_transform: Transform | None = None,
     augment: Augmentation | None = None,
@@ -52,7 +53,7 @@ def load(
 
     The file holds tensors and plain values; nothing in it is executed. Your own ``psi`` (of the same architecture; its
     weights are overwritten), ``transform``, ``augment`` and ``method`` are code, so you give them again. Those that
-    ship with the package are rebuilt.
+    ship with the package are rebuilt. ``psi`` and ``method`` may be given as ``"FILE.py:NAME"``, as to ``cclfp run``.
 
     >>> import tempfile
     >>> from cclfp import make
@@ -72,7 +73,7 @@ def load(
             if name != "num_tasks" or state[name] is not None:
                 check_value(name, state[name], kind)
         check_value("memory_size", state["memory_size"], int, 0, MAX_MEMORY)
-        psi = _backbone(state) if psi is None else psi
+        psi = psi if isinstance(psi, nn.Module) else _backbone(state, psi)
         same = predict_transform is None and state["predict_transform"] == "same"
         transform = _transform("transform", transform, state["transform"])
         if not same:
@@ -116,7 +117,8 @@ def _reading(path: Path) -> Iterator[None]:
 def _method(given: type[Method] | str | None, saved: str) -> type[Method]:
     if given is None and saved not in METHODS:
         raise InputError(
-            f"it is a learner of {saved}, which does not ship with cclfp: give the class, load(path, method=...)"
+            f"it is a learner of {saved}, which does not ship with cclfp: give the class, load(path, method=...) or "
+            "--method FILE.py:NAME"
         )
     method = get_method(saved if given is None else given)
     if method.name != saved:
@@ -124,11 +126,16 @@ def _method(given: type[Method] | str | None, saved: str) -> type[Method]:
     return method
 
 
-def _backbone(state: dict[str, Any]) -> nn.Module:
-    """The psi that a file describes."""
+def _backbone(state: dict[str, Any], given: str | None) -> nn.Module:
+    """The psi that a file describes, or that ``given`` names: its function gets the shape of the learner's inputs."""
+    if given is not None:
+        check_value("like", state["like"], list)
+        return make_psi(parse_backbone(given), state["like"][0], state["seed"])
     backbone = state["backbone"]
     if backbone is None:
-        raise InputError("it was saved with a psi of your own: give the module again, load(path, psi=...)")
+        raise InputError(
+            "it was saved with a psi of your own: give it again, load(path, psi=...) or --backbone FILE.py:NAME"
+        )
     check_value("psi", state["psi"], dict)
     lengths = {length for tensor in state["psi"].values() for length in tensor.shape}
     check_value("backbone", backbone, dict)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cclfp._version import __version__
+from cclfp.core.checks import check_names
 from cclfp.core.layouts import check_layout, check_value
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator, seeded
@@ -57,6 +58,7 @@ def learner_state(trainer: Trainer, *, copies: bool = True) -> dict[str, Any]:
         "state": trainer.state,
         "memory": None if memory is None else memory.state_dict(copies=copies),
         "classes": trainer.classes.state_dict(),
+        "class_names": None if trainer.class_names is None else list(trainer.class_names),
         "like": None if trainer.example is None else [list(trainer.example[0]), trainer.example[1]],
         "steps": trainer.steps,
         "tasks_done": trainer.tasks_done,
@@ -89,8 +91,9 @@ def _load_progress(trainer: Trainer, state: dict[str, Any]) -> None:
         raise DamagedError(f"{trainer.steps} steps are too few for {trainer.tasks_done} tasks")
     trainer.classes.load_state_dict(state["classes"])
     declared, expected = len(trainer.classes.classes_of), trainer.settings.num_tasks
-    if trainer.classes.declared and declared != expected:
+    if trainer.classes.declared and (expected is None or declared < expected):  # add_task declares more
         raise DamagedError(f"{declared} tasks are declared, expected {expected}")
+    trainer.class_names = _load_names(state.get("class_names"), trainer.settings.num_classes)
     trainer.example = None
     if state["like"] is not None:
         shape, dtype = state["like"]
@@ -101,6 +104,19 @@ def _load_progress(trainer: Trainer, state: dict[str, Any]) -> None:
         trainer.example = torch.Size(shape), dtype
     if (state["f"] is None) != (trainer.example is None) or (trainer.steps and trainer.example is None):
         raise DamagedError(f"f or like is missing after {trainer.steps} steps")
+
+
+def _load_names(names: Any, num_classes: int) -> tuple[str, ...] | None:
+    """The names of the classes; None in files of versions that did not store them."""
+    if names is None:
+        return None
+    check_value("class_names", names, list)
+    for name in names:
+        check_value("class_names", name, str)
+    try:
+        return check_names(names, num_classes)
+    except InputError as error:
+        raise DamagedError(f"class_names: {error}") from error
 
 
 def _load_memory(trainer: Trainer, state: dict[str, Any], pool: Examples | None) -> None:
@@ -151,6 +167,9 @@ def _load_method(trainer: Trainer, state: dict[str, Any], pool: Examples | None)
         layout = trainer.method.layout(trainer.params, trainer.buffers, context, trainer.in_task)
     if layout is not None:
         check_layout("state", trainer.state, layout)
+    elif trainer.steps:
+        for name, stored in trainer.method.storage(trainer.params, trainer.memory).items():
+            check_layout(f"state.{name}", trainer.state[name], stored)
 
 
 def check_finite(trainer: Trainer) -> None:

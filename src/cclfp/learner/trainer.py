@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from cclfp.core.checks import check_device
-from cclfp.core.memory import Examples, Memory, Replayed
+from cclfp.core.memory import Examples, Memory, MemorySlots
 from cclfp.core.randomness import generator, seeded
 from cclfp.core.scenarios import ClassMask
 from cclfp.errors import InputError
@@ -50,6 +50,7 @@ class Trainer:
         self.autocast: torch.dtype | None = None  # what psi computes in, where that is not its weights' dtype
         self.bound: Bound | None = None
         self.example: tuple[torch.Size, torch.dtype] | None = None  # shape and dtype of one raw example
+        self.class_names: tuple[str, ...] | None = None  # of the first rows of f; the rows after them are free
         self.classes = settings.class_mask()  # which classes have been seen
         self.state: State = {}
         self.steps = 0
@@ -148,8 +149,11 @@ class Trainer:
         """Let the method prepare for a task. Calls before the task's end do nothing."""
         if self.in_task:
             return
+        params, buffers, state = self.model
+        stored = {**self.method.storage(params, self.memory), **state}
         with torch.no_grad(), seeded(self.settings.seed, "beginning of task", self.tasks_done, self.device):
-            self.state = self.method.begin_task(*self.model, self.hyper_tensors, self.task_context())
+            new = self.method.begin_task(params, buffers, stored, self.hyper_tensors, self.task_context())
+        self.state = self._keep_storage(stored, new)
         self.in_task = True
 
     def train_step(
@@ -157,12 +161,12 @@ class Trainer:
         raw: Examples,
         mask: Tensor,
         n_current: int,
-        replayed: Replayed,
+        slots: MemorySlots,
         table: Tensor | None,
         *,
         check: bool = False,
     ) -> Tensor | None:
-        """One step on raw examples, the first ``n_current`` of them new and the others ``replayed``.
+        """One step on raw examples, the first ``n_current`` of them new and the others replayed.
 
         Returns the loss, where the method gives one. Nothing changes if it raises. ``table`` says how the examples are
         augmented, as ``inputs.draw_augmentation`` gave it for this step. With ``check``, transformed examples and
@@ -172,7 +176,7 @@ class Trainer:
             x = self.inputs.for_training(raw.x, table)
             if check and not torch.isfinite(x).all():
                 raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
-            batch = Batch(x, raw.y, raw.task, mask, n_current, *replayed)
+            batch = Batch(x, raw.y, raw.task, mask, n_current, *slots)
             stepped = self.method.step(*self.model, batch, self.hyper_tensors)
         params, buffers, state, loss = unpack_step(self.method, stepped)
         if check:
@@ -184,6 +188,7 @@ class Trainer:
         """Let the method, and the memory, finish a task. With ``check``, a state that is not finite is refused."""
         with torch.no_grad(), seeded(self.settings.seed, "end of task", self.tasks_done, self.device):
             state = self.method.end_task(*self.model, self.hyper_tensors, self.task_context())
+        state = self._keep_storage(self.state, state)
         if check:
             refuse_not_finite("the end of the task", self.model, ({}, {}, state), self.settings.hyper.lr)
         self.state = state
@@ -191,6 +196,11 @@ class Trainer:
             self.memory.end_task()
         self.in_task = False
         self.tasks_done += 1
+
+    def _keep_storage(self, before: State, after: State) -> State:
+        """The state after a task began or ended, with what is stored beside the examples in the memory."""
+        names = self.method.remembers(self.settings.num_classes)
+        return {**{name: before[name] for name in names}, **after} if names else after
 
     def task_context(self) -> TaskContext:
         """What the method may look at when a task begins or ends."""
@@ -219,3 +229,9 @@ class Trainer:
         with torch.no_grad(), seeded(self.settings.seed, "predict", 0, self.device):
             inputs = map(self.inputs.for_testing, chunks(x))
             return torch.cat([self.method.scores(*self.model, chunk) for chunk in inputs])
+
+    def features(self, x: Tensor) -> Tensor:
+        """psi of raw examples, computed as for :meth:`scores`."""
+        with torch.no_grad(), seeded(self.settings.seed, "predict", 0, self.device):
+            inputs = map(self.inputs.for_testing, chunks(x))
+            return torch.cat([self.method.net.frozen_features(self.params, self.buffers, chunk) for chunk in inputs])

@@ -30,13 +30,14 @@ from cclfp.nets.stacking.rounding import is_rounding
 from cclfp.nets.stacking.update import Update
 
 State = dict[str, Any]  # nested dictionaries of tensors
+Objective = Callable[[Tensors], tuple[Tensor, Any]]  # a loss of the parameters, and nested dictionaries of tensors
 # What a step returns: new parameters, buffers and state, and possibly {"loss": a 0-d tensor}.
 Stepped = tuple[Tensors, Tensors, State] | tuple[Tensors, Tensors, State, Tensors]
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A training minibatch: the current examples first, the replayed ones after them, all transformed."""
+    """A training minibatch: the current examples first, then those of each draw from the memory, all transformed."""
 
     x: Tensor
     y: Tensor
@@ -45,6 +46,19 @@ class Batch:
     n_current: int
     slots: Tensor  # the memory slot of each replayed example
     from_past_task: Tensor  # whether each replayed example came before the current task began
+    # The slot that each current example is stored in after the step; -1: it is not stored.
+    placed: Tensor = dataclasses.field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+
+    def split(self, rows: Tensor, draws: int = 1) -> tuple[Tensor, ...]:
+        """The rows of the current examples, then those of each draw. ``rows`` has one row per example.
+
+        >>> nothing = torch.empty(0)
+        >>> batch = Batch(torch.zeros(5, 2), nothing, nothing, nothing, 1, torch.arange(4), nothing)
+        >>> [part.tolist() for part in batch.split(torch.arange(5), draws=2)]
+        [[0], [1, 2], [3, 4]]
+        """
+        parts: tuple[Tensor, ...] = rows.split([self.n_current, *[len(self.slots) // draws] * draws])
+        return parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,8 +147,12 @@ class Method:
     # Whether batches include examples from the memory, if there is one: as many as the setting ``replay`` says, or as
     # the hyperparameter with this name says.
     replays: ClassVar[bool | str] = True
+    draws: ClassVar[int] = 1  # how often that many examples are drawn for each batch, independently of each other
     keeps_task: ClassVar[bool] = False  # the memory also holds the current task until its end
     joint: ClassVar[bool] = False  # train on one shuffled stream of all tasks
+    # Whether training may move the classifier's rows of classes that no example may choose, as distilling all logits
+    # does. The contract forbids it otherwise.
+    moves_every_row: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         """A subclass that overrides a method that makes the state gets the generic ``layout``."""
@@ -145,8 +163,11 @@ class Method:
     def __init__(self, net: Network) -> None:
         self.net = net
 
-    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
-        """The loss on a batch, and psi's buffers after the forward pass on it."""
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Any, ...]:
+        """The loss on a batch, and psi's buffers after the forward pass on it.
+
+        A third value is optional: a dictionary of the values to :meth:`remember` of the current examples.
+        """
         raise TypeError(f"{type(self).__name__} defines neither loss nor step")
 
     def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
@@ -155,10 +176,44 @@ class Method:
         A fourth value is optional: a dictionary with ``loss``, a 0-d tensor, which ``Learner.observe`` returns. Engines
         do not use it. Here it is the value of :meth:`loss` before the step.
         """
-        grads, loss, buffers = gradient_and_loss(lambda p: self.loss(p, buffers, state, batch, hyper), params)
+
+        def objective(p: Tensors) -> tuple[Tensor, dict[str, Tensors]]:
+            loss, after, values = unpack_loss(self, self.loss(p, buffers, state, batch, hyper))
+            return loss, {"buffers": after, "values": values}
+
+        grads, loss, aux = gradient_and_loss(objective, params)
         # A subclass that calls this step may still use the parameters that it was given.
         params = sgd(params, grads, hyper.lr, in_place=type(self).step is Method.step)
-        return params, buffers, state, {"loss": loss}
+        return params, aux["buffers"], self.remember(state, batch, aux["values"]), {"loss": loss}
+
+    @classmethod
+    def remembers(cls, num_classes: int) -> dict[str, tuple[int, ...]]:
+        """What is stored beside each example in the memory: names, and the shape of one example's values.
+
+        ``state[name]`` then has one row per slot of the memory, zeros at first. The values of replayed examples are
+        ``state[name][batch.slots]``. The default ``step`` stores what ``loss`` returns as its third value.
+        """
+        return {}
+
+    def remember(self, state: State, batch: Batch, values: Mapping[str, Tensor]) -> State:
+        """The state with the values of those current examples that the memory stores; one row per current example."""
+        if not values:
+            return state
+        declared = self.remembers(batch.mask.shape[-1])
+        if undeclared := [name for name in values if name not in declared]:
+            raise InputError(f"{self.name} has values of {undeclared[0]!r}, which its remembers() does not declare")
+        slots = torch.arange(len(state[next(iter(values))]), device=batch.placed.device)
+        hits = batch.placed == slots[:, None]  # slots x current examples: no index that depends on data
+        is_stored, example = hits.any(1), hits.int().argmax(1)
+        new = {}
+        for name, rows in values.items():
+            stored = state[name]
+            if rows.shape != (batch.n_current, *stored.shape[1:]):
+                shapes = f"{tuple(rows.shape)}, expected {(batch.n_current, *stored.shape[1:])}"
+                raise InputError(f"{self.name} remembers {name} of shape {shapes}: one row per current example")
+            chosen = rows.detach().to(stored.dtype)[example]
+            new[name] = torch.where(is_stored.view(-1, *[1] * (stored.ndim - 1)), chosen, stored)
+        return {**state, **new}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         """The method's state at the start of a task. Any Python code is allowed; clone tensors that must not change."""
@@ -177,7 +232,18 @@ class Method:
 
         The state in a file is checked against it before it is used.
         """
-        return None if any(getattr(type(self), name) is not getattr(Method, name) for name in MAKES_STATE) else {}
+        if any(getattr(type(self), name) is not getattr(Method, name) for name in MAKES_STATE):
+            return None
+        return self.storage(params, context.memory) if in_task or context.position else {}
+
+    def storage(self, params: Tensors, memory: Memory | None) -> Tensors:
+        """The tensors for what the method :meth:`remembers`, before anything is stored."""
+        weight = params["f.weight"]
+        shapes = self.remembers(len(weight))
+        if shapes and (memory is None or memory.keeps_task):
+            raise InputError(f"{self.name} remembers {', '.join(shapes)}, but no example is stored at its step")
+        size = 0 if memory is None else memory.size
+        return {name: weight.new_zeros(size, *shape) for name, shape in shapes.items()}
 
     @classmethod
     def scenarios(cls) -> list[str]:
@@ -260,7 +326,19 @@ def unpack_step(method: Method, stepped: Any) -> tuple[Tensors, Tensors, State, 
     return params, buffers, state, loss
 
 
-def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors) -> tuple[Tensors, Tensors]:
+def unpack_loss(method: Method, returned: Any) -> tuple[Tensor, Tensors, Tensors]:
+    """What a loss returned, with the values to remember; InputError where it is not what a loss may return."""
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+        got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
+        raise InputError(f"loss of {method.name} returned {got}, expected (loss, buffers) or these and a dict")
+    loss, buffers, *values = returned
+    if not isinstance(loss, Tensor) or loss.ndim:
+        got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise InputError(f"loss of {method.name} returned {got} as the loss, expected a 0-d tensor")
+    return loss, buffers, values[0] if values else {}
+
+
+def gradient(objective: Objective, params: Tensors) -> tuple[Tensors, Any]:
     """The gradient of the objective's first output with respect to each parameter, and its second output.
 
     >>> grads, _ = gradient(lambda p: ((p["a"] ** 2).sum(), {}), {"a": torch.tensor([1.0, 2.0])})
@@ -271,10 +349,10 @@ def gradient(objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Ten
     return grads, aux
 
 
-def gradient_and_loss(
-    objective: Callable[[Tensors], tuple[Tensor, Tensors]], params: Tensors
-) -> tuple[Tensors, Tensor, Tensors]:
+def gradient_and_loss(objective: Objective, params: Tensors) -> tuple[Tensors, Tensor, Any]:
     """The gradient of the objective's first output, that output itself (the loss), and its second output.
+
+    The second output is a dictionary of tensors, or of such dictionaries.
 
     >>> grads, loss, _ = gradient_and_loss(lambda p: ((p["a"] ** 2).sum(), {}), {"a": torch.tensor([1.0, 2.0])})
     >>> loss
@@ -289,7 +367,12 @@ def gradient_and_loss(
     with torch.enable_grad():
         loss, aux = objective(leaves)
     of_each = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(params, of_each, strict=True)), loss.detach(), {name: a.detach() for name, a in aux.items()}
+    return dict(zip(params, of_each, strict=True)), loss.detach(), _detach(aux)
+
+
+def _detach(tree: Any) -> Any:
+    """Nested dictionaries of tensors, detached."""
+    return tree.detach() if isinstance(tree, Tensor) else {name: _detach(part) for name, part in tree.items()}
 
 
 def sgd(params: Tensors, grads: Tensors, lr: Tensor, *, in_place: bool = False) -> Tensors:

@@ -67,6 +67,17 @@ def make_psi(backbone: Backbone, shape: Sequence[int], seed: int) -> nn.Module:
     return psi
 
 
+def is_convolutional(backbone: Backbone, shape: Sequence[int]) -> bool:
+    """Whether a backbone has a convolution. A user's own is created once to find out.
+
+    >>> is_convolutional(parse_backbone("mlp"), (3, 8, 8)), is_convolutional(parse_backbone("resnet18"), (3, 8, 8))
+    (False, True)
+    """
+    if "file" not in backbone:
+        return bool(backbone["name"] == "resnet18")
+    return any(isinstance(module, nn.Conv2d) for module in make_psi(backbone, shape, seed=0).modules())
+
+
 def _takes_shape(factory: Callable[..., Any]) -> bool:
     """Whether the function has a positional parameter, which then receives the shape of an image."""
     try:

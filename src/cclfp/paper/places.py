@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from cclfp.data import import_images
-from cclfp.errors import InputError
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.events import DatasetEvents, OnEvent
 from cclfp.runs.grid import configurations
-from cclfp.streams import BENCHMARKS, get_benchmark
+from cclfp.streams import BENCHMARKS
 
 # What is the same for all settings of a method at a place.
 FIXED = ("method", "method_file", "benchmark", "scenario", "buffer", "class_order", "tasks", "backbone")
@@ -73,21 +69,3 @@ def identity_of(configuration: Configuration) -> dict[str, Any]:
         if values[name] is not None:
             values[name] = {key: value for key, value in values[name].items() if key != "file"}
     return values
-
-
-def benchmark_of(
-    benchmark: str | None,
-    images: str | Path | None,
-    image_size: int | None,
-    split_seed: int | None,
-    on_event: OnEvent,
-) -> str:
-    """The name of a benchmark that is given as such, or as a user's own images."""
-    if (benchmark is None) == (images is None):
-        raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
-    if images is not None:
-        return import_images(images, size=image_size, split_seed=split_seed, listener=DatasetEvents(on_event))
-    if image_size is not None or split_seed is not None:
-        raise InputError("an image size and a split seed are for images of your own: give images too")
-    assert benchmark is not None
-    return get_benchmark(benchmark).name

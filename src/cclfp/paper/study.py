@@ -21,7 +21,6 @@ from cclfp.paper.figures import (
     run_time_cells,
 )
 from cclfp.paper.own_study import OwnResult, OwnStudy, plan_mine
-from cclfp.paper.places import benchmark_of
 from cclfp.paper.plans import TrainingPlan
 from cclfp.paper.tables import TABLES, Cell, cells
 from cclfp.runs.configuration import Configuration
@@ -31,7 +30,7 @@ from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.executors import ThisProcess
 from cclfp.runs.jobs import Job, check_seeds
 from cclfp.runs.record import Record
-from cclfp.runs.run import run_jobs
+from cclfp.runs.run import benchmark_of, run_jobs
 from cclfp.runs.store import Store, exists
 from cclfp.streams import BENCHMARKS
 

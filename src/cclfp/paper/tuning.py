@@ -14,7 +14,7 @@ from cclfp.core.checks import check_whole
 from cclfp.errors import InputError
 from cclfp.methods import METHODS, get_method
 from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, inherits, stages
-from cclfp.paper.places import Place, benchmark_of
+from cclfp.paper.places import Place
 from cclfp.paper.search import Search, Tuned, combine, describe_search, tune_anywhere
 from cclfp.paper.searches import find_search, make_request, save_search
 from cclfp.paper.trials import Settings, Trial, successive_halving
@@ -22,7 +22,7 @@ from cclfp.runs.events import Note, OnEvent, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.grid import check_setting_names
 from cclfp.runs.presets import Preset, find_preset, presets
-from cclfp.runs.run import check_values
+from cclfp.runs.run import benchmark_of, check_values
 from cclfp.streams import BENCHMARKS, get_benchmark
 
 FIRST_SEED = 100  # no reported number uses these
@@ -83,7 +83,7 @@ def tune(
     check_setting_names({method: kind}, settings or {})
     check_setting_names({method: kind}, more, others=sorted(FIELDS))  # a keyword may be a misspelt field
     ranges = {name: check_values(name, values) for name, values in {**(settings or {}), **more}.items()}
-    benchmark = benchmark_of(benchmark, images, image_size, split_seed, on_event)
+    benchmark = benchmark_of(benchmark, images, image_size=image_size, split_seed=split_seed, on_event=on_event)
     scenario = get_benchmark(benchmark).scenarios[0] if scenario is None else scenario
     place = Place(method, benchmark, scenario, memory, tasks, class_order, backbone)
     place.configuration()  # refuses what cannot be trained

@@ -15,6 +15,7 @@ from cclfp.nets.backbones import show_backbone
 from cclfp.paper.ranking import Standing, rank, show_p
 from cclfp.report.entries import ENVIRONMENT, distinct, format_exactly, seeds_option
 from cclfp.runs.configuration import PROTOCOL, USUAL, show_value
+from cclfp.runs.naming import method_labels
 from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
 from cclfp.streams import get_benchmark
@@ -22,8 +23,7 @@ from cclfp.streams.benchmarks import benchmark_names
 from cclfp.streams.split import even_sizes
 
 # What the runs of one table share, besides the size of the memory.
-SHARED = ("benchmark", "scenario", "class_order", "tasks", "backbone", "batch", "epochs")
-VERSION = 8  # characters that tell versions of a user's file apart
+SHARED = ("benchmark", "scenario", "class_order", "tasks", "backbone", "batch", "epochs", "max_classes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +84,7 @@ class OwnRow:
         if c["backbone"] is not None:
             is_file = "file" in c["backbone"]
             words += ["--backbone", show_reference(c["backbone"]) if is_file else show_backbone(c["backbone"])]
+        words += [] if c["max_classes"] is None else ["--max-classes", str(c["max_classes"])]
         return shlex.join([*words, "--seeds", seeds_option([run["seed"] for run in self.seeds.runs])])
 
 
@@ -120,6 +121,7 @@ class OwnTable:
         parts = [] if s["class_order"] is None else ["other class order"]
         parts += [] if s["tasks"] is None else [f"{len(s['tasks'])} tasks"]
         parts += [] if s["backbone"] is None else [show_backbone(s["backbone"])]
+        parts += [] if s["max_classes"] is None else [f"room for {s['max_classes']} classes"]
         return parts + [f"{name}={s[name]}" for name in ("batch", "epochs") if s[name] != PROTOCOL[name]]
 
     @property
@@ -171,7 +173,9 @@ def _tables(several: Sequence[tuple[Record, dict[str, Any]]], include_diverged: 
     """A table per size of the memory; methods without a memory are in each."""
     rows: dict[str, tuple[dict[str, Any], list[Record]]] = {}
     for record, values in several:
-        rows.setdefault(_as_text({**values, "method_file": _version(values)}), (values, []))[1].append(record)
+        file = values["method_file"]
+        identity = _as_text({**values, "method_file": None if file is None else file["sha256"]})
+        rows.setdefault(identity, (values, []))[1].append(record)
     sizes = sorted({values["buffer"] for values, _ in rows.values() if values["buffer"] is not None})
     shared = {name: several[0][1][name] for name in SHARED}
     tables = []
@@ -199,16 +203,12 @@ def _rows(chosen: Sequence[tuple[str, dict[str, Any], list[Record]]], include_di
 
 def _labels(several: Sequence[Mapping[str, Any]]) -> list[str]:
     """A name per configuration: the method, its version where there are several, and the settings that vary."""
-    versions: dict[str, set[str | None]] = {}
-    for values in several:
-        versions.setdefault(values["method"], set()).add(_version(values))
     labels = []
-    for values in several:
+    for name, values in zip(method_labels(several), several, strict=True):
         alike = [_settings(other) for other in several if other["method"] == values["method"]]
         own = _settings(values)
-        varied = [name for name in own if len({other.get(name) for other in alike}) > 1]
-        version = f"@{_version(values)}" if len(versions[values["method"]]) > 1 else ""
-        labels.append(" ".join([values["method"] + version, *(f"{n}={show_value(own[n])}" for n in varied)]))
+        varied = [setting for setting in own if len({other.get(setting) for other in alike}) > 1]
+        labels.append(" ".join([name, *(f"{setting}={show_value(own[setting])}" for setting in varied)]))
     return labels
 
 
@@ -216,10 +216,6 @@ def _settings(values: Mapping[str, Any]) -> dict[str, float]:
     """The settings of a configuration that are not the usual ones, and all hyperparameters."""
     protocol = {name: values[name] for name in PROTOCOL if values[name] not in (None, PROTOCOL[name])}
     return {**values["hyperparameters"], **protocol, "augment": values["augment"]}
-
-
-def _version(values: Mapping[str, Any]) -> str | None:
-    return None if values["method_file"] is None else values["method_file"]["sha256"][:VERSION]
 
 
 def _identity(values: Mapping[str, Any]) -> str:

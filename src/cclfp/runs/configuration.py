@@ -23,6 +23,7 @@ USUAL: dict[str, Any] = {
     "backbone": None,
     "method_file": None,
     "validation": False,
+    "max_classes": None,
 }
 ALWAYS = object()  # no value equals it
 # The methods that got hyperparameters later. These are left out of a key at the values that runs had before.
@@ -47,9 +48,11 @@ class Configuration:
     tasks: tuple[int, ...] | None  # how many classes each task has; None: as in the benchmark
     backbone: Backbone | None  # None: the benchmark's
     validation: bool  # tested on training examples that are held out, to choose hyperparameters
+    max_classes: int | None = None  # rows of the classifier, some for classes that come later; None: one per class
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """The form in records, which have ``max_classes`` only where it is set."""
+        return {name: v for name, v in dataclasses.asdict(self).items() if name != "max_classes" or v is not None}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Configuration:
@@ -83,7 +86,7 @@ class Configuration:
     def is_papers_protocol(self) -> bool:
         """Whether the result may be set beside a published number."""
         given = {"batch": self.batch, "replay": self.replay or PROTOCOL["replay"], "epochs": self.epochs}
-        others = ("class_order", "tasks", "backbone", "validation")
+        others = ("class_order", "tasks", "backbone", "validation", "max_classes")
         return given == PROTOCOL and all(getattr(self, name) == USUAL[name] for name in others)
 
 

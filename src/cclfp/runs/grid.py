@@ -12,7 +12,8 @@ from cclfp.core.scenarios import check_scenario
 from cclfp.core.userfiles import is_reference, refer
 from cclfp.errors import InputError, unknown
 from cclfp.methods import Method, get_method
-from cclfp.nets.backbones import parse_backbone
+from cclfp.nets.backbones import Backbone, parse_backbone
+from cclfp.runs.augmentation import default_augmentation
 from cclfp.runs.configuration import PROTOCOL, Configuration, replays
 from cclfp.runs.presets import find_preset
 from cclfp.runs.validation import check_configuration
@@ -31,6 +32,7 @@ def configurations(
     tasks: int | None = None,
     backbone: str | None = None,
     validation: bool = False,
+    max_classes: int | None = None,
     settings: Settings | None = None,
 ) -> list[Configuration]:
     """All combinations of the methods and the settings' values.
@@ -57,6 +59,7 @@ def configurations(
         "tasks": sizes,
         "backbone": None if psi == parse_backbone(chosen.backbone) else psi,
         "validation": validation,
+        "max_classes": max_classes,
     }
     memory = check_whole("memory", memory, at_least=1)
     settings = dict(settings or {})
@@ -65,8 +68,9 @@ def configurations(
     for name, kind in kinds.items():
         kind.check_scenario(scenario)
         file = refer("method", name) if is_reference(name) else None
+        usual = _usual_settings(kind, chosen, scenario, psi)
         for given in _combinations(settings, settings_of(kind)):
-            values = {**_usual_settings(kind, chosen, scenario), **given}
+            values = {**usual, **given}
             own = {"method": kind.name, "method_file": file, "buffer": memory if kind.schedule is not None else None}
             found.append(check_configuration({**common, **own, **_split_settings(kind, scenario, values)}))
     return found
@@ -102,9 +106,13 @@ def _combinations(settings: Settings, names: Sequence[str]) -> Iterator[dict[str
         yield dict(zip(chosen, values, strict=True))
 
 
-def _usual_settings(kind: type[Method], benchmark: Benchmark, scenario: str) -> dict[str, float]:
+def _usual_settings(
+    kind: type[Method], benchmark: Benchmark, scenario: str, backbone: Backbone | None
+) -> dict[str, float]:
     """What a method's settings are where the user sets none, as far as they differ from the method's defaults."""
     usual: dict[str, float] = {**PROTOCOL, "augment": False, **benchmark.settings}
+    if benchmark.is_own:
+        usual["augment"], _ = default_augmentation(benchmark, backbone)
     if (preset := find_preset(kind.name, benchmark.name, scenario)) is not None:
         usual |= {**preset.hyperparameters, "augment": preset.augment}
     return {name: value for name, value in usual.items() if name in settings_of(kind)}

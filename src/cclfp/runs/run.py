@@ -11,6 +11,7 @@ from typing import Any
 from cclfp.data import fetch, import_images
 from cclfp.errors import InputError
 from cclfp.methods import get_method
+from cclfp.runs.augmentation import default_augmentation, describe_choice
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.events import DatasetEvents, Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
@@ -70,11 +71,14 @@ def run(
     images: str | Path | None = None,
     image_size: int | None = None,
     split_seed: int | None = None,
+    classes: Sequence[str] | None = None,
+    skip_bad: bool = False,
     scenario: str | None = None,
     tasks: int | None = None,
     class_order: str | Sequence[Any] | None = None,
     backbone: str | None = None,
     validation: bool = False,
+    max_classes: int | None = None,
     seeds: int | Sequence[int] = 5,
     memory: int = MEMORY,
     buffer: int | None = None,
@@ -96,7 +100,8 @@ def run(
         A name (``cclfp list benchmarks``).
     images
         Your own images instead of a benchmark: a folder of class folders or an ``.npz``, as
-        :func:`cclfp.data.import_images` takes it (with ``image_size`` and ``split_seed``), split into ``tasks`` tasks.
+        :func:`cclfp.data.import_images` takes it (with ``image_size``, ``split_seed``, ``classes`` and ``skip_bad``),
+        split into ``tasks`` tasks.
     scenario
         ``"class"``, ``"task"`` or ``"domain"``; by default the benchmark's first.
     tasks
@@ -108,6 +113,8 @@ def run(
         an image and returns any ``nn.Module`` that maps images to features.
     validation
         Hold a tenth of the training examples out and test on them instead of the test set: to choose hyperparameters.
+    max_classes
+        How many classes a saved learner can have in the end, more than the benchmark's, so that it can learn new ones.
     seeds
         How many seeds (0, 1, ...), or which.
     memory
@@ -134,10 +141,15 @@ def run(
     if buffer is not None and memory != MEMORY:
         raise InputError(f"memory={memory} and buffer={buffer}: buffer is an older name of memory, give one of the two")
     chosen_seeds = check_seeds(seeds)
-    if benchmark is None or images is not None:
-        benchmark = _import(benchmark, images, image_size, split_seed, on_event)
-    elif image_size is not None or split_seed is not None:
-        raise InputError("an image size and a split seed are for images of your own: give images too")
+    benchmark = benchmark_of(
+        benchmark,
+        images,
+        image_size=image_size,
+        split_seed=split_seed,
+        classes=classes,
+        skip_bad=skip_bad,
+        on_event=on_event,
+    )
     chosen = configurations(
         names,
         benchmark,
@@ -147,8 +159,12 @@ def run(
         tasks=tasks,
         backbone=backbone,
         validation=validation,
+        max_classes=max_classes,
         settings=grid,
     )
+    if get_benchmark(benchmark).is_own and "augment" not in grid:
+        augment, reason = default_augmentation(get_benchmark(benchmark), chosen[0].backbone)
+        on_event(Note(describe_choice(benchmark, augment, reason)))
     jobs = make_jobs(chosen, chosen_seeds, execution)
     varied = [name for name, values in grid.items() if len(values) > 1]
     on_event(Planned({job.key: job.label(varied) for job in jobs}, str(execution.store)))
@@ -204,17 +220,28 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
     return records, list(missing.values())
 
 
-def _import(
+def benchmark_of(
     benchmark: str | None,
     images: str | Path | None,
-    image_size: int | None,
-    split_seed: int | None,
-    on_event: OnEvent,
+    *,
+    image_size: int | None = None,
+    split_seed: int | None = None,
+    classes: Sequence[str] | None = None,
+    skip_bad: bool = False,
+    on_event: OnEvent = ignore,
 ) -> str:
-    """The name of the benchmark that a user's own images make."""
-    if images is None or benchmark is not None:
+    """The name of a benchmark that is given as such, or as a user's own images."""
+    if (images is None) == (benchmark is None):
         raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
-    return import_images(images, size=image_size, split_seed=split_seed, listener=DatasetEvents(on_event))
+    given = {"size": image_size, "split_seed": split_seed, "classes": classes, "skip_bad": skip_bad or None}
+    how: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if benchmark is None:
+        assert images is not None
+        return import_images(images, **how, listener=DatasetEvents(on_event))
+    if how:
+        names = {"size": "an image size", "split_seed": "a split seed", "classes": "classes", "skip_bad": "skip_bad"}
+        raise InputError(f"{names[next(iter(how))]} can be given with images of your own only: give images too")
+    return benchmark
 
 
 def check_names(methods: str | Iterable[str]) -> list[str]:

@@ -106,7 +106,8 @@ def make_replica(job: Job, engine: Engine, streams: Streams) -> Replica:
         learner = make(
             c.kind,
             psi=make_psi(backbone, stream.train.x.shape[1:], job.seed),
-            num_classes=stream.num_classes,
+            num_classes=c.max_classes or stream.num_classes,
+            classes=get_benchmark(c.benchmark).classes,
             memory=c.buffer or 0,
             replay=c.replay or 1,
             seed=job.seed,

@@ -17,7 +17,7 @@ from cclfp.methods import METHODS, Method, check_own_name
 from cclfp.nets import BACKBONES
 from cclfp.nets.backbones import parse_backbone
 from cclfp.runs.configuration import USUAL, Configuration, replays
-from cclfp.streams.benchmarks import BENCHMARKS, Benchmark
+from cclfp.streams.benchmarks import BENCHMARKS, MOST_CLASSES, Benchmark
 
 
 def check_configuration(values: Mapping[str, Any]) -> Configuration:
@@ -55,6 +55,7 @@ def check_configuration(values: Mapping[str, Any]) -> Configuration:
         chosen.check_augment(values["augment"])
     classes = _check_tasks(values["tasks"], values["benchmark"], chosen)
     _check_class_order(values["class_order"], classes)
+    _check_max_classes(values["max_classes"], classes)
     if values["backbone"] is not None:
         _check_backbone(values["backbone"])
     return Configuration.from_dict(values)
@@ -161,6 +162,15 @@ def _check_class_order(order: Any, classes: int | None) -> None:
     fine = isinstance(order, list | tuple) and len(order) == classes and all(map(is_whole, order))
     if not fine or len(set(order)) < classes or max(order) >= classes:
         raise wrong_value("class_order", order, f'null, "random" or each of the numbers 0 to {classes - 1} once')
+
+
+def _check_max_classes(rows: Any, classes: int | None) -> None:
+    if rows is None:
+        return
+    if classes is None:
+        raise wrong_value("max_classes", rows, "null: all tasks have all classes, so no class comes later")
+    if not is_whole(rows) or not classes <= rows <= MOST_CLASSES:
+        raise wrong_value("max_classes", rows, f"{classes}, the number of classes, or more, up to {MOST_CLASSES:,}")
 
 
 def _check_backbone(backbone: Any) -> None:

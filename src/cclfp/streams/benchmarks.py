@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from cclfp.core.names import split_names, unquote
 from cclfp.core.randomness import generator
 from cclfp.data import Dataset, get_dataset, load_dataset, own_datasets
 from cclfp.errors import InputError, unknown
@@ -51,6 +52,16 @@ class Benchmark:
     @property
     def num_classes(self) -> int:
         return len(self.classes)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a user's own images."""
+        return self.name not in BENCHMARKS
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """The shape of an image: channels, height, width."""
+        return get_dataset(self.dataset).arrays["train_images"].shape[1:]
 
     @property
     def num_tasks(self) -> int | None:
@@ -152,7 +163,7 @@ def _groups(order: object) -> tuple[tuple[Any, ...] | str | None, tuple[int, ...
     if order is None or (isinstance(order, str) and order == "random"):
         return order, None
     if isinstance(order, str):
-        texts = [[c.strip() for c in group.split(",")] for group in order.split("/")]
+        texts = [[unquote(c) for c in split_names(group)] for group in split_names(order, "/")]
         given: list[Any] | None = texts if len(texts) > 1 else texts[0]
     else:
         given = _as_list(order)
@@ -273,12 +284,17 @@ def benchmark_names() -> list[str]:
     return [*BENCHMARKS, *own_datasets()]
 
 
+def unknown_benchmark(name: str) -> InputError:
+    """The error for an unknown name. Of the user's own images it shows only those with a similar name."""
+    return unknown("benchmark", name, BENCHMARKS, own_datasets())
+
+
 def get_benchmark(name: str) -> Benchmark:
     """A benchmark by name: one of BENCHMARKS, or the user's own images that were imported under that name."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     if name not in benchmark_names():
-        raise unknown("benchmark", str(name), benchmark_names())
+        raise unknown_benchmark(str(name))
     data = get_dataset(name)
     return Benchmark(
         name=name,
@@ -286,6 +302,6 @@ def get_benchmark(name: str) -> Benchmark:
         dataset=name,
         scenarios=("class", "task"),
         backbone="resnet18",
-        settings=_CONVOLUTIONAL,
+        settings={"lr": 0.03},  # and augment, which depends on the images and the backbone
         description=data.title,
     )

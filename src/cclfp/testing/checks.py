@@ -1,11 +1,4 @@
-"""The contract that every method must keep, as a test that you can run on a method of your own.
-
-The checks train the method in the two ways that users do: with ``observe``, and as ``cclfp run`` does, in cohorts of
-the eager engine and of stacked replicas.
-
->>> from cclfp.testing import check_method
->>> check_method("er")
-"""
+"""The checks of the contract. Each raises an AssertionError that says what a method does wrong."""
 
 from __future__ import annotations
 
@@ -18,143 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
-from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
-from cclfp.learner import Learner, load, make
-from cclfp.learner.saving import learner_state
+from cclfp.learner import Learner, load
 from cclfp.learner.trainer import Trainer
-from cclfp.methods import Method, get_method
 from cclfp.methods.base import Batch, State
-from cclfp.nets import linear
 from cclfp.nets.network import Tensors
-from cclfp.streams import Stream
-
-MEMORY = 150  # more than one task fills, less than all do
-TASKS = [[0, 1], [2, 3], [4, 5]]
-
-
-def toy_stream(scenario: str, per_class: int = 53) -> Stream:
-    """Three tasks of two well separated clouds of points each (all six clouds, moved, in the domain scenario)."""
-    g = generator(0, "toy stream")
-    classes = [list(range(6))] * 3 if scenario == "domain" else TASKS
-    centres = 6 * torch.randn(6, 8, generator=g)
-    shifts = torch.randn(len(classes), 8, generator=g) if scenario == "domain" else torch.zeros(len(classes), 8)
-
-    def draw(task: int, per_class: int) -> Examples:
-        y = torch.tensor(classes[task]).repeat_interleave(per_class)
-        x = centres[y] + shifts[task] + torch.randn(len(y), 8, generator=g)
-        return Examples(x, y, torch.full_like(y, task))
-
-    parts = [draw(task, per_class) for task in range(len(classes))]
-    train = Examples(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
-    return Stream(
-        scenario=scenario,
-        num_classes=6,
-        classes=classes,
-        train=train,
-        train_rows=list(torch.arange(len(train.y)).split([len(part.y) for part in parts])),
-        test=[draw(task, 20) for task in range(len(classes))],
-        transform=_halve,
-    )
-
-
-def _halve(x: Tensor) -> Tensor:
-    return x / 2
-
-
-def toy_psi(*, random: bool = True) -> nn.Module:
-    """A small psi with BatchNorm and, if ``random``, dropout: layers that make training hard to repeat exactly."""
-    layers = [linear(8, 16, generator(0, "toy psi")), nn.BatchNorm1d(16), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Dropout(0.1)) if random else nn.Sequential(*layers)
-
-
-def stackable_psi() -> nn.Module:
-    """A small psi without BatchNorm or dropout, so that replicas are stacked; float64, so that rounding is small."""
-    return nn.Sequential(linear(8, 16, generator(0, "toy psi")), nn.Tanh()).double()
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A method to check in one scenario."""
-
-    method: type[Method]
-    scenario: str
-    hyper: dict[str, float]
-
-    def learner(self, seed: int = 0, psi: nn.Module | None = None) -> Learner:
-        hyper: dict[str, Any] = {**self.hyper}
-        return make(
-            self.method,
-            psi=toy_psi() if psi is None else psi,
-            num_classes=6,
-            memory=MEMORY,
-            seed=seed,
-            scenario=self.scenario,
-            tasks=self.stream().classes,
-            transform=_halve,
-            **hyper,
-        )
-
-    def stream(self) -> Stream:
-        stream = toy_stream(self.scenario)
-        return stream.joint() if self.method.joint else stream
-
-    def replica(self, seed: int = 0, psi: nn.Module | None = None) -> Replica:
-        return Replica(self.learner(seed, psi), self.stream())
-
-    def batches(self, seed: int = 0) -> list[list[tuple[Tensor, Tensor, Tensor]]]:
-        """For each task, the batches (x, y, task) of its plan."""
-        replica = self.replica(seed)
-        train = replica.stream.train
-        tasks = []
-        for position in range(len(replica.stream.train_rows)):
-            replica.position = position
-            plan = replica.plan()
-            rows = [plan.rows[step, :current] for step, (current, _) in enumerate(plan.sizes)]
-            tasks.append([tuple(train.rows(r)) for r in rows])
-        return tasks  # type: ignore[return-value]
-
-    def online(
-        self,
-        seed: int = 0,
-        after_step: Callable[[Learner], Learner | None] | None = None,
-    ) -> Learner:
-        """A learner trained with ``observe``; ``after_step`` may look at it, or return another to continue with."""
-        learner = self.learner(seed)
-        for batches in self.batches(seed):
-            for x, y, task in batches:
-                learner.observe(x, y, task)
-                if after_step is not None:
-                    learner = after_step(learner) or learner
-            learner.end_task()
-        return learner
-
-
-def train_replicas(replicas: list[Replica], engine: str = "eager", *, tasks: int | None = None) -> list[str]:
-    """Train replicas as ``cclfp run`` does, for some tasks or all; what the engine notes."""
-    notes: list[str] = []
-    cohort = Cohort(replicas, engine, notes.append)
-    while not cohort.is_done and tasks != cohort.replicas[0].position:
-        cohort.advance()
-    return notes
-
-
-def same(a: Learner, b: Learner) -> bool:
-    """Whether two learners are equal, bit for bit, in all that they know."""
-    return _equal(learner_state(a.trainer), learner_state(b.trainer))
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(_equal(a[name], b[name]) for name in a)
-    return bool(a == b)
+from cclfp.testing.case import MEMORY, Case, halve, same, stackable_psi, toy_psi, train_replicas
+from cclfp.testing.explaining import why_not_vmapped
 
 
 def learns(case: Case) -> None:
@@ -190,7 +57,12 @@ def keeps_to_the_mask(case: Case) -> None:
 
 
 def trains_inside_the_mask(case: Case) -> None:
-    """In the first task, the classifier's rows of the classes that no example may choose do not move."""
+    """In the first task, the classifier's rows of the classes that no example may choose do not move.
+
+    They may where the method says ``moves_every_row``.
+    """
+    if case.method.moves_every_row:
+        return
     learner = case.learner()
     batches, classes = case.batches()[0], case.stream().classes
     learner.trainer.make_classifier(batches[0][0])
@@ -263,7 +135,7 @@ def survives_saving(case: Case) -> None:
             if learner.steps % 3:
                 return None
             learner.save(Path(folder) / "learner")
-            return load(Path(folder) / "learner", psi=toy_psi(), transform=_halve, method=case.method)
+            return load(Path(folder) / "learner", psi=toy_psi(), transform=halve, method=case.method)
 
         assert same(case.online(), case.online(after_step=reload)), "what was loaded went on differently"
 
@@ -324,14 +196,14 @@ def steps_purely(case: Case) -> None:
     arguments, trainer = [], case.replica().trainer
     for seed in (0, 1):
         trainer, batch = in_second_task(case, seed)
-        tensors = (batch.x, batch.y, batch.task, batch.mask, batch.slots, batch.from_past_task)
+        tensors = (batch.x, batch.y, batch.task, batch.mask, batch.slots, batch.from_past_task, batch.placed)
         given = (*trainer.model, tensors, dict(vars(trainer.hyper_tensors)))
         arguments.append(tree_map(lambda t: t.detach().clone(), given))
 
     def step(params: Tensors, buffers: Tensors, state: State, tensors: Any, hyper: dict[str, Tensor]) -> Any:
-        x, y, task, mask, slots, from_past_task = tensors
+        x, y, task, mask, *slots = tensors
         numbers = type(trainer.settings.hyper)(**hyper)  # type: ignore[arg-type]
-        return trainer.method.step(params, buffers, state, Batch(x, y, task, mask, 10, slots, from_past_task), numbers)
+        return trainer.method.step(params, buffers, state, Batch(x, y, task, mask, 10, *slots), numbers)
 
     try:
         stacked = tree_map(lambda *several: torch.stack(several), *arguments)
@@ -340,7 +212,7 @@ def steps_purely(case: Case) -> None:
     try:
         together = torch.func.vmap(step)(*stacked)
     except RuntimeError as error:
-        raise AssertionError(f"step does not run under vmap: {error}") from error
+        raise AssertionError(f"step does not run under vmap: {why_not_vmapped(error)}") from error
     for number, given in enumerate(arguments):
         before = tree_map(torch.clone, given)
         alone = step(*given)
@@ -358,10 +230,12 @@ def in_second_task(case: Case, seed: int = 0) -> tuple[Trainer, Batch]:
     train_replicas([replica], tasks=1)
     trainer = replica.trainer
     trainer.begin_task()
-    raw = stream.train.rows(torch.arange(20) + 20 * seed)
+    replayed = 10 * case.method.draws
+    raw = stream.train.rows(torch.arange(10 + replayed) + 20 * seed)
     mask = trainer.expect_tasks(torch.tensor(stream.task_ids(0))).train(raw.task)
-    slots = torch.arange(10) + 10 * seed
-    return trainer, Batch(_halve(raw.x), raw.y, raw.task, mask, 10, slots, slots % 2 == 0)
+    slots = torch.arange(replayed) + 10 * seed
+    placed = torch.where(torch.arange(10) % 3 == seed, -1, 5 * torch.arange(10))
+    return trainer, Batch(halve(raw.x), raw.y, raw.task, mask, 10, slots, slots % 2 == 0, placed)
 
 
 CHECKS: tuple[Callable[[Case], None], ...] = (
@@ -381,16 +255,5 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     trains_stacked,
 )
 
-
-def check_method(method: str | type[Method], **hyper: float) -> None:
-    """Check that a method keeps the contract, in every scenario that it is defined for.
-
-    AssertionError names the check that failed, and why. ``hyper`` are the hyperparameters to check it with.
-    """
-    kind = get_method(method)
-    for scenario in kind.scenarios():
-        for check in CHECKS:
-            try:
-                check(Case(kind, scenario, hyper))
-            except AssertionError as error:
-                raise AssertionError(f"{kind.name}, {scenario} scenario, {check.__name__}: {error}") from error
+# Those that find most mistakes, for quick answers.
+QUICK = (steps_purely, learns, trains_inside_the_mask, repeats, survives_saving, trains_as_planned, trains_stacked)

@@ -1,0 +1,46 @@
+"""A trained learner as one ``nn.Module``, for use without the learner."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from cclfp.learner.inputs import Inputs
+from cclfp.learner.trainer import Trainer
+from cclfp.methods import Method
+from cclfp.nets.network import Network, Tensors
+
+
+class Classifier(nn.Module):
+    """Maps raw inputs to one score per class, as ``Learner.logits`` does. It shares no tensor with the learner.
+
+    It transforms its inputs as the learner does when predicting, always computes in eval mode, and gives -inf for the
+    classes that a prediction may not choose.
+    """
+
+    allowed: Tensor
+
+    def __init__(self, trainer: Trainer, allowed: Tensor) -> None:
+        super().__init__()
+        assert trainer.f is not None
+        self.psi, self.f = copy.deepcopy(trainer.psi), copy.deepcopy(trainer.f)
+        self.register_buffer("allowed", allowed.clone())
+        method = trainer.settings.method
+        self._inputs = Inputs(trainer.settings, self.psi)
+        self._method = method(Network(self.psi, self.f, trainer.psi_mode, trainer.autocast))
+        self._trained = trainer.psi_mode["trained"]
+        leaves, self._spec = tree_flatten({} if method.scores is Method.scores else trainer.state)
+        self._state = [f"state_{number}" for number in range(len(leaves))]
+        for name, leaf in zip(self._state, leaves, strict=True):
+            self.register_buffer(name, leaf.clone())
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        params: Tensors = {f"psi.{name}": self.psi.get_parameter(name) for name in self._trained}
+        params |= {"f.weight": self.f.weight, "f.bias": self.f.bias}
+        state = tree_unflatten([getattr(self, name) for name in self._state], self._spec)
+        scores = self._method.scores(params, dict(self.psi.named_buffers()), state, self._inputs.for_testing(x))
+        return scores.masked_fill(~self.allowed, -torch.inf)

@@ -1,0 +1,190 @@
+"""Values beside the examples in the memory: those of the right example, in every engine, saved and loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import cclfp
+from cclfp.core.schedules import Exemplars, PastRing, Reservoir, Ring
+from cclfp.engine import compiled
+from cclfp.engine.cohort import Cohort
+from cclfp.engine.replica import Replica
+from cclfp.errors import DamagedError, InputError
+from cclfp.methods.base import Batch
+from cclfp.methods.er import ER
+from cclfp.testing import Case, check_method, same, stackable_psi, toy_psi
+
+
+class Remembering(ER):
+    """Remembers its inputs, and the sum of each."""
+
+    name = "remembering"
+    draws = 2
+
+    @classmethod
+    def remembers(cls, num_classes: int) -> dict[str, tuple[int, ...]]:
+        return {"inputs": (8,), "sum": ()}
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Batch, hyper: Any) -> Any:
+        loss, buffers = super().loss(params, buffers, state, batch, hyper)
+        new = batch.split(batch.x, draws=2)[0]
+        return loss, buffers, {"inputs": new, "sum": new.sum(-1)}
+
+
+class Forgetful(Remembering):
+    """Makes a new state at the end of each task, without what is stored."""
+
+    name = "forgetful"
+
+    def end_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+        return {"count": torch.tensor(context.position)}
+
+
+def of(schedule: Any, base: type[ER] = Remembering) -> type[ER]:
+    return type("Own", (base,), {"schedule": schedule})
+
+
+def assert_right(learner: cclfp.Learner) -> None:
+    """What is stored in each slot belongs to the example in that slot."""
+    memory, state = learner.memory, learner.trainer.state
+    assert memory is not None
+    held = len(memory)
+    assert held > 100
+    inputs = (memory.examples().x / 2).to(state["inputs"].dtype)  # as the transform of the toy stream makes them
+    assert torch.equal(state["inputs"][:held], inputs)
+    torch.testing.assert_close(state["sum"][:held], inputs.sum(-1))
+    assert not state["inputs"][held:].any()
+
+
+@pytest.mark.parametrize("schedule", [Reservoir, Ring, PastRing])
+@pytest.mark.parametrize("base", [Remembering, Forgetful])
+def test_values_are_those_of_the_example_in_the_slot(schedule: Any, base: type[ER]) -> None:
+    case = Case(of(schedule, base), "class", {})
+    assert_right(case.online())
+    for engine in ("eager", "stacked"):
+        replicas, notes = [case.replica(seed, stackable_psi()) for seed in (0, 1)], list[str]()
+        cohort = Cohort(replicas, engine, notes.append)
+        while not cohort.is_done:
+            cohort.advance()
+        assert notes == []
+        for replica in replicas:
+            assert_right(replica.learner)
+
+
+@pytest.mark.slow
+def test_values_are_stored_by_compiled_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "WORTH", 1)
+    case = Case(Remembering, "class", {})
+    replicas: list[Replica] = [case.replica(seed, stackable_psi()) for seed in (0, 1)]
+    cohort = Cohort(replicas, "compiled")
+    while not cohort.is_done:
+        cohort.advance()
+    assert cohort.has_compiled
+    for replica in replicas:
+        assert_right(replica.learner)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [Remembering, Forgetful])
+def test_methods_that_remember_keep_the_contract(method: type[ER]) -> None:
+    check_method(method)
+
+
+def test_a_replayed_example_comes_with_its_values() -> None:
+    class Reading(Remembering):
+        name = "reading"
+
+        def loss(self, params: Any, buffers: Any, state: Any, batch: Batch, hyper: Any) -> Any:
+            _, *old = batch.split(batch.x, draws=2)
+            assert torch.equal(state["inputs"][batch.slots], torch.cat(old))
+            return super().loss(params, buffers, state, batch, hyper)
+
+    Case(Reading, "task", {}).online()
+
+
+def test_draws_are_independent_and_each_without_replacement() -> None:
+    drawn: list[list[list[int]]] = []
+
+    class Watching(ER):
+        name = "watching"
+        draws = 3
+
+        def loss(self, params: Any, buffers: Any, state: Any, batch: Batch, hyper: Any) -> Any:
+            drawn.append([slots.tolist() for slots in batch.slots.chunk(3)])
+            assert len(batch.y) == batch.n_current + 3 * len(drawn[-1][0])
+            return super().loss(params, buffers, state, batch, hyper)
+
+    Case(Watching, "class", {}).online()
+    full = [draws for draws in drawn if len(draws[0]) == 10]
+    assert len(full) > 20
+    assert all(len(set(slots)) == 10 for draws in full for slots in draws)
+    assert sum(draws[0] != draws[1] != draws[2] for draws in full) > 20
+
+
+def test_a_step_that_fails_stores_nothing() -> None:
+    class Failing(Remembering):
+        name = "failing"
+        fails = False
+
+        def loss(self, *arguments: Any) -> Any:
+            if type(self).fails:
+                raise RuntimeError("now")
+            return super().loss(*arguments)
+
+    case = Case(Failing, "class", {})
+
+    def disturb(learner: cclfp.Learner) -> None:
+        Failing.fails = True
+        with pytest.raises(RuntimeError):
+            learner.observe(torch.ones(10, 8), torch.zeros(10, dtype=torch.int64), task=0)
+        Failing.fails = False
+
+    assert same(case.online(), case.online(after_step=disturb))
+
+
+def test_stored_values_of_another_shape_are_refused(tmp_path: Path) -> None:
+    learner = Case(Remembering, "class", {}).online()
+    learner.save(tmp_path / "learner")
+    state = torch.load(tmp_path / "learner", weights_only=True)
+    for stored in (torch.zeros(150, 7), torch.zeros(3, 8), torch.zeros(150, 8, dtype=torch.int64)):
+        torch.save({**state, "state": {**state["state"], "inputs": stored}}, tmp_path / "learner")
+        for method in (Remembering, of(Reservoir, Forgetful)):
+            method.name = "remembering"
+            with pytest.raises(DamagedError, match="state.inputs is"):
+                cclfp.load(tmp_path / "learner", psi=toy_psi(), method=method, transform=torch.nn.Identity())
+
+
+@pytest.mark.parametrize("schedule", [None, Exemplars])
+def test_a_method_without_stored_examples_cannot_remember(schedule: Any) -> None:
+    method = type("Own", (Remembering,), {"schedule": schedule, "keeps_task": schedule is not None})
+    with pytest.raises(InputError, match="remembers inputs, sum, but no example is stored at its step"):
+        Case(method, "class", {}).online()
+
+
+def test_values_that_are_not_declared_are_named() -> None:
+    class Undeclared(ER):
+        name = "undeclared"
+
+        def loss(self, *arguments: Any) -> Any:
+            return *super().loss(*arguments), {"logits": arguments[3].x}
+
+    with pytest.raises(InputError, match="undeclared has values of 'logits', which its remembers.. does not declare"):
+        Case(Undeclared, "class", {}).online()
+
+
+def test_values_of_the_wrong_shape_are_named() -> None:
+    class Wrong(Remembering):
+        name = "wrong"
+
+        def loss(self, *arguments: Any) -> Any:
+            loss, buffers, _ = super().loss(*arguments)
+            return loss, buffers, {"inputs": arguments[3].x, "sum": arguments[3].x[:, 0]}
+
+    learner = cclfp.make(Wrong, psi=toy_psi(), num_classes=6, replay=2)
+    learner.observe(torch.randn(10, 8), torch.arange(10) % 2)
+    with pytest.raises(InputError, match=r"wrong remembers inputs of shape \(14, 8\), expected \(10, 8\)"):
+        learner.observe(torch.randn(10, 8), torch.arange(10) % 2)

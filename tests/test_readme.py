@@ -118,7 +118,7 @@ def test_the_command_parses(line: str) -> None:
         parse_settings(given.get("settings") or [])
     elif name == "study":
         kinds = ("benchmark", "method", "scenario")
-        chosen = {f"{kind}s": parse_names(f"--{kind}", given[kind]) for kind in kinds}
+        chosen: dict[str, Any] = {f"{kind}s": parse_names(f"--{kind}", given[kind]) for kind in kinds}
         assert plan(given["table"], **chosen).cells
     elif name == "tune":
         assert given["method"] in [*METHODS, "METHOD"]

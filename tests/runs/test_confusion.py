@@ -20,7 +20,7 @@ COUNTS = [[7 * (i == j) + (i < j) for j in range(10)] for i in range(10)]
 
 
 def with_counts(seed: int = 0) -> Record:
-    return {**record(seed), "confusion": COUNTS}  # type: ignore[typeddict-item]
+    return {**record(seed), "confusion": COUNTS}
 
 
 def test_counts_agree_with_the_accuracies_and_are_the_same_for_runs_that_train_together(

@@ -201,25 +201,32 @@ def run(
             "checkpoint_every": checkpoint_every,
         }
     )
-    place = {"memory": memory, "class_order": class_order, "tasks": tasks, "backbone": backbone}
-    others = {"seeds": chosen_seeds, "validation": validation, "max_classes": max_classes}
-    own = {
+    place: dict[str, Any] = {"memory": memory, "class_order": class_order, "tasks": tasks, "backbone": backbone}
+    others: dict[str, Any] = {"seeds": chosen_seeds, "validation": validation, "max_classes": max_classes}
+    own: dict[str, Any] = {
         "images": images,
         "image_size": image_size,
         "split_seed": split_seed,
         "classes": parse_classes("--classes", classes),
         "skip_bad": skip_bad,
     }
-    how = {"execution": execution}
     searches: list[Tuned] = []
     with progress() as shown:
         if auto is None:
-            options = {**place, **others, **own, **how}
-            results = run(names, benchmark, scenario=scenario, settings=values, on_event=shown.update, **options)
+            options = {**place, **others, **own, "settings": values, "execution": execution}
+            results = run(names, benchmark, scenario=scenario, on_event=shown.update, **options)
         else:
             known = benchmark_of(benchmark, **own, on_event=shown.update)
             found = run_tuned(
-                auto, names, known, values, scenario=scenario, place=place, others=others, on_event=shown.update, **how
+                auto,
+                names,
+                known,
+                values,
+                scenario=scenario,
+                place=place,
+                others=others,
+                execution=execution,
+                on_event=shown.update,
             )
             results, searches = [result for result, _ in found], [tuned for _, tuned in found]
             values = {}

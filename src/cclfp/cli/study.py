@@ -135,7 +135,7 @@ def study(
     if dry_run and auto is not None:
         raise InputError("--auto trains to find settings, and --dry-run trains nothing: leave out one of the two")
     with progress() as shown:
-        planned = plan(
+        planned: Study | OwnStudy = plan(
             table,
             benchmarks=parse_names("--benchmark", benchmark),
             methods=parse_names("--method", method),

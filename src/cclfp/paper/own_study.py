@@ -139,7 +139,7 @@ def _cell(place: Place, auto: float | None, execution: Execution, on_event: OnEv
     place.configuration()  # refuses what cannot be trained
     if auto is not None:
         where = dataclasses.asdict(place)
-        options = {"budget": auto, "repeatable": True, "execution": execution, "on_event": on_event}
+        options: dict[str, Any] = {"budget": auto, "repeatable": True, "execution": execution, "on_event": on_event}
         tuned = tune(where.pop("method"), where.pop("benchmark"), where.pop("scenario"), **where, **options)
         return OwnCell(place, _items(tuned.settings), f"tuned in {auto:g} min")
     if (found := latest_search(execution.store, place)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 from cclfp.core.scenarios import SCENARIOS
 from cclfp.engine.precision import pick_precision
@@ -109,6 +109,14 @@ class RunTimes(Study):
         return panels
 
 
+@overload
+def study(what: Literal["mine"], **options: Any) -> list[OwnResult]: ...
+
+
+@overload
+def study(what: str, **options: Any) -> list[Comparison]: ...
+
+
 def study(
     what: str,
     *,
@@ -149,12 +157,20 @@ def study(
     execution, others = split_options(execution, options)
     if what == "runtime":
         raise InputError("run times are not compared with published numbers: use cclfp.paper.study.plan('runtime')")
-    chosen = {"benchmarks": benchmarks, "methods": methods, "scenarios": scenarios}
-    planned = plan(what, **chosen, seeds=seeds, execution=execution, on_event=on_event, **others)
+    chosen: dict[str, Any] = {"benchmarks": benchmarks, "methods": methods, "scenarios": scenarios}
+    planned: Study | OwnStudy = plan(what, **chosen, seeds=seeds, execution=execution, on_event=on_event, **others)
     planned.train(on_event)
     if isinstance(planned, OwnStudy):
         return [result for column in planned.results(include_diverged).values() for result in column]
     return list(planned.comparisons(include_diverged).values())
+
+
+@overload
+def plan(what: Literal["mine"], **options: Any) -> OwnStudy: ...
+
+
+@overload
+def plan(what: str, **options: Any) -> Study: ...
 
 
 def plan(

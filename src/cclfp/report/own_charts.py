@@ -114,7 +114,7 @@ def _run_time(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]]) -> Cha
     for table in tables:
         rows = drawn[table.title]
         series = [
-            Series(part, label, [_seconds(row, f"{part}_seconds") for row in rows])
+            Series(part, label, [_seconds(row, part) for row in rows])
             for part, label in (("train", "training"), ("test", "testing"))
         ]
         panels.append(ChartPanel(_title(table), [row.label for row in rows], series, note=_conditions(table, rows)))
@@ -140,7 +140,8 @@ def _conditions(table: OwnTable, rows: Sequence[OwnRow]) -> str:
 
 
 def _seconds(row: OwnRow, part: str) -> Value | None:
-    found = mean_value([dict(run)[part] for run in row.seeds.runs])
+    runs = row.seeds.runs
+    found = mean_value([run["train_seconds"] if part == "train" else run["test_seconds"] for run in runs])
     return None if found is None else dataclasses.replace(found, std=None)
 
 
@@ -155,7 +156,7 @@ def _memory(tables: Sequence[OwnTable], keys: dict[str, str]) -> Chart:
         series = []
         for label in labels[:MOST_ROWS]:
             rows = [by_size[size].get(label) for size in sizes]
-            values = [None if row is None else mean_value(list(row.seeds.accuracies.values())) for row in rows]
+            values = [mean_value([] if row is None else list(row.seeds.accuracies.values())) for row in rows]
             series.append(Series(keys[label], label, values))
         positions = [math.log10(size) for size in sizes]
         panels.append(ChartPanel(place, list(map(str, sizes)), series, positions))

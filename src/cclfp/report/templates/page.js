@@ -180,7 +180,8 @@
   const heat = (matrix) => {
     const cells = (row) => row.map((value) => (value === null ? make("td") : make("td", { style: `--heat:${value}%` }, digits(value, 0))));
     const numbers = matrix[0].map((_, i) => make("th", { scope: "col" }, String(i + 1)));
-    const rows = matrix.map((row, i) => make("tr", {}, make("th", { scope: "row" }, `after ${i + 1}`), ...cells(row)));
+    const tested = matrix.map((row, i) => [row, i]).filter(([row]) => row.some((value) => value !== null));
+    const rows = tested.map(([row, i]) => make("tr", {}, make("th", { scope: "row" }, `after ${i + 1}`), ...cells(row)));
     return make("table", { class: "heat" }, make("thead", {}, make("tr", {}, make("th", {}, "task"), ...numbers)), make("tbody", {}, ...rows));
   };
   const pairs = (values) => make("dl", {}, ...Object.entries(values).map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, String(value)))));

@@ -175,7 +175,7 @@ def test_auto_tunes_each_method_reports_it_and_chooses_the_same_again(
     command = ["run", "er,ccl-fp+", "--images", images, *OPTIONS, "--auto", "0.05", "--seeds", "1", "lr=0.03,0.1"]
     first = cli(*command)
     assert first.code == 0, first.err
-    chosen = [line for line in first.out.splitlines() if "settings tried" in line]
+    chosen = [line for line in first.out.splitlines() if " tried, " in line]
     assert [line.split(":")[0] for line in chosen] == ["er", "ccl-fp+"]
     assert "searching lr from 0.03 0.1 and augment from off on; then w from 0 0.1 0.3 0.5" in first.err
 

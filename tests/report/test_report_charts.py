@@ -178,3 +178,16 @@ def test_every_method_has_a_visible_and_distinct_style() -> None:
         assert (luminance(style.dark) + 0.05) / (luminance("#131417") + 0.05) >= 3
     looks = [(STYLES[name].dashes, STYLES[name].mark) for name in METHODS]
     assert len(set(looks)) == len(METHODS)  # without colours too
+
+
+def test_captions_and_files_say_what_whiskers_are_and_the_legend_has_what_is_drawn(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    er = cell_of("accuracy", "ER-Res.", "split-cifar10", "task")
+    add_all(store, [made_up_record(er, seed) for seed in range(3)])
+    charts = {chart.name: chart for chart in collect(store, range(3)).charts}
+    note = "Whiskers: one standard deviation over seeds, up and down."
+    assert [name for name, chart in charts.items() if chart.whisker_note] == ["forgetting", "buffer"]
+    assert note in draw_figure(charts["buffer"])
+    assert "examples in memory (log scale)" in draw_figure(charts["buffer"])
+    assert note not in draw_figure(charts["evolution"])
+    assert [series.label for series in charts["evolution"].legend] == ["ER-Res."]

@@ -81,6 +81,7 @@ def print_chosen(searches: Sequence[Tuned]) -> None:
         best = tuned.trials[0] if tuned.trials else None
         how = "nothing to search"
         if best is not None:
-            how = f"{len(tuned.trials)} settings tried, {plus_minus(best.mean, best.std)} % on held-out images"
+            count = len(tuned.trials)
+            how = f"{count} setting{'s' * (count > 1)} tried, {plus_minus(best.mean, best.std)} % on held-out images"
         settings = hyperparameters(tuned.settings | {"augment": tuned.preset.augment})
         typer.echo(f"{tuned.preset.method}: {settings} ({how})")

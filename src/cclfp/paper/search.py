@@ -13,7 +13,7 @@ from cclfp.paper.grids import Grid
 from cclfp.paper.places import Place
 from cclfp.paper.trials import Settings, Trial, search_in_time, spread, successive_halving
 from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
-from cclfp.runs.events import Event, Finished, Note, OnEvent, Planned, Step
+from cclfp.runs.events import Event, Finished, Note, OnEvent, Planned, Step, Stored
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import make_jobs
 from cclfp.runs.presets import Preset
@@ -107,7 +107,7 @@ class _Limit:
         self.first: tuple[float, int] | None = None  # the time and the step of the first event
 
     def check(self, event: Event) -> None:
-        if isinstance(event, Finished):
+        if isinstance(event, Finished | Stored):
             self._refuse_above(event.record["seconds"])
         if not isinstance(event, Step):
             return

@@ -134,6 +134,7 @@ def _memory_chart(table: Table) -> Chart:
         value_title="average accuracy (%)",
         panels=panels,
         whiskers=True,
+        log_categories=True,
     )
 
 

@@ -101,7 +101,7 @@ def _forgetting(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]]) -> C
         name="own-forgetting",
         title="Average forgetting by the end of training",
         caption="The best accuracy that a task had minus its accuracy at the end, as the mean over all tasks except "
-        "the last. Less is better. Whiskers: one standard deviation over seeds.",
+        "the last. Less is better.",
         kind="bars",
         category_title="method",
         value_title="forgetting (%)",
@@ -163,11 +163,11 @@ def _memory(tables: Sequence[OwnTable], keys: dict[str, str]) -> Chart:
     return Chart(
         name="own-memory",
         title="Accuracy by memory size",
-        caption="The average accuracy at the end of training, by the number of examples in the memory (a logarithmic "
-        "axis). Whiskers: one standard deviation over seeds.",
+        caption="The average accuracy at the end of training, by the number of examples in the memory.",
         kind="lines",
         category_title="examples in memory",
         value_title="average accuracy (%)",
         panels=panels,
         whiskers=True,
+        log_categories=True,
     )

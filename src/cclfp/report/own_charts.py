@@ -10,7 +10,7 @@ from itertools import groupby
 from cclfp.report.charts import Chart, ChartPanel, Series, Value
 from cclfp.report.figures import accuracy_so_far, mean_value
 from cclfp.report.own import OwnRow, OwnTable
-from cclfp.report.styles import OWN_STYLES, STYLES
+from cclfp.report.styles import ALL_STYLES, OWN_STYLES, STYLES
 
 MOST_ROWS = 12  # that one panel draws
 LONGEST = 42  # characters that fit above a panel
@@ -86,6 +86,7 @@ def _evolution(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]], keys:
         category_title="tasks learned",
         value_title="average accuracy (%)",
         panels=panels,
+        styles=ALL_STYLES,
     )
 
 
@@ -106,6 +107,7 @@ def _forgetting(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]]) -> C
         category_title="method",
         value_title="forgetting (%)",
         panels=panels,
+        styles=ALL_STYLES,
     )
 
 
@@ -128,6 +130,7 @@ def _run_time(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]]) -> Cha
         category_title="method",
         value_title="seconds per run",
         panels=panels,
+        styles=ALL_STYLES,
     )
 
 
@@ -168,6 +171,7 @@ def _memory(tables: Sequence[OwnTable], keys: dict[str, str]) -> Chart:
         category_title="examples in memory",
         value_title="average accuracy (%)",
         panels=panels,
+        styles=ALL_STYLES,
         whiskers=True,
         log_categories=True,
     )

@@ -22,7 +22,7 @@ from cclfp.report.own_tables import HEAD, row_cells
 from cclfp.report.page_data import cell_data, cell_id, hover_data
 from cclfp.report.panels import draw_panel
 from cclfp.report.shapes import sample
-from cclfp.report.styles import PRINT_COLOURS, STYLES, colour_rules, style_sheet
+from cclfp.report.styles import ALL_STYLES, PRINT_COLOURS, colour_rules, style_sheet
 from cclfp.report.wording import UNTUNED, describe_components, explain_table, label_headers, row_labels, tally
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○", "diverged": "✕"}
@@ -131,8 +131,8 @@ def _read(name: str) -> str:
 
 def _chart_style() -> str:
     variables = {name: f"var(--{name})" for name in PRINT_COLOURS}
-    dark = f"@media screen and (prefers-color-scheme:dark){{\n{colour_rules(STYLES, dark=True)}}}\n"
-    return style_sheet(variables, font="inherit") + colour_rules(STYLES) + dark
+    dark = f"@media screen and (prefers-color-scheme:dark){{\n{colour_rules(ALL_STYLES, dark=True)}}}\n"
+    return style_sheet(variables, font="inherit") + colour_rules(ALL_STYLES) + dark
 
 
 def _describe_runs(content: Content) -> str:

@@ -10,7 +10,7 @@ help:
 	@echo "make quickstart  install into .venv, download MNIST, train five methods on Split MNIST, print one table and write a report"
 	@echo "make test        install into .venv, then lint, type-check and run the whole test suite"
 	@echo "make test-fast   the same without the slow tests: for the daily loop"
-	@echo "make bench       install into .venv, and Avalanche beside it, then measure speed: bench/RESULTS.md, 20 minutes"
+	@echo "make bench       install into .venv, and peers beside it, then measure speed: bench/RESULTS.md, half an hour"
 	@echo "make results     install into .venv, then write RESULTS.md from the run records in results/"
 	@echo "make torture     run the fault campaign for TORTURE_MINUTES=20 and write RELIABILITY.md"
 	@echo "make setup       install into .venv only: the command is $(BIN)/cclfp"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
 import json
 import os
@@ -35,6 +36,7 @@ import torch
 from case import Case, Run
 from measured import FORMAT
 from suites import SECTIONS, Section
+from whole import PEER, time_whole_runs
 
 from cclfp import __version__
 from cclfp.core.files import write_atomic
@@ -43,7 +45,6 @@ from cclfp.data import dataset_path, fetch
 from cclfp.runs.environment import commit, device_name
 
 BENCH = Path(__file__).parent
-PEER = BENCH / "peers" / ".venv" / "bin" / "python"
 
 
 class Turns(Protocol):
@@ -95,8 +96,13 @@ def take_turns(runs: Sequence[Turns]) -> list[dict[str, Any]]:
 
 def measure(section: Section, device: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The measurements of all cases of a section, with the cases."""
-    if section.name == "command":
-        return time_command(arguments)
+    if section.name in ("command", "whole"):
+        if arguments.images == "random":
+            print("  left out: it runs the real command on the real MNIST", flush=True)
+            return []
+        fetch("mnist")
+        show = functools.partial(print, " ", flush=True)
+        return time_whole_runs(arguments.quick, show) if section.name == "whole" else time_command(arguments)
     found = []
     for cases in section.groups(device, arguments.quick):
         runs: list[Turns] = [Run(case, arguments.images, arguments.window) for case in cases]
@@ -136,11 +142,10 @@ def avalanche(arguments: argparse.Namespace) -> tuple[list[Turns], str | None]:
 
 
 def time_command(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Time the whole command on all cores, after one run that fills the compiler's cache."""
-    if arguments.images == "random" or arguments.quick:
-        print("  left out: it runs the real command on the real MNIST, which is not quick", flush=True)
+    """Time the whole command on all cores, after one run that compiles its programs."""
+    if arguments.quick:
+        print("  left out: it is not quick", flush=True)
         return []
-    fetch("mnist")
     found = []
     for engine, is_counted in (("auto", False), ("auto", True), ("eager", True)):
         with tempfile.TemporaryDirectory() as folder:

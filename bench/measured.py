@@ -42,6 +42,12 @@ class Measured:
         """The first result that has these values, in its case or in what was measured."""
         return next((r for r in self.results if all({**r, **r["case"]}.get(k) == v for k, v in wanted.items())), None)
 
+    def peers_of(self, result: Result) -> list[Result]:
+        """The whole runs of others with the same method; of the plain loop, those with as many seeds."""
+        case = result["case"]
+        same = [r for r in self.results if r["case"]["who"] != "cclfp" and r["case"]["method"] == case["method"]]
+        return [r for r in same if r["case"]["who"] != "plain" or r["case"]["seeds"] == case["seeds"]]
+
     @property
     def avalanche(self) -> dict[str, Result]:
         """The results of Avalanche, by the form of its data."""
@@ -72,3 +78,17 @@ def engine_used(result: Result) -> str:
 
 def step_rate(result: Result) -> float:
     return 1e3 / float(result["step_ms"])
+
+
+def whole_ratios(result: Result, other: Result) -> list[float]:
+    """How many times the speed of ``other`` the whole runs of a result have, each beside the run at the same turn."""
+    theirs = other["runs"]
+    pairs = [(run, theirs[min(turn, len(theirs) - 1)]) for turn, run in enumerate(result["runs"])]
+    return [ours["whole_rate"] / their["whole_rate"] for ours, their in pairs]
+
+
+def show_peer(result: Result) -> str:
+    """The name of a row of whole runs that is not ours."""
+    case, version = result["case"], result["runs"][0]["version"]
+    names = {"plain": "a plain PyTorch loop", "avalanche": f"Avalanche {version}", "mammoth": f"Mammoth {version}"}
+    return names[case["who"]] + (f", {case['how']}" if case["how"] else "")

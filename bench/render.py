@@ -15,9 +15,9 @@ from typing import Any
 
 from charts import Charts
 from estimate import show_estimate
-from formatting import format_number, format_ratio, format_table
+from formatting import format_count, format_number, format_range, format_ratio, format_table
 from growth import AXES, show_growth
-from measured import BENCHMARKS, DEVICES, Measured, read
+from measured import BENCHMARKS, DEVICES, Measured, Result, read, show_peer, whole_ratios
 from sections import SECTIONS
 
 from cclfp.core.files import write_atomic
@@ -32,6 +32,8 @@ METHOD = """\
 - **Side by side**: on a CPU, everything that a table compares trains in turns of one window, in one run, including
   Avalanche. Other load on the machine therefore slows all of it equally. "Share of a core" shows how much other load
   there was: near 100 % the machine was otherwise idle.
+- **Whole runs** are processes of their own, one after the other on one core, from their start to their end. A ratio is
+  that of two runs which followed each other; its range is over the repetitions.
 - **One thread**: on a CPU everything uses one thread, except for the whole command, which uses all cores.
 - **Eager** is our reference engine: plain PyTorch, one replica after the other. The speed of one seed is therefore also
   that of five.
@@ -40,7 +42,7 @@ METHOD = """\
 
 def summarise(sections: Sequence[Measured]) -> list[str]:
     """The most important ratios, one sentence each."""
-    summaries = {"peers": _peers, "command": _command, "networks": _networks, "grid": _grid}
+    summaries = {"peers": _peers, "whole": _whole, "command": _command, "networks": _networks, "grid": _grid}
     return [
         f"{sentence} ({section.hardware})."
         for section in sections
@@ -52,15 +54,56 @@ def summarise(sections: Sequence[Measured]) -> list[str]:
 def _peers(section: Measured) -> Iterator[str]:
     for method in ("er", "ccl-fp+"):
         ours = [r for r in section.results if r["case"]["method"] == method and r["case"]["engine"] != "eager"]
-        for fast in ours[:1] if section.avalanche else []:
+        for fast in ours if section.avalanche else []:
             ratios = [
                 f"{format_ratio(fast['train_rate'] / r['train_rate'])} ({data})"
                 for data, r in section.avalanche.items()
             ]
+            seeds = format_count(fast["case"]["replicas"], "seed")
             yield (
-                f"One CPU thread, Split MNIST, {fast['case']['replicas']} seeds: `{method}` at "
+                f"One CPU thread, Split MNIST, {seeds}, steady state: `{method}` at "
                 f"{format_number(fast['train_rate'])} steps/s, {' and '.join(ratios)} the speed of Avalanche's replay"
             )
+
+
+def _whole(section: Measured) -> Iterator[str]:
+    for r in section.results:
+        case = r["case"]
+        engine, _, state = case["how"].partition(", ")
+        if case["who"] == "cclfp" and state == "warm":
+            ratios = [f"{format_range(whole_ratios(r, peer))}× {show_peer(peer)}" for peer in section.peers_of(r)]
+            seconds = format_range([run["whole_seconds"] for run in r["runs"]])
+            command = f"cclfp run {case['method']} split-mnist --seeds {case['seeds']} --engine {engine}"
+            yield f"One CPU core, `{command}`, a whole warm run: {seconds} s; its speed is {'; '.join(ratios)}"
+
+
+def quote(sections: Sequence[Measured]) -> str | None:
+    """What README.md quotes of the newest whole runs; None where not all of them were measured."""
+    whole = [one for one in sections if one.name == "whole"]
+    if not whole:
+        return None
+    section = max(whole, key=lambda one: str(one.document["started_at"]))
+    warm, cold, single = (
+        section.find(who="cclfp", method="er", seeds=seeds, how=f"compiled, {state}")
+        for seeds, state in ((5, "warm"), (5, "cold"), (1, "warm"))
+    )
+    if warm is None or cold is None or single is None:
+        return None
+
+    def times(ours: Result, **peer: Any) -> str:
+        theirs = section.find(**peer)
+        return "–" if theirs is None else format_range(whole_ratios(ours, theirs))
+
+    first, again = (format_range([run["whole_seconds"] for run in r["runs"]]) for r in (cold, warm))
+    return (
+        f"On one CPU core, experience replay on Split MNIST with five seeds that train together takes {again} s from "
+        f"prompt to table ({first} s the first time, when its program is compiled): "
+        f"{times(warm, who='plain', method='er', seeds=5)} times the speed of a plain PyTorch loop, "
+        f"{times(warm, who='avalanche', how='images')} times that of Avalanche "
+        f"({times(warm, who='avalanche', how='tensors')} if Avalanche gets tensors instead of images) and "
+        f"{times(warm, who='mammoth')} times that of Mammoth, which train one seed after the other. A single seed runs "
+        f"at {times(single, who='plain', method='er', seeds=1)} times the speed of the plain loop."
+    )
 
 
 def _command(section: Measured) -> Iterator[str]:
@@ -157,6 +200,8 @@ def main() -> None:
     text = render_document(sections, Charts(arguments.to))
     write_atomic(arguments.to / "RESULTS.md", lambda file: file.write(text.encode()))
     print(f"{arguments.to / 'RESULTS.md'}: {len(sections)} sections from {len(files)} files")
+    if quoted := quote(sections):
+        print(f"README.md must have this sentence:\n{quoted}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Every test has a CCLFP_HOME of its own; those marked ``mnist`` use the machine's, where the real MNIST is kept."""
+"""Every test has a CCLFP_HOME and a cache folder of its own; those marked ``mnist`` use the machine's CCLFP_HOME."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if "mnist" not in request.keywords:
         monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "home"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,8 +22,9 @@ from formatting import format_number
 from growth import read_bends
 from measure import chosen_sections, take_turns
 from measured import FORMAT, Measured, read
-from render import ORDER, render_document
+from render import ORDER, quote, render_document
 from suites import SECTIONS
+from whole import ROWS, Row, _command, _time
 
 from cclfp.learner.trainer import Trainer
 from cclfp.methods import METHODS
@@ -170,6 +172,64 @@ def test_ratios_are_of_the_same_run(tmp_path: Path) -> None:
     assert "3,600 steps/s, 12.0× (tensors) and 24.0× (images) the speed of Avalanche's replay" in text
     assert "| 3,600 | 4.00× | 12.0× | 24.0× |" in text
     assert "A CPU, 2 cores, 16 GiB" in text
+
+
+def whole(who: str, rates: list[float], seeds: int = 5, how: str = "") -> dict[str, Any]:
+    runs = [
+        {"whole_seconds": 6002 * seeds / rate, "whole_rate": rate, "train_rate": 2 * rate, "memory_bytes": 2**29}
+        | {"average_accuracy": 80.0, "cpu_share": 0.98, "version": "1.2"}
+        for rate in rates
+    ]
+    return {"case": Row(who, "er", seeds, how).to_dict(), "runs": runs}
+
+
+def test_whole_runs_have_a_range_of_ratios(tmp_path: Path) -> None:
+    shown = fake("whole", "cpu", [])
+    shown.results.append(whole("plain", [1000.0, 500.0, 800.0]))
+    shown.results.append(whole("plain", [900.0], seeds=1))
+    shown.results.append(whole("mammoth", [100.0], seeds=1))
+    shown.results.append(whole("cclfp", [2500.0, 2000.0, 2400.0], how="compiled, warm"))
+    text = render_document([shown], Charts(tmp_path))
+    assert "a whole warm run: 12.0–15.0 s; its speed is 2.50–4.00× a plain PyTorch loop; 20.0–25.0× Mammoth 1.2" in text
+    assert "| Mammoth 1.2, `er` | 1 | 60.0 | 100 | 200 | 0.111× | 1.00× | 512 | 80.0 | 98 % |" in text
+    ours = "| 5 | 12.0–15.0 | 2,000–2,500 | 4,000–5,000 | 2.50–4.00× | 20.0–25.0× | 512 | 80.0 | 98 % |"
+    assert f"| cclfp `er`, compiled, warm {ours}" in text
+
+
+def test_the_readme_quotes_the_whole_runs() -> None:
+    quoted = quote(read(sorted((BENCH / "results").glob("*.json")), ORDER))
+    readme = " ".join((BENCH.parent / "README.md").read_text(encoding="utf-8").split())
+    assert quoted is None or quoted in readme
+
+
+def test_what_is_quoted() -> None:
+    shown = fake("whole", "cpu", [])
+    shown.results.append(whole("plain", [1000.0, 500.0, 800.0]))
+    shown.results.append(whole("plain", [900.0], seeds=1))
+    shown.results.append(whole("cclfp", [1000.0], how="compiled, cold"))
+    shown.results.append(whole("cclfp", [2500.0, 2000.0, 2400.0], how="compiled, warm"))
+    assert quote([shown]) is None
+    shown.results.append(whole("cclfp", [1800.0, 2700.0], seeds=1, how="compiled, warm"))
+    quoted = str(quote([shown]))
+    assert "five seeds that train together takes 12.0–15.0 s from prompt to table (30.0 s the first time" in quoted
+    assert "2.50–4.00 times the speed of a plain PyTorch loop, – times that of Avalanche" in quoted
+    assert "A single seed runs at 2.00–3.00 times the speed of the plain loop." in quoted
+
+
+def test_a_command_is_timed() -> None:
+    times, printed = _time([sys.executable, "-c", "import time; time.sleep(0.2); print('done')"], dict(os.environ))
+    assert printed == "done\n"
+    assert 0.2 < times["whole_seconds"] < 20
+    assert times["memory_bytes"] > 2**20
+    with pytest.raises(SystemExit, match="no such thing"):
+        _time([sys.executable, "-c", "raise SystemExit('no such thing')"], dict(os.environ))
+
+
+def test_every_command_of_ours_can_be_read() -> None:
+    for row in ROWS:
+        if row.who == "cclfp":
+            _, *given = _command(row, Path("runs.sqlite"))[_command(row, Path("runs.sqlite")).index("run") :]
+            assert given[:4] == [row.method, "split-mnist", "--seeds", str(row.seeds)]
 
 
 def test_every_section_is_shown(tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ TIMEOUT = 100.0  # seconds per command
 # be distinguished from rounding, so the tolerance applies only if the size of the cohort has changed. Everything else
 # is compared exactly.
 ROUNDING = 3.0
-IGNORED = "home/compiler"  # the cache of torch's compiler
 JOURNALS = (".sqlite-wal", ".sqlite-shm")  # SQLite removes these itself
 
 
@@ -203,7 +202,7 @@ def _is_below(path: Any, place: Path) -> bool:
     if not isinstance(path, str | bytes | os.PathLike):
         return False
     name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  a Path would be slow here
-    return name.startswith(f"{place}/") and "/compiler/" not in name
+    return name.startswith(f"{place}/")
 
 
 def kill_itself(delay: float) -> None:
@@ -221,7 +220,7 @@ def contents(place: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(path for path in place.rglob("*") if path.is_file()):
         name = path.relative_to(place).as_posix()
-        if name.startswith(IGNORED) or name.endswith(JOURNALS):
+        if name.endswith(JOURNALS):
             continue
         if name.endswith(".sqlite"):
             found[name] = results(path)

@@ -115,7 +115,7 @@ def prepare(work: Workload, material: Path) -> None:
     work.put(material / "before")
     seconds: dict[str, float] = {}
     first = work.cores[0]
-    # A compiled run is timed the second time, with the compiler's cache.
+    # A compiled run is timed the second time, when its programs are kept.
     for cores in [first, first] if work.is_close else [*work.cores[1:], first]:
         place = material / "after"
         shutil.rmtree(place, ignore_errors=True)

@@ -89,7 +89,7 @@ def test_every_method_diverges_and_goes_on_to_the_end(method: str) -> None:
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 def test_it_is_found_beside_replicas_that_are_well(engine: str, norm: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_module, "WORTH", 1)
-    monkeypatch.setattr(compiled_module, "program", lambda step, *arguments: step)
+    monkeypatch.setattr(compiled_module, "program", lambda step, *arguments, **options: step)
 
     def psi() -> nn.Module:
         return toy_psi(random=False) if norm else nn.Sequential(nn.Linear(8, 16), nn.ReLU())

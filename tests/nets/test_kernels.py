@@ -443,7 +443,7 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: Counted) -> No
 def test_a_stacked_cohort(method: str, in_pytorch: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of step is compared with eager ones by the engine."""
     monkeypatch.setattr(compiled, "WORTH", 1)
-    monkeypatch.setattr(compiled.Steps, "_compiler", lambda self, key: lambda step, *arguments: step)
+    monkeypatch.setattr(compiled.Steps, "_compiler", lambda self, key: lambda step, *arguments, **options: step)
     more = {"steps": 2} if method == "hal" else {}
     ours = [replica(method, seed, pictures("cpu", each=6), **more) for seed in range(2)]
     assert trained(ours, "compiled", tasks=2) == []

@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +59,7 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write to a temporary file, fsync it and rename it: a reader sees the old file or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale(path.parent, f".{glob.escape(path.name)}.*.tmp")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{_host_id()}{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(temporary_name(path.name))
     try:
         with temporary.open("xb") as file:
             write(file)
@@ -83,10 +84,15 @@ def sync_directory(path: Path) -> None:
             os.close(handle)
 
 
-def remove_stale(folder: Path, pattern: str = ".*.tmp") -> None:
-    """Remove temporary files that killed processes left behind in :func:`write_atomic`.
+def temporary_name(name: str) -> str:
+    """A name for a temporary file or folder of this process: ``.NAME.PID-HOST....tmp``, see :func:`remove_stale`."""
+    return f".{name}.{os.getpid()}-{_host_id()}{secrets.token_hex(4)}.tmp"
 
-    Their names end in ``.PID-HOST....tmp``, where HOST is :func:`_host_id`. If HOST is this host, the process id tells
+
+def remove_stale(folder: Path, pattern: str = ".*.tmp") -> None:
+    """Remove temporary files and folders that killed processes left behind.
+
+    :func:`temporary_name` gave their names. HOST in it is :func:`_host_id`. If HOST is this host, the process id tells
     whether the process is alive, and the file of a living process is never removed. On a file system shared with other
     machines or containers this is unknown, so their files are removed after a day without a write.
     """
@@ -97,7 +103,9 @@ def remove_stale(folder: Path, pattern: str = ".*.tmp") -> None:
                 stale = not _is_alive(int(named[1]))
             else:
                 stale = time.time() - path.stat().st_mtime > DAY
-            if stale:
+            if stale and named is not None and path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif stale:
                 path.unlink()
 
 

@@ -6,6 +6,7 @@ installed.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import signal
 import sys
@@ -55,6 +56,15 @@ def resolve(what: str, reference: Reference) -> Any:
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise InputError(f"{path} has no function or class {name!r}; it has: {', '.join(names) or 'none'}")
     return found
+
+
+def imported_by(reference: Reference) -> set[str]:
+    """The packages that the file of a reference imports, such as ``torch``; a dot for those beside the file."""
+    tree = ast.parse(_read("imported", Path(reference["file"])))
+    found = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    relative = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    found += ["." if node.level or node.module is None else node.module for node in relative]
+    return {name.partition(".")[0] or "." for name in found}
 
 
 def is_interrupt(error: BaseException) -> bool:

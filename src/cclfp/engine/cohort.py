@@ -12,10 +12,12 @@ from torch import Tensor
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine import eager
 from cclfp.engine.capacity import count_fitting
-from cclfp.engine.compiled import NotCompiled, Programs, first_line
+from cclfp.engine.compiled import Programs
+from cclfp.engine.compiler import NotCompiled, first_line
 from cclfp.engine.evaluate import evaluate_alone, evaluate_together
 from cclfp.engine.graph import Graphs
 from cclfp.engine.grouping import has_kernels, is_normalised, make_group
+from cclfp.engine.packages import Kind
 from cclfp.engine.plan import Plan
 from cclfp.engine.planning import Planner
 from cclfp.engine.precision import computing_in
@@ -28,11 +30,11 @@ Progress = Callable[[int], None]
 Note = Callable[[str], None]
 
 # What takes the steps of many replicas at once, by the engine's name. The eager engine needs nothing of the kind.
-RUNNERS: dict[str, Callable[[Note], Programs | Graphs | None]] = {
-    "eager": lambda note: None,
+RUNNERS: dict[str, Callable[[Note, Kind | None], Programs | Graphs | None]] = {
+    "eager": lambda note, kind: None,
     "stacked": functools.partial(Programs, compile=False),
     "compiled": Programs,
-    "graph": Graphs,
+    "graph": lambda note, kind: Graphs(note),
 }
 
 
@@ -42,7 +44,8 @@ class Cohort:
     They may differ in seed and hyperparameters, and in nothing else. ``engine`` is ``"eager"``, one replica after the
     other; ``"compiled"``, all in one program; or ``"graph"``, all in one CUDA graph. ``"stacked"`` takes the steps of
     ``"compiled"`` without the compiler, for tests. Where the engine cannot train them, the eager one does, and ``note``
-    is called with the reason. ``precision`` is that of CUDA's float32 (see :mod:`cclfp.engine.precision`).
+    is called with the reason. ``precision`` is that of CUDA's float32 (see :mod:`cclfp.engine.precision`). The compiled
+    programs of a cohort with a ``kind`` are kept for others of this kind.
     """
 
     def __init__(
@@ -51,12 +54,13 @@ class Cohort:
         engine: str = "eager",
         note: Note = lambda text: None,
         precision: str = "float32",
+        kind: Kind | None = None,
     ) -> None:
         self.replicas = replicas
         self._engine = engine
         self._precision = precision
         self._note = note
-        self._fast = RUNNERS[engine](note)  # None: the eager engine trains
+        self._fast = RUNNERS[engine](note, kind)  # None: the eager engine trains
         self._pool, self._offsets = _join_inputs([replica.stream.train.x for replica in replicas])
         self._planner = Planner(replicas, self._pool.device)
         self._at_once = 0  # how many replicas train at the same time; 0: not known yet
@@ -70,7 +74,7 @@ class Cohort:
 
     @property
     def has_compiled(self) -> bool:
-        """Whether it has compiled programs, which another cohort of its kind finds in the compiler's cache."""
+        """Whether it has trained with compiled programs."""
         return self._fast is not None and self._fast.steps.has_compiled
 
     @property

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.engine.compiled import NotCompiled, Steps
+from cclfp.engine.compiled import Steps
+from cclfp.engine.compiler import NotCompiled
 from cclfp.engine.group import Group, Step
 from cclfp.engine.tables import Tables
 from cclfp.nets.network import copy_all

@@ -24,7 +24,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from cclfp.core.finite import not_finite
 from cclfp.core.scenarios import ClassMask
-from cclfp.engine.agreement import compare_steps, perturb, pick_replicas, tolerance_of
+from cclfp.engine.agreement import compare_steps, perturb, pick_replicas, refuse_randomness, tolerance_of
 from cclfp.engine.tables import Tables
 from cclfp.learner.trainer import Trainer
 from cclfp.methods import Batch
@@ -63,6 +63,10 @@ class Group:
         """A replica's part of the tensors that change."""
         raise NotImplementedError
 
+    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
+        """The tensors that change, from all replicas' parts of them."""
+        raise NotImplementedError
+
     def perturbed(self) -> list[Tensor]:
         """The tensors that change, each changed a little (see :func:`perturb`)."""
         return perturb(self.changing)
@@ -79,13 +83,29 @@ class Group:
         prepared = prepare_batches(self.trainers[0], self.fixed, row)
         tolerance = tolerance_of(self.trainers[0], row[0].device)
         for replica in pick_replicas(self.trainers):
-            trainer, own = self.trainers[replica], self.part_of(before, replica)
-            batch = make_batch([t[replica] for t in prepared], current)
-            alone = flat_step(trainer, [t.clone() for t in own], self.spec, batch, trainer.hyper_tensors)
+            own = self.part_of(before, replica)
+            alone = self._step_alone(replica, [t.clone() for t in own], prepared, current)
             params: dict[str, Tensor] = tree_unflatten(alone, self.spec)[0]
             if not_finite(list(params.values())):  # it diverges: there is nothing to compare
                 continue
             compare_steps(own, self.part_of(new, replica), alone, tolerance)
+
+    def make_steps_alone(self, tables: Tables, like: int) -> Step:
+        """A function that takes the same steps as that of :meth:`make_step`, but one replica after the other."""
+        current, replicas = tables.sizes[like][0], range(len(self.trainers))
+
+        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+            prepared = prepare_batches(self.trainers[0], fixed, row)
+            return self.join([self._step_alone(i, self.part_of(changing, i), prepared, current) for i in replicas])
+
+        row = tables.row(like)
+        refuse_randomness(lambda: step([t.clone() for t in self.changing], self.fixed, row), row[0].device)
+        return step
+
+    def _step_alone(self, replica: int, own: list[Tensor], prepared: list[Tensor], current: int) -> list[Tensor]:
+        """A step of one replica on its part of the prepared batches."""
+        trainer, batch = self.trainers[replica], make_batch([t[replica] for t in prepared], current)
+        return flat_step(trainer, own, self.spec, batch, trainer.hyper_tensors)
 
     def write_back(self, changing: list[Tensor], steps: int) -> None:
         """Update the trainers with what ``steps`` steps made of ``changing``: all of them or, on an error, none."""

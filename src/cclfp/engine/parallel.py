@@ -33,6 +33,9 @@ class ParallelGroup(Group):
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
         return tensors[replica * self._leaves : (replica + 1) * self._leaves]
 
+    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
+        return [t for own in parts for t in own]
+
     def make_step(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
         first, current, row = self.trainers[0], tables.sizes[like][0], tables.row(like)
         steps = [self._step_of(trainer, current) for trainer in self.trainers]

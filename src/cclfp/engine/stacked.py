@@ -23,12 +23,16 @@ class StackedGroup(Group):
     def __init__(self, trainers: Sequence[Trainer], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(trainers)
         leaves, _ = stack_leaves([trainer.model for trainer in trainers])
-        self.changing = leaves if pool.is_cuda else [_columns_first(t) for t in leaves]
+        self._arrange = (lambda t: t) if pool.is_cuda else _columns_first
+        self.changing = [self._arrange(t) for t in leaves]
         hypers, _ = stack_leaves([dataclasses.asdict(trainer.hyper_tensors) for trainer in trainers])
         self.fixed = [pool, torch.stack([mask_table(mask) for mask in masks]), *hypers]
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
         return [t[replica] for t in tensors]
+
+    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
+        return [self._arrange(torch.stack(several)) for several in zip(*parts, strict=True)]
 
     def make_step(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
         current, first, spec, hyper_spec = tables.sizes[like][0], self.trainers[0], self.spec, self._hyper_spec
@@ -66,14 +70,21 @@ class KernelGroup(StackedGroup):
         has_old_network = any(keys[i] in buffers for i in in_state)
         self._dtype, self._leaves = layout.dtype, len(paths)
         self._filters = [i for i in filters if has_old_network or i not in in_state]
-        leaves = [_channels_last(t) if i in filters else t for i, t in enumerate(self.changing)]
-        self.changing = self._with_copies(leaves)
+        self._in_any_network = filters
+        self.changing = self._arranged(self.changing)
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
         return super().part_of(tensors[: self._leaves], replica)
 
+    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
+        return self._arranged(super().join(parts))
+
     def perturbed(self) -> list[Tensor]:
         return self._with_copies(perturb(self.changing[: self._leaves]))
+
+    def _arranged(self, leaves: list[Tensor]) -> list[Tensor]:
+        filters = self._in_any_network
+        return self._with_copies([_channels_last(t) if i in filters else t for i, t in enumerate(leaves)])
 
     def _with_copies(self, leaves: list[Tensor]) -> list[Tensor]:
         return [*leaves, *round_all([leaves[i] for i in self._filters], self._dtype)]

@@ -20,19 +20,30 @@ def linear(inputs: int, outputs: int, g: torch.Generator, dtype: torch.dtype | N
 
     It draws only from ``g``; ``nn.Linear(...)`` would first draw from the global generator.
     """
-    layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=dtype)
+    layer = nn.Linear(inputs, outputs, dtype=dtype, device="meta")
+    allocate(layer)
     nn.init.xavier_uniform_(layer.weight, generator=g)
     nn.init.zeros_(layer.bias)
-    return layer  # type: ignore[no-any-return]
+    return layer
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int, g: torch.Generator) -> nn.Conv2d:
     """A padded convolution without bias, which changes the size only by its stride; PyTorch's weights, from ``g``."""
-    layer = nn.utils.skip_init(
-        nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False, dtype=torch.float32
+    layer = nn.Conv2d(
+        inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False, dtype=torch.float32, device="meta"
     )
+    allocate(layer)
     nn.init.kaiming_uniform_(layer.weight, a=math.sqrt(5), generator=g)
-    return layer  # type: ignore[no-any-return]
+    return layer
+
+
+def allocate(layer: nn.Module) -> None:
+    """Give a layer that was made on torch's meta device memory for its parameters.
+
+    ``nn.utils.skip_init`` does the same, but imports torch's symbolic shapes, which takes half a second.
+    """
+    for name, parameter in list(layer.named_parameters()):
+        layer.register_parameter(name, nn.Parameter(torch.empty(parameter.shape, dtype=parameter.dtype)))
 
 
 class MLP(nn.Module):

@@ -16,6 +16,7 @@ import torch
 
 from cclfp._version import __version__
 from cclfp.core.checks import check_device
+from cclfp.core.machine import describe_processor
 from cclfp.errors import InputError
 
 PACKAGE = Path(__file__).parents[1]
@@ -95,7 +96,4 @@ def device_name(device: str) -> str:
     """The processor's or the GPU's own name."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text(errors="replace").splitlines() if information.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    return describe_processor().get("model name") or platform.processor() or platform.machine()

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import platform
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
+from cclfp.core.userfiles import imported_by
 from cclfp.engine.choice import Engine
-from cclfp.engine.compiled import is_known
 from cclfp.engine.eager import seconds_per_step
 from cclfp.engine.grouping import is_normalised
+from cclfp.engine.packages import Kind, Packages
 from cclfp.engine.precision import autocast_of, computing_in
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError, shortage
@@ -29,7 +33,9 @@ from cclfp.runs.store import Store
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
 GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to pay
-COMPILER_SECONDS = {"cold": 10.0, "warm": 5.0}  # what the compiler takes without and with its results in its cache
+COMPILING_SECONDS = 15.0  # what it takes to compile a program
+LOADING_SECONDS = 0.1  # what it takes to load one that was compiled before
+KNOWN_PACKAGES = sys.stdlib_module_names | {"cclfp", "numpy", "torch"}  # whose versions are part of a kind
 
 Streams = dict[tuple[int, str], Stream]  # by seed and device: replicas of one seed share a stream
 
@@ -160,13 +166,23 @@ def _choose_engine(started: Sequence[Started], streams: Streams, on_event: OnEve
     if first.engine.device == "cuda":
         name = "graph" if seconds > GRAPH_SECONDS else name
     elif not is_normalised(first.replica.learner.psi):  # for networks with BatchNorm, compiling does not pay
-        cache = "warm" if is_known(kind_of_programs(first.job, len(undecided))) else "cold"
+        with computing_threads(first.engine.threads):
+            is_kept = Packages(kind_of_programs(first.job, len(undecided))).any()
         # A compiled cohort takes about a sixth of the time.
-        name = "compiled" if seconds * 5 / 6 > COMPILER_SECONDS[cache] else name
+        name = "compiled" if seconds * 5 / 6 > (LOADING_SECONDS if is_kept else COMPILING_SECONDS) else name
     on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", first.job.key))
     return [dataclasses.replace(one, engine=one.engine.named(name)) if one.engine.is_open else one for one in started]
 
 
-def kind_of_programs(job: Job, replicas: int) -> str:
-    """What the compiled programs of a cohort depend on."""
-    return json.dumps([job.configuration.shape, replicas, job.execution.threads, code()], sort_keys=True)
+def kind_of_programs(job: Job, replicas: int) -> Kind | None:
+    """What the compiled programs of a cohort depend on; None where its code is not fully known.
+
+    A user's file counts by its content. What it imports could change without notice, unless it comes with Python, torch
+    or this package.
+    """
+    c = job.configuration
+    own = [part for part in (c.method_file, c.backbone) if part is not None and "file" in part]
+    if any(imported_by(reference) - KNOWN_PACKAGES for reference in own):
+        return None
+    versions = [platform.python_version(), numpy.__version__, code()]
+    return Kind(json.dumps([c.shape, replicas, *versions], sort_keys=True), is_own=bool(own))

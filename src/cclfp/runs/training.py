@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.compiled import first_line, remember
+from cclfp.engine.compiler import first_line
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.runs.checkpoints import checkpoint_path, locked, make_folder, remove_checkpoint, write_checkpoint
@@ -92,7 +92,8 @@ def _train(group: Sequence[Started], store: Store, on_event: OnEvent) -> str:
     progress = _Progress(group, on_event)
     last_checkpoint = time.monotonic()
     with computing_threads(engine.threads):
-        cohort = Cohort(replicas, engine.name, lambda text: on_event(Note(text, jobs[0].key)), engine.precision)
+        kind = kind_of_programs(jobs[0], len(jobs)) if engine.name == "compiled" else None
+        cohort = Cohort(replicas, engine.name, lambda text: on_event(Note(text, jobs[0].key)), engine.precision, kind)
         while not cohort.is_done:
             cohort.advance(progress.in_task)
             progress.after_task()
@@ -100,8 +101,6 @@ def _train(group: Sequence[Started], store: Store, on_event: OnEvent) -> str:
                 for job, replica in zip(jobs, replicas, strict=True):
                     write_checkpoint(checkpoint_path(job, store), job, replica, engine, on_event)
                 last_checkpoint = time.monotonic()
-    if cohort.has_compiled:
-        remember(kind_of_programs(jobs[0], len(jobs)))
     return cohort.engine
 
 

@@ -1,0 +1,146 @@
+"""Compiled programs that are kept from run to run, as native code in the user's cache folder.
+
+A program is one file, ``KIND-SHAPES-CHECKSUM.so``: KIND stands for the code and the machine, SHAPES for the program's
+arguments, CHECKSUM for the content of the file. torch loads it without importing its compiler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import platform
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+from cclfp.core.files import write_atomic
+from cclfp.core.machine import describe_processor
+from cclfp.core.private import NotPrivate, check_private, private_folder
+from cclfp.engine.group import Step
+
+LIMIT = 256 * 2**20  # bytes of all kept programs, about half a million each
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What the programs of a cohort depend on, besides the machine and the shapes of their arguments."""
+
+    text: str
+    is_own: bool = False  # whether a user's own code is part of them
+
+
+class Packages:
+    """The kept programs of one kind of cohort.
+
+    Nothing is kept without a kind, or where the cache folder is not private. ``note`` is called with what the user
+    should know.
+    """
+
+    def __init__(self, kind: Kind | None, note: Callable[[str], None] = lambda text: None) -> None:
+        self._note = note
+        self._is_own = kind is not None and kind.is_own
+        self._kind = _checksum(kind, torch.get_num_threads(), *_machine())[:16]
+        self._folder: Path | None = None
+        if kind is not None:
+            try:
+                self._folder = private_folder()
+            except NotPrivate as reason:
+                note(f"compiled programs are not kept: {reason}")
+
+    def any(self) -> bool:
+        """Whether there are programs of this kind."""
+        return bool(self._files("*"))
+
+    def has(self, key: Hashable) -> bool:
+        """Whether there is a program for arguments like these."""
+        return bool(self._files(_checksum(key)))
+
+    def load(self, key: Hashable) -> Step | None:
+        """The program for arguments like these, or None. A file that cannot be used is removed, with a note."""
+        for path in self._files(_checksum(key)):
+            try:
+                _check(path)
+                os.utime(path)
+                return load(path)
+            except (NotPrivate, OSError, RuntimeError) as error:
+                reason = str(error).partition("\n")[0]
+                self._note(f"a kept program is compiled again: {reason}")
+                _remove(path)
+        return None
+
+    def keep(self, key: Hashable, library: Path, *, has_constants: bool) -> None:
+        """Keep a compiled program. Where there are too many, those that were not used for the longest time go.
+
+        A user's own code may compute constant tensors from anything, such as the seed. Such a program is not kept.
+        """
+        if self._folder is None or (has_constants and self._is_own):
+            return
+        content = library.read_bytes()
+
+        def write(file: BinaryIO) -> None:
+            os.fchmod(file.fileno(), 0o600)
+            file.write(content)
+
+        name = f"{self._kind}-{_checksum(key)}-{hashlib.sha256(content).hexdigest()}.so"
+        try:
+            write_atomic(self._folder / name, write)
+            _trim(self._folder)
+        except OSError as error:
+            self._note(f"a compiled program is not kept: {error}")
+
+    def remove(self, key: Hashable) -> None:
+        """Remove the program for arguments like these."""
+        for path in self._files(_checksum(key)):
+            _remove(path)
+
+    def _files(self, shapes: str) -> list[Path]:
+        return [] if self._folder is None else sorted(self._folder.glob(f"{self._kind}-{shapes}-*.so"))
+
+
+def load(library: Path) -> Step:
+    """The step in a library. RuntimeError where it cannot be loaded."""
+    run = torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1).run
+
+    def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+        return run([*changing, *fixed, *row])
+
+    return step
+
+
+def _check(path: Path) -> None:
+    check_private(path)
+    if hashlib.sha256(path.read_bytes()).hexdigest() != path.stem.rpartition("-")[2]:
+        raise NotPrivate(f"{path} is damaged")
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # another process has removed it
+        path.unlink()
+
+
+def _trim(folder: Path) -> None:
+    """Remove the programs that were not used for the longest time, until the others are within the limit."""
+    found, total = [], 0
+    for path in folder.glob("*.so"):
+        with contextlib.suppress(FileNotFoundError):  # another process has removed it
+            about = path.stat()
+            found.append((about.st_mtime, about.st_size, path))
+    for _, size, path in sorted(found, reverse=True):
+        total += size
+        if total > LIMIT:
+            _remove(path)
+
+
+def _machine() -> tuple[object, ...]:
+    """What native code depends on besides its source."""
+    version = torch.__version__, torch.version.git_version, torch.backends.cpu.get_cpu_capability()
+    return *version, platform.system(), platform.machine(), describe_processor()
+
+
+def _checksum(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

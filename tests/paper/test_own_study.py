@@ -73,6 +73,13 @@ def test_a_study_of_own_methods_on_own_images_uses_what_was_tuned(tmp_path: Path
     assert {one.standing.verdict for one in (er, half)} == {"best", "unknown"}
 
 
+def test_a_study_can_tune_first(tmp_path: Path) -> None:
+    images, store = write_images(tmp_path / "pets.npz"), tmp_path / "runs.sqlite"
+    (er,) = cclfp.study("mine", methods="er", images=images, seeds=1, auto=0.02, **HOW, store=store)
+    assert er.cell.chosen == "tuned in 0.02 min"
+    assert er.standing.verdict == "unknown"  # nothing to compare with
+
+
 def test_the_command_prints_a_table_per_column_and_one_of_all(cli: Cli, small_mnist: Path, tmp_path: Path) -> None:
     write_images(tmp_path / "pets.npz")
     methods = f"er,{write_method(tmp_path / 'half.py')}"

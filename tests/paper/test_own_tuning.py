@@ -206,6 +206,22 @@ def test_a_budget_below_one_run_is_refused(
     assert "--auto -1: expected minutes" in answer.err
 
 
+def test_auto_saves_the_learners_of_the_results_only(one_core: None, cli: Cli, tmp_path: Path) -> None:
+    images, saved = write_images(tmp_path / "pets.npz"), tmp_path / "learners"
+    answer = cli("run", "er", "--images", images, *OPTIONS, "--auto", "0.05", "--seeds", "2", "--save", saved)
+    assert answer.code == 0, answer.err
+    assert len(list(saved.iterdir())) == 2
+
+
+def test_auto_refuses_what_cannot_be_trained_before_any_search(cli: Cli, small_mnist: Path) -> None:
+    for command in (["run", "er,lwf", "rotated-mnist"], ["study", "mine", "--method", "er,lwf"]):
+        more = ["--benchmark", "rotated-mnist"] if command[0] == "study" else []
+        answer = cli(*command, *more, "--auto", "1")
+        assert (answer.code, answer.out) == (2, "")
+        assert "lwf is not defined in the domain scenario" in answer.err
+        assert "searching" not in answer.err
+
+
 def test_a_damaged_search_is_not_used(one_core: None, tmp_path: Path) -> None:
     images, store = write_images(tmp_path / "pets.npz"), tmp_path / "runs.sqlite"
 

@@ -35,14 +35,19 @@ def run_tuned(
     ``place`` has the options of ``run`` that a search shares, ``others`` those that it does not.
     """
     from cclfp.methods import get_method
+    from cclfp.paper.places import Place
     from cclfp.paper.tuning import tune
     from cclfp.runs.grid import check_setting_names, settings_of
     from cclfp.runs.run import run
+    from cclfp.streams import get_benchmark
 
     if not 0 < minutes < float("inf"):
         raise InputError(f"--auto {minutes:g}: expected minutes for the search of each method, more than 0")
     kinds = {name: get_method(name) for name in methods}
     check_setting_names(kinds, ranges)
+    where = get_benchmark(benchmark).scenarios[0] if scenario is None else scenario
+    for name in kinds:
+        Place(name, benchmark, where, **place).configuration()  # refuses what cannot be trained, before any search
     searches = {}
     for name, kind in kinds.items():  # all searches first: the first that is refused ends the command
         own = {setting: values for setting, values in ranges.items() if setting in settings_of(kind)}

@@ -125,18 +125,19 @@ def plan_mine(
     for what, names in (("benchmark", benchmarks), ("method", methods)):
         if not names:
             raise InputError(f"which {what}s? A study of your own needs one or more: --{what} A,B")
-    cells = []
-    for benchmark in dict.fromkeys(benchmarks):
-        for scenario in scenarios or get_benchmark(benchmark).scenarios[:1]:
-            for memory in dict.fromkeys(memories):
-                for method in dict.fromkeys(methods):
-                    where = Place(method, benchmark, scenario, memory, **place)
-                    cells.append(_cell(where, auto, execution, on_event))
-    return OwnStudy(cells, seeds, execution)
+    places = [
+        Place(method, benchmark, scenario, memory, **place)
+        for benchmark in dict.fromkeys(benchmarks)
+        for scenario in scenarios or get_benchmark(benchmark).scenarios[:1]
+        for memory in dict.fromkeys(memories)
+        for method in dict.fromkeys(methods)
+    ]
+    for one in places:
+        one.configuration()  # refuses what cannot be trained, before anything is
+    return OwnStudy([_cell(one, auto, execution, on_event) for one in places], seeds, execution)
 
 
 def _cell(place: Place, auto: float | None, execution: Execution, on_event: OnEvent) -> OwnCell:
-    place.configuration()  # refuses what cannot be trained
     if auto is not None:
         where = dataclasses.asdict(place)
         options: dict[str, Any] = {"budget": auto, "repeatable": True, "execution": execution, "on_event": on_event}

@@ -40,7 +40,8 @@ class Search:
     """Trains settings of one method on held-out data."""
 
     def __init__(self, place: Place, execution: Execution, on_event: OnEvent) -> None:
-        self.place, self.execution, self.on_event = place, execution, on_event
+        self.place, self.on_event = place, on_event
+        self.execution = dataclasses.replace(execution, save=None)  # nobody needs the learners of a search
 
     def configuration(self, settings: Settings) -> Configuration:
         return self.place.configuration(settings, validation=True)

@@ -55,7 +55,7 @@ class Row:
 
 ROWS = (
     Row("plain", "er", 5),
-    Row("plain", "er", 1, repeats=1),
+    Row("plain", "er", 1),
     Row("avalanche", "er", 1, "tensors"),
     Row("avalanche", "er", 1, "images"),
     Row("mammoth", "er", 1, repeats=1),

@@ -15,8 +15,10 @@ from cclfp.schedules import Reservoir
 
 @dataclasses.dataclass(frozen=True)
 class Hyper(Hyperparameters):
-    alpha: float = setting(0.75, "weight of the distance to the logits when an example was stored", low=0)
-    beta: float = setting(1.0, "weight of the cross-entropy of replayed examples", low=0)
+    alpha: float = setting(
+        0.75, "weight of the distance to the logits when an example was stored", low=0, search=(0.1, 0.3, 0.75)
+    )
+    beta: float = setting(1.0, "weight of the cross-entropy of replayed examples", low=0, search=(0.5, 1, 2))
 
 
 class DERpp(cclfp.Method):

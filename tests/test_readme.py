@@ -114,9 +114,12 @@ def test_the_command_parses(line: str) -> None:
             **{option: given[option] for option in names},
         )
         assert found
+    elif name in ("study", "tune") and (".py:" in line or "photos-" in line):  # of files that are not here
+        parse_settings(given.get("settings") or [])
     elif name == "study":
-        benchmarks, methods = (parse_names(f"--{kind}", given[kind]) for kind in ("benchmark", "method"))
-        assert plan(given["table"], benchmarks=benchmarks, methods=methods).cells
+        kinds = ("benchmark", "method", "scenario")
+        chosen: dict[str, Any] = {f"{kind}s": parse_names(f"--{kind}", given[kind]) for kind in kinds}
+        assert plan(given["table"], **chosen).cells
     elif name == "tune":
         assert given["method"] in [*METHODS, "METHOD"]
         assert given["benchmark"] in [*BENCHMARKS, "BENCHMARK"]

@@ -45,6 +45,22 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     ]
 
 
+def test_a_run_that_compiles_shows_no_speed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with PlainProgress() as shown:
+        shown.update(Planned({"b": "er seed 1"}, "runs.sqlite"))
+        for now, number in ((0.0, 1), (30.0, 2), (45.0, 302), (60.0, 602)):  # noqa: B007  the clock reads it
+            shown.update(step("b", number))
+    assert capsys.readouterr().err.splitlines() == [
+        "er seed 1: task 2/5, step 2/6,000, compiling",
+        "er seed 1: task 2/5, step 302/6,000, 20 steps/s, 285 s left",
+        "er seed 1: task 2/5, step 602/6,000, 20 steps/s, 270 s left",
+    ]
+
+
 def test_all_from_the_store_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     with PlainProgress() as shown:
         shown.update(Planned({"a": "er seed 0"}, "runs.sqlite"))

@@ -14,9 +14,11 @@ from conftest import Cli
 
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
-from cclfp.paper import tuning
+from cclfp.paper import search, trials, tuning
 from cclfp.paper.grids import CONVOLUTIONAL, GRIDS
-from cclfp.paper.tuning import Settings, Trial, outdated, successive_halving, tune
+from cclfp.paper.places import Place
+from cclfp.paper.trials import Settings, Trial, successive_halving
+from cclfp.paper.tuning import outdated, tune
 from cclfp.runs.events import ignore
 from cclfp.runs.execution import Execution
 from cclfp.runs.presets import Preset, presets, read_presets, with_preset, write_presets
@@ -91,7 +93,7 @@ def test_what_cannot_be_paid_for_is_not_trained() -> None:
     found = trainer.search(48, 2, 1.0)
     assert trainer.calls[0][1] == [100]
     assert len(trainer.calls) == 1  # the few that tell how long a run takes
-    assert [n for _, n in found] == [1] * tuning.FIRST_PART
+    assert [n for _, n in found] == [1] * trials.FIRST_PART
 
 
 def test_the_grids_are_of_settings_that_the_methods_know() -> None:
@@ -131,7 +133,7 @@ class Fake:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[list[Settings]] = []
-        monkeypatch.setattr(tuning._Search, "train", self.train)
+        monkeypatch.setattr(search.Search, "train", self.train)
 
     def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
         self.calls.append(list(several))
@@ -217,7 +219,7 @@ def test_the_best_mean_wins_and_what_is_not_searched_is_the_methods_own(monkeypa
     def train(self: object, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
         return [Trial(s, scores[s["lr"]]) for s in several], len(several)
 
-    monkeypatch.setattr(tuning._Search, "train", train)
+    monkeypatch.setattr(search.Search, "train", train)
     old = Preset(
         "ccl-fp", "split-mnist", "class", {"lr": 0.5, "w": 0.9, "alpha": 9.0, "eta": 9.0, "tau": 9.0}, True, ""
     )
@@ -309,9 +311,9 @@ def test_every_method_can_be_tuned_on_every_benchmark(
     for scenario in BENCHMARKS[benchmark].scenarios:
         if scenario in METHODS[method].scenarios():
             tuned = tune(method, benchmark, scenario, known=_known(scenario, benchmark))
-            search = tuning._Search(method, benchmark, scenario, Execution(), ignore)
+            searching = search.Search(Place(method, benchmark, scenario), Execution(), ignore)
             for settings in [s for call in fake.calls for s in call]:
-                assert search.configuration(settings).validation
+                assert searching.configuration(settings).validation
             assert tuned.preset.hyperparameters.keys() == {f.name for f in dataclasses.fields(METHODS[method].Hyper)}
 
 

@@ -19,7 +19,7 @@ from cclfp.report.charts import ChartPanel, Value
 from cclfp.report.content import Content
 from cclfp.report.figures import accuracy_so_far
 from cclfp.report.scales import linear_ticks, log_scale, log_ticks
-from cclfp.report.styles import STYLES
+from cclfp.report.styles import ALL_STYLES, STYLES
 from cclfp.report.svg import draw_figure
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
@@ -173,8 +173,21 @@ def luminance(colour: str) -> float:
 
 def test_every_method_has_a_visible_and_distinct_style() -> None:
     assert set(METHODS) <= set(STYLES)
-    for style in STYLES.values():
+    for style in ALL_STYLES.values():
         assert 1.05 / (luminance(style.light) + 0.05) >= 3
         assert (luminance(style.dark) + 0.05) / (luminance("#131417") + 0.05) >= 3
-    looks = [(STYLES[name].dashes, STYLES[name].mark) for name in METHODS]
-    assert len(set(looks)) == len(METHODS)  # without colours too
+    looks = [(style.dashes, style.mark) for name, style in ALL_STYLES.items() if name in METHODS or "own-" in name]
+    assert len(set(looks)) == len(looks) > len(METHODS)  # without colours too
+
+
+def test_captions_and_files_say_what_whiskers_are_and_the_legend_has_what_is_drawn(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    er = cell_of("accuracy", "ER-Res.", "split-cifar10", "task")
+    add_all(store, [made_up_record(er, seed) for seed in range(3)])
+    charts = {chart.name: chart for chart in collect(store, range(3)).charts}
+    note = "Whiskers: one standard deviation over seeds, up and down."
+    assert [name for name, chart in charts.items() if chart.whisker_note] == ["forgetting", "buffer"]
+    assert note in draw_figure(charts["buffer"])
+    assert "examples in memory (log scale)" in draw_figure(charts["buffer"])
+    assert note not in draw_figure(charts["evolution"])
+    assert [series.label for series in charts["evolution"].legend] == ["ER-Res."]

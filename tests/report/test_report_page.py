@@ -247,8 +247,16 @@ def test_how_a_number_was_made(open_page: Open) -> None:
         assert said in text
     seeds = [made_up_record(cell_of("accuracy", "CCL-FP+", "split-mnist", "class"), seed) for seed in range(5)]
     parts = ("average_accuracy", "forgetting", "train_seconds", "test_seconds")
-    assert dialog.locator("thead th").all_inner_texts() == ["seed", "accuracy", "forgetting", "train s", "test s"]
-    for seed, row in zip(seeds, dialog.locator("tbody tr").all(), strict=True):
+    assert dialog.locator(".plain thead th").all_inner_texts() == [
+        "seed",
+        "accuracy",
+        "forgetting",
+        "train s",
+        "test s",
+    ]
+    assert dialog.locator(".heat tbody tr").count() == 5  # the accuracy on each task after each
+    assert dialog.locator(".heat tbody td").all_inner_texts()[1:5] == [""] * 4
+    for seed, row in zip(seeds, dialog.locator(".plain tbody tr").all(), strict=True):
         shown = row.locator("th, td").all_inner_texts()
         assert shown == [str(seed["seed"]), *(f"{seed[part]:.2f}".replace("-", "−") for part in parts)]
     assert "Hyperparameters (preset)" in text

@@ -127,7 +127,7 @@ def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     write(store.path, "PRAGMA user_version = 9")
     for read_only in (False, True):
-        with pytest.raises(InputError, match=r"written by a newer cclfp \(store format 9, not 2\): update cclfp"):
+        with pytest.raises(InputError, match=r"written by a newer cclfp \(store format 9, not 3\): update cclfp"):
             Store(store.path, read_only=read_only)
 
 
@@ -144,9 +144,9 @@ def test_an_older_store_is_brought_up_to_date_by_who_writes_only(tmp_path: Path)
     assert (reader.version, reader.records(), reader.find(records[3]["key"])) == (1, records, records[3])
     assert path.read_bytes() == before
     writer = Store(path)
-    assert (writer.version, writer.records()) == (2, records)
+    assert (writer.version, writer.records()) == (3, records)
     assert [row.values["checksum"] is not None for row in writer.rows()] == [True] * 5
-    assert Store(path, read_only=True).version == 2
+    assert Store(path, read_only=True).version == 3
     writer.add(record(7) | {"diverged": 1})
     assert writer.records() == [*records, record(7) | {"diverged": 1}]
 

@@ -24,7 +24,7 @@ def list_(
         print_json({what: items})
         return
     cells = [{name: _cell(value) for name, value in item.items()} for item in items]
-    print_table(list(cells[0]), [list(item.values()) for item in cells])
+    print_table(list(cells[0]), [list(item.values()) for item in cells], drop=("path", "dataset", "backbone"))
 
 
 def _cell(value: Any) -> str:

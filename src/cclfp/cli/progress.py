@@ -19,6 +19,7 @@ HEARTBEAT = 10.0  # seconds between two plain lines about a run that is being tr
 ALL_HEARTBEAT = 30.0  # seconds between two plain lines about all runs
 MOST_BARS = 16  # bars of runs that are being trained, or of nodes that train
 MOST_NODES = 4  # nodes that a plain line names
+FIRST_STEPS = 3  # a run that makes fewer steps between two lines is compiling
 BESIDE_NAME = 66  # columns that a bar takes beside the run's name
 
 
@@ -167,6 +168,7 @@ class PlainProgress(Progress):
         self.last_line: dict[str, float] = {}  # when the last line about a run was printed
         self.last_data_line: dict[str, float] = {}
         self.last_line_of_all: float | None = None
+        self.compiled: set[str] = set()  # runs of which a line said that they compile
 
     def data(self, event: DataProgress) -> None:
         now = time.monotonic()
@@ -185,13 +187,18 @@ class PlainProgress(Progress):
         if now - self.last_line.setdefault(event.key, now) < HEARTBEAT or event.step == first:
             return
         self.last_line[event.key] = now
+        place = f"{self.labels[event.key]}: task {event.task}/{event.tasks}, step {event.step:,}/{event.steps:,}"
+        if (
+            event.step - first < FIRST_STEPS and event.key not in self.compiled
+        ):  # their time says nothing of the others'
+            self.compiled.add(event.key)
+            self.started[event.key] = now, event.step
+            self.say(f"{place}, compiling")
+            return
         rate = (event.step - first) / (now - began)
         left = (event.steps - event.step) / rate
         so_far = "" if event.accuracy is None else f", {event.accuracy:.1f} % so far"
-        self.say(
-            f"{self.labels[event.key]}: task {event.task}/{event.tasks}, step {event.step:,}/{event.steps:,}, "
-            f"{rate:,.0f} steps/s, {left:.0f} s left{so_far}"
-        )
+        self.say(f"{place}, {rate:,.0f} steps/s, {left:.0f} s left{so_far}")
 
     def _report_all(self, work: Work, now: float) -> None:
         self.last_line_of_all = now if self.last_line_of_all is None else self.last_line_of_all
@@ -219,9 +226,12 @@ class LiveProgress(Progress):
 
         class Speed(ProgressColumn):
             def render(self, task: Task) -> Text:
+                unit = task.fields["unit"]
+                if unit == "steps" and task.completed < FIRST_STEPS:
+                    return Text("compiling", style="magenta")
                 speed = task.fields["speed"] if task.fields["speed"] is not None else task.speed
-                known = speed is not None and task.fields["unit"]
-                return Text(f"{speed:,.0f} {task.fields['unit']}/s" if known else "", style="magenta")
+                known = speed is not None and unit
+                return Text(f"{speed:,.0f} {unit}/s" if known else "", style="magenta")
 
         super().__init__()
         self.bars = Bars(

@@ -20,10 +20,11 @@ def report(
     include_diverged: IncludeDivergedOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Write the paper's tables and figures with the store's runs beside the published numbers.
+    """Write the paper's tables and figures with the store's runs beside the published numbers, and all other runs.
 
     DIR/index.html is a page that works without a network; DIR/tables has Markdown, CSV and LaTeX, DIR/figures SVG, PDF
-    and PNG. Numbers that have not been trained are shown as missing.
+    and PNG. Numbers that have not been trained are shown as missing. Runs that are in none of the paper's tables, such
+    as those of your own images and methods, are under "Your runs" in tables, charts and confusion matrices.
 
     [bold]Examples[/bold]
 
@@ -48,9 +49,20 @@ def report(
     if json:
         counts = content.counts()
         print_json(
-            {"store": str(path), "runs": content.runs, "counts": counts, "files": [str(file) for file in written]}
+            {
+                "store": str(path),
+                "runs": content.runs,
+                "other_runs": content.own.runs,
+                "held_out_runs": content.own.held_out,
+                "counts": counts,
+                "files": [str(file) for file in written],
+            }
         )
         return
     typer.echo(f"{tally(content.counts())} (from {content.runs:,} runs in {path})")
+    if content.own.runs:
+        typer.echo(f"{content.own.sentence}: see Your runs in {out / 'index.html'}")
+    if content.own.held_out:
+        typer.echo(f"{content.own.held_out_sentence}: they are in no table")
     for file in written:
         typer.echo(f"{file}  {file.stat().st_size / 1000:,.0f} kB")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cclfp.cli.auto import print_chosen, run_tuned
 from cclfp.cli.options import (
     CheckpointsOption,
     DeviceOption,
@@ -26,8 +27,10 @@ from cclfp.cli.options import (
 )
 from cclfp.cli.output import number, plus_minus, print_json, print_table
 from cclfp.cli.shards import print_shard
+from cclfp.cli.tune import to_dict
 
 if TYPE_CHECKING:
+    from cclfp.paper.search import Tuned
     from cclfp.runs.run import Result
 
 
@@ -117,6 +120,16 @@ def run(
             "hyperparameters.",
         ),
     ] = False,
+    auto: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MINUTES",
+            help="First search lr, augment and each method's own settings on held-out training images, for so many "
+            "minutes per method. NAME=A,B are then the values to search. The search is stored: the same command "
+            "chooses the same.",
+            show_default=False,
+        ),
+    ] = None,
     max_classes: Annotated[
         int | None,
         typer.Option(
@@ -172,6 +185,8 @@ def run(
     cclfp run ccl-fp split-mnist w=0.1,0.3,0.5 lr=0.03 --scenario task --memory 500
 
     cclfp run ccl-fp+ --images photos/ --tasks 5
+
+    cclfp run er,ccl-fp+ --images photos/ --tasks 5 --auto 10
     """
     if benchmark is not None and "=" in benchmark:  # it is the first setting
         settings, benchmark = [benchmark, *(settings or [])], None
@@ -181,7 +196,7 @@ def run(
 
     from cclfp.cli.progress import progress
     from cclfp.runs.execution import Execution
-    from cclfp.runs.run import run
+    from cclfp.runs.run import benchmark_of, run
 
     execution = Execution.from_dict(
         {
@@ -199,33 +214,44 @@ def run(
             "shard": shard,
         }
     )
+    place: dict[str, Any] = {"memory": memory, "class_order": class_order, "tasks": tasks, "backbone": backbone}
+    others: dict[str, Any] = {"seeds": chosen_seeds, "validation": validation, "max_classes": max_classes}
+    own: dict[str, Any] = {
+        "images": images,
+        "image_size": image_size,
+        "split_seed": split_seed,
+        "classes": parse_classes("--classes", classes),
+        "skip_bad": skip_bad,
+    }
+    searches: list[Tuned] = []
     with progress() as shown:
-        results = run(
-            names,
-            benchmark,
-            scenario=scenario,
-            seeds=chosen_seeds,
-            memory=memory,
-            class_order=class_order,
-            tasks=tasks,
-            images=images,
-            image_size=image_size,
-            split_seed=split_seed,
-            classes=parse_classes("--classes", classes),
-            skip_bad=skip_bad,
-            backbone=backbone,
-            validation=validation,
-            max_classes=max_classes,
-            settings=values,
-            execution=execution,
-            on_event=shown.update,
-        )
+        if auto is None:
+            options = {**place, **others, **own, "settings": values, "execution": execution}
+            results = run(names, benchmark, scenario=scenario, on_event=shown.update, **options)
+        else:
+            known = benchmark_of(benchmark, **own, on_event=shown.update)
+            found = run_tuned(
+                auto,
+                names,
+                known,
+                values,
+                scenario=scenario,
+                place=place,
+                others=others,
+                execution=execution,
+                on_event=shown.update,
+            )
+            results, searches = [result for result, _ in found], [tuned for _, tuned in found]
+            values = {}
     if shard is not None:
         print_shard(execution, [run for result in results for run in result.runs], json)
     elif json:
-        print_json({"configurations": [_to_dict(result, include_diverged) for result in results]})
+        listed = [_to_dict(result, include_diverged) for result in results]
+        chosen = {"auto": [to_dict(tuned) for tuned in searches]} if auto is not None else {}
+        print_json({"configurations": listed, **chosen})
     else:
         _print_results(results, [name for name, several in values.items() if len(several) > 1], include_diverged)
+        print_chosen(searches)
         if save is not None:
             typer.echo(f"learners saved in {save}")
 
@@ -273,4 +299,4 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
             ]
         )
     columns = ["method", *varied, ">average accuracy", ">paper", ">forgetting", ">seconds per run"]
-    print_table(columns, rows, title)
+    print_table(columns, rows, title, drop=("seconds per run", "forgetting"))

@@ -223,7 +223,7 @@ def _print_records(records: Sequence[Record], title: str) -> None:
                 number(record["seconds"], 1),
             ]
         )
-    print_table(columns, rows, title)
+    print_table(columns, rows, title, drop=("finished (UTC)", "forgetting", "seconds", "memory", "settings"))
 
 
 def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:

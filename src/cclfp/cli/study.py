@@ -1,4 +1,4 @@
-"""``cclfp study``: the paper's tables, trained and set beside the published numbers, and the time each method takes."""
+"""``cclfp study``: the paper's tables beside the published numbers, run times, and tables of one's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cclfp.cli import study_output
+from cclfp.cli import own_study_output, study_output
 from cclfp.cli.options import (
     CheckpointsOption,
     DeviceOption,
@@ -23,26 +23,64 @@ from cclfp.cli.options import (
     parse_names,
     parse_seeds,
 )
+from cclfp.cli.place_options import (
+    BackboneOption,
+    ClassOrderOption,
+    ImageSizeOption,
+    ImagesOption,
+    SplitSeedOption,
+    TasksOption,
+)
 from cclfp.cli.shards import print_shard
-from cclfp.errors import unknown
+from cclfp.errors import InputError, unknown
 
 if TYPE_CHECKING:
+    from cclfp.paper.own_study import OwnStudy
     from cclfp.paper.study import Column, RunTimes, Study
     from cclfp.runs.events import Event
     from cclfp.runs.record import Record
 
-WHAT = ("accuracy", "buffer", "ablation", "all", "runtime")
+WHAT = ("accuracy", "buffer", "ablation", "all", "runtime", "mine")
 
 
 def study(
     table: Annotated[
-        str, typer.Argument(metavar="|".join(WHAT), help="Which table of the paper, all three, or its run-time figure.")
+        str,
+        typer.Argument(
+            metavar="|".join(WHAT), help="Which table of the paper, all three, its run-time figure, or your own table."
+        ),
     ],
     benchmark: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Only these benchmarks.", show_default=False)
     ] = None,
     method: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Only these methods.", show_default=False)
+        str | None,
+        typer.Option(metavar="A,B,...", help="Only these methods; for mine also FILE.py:NAME.", show_default=False),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="Only these of class, task and domain; for mine by default each benchmark's first.",
+            show_default=False,
+        ),
+    ] = None,
+    images: ImagesOption = None,
+    image_size: ImageSizeOption = None,
+    split_seed: SplitSeedOption = None,
+    tasks: TasksOption = None,
+    class_order: ClassOrderOption = None,
+    backbone: BackboneOption = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="N,M,...", help="One size of the memory or several.", show_default="200")
+    ] = None,
+    auto: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MINUTES",
+            help="Tune each method in each column first, for so many minutes (cclfp run --auto).",
+            show_default=False,
+        ),
     ] = None,
     seeds: SeedsOption = None,
     seed: SeedOption = None,
@@ -63,6 +101,10 @@ def study(
     The longest runs come first, and each column is printed when it is complete. What is finished is kept: stopped at
     any point, the same command continues.
 
+    mine takes any methods and benchmarks, also your own (with --images, --tasks, --backbone, --memory and --auto, which
+    are for mine only). It marks the best of each column and says which others are worse beyond chance. Settings are
+    those that cclfp tune or --auto found there, else the preset, else the defaults.
+
     runtime measures what the run-time figure shows: each method with one seed, which no table uses, one run at a time,
     all with the same engine (eager, unless --engine names one). Leave the machine alone while it runs.
 
@@ -73,40 +115,87 @@ def study(
     cclfp study all --method er,ccl-fp+ --seeds 3 --dry-run
 
     cclfp study runtime --benchmark rotated-mnist
+
+    cclfp study mine --benchmark photos-3fa2b1c0,split-mnist --method er,ccl-fp+,half.py:Half --tasks 5
     """
     if table not in WHAT:
         raise unknown("table", table, WHAT)
     chosen_seeds = None if seeds is None and seed is None else parse_seeds(seeds, seed)
 
+    from cclfp.cli.progress import progress
+    from cclfp.paper.own_study import OwnStudy
     from cclfp.paper.study import RunTimes, plan
     from cclfp.runs.execution import Execution
 
-    planned = plan(
-        table,
-        benchmarks=parse_names("--benchmark", benchmark),
-        methods=parse_names("--method", method),
-        seeds=chosen_seeds,
-        execution=Execution.from_dict(
-            {
-                "engine": engine,
-                "precision": precision,
-                "device": device,
-                "store": store,
-                "on": on,
-                "gpus_per_cohort": gpus_per_cohort,
-                "checkpoints": checkpoints,
-                "shard": shard,
-            }
-        ),
+    execution = Execution.from_dict(
+        {
+            "engine": engine,
+            "precision": precision,
+            "device": device,
+            "store": store,
+            "on": on,
+            "gpus_per_cohort": gpus_per_cohort,
+            "checkpoints": checkpoints,
+            "shard": shard,
+        }
     )
+    own = {
+        "images": images,
+        "image_size": image_size,
+        "split_seed": split_seed,
+        "tasks": tasks,
+        "class_order": class_order,
+        "backbone": backbone,
+        "memory": parse_sizes("--memory", memory),
+        "auto": auto,
+    }
+    given = {name: value for name, value in own.items() if value is not None}
+    if given and table != "mine":
+        option = next(iter(given)).replace("_", "-")
+        raise InputError(f"--{option} is for a study of your own: cclfp study mine")
+    if dry_run and auto is not None:
+        raise InputError("--auto trains to find settings, and --dry-run trains nothing: leave out one of the two")
+    with progress() as shown:
+        planned: Study | OwnStudy = plan(
+            table,
+            benchmarks=parse_names("--benchmark", benchmark),
+            methods=parse_names("--method", method),
+            scenarios=parse_names("--scenario", scenario),
+            seeds=chosen_seeds,
+            execution=execution,
+            on_event=shown.update,
+            **given,
+        )
     if dry_run:
         study_output.print_plan(planned, json)
     elif isinstance(planned, RunTimes):
         _measure(planned, json)
     elif shard is not None:
         _train_shard(planned, json)
+    elif isinstance(planned, OwnStudy):
+        _train_own(planned, include_diverged, json)
     else:
         _train(planned, include_diverged, json)
+
+
+def parse_sizes(option: str, given: str | None) -> list[int] | None:
+    """Whole numbers that are separated by commas; None where the option is not given."""
+    if given is None:
+        return None
+    try:
+        return [int(name) for name in parse_names(option, given)]
+    except ValueError as error:
+        raise InputError(f"{option} {given!r}: expected one whole number or several with commas") from error
+
+
+def _train_own(planned: OwnStudy, include_diverged: bool, json: bool) -> None:
+    from cclfp.cli.progress import progress
+
+    try:
+        with progress() as shown:
+            planned.train(shown.update)
+    finally:
+        own_study_output.print_results(planned, include_diverged, json)
 
 
 def _measure(planned: RunTimes, json: bool) -> None:
@@ -119,7 +208,7 @@ def _measure(planned: RunTimes, json: bool) -> None:
         study_output.print_times(planned, json)
 
 
-def _train_shard(planned: Study, json: bool) -> None:
+def _train_shard(planned: Study | OwnStudy, json: bool) -> None:
     from cclfp.cli.progress import progress
 
     with progress() as shown:

@@ -11,10 +11,11 @@ from cclfp.cli.output import hyperparameters, number, plus_minus, print_json, pr
 
 if TYPE_CHECKING:
     from cclfp.paper import Comparison
+    from cclfp.paper.own_study import OwnStudy
     from cclfp.paper.study import Column, RunTimes, Study
 
 
-def print_plan(study: Study, json: bool) -> None:
+def print_plan(study: Study | OwnStudy, json: bool) -> None:
     """What would be trained, by configuration."""
     from cclfp.paper.study import missing_runs
 
@@ -27,6 +28,7 @@ def print_plan(study: Study, json: bool) -> None:
             "hyperparameters": c.hyperparameters,
             "augment": c.augment,
             "preset": runs.has_preset,
+            "from": runs.chosen,
             "seeds": [job.seed for job in runs.jobs],
             "replica_steps": runs.replica_steps,
         }
@@ -40,7 +42,12 @@ def print_plan(study: Study, json: bool) -> None:
         return
     if parts:
         columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
-        print_table(columns, map(_plan_row, parts), "To be trained, the longest runs first")
+        print_table(
+            columns,
+            map(_plan_row, parts),
+            "To be trained, the longest runs first",
+            drop=("replica-steps", "from", "settings"),
+        )
     typer.echo(f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {path}")
     typer.echo(f"{missing} runs to train, {total:,} replica-steps")
     _print_not_tuned(study)
@@ -53,7 +60,7 @@ def _plan_row(part: dict[str, Any]) -> list[str]:
         part["method"],
         "–" if part["buffer"] is None else str(part["buffer"]),
         hyperparameters(part["hyperparameters"] | ({"augment": True} if part["augment"] else {})),
-        "preset" if part["preset"] else "defaults",
+        part["from"],
         ",".join(map(str, part["seeds"])),
         f"{part['replica_steps']:,}",
     ]
@@ -136,7 +143,7 @@ def _summary(comparisons: Sequence[Comparison]) -> str:
     return text + (f", {diverged} of which all seeds diverged" if diverged else "")
 
 
-def _print_not_tuned(study: Study) -> None:
+def _print_not_tuned(study: Study | OwnStudy) -> None:
     if several := study.not_tuned:
         names = ", ".join(f"{c['method']} on {c['benchmark']} ({c['scenario']})" for c in several)
         typer.echo(f"no preset, trained with the defaults and not tuned: {names}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,19 +18,54 @@ from cclfp.cli.options import (
     OnOption,
     PrecisionOption,
     StoreOption,
+    parse_settings,
 )
 from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table
+from cclfp.cli.place_options import (
+    BackboneOption,
+    ClassOrderOption,
+    ImageSizeOption,
+    ImagesOption,
+    SplitSeedOption,
+    TasksOption,
+)
+from cclfp.errors import InputError
 from cclfp.metrics import of_seeds_diverged
 
 if TYPE_CHECKING:
-    from cclfp.paper.tuning import Trial, Tuned
+    from cclfp.paper.search import Tuned
+    from cclfp.paper.trials import Trial
 
 SHOWN = 10  # how many of the settings that were tried are shown
 
 
 def tune(
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="A method (cclfp list methods).")],
-    benchmark: Annotated[str, typer.Argument(metavar="BENCHMARK", help="A benchmark of the paper.")],
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help="A method (cclfp list methods; FILE.py:NAME is your own).")
+    ],
+    benchmark: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="BENCHMARK",
+            help="A benchmark (cclfp list benchmarks), unless --images is given.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=V1,V2,...",
+            help="Values to search in place of the usual ones; a setting with one value is fixed.",
+            show_default=False,
+        ),
+    ] = None,
+    images: ImagesOption = None,
+    image_size: ImageSizeOption = None,
+    split_seed: SplitSeedOption = None,
+    tasks: TasksOption = None,
+    class_order: ClassOrderOption = None,
+    backbone: BackboneOption = None,
+    memory: Annotated[int, typer.Option("--memory", "--buffer", help="How many examples the memory holds.")] = 200,
     scenario: Annotated[
         str | None,
         typer.Option(metavar="class|task|domain", help="By default the benchmark's first.", show_default=False),
@@ -71,12 +106,14 @@ def tune(
     checkpoints: CheckpointsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Search a method's hyperparameters on held-out training data and print, or write, the preset that is best.
+    """Search a method's settings on held-out training images and print those that are best.
 
-    On the MNIST streams all combinations are trained.
+    Own images, own methods and ranges of your own: lr and augment, then the method's own settings one by one, which a
+    method of yours declares with setting(..., search=(...)). The result is kept beside the store for cclfp study mine.
 
-    On the others er searches lr and augment; the other methods inherit these and search their own one by one, and
-    ccl-fp+ inherits w and alpha from ccl-fp. With --halving they inherit augment alone.
+    The paper's methods on its benchmarks are searched as the presets were. On the MNIST streams all combinations are
+    trained. On the others er searches lr and augment; the other methods inherit these and search their own one by one,
+    and ccl-fp+ inherits w and alpha from ccl-fp. With --halving they inherit augment alone.
 
     [bold]Examples[/bold]
 
@@ -85,7 +122,13 @@ def tune(
     cclfp tune er split-cifar10 --budget 10 --write presets.json
 
     cclfp tune fdr split-cifar10 --scenario task --halving 12
+
+    cclfp tune half.py:Half photos-3fa2b1c0 half=0.1,0.5,0.9 --tasks 5 --backbone mlp
     """
+    if benchmark is not None and "=" in benchmark:  # it is the first setting
+        settings, benchmark = [benchmark, *(settings or [])], None
+    ranges = parse_settings(settings or [])
+
     from cclfp.cli.progress import progress
     from cclfp.paper.tuning import halved_settings, outdated, tune
     from cclfp.runs.execution import Execution
@@ -108,6 +151,14 @@ def tune(
             method,
             benchmark,
             scenario,
+            images=images,
+            image_size=image_size,
+            split_seed=split_seed,
+            tasks=tasks,
+            class_order=class_order,
+            backbone=backbone,
+            memory=memory,
+            settings=ranges,
             seeds=seeds,
             budget=budget,
             halving=halving,
@@ -116,6 +167,8 @@ def tune(
             on_event=shown.update,
         )
     if write is not None:
+        if not tuned.place.is_papers:
+            raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
         changed = with_preset(known or [], tuned.preset)
         write_presets(changed, write)
         for preset in outdated(changed):
@@ -125,20 +178,31 @@ def tune(
             again = shlex.join(["cclfp", *words])
             typer.echo(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
     if json:
-        trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]
-        print_json({"preset": dataclasses.asdict(tuned.preset), "trials": trials})
+        print_json(to_dict(tuned))
     else:
         _print(tuned, write)
+
+
+def to_dict(tuned: Tuned) -> dict[str, Any]:
+    """A search for ``--json``."""
+    trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]
+    return {"preset": dataclasses.asdict(tuned.preset), "settings": tuned.settings, "trials": trials}
 
 
 def _print(tuned: Tuned, write: Path | None) -> None:
     preset = tuned.preset
     if tuned.trials:
         _print_trials(tuned)
-    settings = hyperparameters(preset.hyperparameters | {"augment": preset.augment})
+    settings = hyperparameters(tuned.settings | preset.hyperparameters | {"augment": preset.augment})
+    place = tuned.place
+    options = ["--scenario", place.scenario]
+    options += ["--memory", str(place.memory)] if place.memory != 200 else []
+    options += [] if place.tasks is None else ["--tasks", str(place.tasks)]
+    options += [] if place.class_order is None else ["--class-order", str(place.class_order)]
+    options += [] if place.backbone is None else ["--backbone", place.backbone]
     typer.echo(f"chosen: {settings}")
     typer.echo(f"how: {preset.chosen}")
-    typer.echo(f"to use it: cclfp run {preset.method} {preset.benchmark} {settings} --scenario {preset.scenario}")
+    typer.echo(f"to use it: cclfp run {place.method} {place.benchmark} {settings} {shlex.join(options)}")
     if write is not None:
         typer.echo(f"written to {write}")
 

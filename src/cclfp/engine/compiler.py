@@ -19,7 +19,7 @@ from cclfp.engine.packages import load
 
 MAX_OPERATIONS = 1_500  # of a step that is compiled: the compiler's time grows with their number
 # Less to write: headers that are compiled in advance take longer than they save, and nobody debugs the programs.
-OPTIONS: dict[str, Any] = {"precompile_headers": False, "enable_line_tables": False}
+OPTIONS: dict[str, Any] = {"precompile_headers": False, "enable_line_tables": False, "compile_wrapper_opt_level": "O0"}
 
 Keep = Callable[..., None]  # called as keep(library, has_constants=...)
 

@@ -22,9 +22,11 @@ def evaluate_alone(replica: Replica) -> None:
     """Fill the next row of a replica's matrix."""
     row, tasks = replica.next_tests
     began = time.perf_counter()
+    replica.forget_predictions()
     for task in tasks:
         test = replica.stream.test[task]
         predicted = replica.learner.predict(test.x, task=replica.known_task(task))
+        replica.count_predictions(test.y, predicted)
         replica.matrix[row][task] = 100 * int((predicted == test.y).sum()) / len(test.y)
     replica.test_seconds += time.perf_counter() - began
 
@@ -48,6 +50,7 @@ def count_correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Ten
     """For each task, how many test examples each replica classifies correctly. All have equally many test examples."""
     first = replicas[0].trainer
     for replica in replicas:
+        replica.forget_predictions()
         replica.trainer.make_classifier(replica.stream.train.x)
     leaves, spec = stack_leaves([replica.trainer.model for replica in replicas])
 
@@ -72,7 +75,10 @@ def count_correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Ten
                 if not is_shared:
                     inputs = inputs.unflatten(0, (len(tests), -1))
                 found = torch.func.vmap(scores, in_dims=(0, None if is_shared else 0))(leaves, inputs)
-                right += (found.masked_fill(~allowed[:, None], -torch.inf).argmax(-1) == labels).sum(-1)
+                predicted = found.masked_fill(~allowed[:, None], -torch.inf).argmax(-1)
+                right += (predicted == labels).sum(-1)
+                for replica, own, of in zip(replicas, predicted, labels.expand_as(predicted), strict=True):
+                    replica.count_predictions(of, own)
             counts.append(right)
     return counts
 

@@ -24,6 +24,8 @@ from cclfp.learner.saving import learner_state, load_learner_state
 from cclfp.methods import Method
 from cclfp.streams import Stream
 
+CONFUSION_CLASSES = 50  # the confusion matrix of more classes would be larger than the rest of a record
+
 
 class Replica:
     """A learner, the stream that it is trained on, how far it is, and its accuracies.
@@ -40,6 +42,7 @@ class Replica:
         self.matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks + 1)]
         self.train_seconds = self.test_seconds = 0.0
         self.diverged: int | None = None  # after how many tasks its weights were first found not finite
+        self._predictions: Tensor | None = None  # of the last test, see ``confusion``
         buffers = dict(learner.psi.named_buffers())
         never_finite = {list(buffers)[i] for i in not_finite(list(buffers.values()))}  # a mask of -inf in a user's psi
         self._checked_buffers = [name for name in buffers if name not in never_finite]
@@ -156,6 +159,23 @@ class Replica:
             return None
         known = [value for value in self.matrix[self.trained][: self.trained] if value is not None]
         return sum(known) / len(known)
+
+    def forget_predictions(self) -> None:
+        """Begin to count predictions again: a test starts."""
+        self._predictions = None
+
+    def count_predictions(self, labels: Tensor, predicted: Tensor) -> None:
+        """Count the predictions of the test after the last task, unless there are too many classes."""
+        classes = self.stream.num_classes
+        if not self.is_done or classes > CONFUSION_CLASSES:
+            return
+        counts = torch.bincount(labels * classes + predicted, minlength=classes**2).view(classes, classes)
+        self._predictions = counts if self._predictions is None else self._predictions + counts
+
+    @property
+    def confusion(self) -> list[list[int]] | None:
+        """How often each class (row) was predicted as each class (column) after the last task; None: not counted."""
+        return None if self._predictions is None else self._predictions.tolist()
 
     def state_dict(self) -> dict[str, Any]:
         return {

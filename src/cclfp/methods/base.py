@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -85,15 +85,18 @@ def setting(
     low_open: bool = False,
     whole: bool = False,
     before: float | str | None = None,
+    search: Sequence[float] = (),
 ) -> Any:
     """A field for a hyperparameter: its default, one line of documentation and the interval of its values.
 
     A hyperparameter that is added after the method was released has the value that runs had ``before``: a number, or
     the name of the setting that it was equal to. Records and files without the hyperparameter mean that value, and a
     run with that value keeps its key.
+
+    ``search`` are the values that ``cclfp tune`` tries; without any it leaves the hyperparameter at its default.
     """
     bounds = {"doc": doc, "low": low, "high": high, "low_open": low_open, "whole": whole, "before": before}
-    return dataclasses.field(default=default, metadata=bounds)
+    return dataclasses.field(default=default, metadata={**bounds, "search": tuple(search)})
 
 
 def interval(field: dataclasses.Field[Any]) -> str:

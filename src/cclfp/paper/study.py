@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
+from cclfp.core.scenarios import SCENARIOS
 from cclfp.engine.precision import pick_precision
 from cclfp.errors import DataError, InputError, unknown
 from cclfp.methods import METHODS
@@ -20,46 +19,38 @@ from cclfp.paper.figures import (
     largest_comparable_group,
     run_time_cells,
 )
+from cclfp.paper.own_study import OwnResult, OwnStudy, plan_mine
+from cclfp.paper.plans import TrainingPlan
 from cclfp.paper.tables import TABLES, Cell, cells
-from cclfp.runs.costs import cost, steps
+from cclfp.runs.configuration import Configuration
+from cclfp.runs.costs import steps
 from cclfp.runs.devices import pick_device
 from cclfp.runs.environment import device_name
-from cclfp.runs.events import OnEvent, Planned, ignore
+from cclfp.runs.events import OnEvent, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.executors import local_executor
-from cclfp.runs.jobs import Job, check_seeds, make_jobs
+from cclfp.runs.jobs import Job, check_seeds
 from cclfp.runs.record import Record
-from cclfp.runs.run import run_jobs
-from cclfp.runs.shards import store_of, take_shard
+from cclfp.runs.run import benchmark_of, run_jobs
 from cclfp.runs.store import Store, exists
 from cclfp.streams import BENCHMARKS
 
-STUDIES = (*TABLES, "all", "runtime")
+MINE = "mine"
+STUDIES = (*TABLES, "all", "runtime", MINE)
 
 Column = tuple[str, str, str]  # of a table: its name, a benchmark and a scenario
 
 
 @dataclasses.dataclass(frozen=True)
-class Study:
+class Study(TrainingPlan):
     """Cells of the paper, the seeds that are averaged over, and how their runs are trained. Made by :func:`plan`."""
 
     cells: Sequence[Cell]
     seeds: Sequence[int]
     execution: Execution
 
-    @functools.cached_property
-    def jobs(self) -> list[Job]:
-        """All runs that the cells need, or those of its shard, each once, the longest first."""
-        return take_shard(self._make_jobs())
-
-    @property
-    def store(self) -> Path:
-        """Where the records are written."""
-        return store_of(self.execution)
-
-    def _make_jobs(self) -> list[Job]:
-        jobs = make_jobs([cell.configuration() for cell in self.cells], self.seeds, self.execution)
-        return sorted({job.key: job for job in jobs}.values(), key=lambda job: -cost(job.configuration))
+    def configurations(self) -> list[Configuration]:
+        return [cell.configuration() for cell in self.cells]
 
     @property
     def columns(self) -> dict[Column, list[Cell]]:
@@ -75,29 +66,10 @@ class Study:
         places = dict.fromkeys((c.method, c.benchmark, c.scenario) for c in self.cells if not c.has_preset)
         return [dict(zip(("method", "benchmark", "scenario"), place, strict=True)) for place in places]
 
-    def missing(self) -> list[Job]:
-        """The jobs whose records the store does not have. The store is not created."""
-        if not exists(self.store):
-            return self.jobs
-        store = Store(self.store, read_only=True)
-        return [job for job in self.jobs if job.find_record(store) is None]
-
-    def train(self, on_event: OnEvent = ignore) -> dict[str, Record]:
-        """Train what the store does not have; the records of all jobs, by key."""
-        on_event(self._planned())
-        return run_jobs(self.jobs, on_event)
-
     def comparisons(self, include_diverged: bool = False) -> dict[Cell, Comparison]:
         """Ours beside the published number of each cell, from what the store has."""
         found = gather(self.cells, Store(self.store), self.seeds)
         return {cell: compare(cell, records, include_diverged) for cell, records in found.items()}
-
-    def _planned(self) -> Planned:
-        return Planned(
-            {job.key: _label(job) for job in self.jobs},
-            str(self.store),
-            {job.key: cost(job.configuration) for job in self.jobs},
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,31 +113,43 @@ class RunTimes(Study):
         return panels
 
 
+@overload
+def study(what: Literal["mine"], **options: Any) -> list[OwnResult]: ...
+
+
+@overload
+def study(what: str, **options: Any) -> list[Comparison]: ...
+
+
 def study(
     what: str,
     *,
     benchmarks: str | Sequence[str] = (),
     methods: str | Sequence[str] = (),
+    scenarios: str | Sequence[str] = (),
     seeds: int | Sequence[int] = 5,
     include_diverged: bool = False,
     execution: Execution | None = None,
     on_event: OnEvent = ignore,
     **options: Any,
-) -> list[Comparison]:
-    """Train what a table of the paper needs and the store does not have; return ours beside the published numbers.
+) -> list[Comparison] | list[OwnResult]:
+    """Train what a table needs and the store does not have; return its numbers.
 
     Parameters
     ----------
     what
-        ``"accuracy"``, ``"buffer"``, ``"ablation"`` or ``"all"`` of these tables.
-    benchmarks, methods
-        Only these, where any are given.
+        ``"accuracy"``, ``"buffer"``, ``"ablation"`` or ``"all"`` of these tables of the paper: the numbers are ours
+        beside the published ones. ``"mine"``: your own choice of methods and benchmarks, each compared with the best.
+    benchmarks, methods, scenarios
+        Only these, where any are given. ``"mine"`` needs the first two; methods may be ``"FILE.py:NAME"``.
     seeds
         How many seeds, or which.
     include_diverged
         Include runs that diverged in the means.
     execution, **options
-        How and where to train: an execution, or its fields as keywords (``engine="graph"``).
+        How and where to train: an execution, or its fields as keywords (``engine="graph"``). For ``"mine"`` also
+        ``images`` (with ``image_size`` and ``split_seed``), ``tasks``, ``class_order``, ``backbone``, ``memory`` (one
+        size or several) and ``auto`` (minutes of tuning per method and column).
     on_event
         Called with what happens: see :mod:`cclfp.runs.events`.
 
@@ -175,13 +159,22 @@ def study(
     >>> [(c.cell.scenario, c.mean, c.cell.published.mean, c.verdict) for c in comparisons]  # doctest: +SKIP
     """
     execution, others = split_options(execution, options)
-    if others:
-        raise unknown("option", next(iter(others)), sorted(FIELDS))
     if what == "runtime":
         raise InputError("run times are not compared with published numbers: use cclfp.paper.study.plan('runtime')")
-    planned = plan(what, benchmarks=benchmarks, methods=methods, seeds=seeds, execution=execution)
+    chosen: dict[str, Any] = {"benchmarks": benchmarks, "methods": methods, "scenarios": scenarios}
+    planned: Study | OwnStudy = plan(what, **chosen, seeds=seeds, execution=execution, on_event=on_event, **others)
     planned.train(on_event)
+    if isinstance(planned, OwnStudy):
+        return [result for column in planned.results(include_diverged).values() for result in column]
     return list(planned.comparisons(include_diverged).values())
+
+
+@overload
+def plan(what: Literal["mine"], **options: Any) -> OwnStudy: ...
+
+
+@overload
+def plan(what: str, **options: Any) -> Study: ...
 
 
 def plan(
@@ -189,15 +182,25 @@ def plan(
     *,
     benchmarks: str | Sequence[str] = (),
     methods: str | Sequence[str] = (),
+    scenarios: str | Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     execution: Execution | None = None,
-) -> Study:
-    """What a study trains: nothing is trained yet."""
+    on_event: OnEvent = ignore,
+    **options: Any,
+) -> Study | OwnStudy:
+    """What a study trains: nothing is trained yet, except for the searches of ``auto``."""
     if what not in STUDIES:
         raise unknown("table", what, STUDIES)
     execution = Execution() if execution is None else execution
-    benchmarks, methods = ([names] if isinstance(names, str) else names for names in (benchmarks, methods))
-    chosen = select(TABLES if what == "all" else [what], benchmarks, methods)
+    benchmarks, methods, scenarios = (
+        [names] if isinstance(names, str) else list(names) for names in (benchmarks, methods, scenarios)
+    )
+    if what == MINE:
+        numbers = check_seeds(5 if seeds is None else seeds)
+        return _plan_mine(benchmarks, methods, scenarios, numbers, execution, on_event, options)
+    if options:
+        raise unknown("option", next(iter(options)), sorted(FIELDS))
+    chosen = select(TABLES if what == "all" else [what], benchmarks, methods, scenarios)
     if what != "runtime":
         return Study(chosen, check_seeds(5 if seeds is None else seeds), execution)
     if seeds is not None:
@@ -209,13 +212,42 @@ def plan(
     return RunTimes(chosen, [TIMING_SEED], execution)
 
 
-def select(tables: Iterable[str], benchmarks: Sequence[str] = (), methods: Sequence[str] = ()) -> list[Cell]:
-    """The cells of the tables, of these benchmarks and methods only where any are given.
+OWN_OPTIONS = ("images", "image_size", "split_seed", "tasks", "class_order", "backbone", "memory", "auto")
+
+
+def _plan_mine(
+    benchmarks: list[str],
+    methods: list[str],
+    scenarios: list[str],
+    seeds: Sequence[int],
+    execution: Execution,
+    on_event: OnEvent,
+    options: dict[str, Any],
+) -> OwnStudy:
+    if strange := [name for name in options if name not in OWN_OPTIONS]:
+        raise unknown("option", strange[0], [*OWN_OPTIONS, *sorted(FIELDS)])
+    options = {name: value for name, value in options.items() if value is not None}
+    images = {name: options.pop(name, None) for name in ("images", "image_size", "split_seed")}
+    if images["images"] is not None:
+        benchmarks = [*benchmarks, benchmark_of(None, **images, on_event=on_event)]
+    memory = options.pop("memory", 200)
+    memories = [memory] if isinstance(memory, int) else list(memory)
+    return plan_mine(benchmarks, methods, scenarios, seeds, execution, memories=memories, on_event=on_event, **options)
+
+
+def select(
+    tables: Iterable[str],
+    benchmarks: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    scenarios: Sequence[str] = (),
+) -> list[Cell]:
+    """The cells of the tables, of these benchmarks, methods and scenarios only where any are given.
 
     "runtime" is the run-time figure, whose cells are some of the accuracy table's.
     """
-    for kind, names, known in (("benchmark", benchmarks, BENCHMARKS), ("method", methods, METHODS)):
-        for name in names:
+    wanted = {"benchmark": benchmarks, "method": methods, "scenario": scenarios}
+    for kind, known in (("benchmark", BENCHMARKS), ("method", METHODS), ("scenario", SCENARIOS)):
+        for name in wanted[kind]:
             if name not in known:
                 raise unknown(kind, name, known)
     tables = list(tables)
@@ -223,12 +255,13 @@ def select(tables: Iterable[str], benchmarks: Sequence[str] = (), methods: Seque
         cell
         for table in tables
         for cell in (run_time_cells() if table == "runtime" else cells(table))
-        if (not benchmarks or cell.benchmark in benchmarks) and (not methods or cell.method in methods)
+        if all(not names or getattr(cell, kind) in names for kind, names in wanted.items())
     ]
     if not found:
-        wanted = " on ".join(", ".join(names) for names in (methods, benchmarks) if names)
+        shown = " on ".join(", ".join(names) for names in (methods, benchmarks) if names)
+        shown += f" ({', '.join(scenarios)})" if scenarios else ""
         where = "run-time figure" if tables == ["runtime"] else f"table {' or '.join(tables)}"
-        raise InputError(f"the paper has no number for {wanted} in its {where}")
+        raise InputError(f"the paper has no number for {shown} in its {where}")
     return found
 
 
@@ -238,27 +271,20 @@ class PlannedRuns:
 
     jobs: list[Job]
     has_preset: bool
+    chosen: str  # where its settings come from
 
     @property
     def replica_steps(self) -> int:
         return sum(steps(job.configuration) for job in self.jobs)
 
 
-def missing_runs(study: Study) -> list[PlannedRuns]:
+def missing_runs(study: Study | OwnStudy) -> list[PlannedRuns]:
     """What a study would train, by configuration."""
-    tuned = {cell.key(0) for cell in study.cells if cell.has_preset}
+    cells = {cell.configuration().key(0): cell for cell in study.cells}
     by_configuration: dict[str, list[Job]] = {}
     for job in study.missing():
         by_configuration.setdefault(job.configuration.key(0), []).append(job)
-    return [PlannedRuns(jobs, key in tuned) for key, jobs in by_configuration.items()]
-
-
-def _label(job: Job) -> str:
-    c = job.configuration
-    off = [name for name in ("w", "alpha", "beta") if c.method == "ccl-fp+" and c.hyperparameters[name] == 0]
-    kind = " ".join([c.method, *(f"{name}=0" for name in off)])
-    memory = "" if c.buffer in (None, 200) else f" memory {c.buffer}"
-    return f"{kind}{memory} {c.benchmark} {c.scenario} seed {job.seed}"
+    return [PlannedRuns(jobs, cells[key].has_preset, cells[key].chosen) for key, jobs in by_configuration.items()]
 
 
 def _time_again_unless_alike(job: Job, store: Store | None) -> Job:

@@ -112,6 +112,11 @@ class Cell:
         """Whether its hyperparameters were chosen for the benchmark and scenario; else they are the defaults."""
         return find_preset(self.method, self.benchmark, self.scenario) is not None
 
+    @property
+    def chosen(self) -> str:
+        """Where its hyperparameters come from."""
+        return "preset" if self.has_preset else "defaults"
+
 
 @functools.cache
 def _cells() -> dict[str, list[Cell]]:

@@ -9,6 +9,7 @@ from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
 from cclfp.report.content import Content, collect
 from cclfp.report.latex import to_latex
+from cclfp.report.own_tables import own_csv, own_markdown
 from cclfp.report.page import render_page
 from cclfp.report.svg import draw_figure
 from cclfp.report.tables import to_csv, to_markdown
@@ -48,7 +49,10 @@ def write_report(
 
 def _render_tables(content: Content) -> dict[str, bytes]:
     formats = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
-    return {
+    own = {}
+    if content.own.tables:
+        own = {"own.md": own_markdown(content.own.tables), "own.csv": own_csv(content.own.tables)}
+    return {name: text.encode() for name, text in own.items()} | {
         f"{table.name}.{suffix}": render(table, content).encode()
         for table in content.tables
         for suffix, render in formats.items()
@@ -59,7 +63,7 @@ def _render_figures(content: Content) -> dict[str, bytes]:
     import vl_convert  # only needed here
 
     found = {}
-    for chart in content.charts:
+    for chart in [*content.charts, *content.own_charts]:
         drawn = draw_figure(chart)
         found[f"{chart.name}.svg"] = drawn.encode()
         found[f"{chart.name}.pdf"] = vl_convert.svg_to_pdf(drawn)

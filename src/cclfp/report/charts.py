@@ -92,6 +92,7 @@ class Chart:
     value_title: str
     panels: list[ChartPanel]
     log: bool = False
+    log_categories: bool = False  # whether the positions of categories are logarithms
     same_scale: bool = False  # whether all panels share the axis of values
     whiskers: bool = False  # whether curves show standard deviations; dots and single bars always do
     panel_width: float = PANEL_WIDTH
@@ -100,8 +101,25 @@ class Chart:
 
     @property
     def legend(self) -> list[Series]:
-        """One series per label."""
-        return list({series.label: series for panel in self.panels for series in panel.series}.values())
+        """One series per label, of those that have a value."""
+        every = [series for panel in self.panels for series in panel.series]
+        drawn = [series for series in every if any(value is not None for value in series.values)]
+        return list({series.label: series for series in drawn}.values())
+
+    @property
+    def whisker_note(self) -> str:
+        """What whiskers show; empty where there are none."""
+        single = self.kind == "bars" and all(len(panel.series) == 1 for panel in self.panels)
+        if not (self.whiskers or self.kind == "dots" or single):
+            return ""
+        values = [value for panel in self.panels for series in panel.ours for value in series.values]
+        shown = any(value is not None and value.std is not None for value in values)
+        return "Whiskers: one standard deviation over seeds, up and down." if shown else ""
+
+    @property
+    def category_axis(self) -> str:
+        """The title of the axis of categories."""
+        return self.category_title + " (log scale)" * self.log_categories
 
     def notes(self, panel: ChartPanel) -> list[str]:
         """The notes below a panel; they name missing values where the drawing does not show them."""

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from cclfp.paper import TABLES, cells, gather
+from cclfp.paper import TABLES, TIMING_SEED, cells, gather, run_time_cells
 from cclfp.report.charts import Chart
 from cclfp.report.entries import VERDICTS, Entry, Table, compare_table, distinct
 from cclfp.report.figures import make_charts
+from cclfp.report.own import OwnRuns, collect_own
+from cclfp.report.own_charts import own_charts
 from cclfp.runs.store import Store
 
 
@@ -20,6 +22,11 @@ class Content:
     charts: list[Chart]
     environments: list[dict[str, Any]]
     include_diverged: bool = False
+    own: OwnRuns = dataclasses.field(default_factory=lambda: OwnRuns([], 0, 0))
+
+    @property
+    def own_charts(self) -> list[Chart]:
+        return own_charts(self.own.tables)
 
     @property
     def entries(self) -> list[Entry]:
@@ -48,4 +55,7 @@ def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False) 
     """
     tables = [compare_table(name, gather(cells(name), store, seeds), include_diverged) for name in TABLES]
     environments = [environment for table in tables for entry in table.entries for environment in entry.environments]
-    return Content(list(seeds), tables, make_charts(tables, store), distinct(environments), include_diverged)
+    in_tables = {record["key"] for table in tables for entry in table.entries for record in entry.records}
+    in_tables |= {cell.key(TIMING_SEED) for cell in run_time_cells()}
+    own = collect_own(store.records(), in_tables, include_diverged)
+    return Content(list(seeds), tables, make_charts(tables, store), distinct(environments), include_diverged, own)

@@ -100,7 +100,7 @@ class Entry:
         words += [] if benchmark.no_augmentation else [f"augment={'on' if c.augment else 'off'}"]
         words += ["--scenario", c.scenario]
         words += [] if c.buffer is None else ["--memory", str(c.buffer)]
-        words += ["--seeds", _seeds_option([record["seed"] for record in self.records] or seeds)]
+        words += ["--seeds", seeds_option([record["seed"] for record in self.records] or seeds)]
         for option in ("engine", "precision", "device", "threads"):
             used = {record["environment"].get(option) for record in self.records}
             words += [f"--{option}", str(used.pop())] if len(used) == 1 and None not in used else []
@@ -161,7 +161,7 @@ def _is_best(cell: Cell, means: Mapping[Cell, float | None]) -> bool:
     return cell.method != UPPER_BOUND and mean is not None and complete and round(mean, 2) == max(known)
 
 
-def _seeds_option(seeds: Sequence[int]) -> str:
+def seeds_option(seeds: Sequence[int]) -> str:
     """The value of ``--seeds``: how many, or which; a trailing comma tells one seed from a count."""
     if list(seeds) == list(range(len(seeds))):
         return str(len(seeds))

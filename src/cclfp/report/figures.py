@@ -35,7 +35,7 @@ def _evolution_chart(table: Table) -> Chart:
         series = []
         for entry in entries:
             matrices = [run["accuracy_matrix"] for run in entry.comparison.seeds.counted]
-            values = [_mean_value([accuracy_so_far(matrix, t) for matrix in matrices]) for t in tasks]
+            values = [mean_value([accuracy_so_far(matrix, t) for matrix in matrices]) for t in tasks]
             series.append(Series(entry.cell.method, entry.cell.row, values))
         title, positions = column_title((panel.benchmark, panel.scenario)), list(map(float, tasks))
         panels.append(ChartPanel(title, list(map(str, tasks)), series, positions, diverged=_divergence(entries)))
@@ -67,7 +67,7 @@ def _forgetting_chart(table: Table) -> Chart:
     panels = []
     for panel in figure.panels:
         entries = _entries(table, panel.benchmark, panel.scenario, panel.methods)
-        values = [_mean_value([run["forgetting"] for run in entry.comparison.seeds.counted]) for entry in entries]
+        values = [mean_value([run["forgetting"] for run in entry.comparison.seeds.counted]) for entry in entries]
         series, methods = [Series("ours", "forgetting", values)], [entry.cell.row for entry in entries]
         title = column_title((panel.benchmark, panel.scenario))
         panels.append(ChartPanel(title, methods, series, diverged=_divergence(entries)))
@@ -134,6 +134,7 @@ def _memory_chart(table: Table) -> Chart:
         value_title="average accuracy (%)",
         panels=panels,
         whiskers=True,
+        log_categories=True,
     )
 
 
@@ -171,7 +172,7 @@ def _divergence(entries: Sequence[Entry | None]) -> dict[str, str]:
     return {name: remark for name, remark in remarks.items() if remark}
 
 
-def _mean_value(numbers: Sequence[float | None]) -> Value | None:
+def mean_value(numbers: Sequence[float | None]) -> Value | None:
     """The mean over seeds; None where there are no seeds or a number is undefined."""
     known = [number for number in numbers if number is not None]
     summary = mean_std(known)
@@ -181,7 +182,7 @@ def _mean_value(numbers: Sequence[float | None]) -> Value | None:
 
 
 def _our_value(entry: Entry | None) -> Value | None:
-    return None if entry is None else _mean_value(list(entry.comparison.seeds.accuracies.values()))
+    return None if entry is None else mean_value(list(entry.comparison.seeds.accuracies.values()))
 
 
 def _published_value(entry: Entry | None) -> Value | None:

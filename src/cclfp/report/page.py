@@ -13,16 +13,20 @@ import jinja2
 
 from cclfp._version import __version__
 from cclfp.metrics import number, plus_minus, signed
+from cclfp.paper.ranking import TEST
 from cclfp.report.charts import Chart
 from cclfp.report.content import Content
 from cclfp.report.entries import ENVIRONMENT, RARE_VERDICTS, UPPER_BOUND, VERDICTS, Table, TableRow, benchmark_title
+from cclfp.report.own_page import MOST_CLASSES, own_cell_data, shares
+from cclfp.report.own_tables import HEAD, row_cells
 from cclfp.report.page_data import cell_data, cell_id, hover_data
 from cclfp.report.panels import draw_panel
 from cclfp.report.shapes import sample
-from cclfp.report.styles import PRINT_COLOURS, STYLES, colour_rules, style_sheet
+from cclfp.report.styles import ALL_STYLES, PRINT_COLOURS, colour_rules, style_sheet
 from cclfp.report.wording import UNTUNED, describe_components, explain_table, label_headers, row_labels, tally
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○", "diverged": "✕"}
+OWN_SYMBOLS = {"best": "★", "similar": "≈", "worse": "▼", "unknown": "◇"}
 MEDIA_TYPES = {
     "md": "text/markdown;charset=utf-8",
     "csv": "text/csv;charset=utf-8",
@@ -31,6 +35,9 @@ MEDIA_TYPES = {
 }
 
 Files = Mapping[str, bytes]  # by name, such as accuracy.csv
+
+
+OWN = "own"  # the tab of a user's own runs
 
 
 class Tab(NamedTuple):
@@ -56,7 +63,11 @@ def render_page(content: Content, files: Files) -> str:
             tabs=_tabs(content),
             style=_read("page.css") + _chart_style(),
             script=_read("page.js"),
-            data={"cells": cell_data(content), "verdicts": VERDICTS, "symbols": SYMBOLS},
+            data={
+                "cells": cell_data(content) | own_cell_data(content.own.tables),
+                "verdicts": VERDICTS,
+                "symbols": SYMBOLS,
+            },
         )
     )
 
@@ -71,6 +82,7 @@ def _tabs(content: Content) -> list[Tab]:
         Tab("evolution", "Evolution", chart=charts["evolution"]),
         Tab("forgetting", "Forgetting", chart=charts["forgetting"]),
         Tab("runtime", "Run time", chart=charts["runtime"]),
+        *([Tab(OWN, "Your runs")] if content.own.tables else []),
         Tab("provenance", "How it was made"),
     ]
 
@@ -93,8 +105,14 @@ def _environment() -> jinja2.Environment:
         "data_url": _data_url,
         "explain": _explain,
         "row_group": _row_group,
+        "own_row": row_cells,
+        "shares": shares,
     }
     environment.globals |= {
+        "own_head": HEAD,
+        "own_symbols": OWN_SYMBOLS,
+        "significance": TEST,
+        "MOST_CLASSES": MOST_CLASSES,
         "environment_titles": ENVIRONMENT,
         "file_titles": {"csv": "CSV", "md": "Markdown", "svg": "SVG", "tex": "LaTeX"},
         "plus_minus": plus_minus,
@@ -113,8 +131,8 @@ def _read(name: str) -> str:
 
 def _chart_style() -> str:
     variables = {name: f"var(--{name})" for name in PRINT_COLOURS}
-    dark = f"@media screen and (prefers-color-scheme:dark){{\n{colour_rules(STYLES, dark=True)}}}\n"
-    return style_sheet(variables, font="inherit") + colour_rules(STYLES) + dark
+    dark = f"@media screen and (prefers-color-scheme:dark){{\n{colour_rules(ALL_STYLES, dark=True)}}}\n"
+    return style_sheet(variables, font="inherit") + colour_rules(ALL_STYLES) + dark
 
 
 def _describe_runs(content: Content) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from cclfp.metrics import plus_minus
+from cclfp.metrics import mean_std, plus_minus
 from cclfp.report.charts import Chart, ChartPanel
 from cclfp.report.content import Content
 from cclfp.report.entries import ENVIRONMENT, Entry, benchmark_title, format_exactly
 from cclfp.report.panels import Drawing
 from cclfp.report.styles import css_class
+from cclfp.runs.seeds import Seeds
 
 SEED_NUMBERS = ("average_accuracy", "forgetting", "train_seconds", "test_seconds")
 
@@ -34,6 +36,7 @@ def _details(entry: Entry, content: Content) -> dict[str, Any]:
         "std": comparison.std,
         "difference": comparison.difference,
         "published": list(cell.published),
+        "matrix": mean_matrix(comparison.seeds),
         "seeds": [[run["seed"], *map(dict(run).get, SEED_NUMBERS)] for run in records],
         "counted": list(comparison.seeds.accuracies),
         "diverged": {run["seed"]: run["diverged"] for run in records if run.get("diverged") is not None},
@@ -48,6 +51,17 @@ def _details(entry: Entry, content: Content) -> dict[str, Any]:
         ],
         "finished": max((run["finished_at"] for run in records), default=None),
     }
+
+
+def mean_matrix(seeds: Seeds) -> list[list[float | None]]:
+    """The accuracy on each task after each task, as the mean over seeds; None where a task was not tested."""
+    matrices = [run["accuracy_matrix"][1:] for run in seeds.counted]
+    return [[_mean(values) for values in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    mean = mean_std(values)["mean"]
+    return None if mean is None else round(mean, 1)
 
 
 def _settings(entry: Entry) -> dict[str, str]:

@@ -50,7 +50,7 @@ def _draw_curves(chart: Chart, panel: ChartPanel) -> Drawing:
     labelled = range(len(positions)) if len(positions) <= LABELLED else [0, *range(4, len(positions), 5)]
     body = [shapes.text(4, 15, panel.title, "title"), *_curve_axes(chart, scale, frame)]
     body += [shapes.text(positions[i], bottom + 16, panel.categories[i], "mid") for i in labelled]
-    body.append(shapes.text((left + right) / 2, bottom + 31, chart.category_title, "mid"))
+    body.append(shapes.text((left + right) / 2, bottom + 31, chart.category_axis, "mid"))
     if chart.value_title:
         title = shapes.text(0, 0, chart.value_title, "mid")
         body.append(shapes.group(14, (top + bottom) / 2, title, rotated=True))
@@ -90,7 +90,7 @@ def _draw_curve(
 def _draw_rows(chart: Chart, panel: ChartPanel) -> Drawing:
     """One row per category: bars or dots."""
     bars = chart.kind == "bars"
-    left = 14 + shapes.CHARACTER * max(map(len, panel.categories))
+    left = 14 + shapes.CHARACTER * max(len(name) + name.count("@") for name in panel.categories)  # @ is wide
     right = chart.panel_width - (BAR_LABEL if bars else RIGHT)
     top, bottom = TOP, TOP + ROW_HEIGHT * len(panel.categories)
     if bars:

@@ -36,6 +36,18 @@ STYLES = {
     "train": Style("#0b5c8a", "#6cb8e6", "", "square"),
     "test": Style("#d06a00", "#ffb066", "", "square"),
 }
+# For methods of users, and for a method's rows with other settings
+OWN_STYLES = {
+    "own-1": Style("#0a7d5a", "#3fcf9f", "", "down"),
+    "own-2": Style("#7a3fe0", "#bf9bff", "5 2", "square"),
+    "own-3": Style("#b8005c", "#ff7eb6", "2 2", "diamond"),
+    "own-4": Style("#2f5fc4", "#8db4ff", "6 2 2 2", "up"),
+    "own-5": Style("#8f5902", "#e0b050", "5 2", "circle"),
+    "own-6": Style("#3f4a5a", "#b8c4d6", "", "plus"),
+    "own-7": Style("#a3301b", "#ff9d85", "5 2", "cross"),
+    "own-8": Style("#4a6b00", "#b4d455", "2 2", "square"),
+}
+ALL_STYLES = STYLES | OWN_STYLES
 # The path of each mark: centre x, y; radius r; diameter d; left l, right e, top t and bottom b.
 MARKS = {
     "circle": "M{l} {y}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z",

@@ -33,6 +33,9 @@ def draw_figure(chart: Chart) -> str:
     if len(chart.legend) > 1:
         legend, top = _draw_legend(chart, width, top)
         body.append(legend)
+    if chart.whisker_note:
+        body.append(shapes.text(4, top + 8, chart.whisker_note))
+        top += NOTE_HEIGHT + 4
     size = f'width="{shapes.coordinate(width)}" height="{shapes.coordinate(top)}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" {size} '

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cclfp.data import get_dataset
+from cclfp.nets.backbones import parse_backbone
 from cclfp.runs.configuration import Configuration
 from cclfp.streams import get_benchmark
 from cclfp.streams.domains import DOMAIN_IMAGES
@@ -22,6 +23,7 @@ COSTS = {
     "ccl-fp": 1.6,
     "ccl-fp+": 1.8,
 }
+OWN = 1.5  # of a user's own method: unknown
 RESNET = 10.0  # the cost of a step of ResNet18 relative to the MLP's, on a GPU; on a CPU it is far more
 
 
@@ -37,8 +39,9 @@ def steps(configuration: Configuration) -> int:
 def cost(configuration: Configuration) -> float:
     """How much work a run is, in steps of ER on an MLP: an estimate, to begin with the longest."""
     benchmark = get_benchmark(configuration.benchmark)
-    step = COSTS.get(configuration.method, 1.0)  # a method of a user's own is taken for ER
+    step = COSTS.get(configuration.method, OWN)
     if configuration.method == "gem":
-        step *= 1 + ((benchmark.num_tasks or 1) - 1) / 2
-    backbone = benchmark.backbone if configuration.backbone is None else configuration.backbone.get("name")
-    return steps(configuration) * step * (RESNET if backbone == "resnet18" else 1)
+        tasks = benchmark.num_tasks or 1 if configuration.tasks is None else len(configuration.tasks)
+        step *= 1 + (tasks - 1) / 2
+    psi = parse_backbone(benchmark.backbone) if configuration.backbone is None else configuration.backbone
+    return steps(configuration) * step * (1 if psi.get("name") == "mlp" else RESNET)

@@ -42,12 +42,17 @@ class Record(TypedDict):
     environment: dict[str, Any]  # engine, precision, threads, device, versions, commit
     finished_at: str  # UTC
     diverged: NotRequired[int]  # after how many tasks the weights were first not finite; absent in healthy runs
+    # How often each class (row) was predicted as each class (column) after the last task. Absent in older records, in
+    # runs on held-out images and where there are many classes.
+    confusion: NotRequired[list[list[int]]]
 
 
 FIELDS = tuple(Record.__annotations__)
+OPTIONAL = ("diverged", "confusion")
 
 # The same as a table of SQLite. A column that is added gets a new version, and an entry in ADDED.
-VERSION = 2
+VERSION = 3
+CHECKSUMS = 2  # the first version with checksums
 SCHEMA = """
 CREATE TABLE runs (
     key TEXT PRIMARY KEY,
@@ -68,12 +73,13 @@ CREATE TABLE runs (
     environment TEXT NOT NULL,       -- JSON
     finished_at TEXT NOT NULL,
     diverged INTEGER,
-    checksum TEXT                    -- of the other columns; null: written by a cclfp that had no checksums
+    checksum TEXT,                   -- of the other columns; null: written by a cclfp that had no checksums
+    confusion TEXT                   -- JSON
 )
 """
-ADDED = {2: ("diverged INTEGER", "checksum TEXT")}  # version -> the columns it added
+ADDED = {2: ("diverged INTEGER", "checksum TEXT"), 3: ("confusion TEXT",)}  # version -> the columns it added
 
-JSON_COLUMNS = ("configuration", "accuracy_matrix", "environment")
+JSON_COLUMNS = ("configuration", "accuracy_matrix", "environment", "confusion")
 TEXT = ("key", "method", "benchmark", "scenario", "finished_at")
 TIMES = ("seconds", "train_seconds", "test_seconds")
 MEASURES: dict[str, Callable[[Matrix], float | None]] = {
@@ -105,7 +111,8 @@ def to_row(record: Record) -> dict[str, Any]:
     """A record as the values of the table's columns, checksum included."""
     values: dict[str, Any] = dict(record)
     for name in JSON_COLUMNS:
-        values[name] = json.dumps(values[name])
+        if name in values:
+            values[name] = json.dumps(values[name])
     for name in (*MEASURES, *TIMES):
         values[name] = None if values[name] is None else float(values[name])
     return {**values, "checksum": checksum(values)}
@@ -117,9 +124,12 @@ def from_row(values: Mapping[str, Any]) -> Record:
     if expected is not None and expected != checksum(values):
         raise InputError("it does not match its checksum")
     record = {name: value for name, value in values.items() if name != "checksum"}
-    if record.get("diverged") is None:
-        record.pop("diverged", None)
+    for name in OPTIONAL:
+        if record.get(name) is None:
+            record.pop(name, None)
     for name in JSON_COLUMNS:
+        if name in OPTIONAL and name not in record:
+            continue
         if not isinstance(record.get(name), str):
             raise InputError(f"its {name} is not JSON")
         record[name] = parse_json(record[name])
@@ -178,7 +188,7 @@ def check_record(record: Any) -> Record:
 def _check(record: Any) -> Record:
     if not isinstance(record, dict):
         raise InputError("not a run record: expected a JSON object")
-    if missing := [name for name in FIELDS if name not in record and name != "diverged"]:
+    if missing := [name for name in FIELDS if name not in record and name not in OPTIONAL]:
         raise InputError(f"not a run record: it has no {', '.join(missing)}")
     if strange := [name for name in record if name not in FIELDS]:
         raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which is not a field of a record")
@@ -200,6 +210,7 @@ def _check(record: Any) -> Record:
         wanted = getattr(configuration, name)
         _expect(record, name, record[name] == wanted, f"{wanted!r}, as its configuration says")
     _check_tasks(record, configuration)
+    _check_confusion(record, configuration)
     if record["key"] != configuration.key(record["seed"]):
         raise InputError(
             f"the key {record['key']!r} is not that of its configuration and seed: it was changed, or written by a "
@@ -242,6 +253,17 @@ def _check_tasks(record: Mapping[str, Any], configuration: Configuration) -> Non
         after = record["diverged"]
         fine = is_whole(after) and 1 <= after <= len(record["accuracy_matrix"][0])
         _expect(record, "diverged", fine, f"after how many of the {tasks} tasks, or no such field")
+
+
+def _check_confusion(record: Mapping[str, Any], configuration: Configuration) -> None:
+    """A count per pair of the benchmark's classes."""
+    if "confusion" not in record:
+        return
+    rows, known = record["confusion"], BENCHMARKS.get(configuration.benchmark)
+    size = known.num_classes if known is not None else len(rows) if isinstance(rows, list) else 0
+    fine = isinstance(rows, list) and len(rows) == size > 1
+    fine = fine and all(isinstance(row, list) and len(row) == size and all(map(is_whole, row)) for row in rows)
+    _expect(record, "confusion", fine, "a row of counts per class, or no such field")
 
 
 def _expect(record: Mapping[str, Any], name: str, fine: bool, what: str) -> None:

@@ -144,8 +144,15 @@ def run(
     if buffer is not None and memory != MEMORY:
         raise InputError(f"memory={memory} and buffer={buffer}: buffer is an older name of memory, give one of the two")
     chosen_seeds = check_seeds(seeds)
-    how = {"size": image_size, "split_seed": split_seed, "classes": classes, "skip_bad": skip_bad or None}
-    benchmark = _import(benchmark, images, {name: value for name, value in how.items() if value is not None}, on_event)
+    benchmark = benchmark_of(
+        benchmark,
+        images,
+        image_size=image_size,
+        split_seed=split_seed,
+        classes=classes,
+        skip_bad=skip_bad,
+        on_event=on_event,
+    )
     chosen = configurations(
         names,
         benchmark,
@@ -221,10 +228,21 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
     return records, list(missing.values())
 
 
-def _import(benchmark: str | None, images: str | Path | None, how: dict[str, Any], on_event: OnEvent) -> str:
-    """The name of the benchmark, also of the one that a user's own images make."""
+def benchmark_of(
+    benchmark: str | None,
+    images: str | Path | None,
+    *,
+    image_size: int | None = None,
+    split_seed: int | None = None,
+    classes: Sequence[str] | None = None,
+    skip_bad: bool = False,
+    on_event: OnEvent = ignore,
+) -> str:
+    """The name of a benchmark that is given as such, or as a user's own images."""
     if (images is None) == (benchmark is None):
         raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
+    given = {"size": image_size, "split_seed": split_seed, "classes": classes, "skip_bad": skip_bad or None}
+    how: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if benchmark is None:
         assert images is not None
         return import_images(images, **how, listener=DatasetEvents(on_event))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cclfp.core.files import chosen_by, home
 from cclfp.errors import InputError
-from cclfp.runs.record import ADDED, SCHEMA, VERSION, Record, checksum, columns, difference, from_row, to_row
+from cclfp.runs.record import ADDED, CHECKSUMS, SCHEMA, VERSION, Record, checksum, columns, difference, from_row, to_row
 
 TIMEOUT = 60  # seconds to wait for other processes
 APPLICATION = 0x0CC1_F900  # marks the file as ours
@@ -172,10 +172,11 @@ class Store:
             for newer in range(version + 1, VERSION + 1):
                 for column in ADDED[newer]:
                     database.execute(f"ALTER TABLE runs ADD COLUMN {column}")
-            for row in database.execute("SELECT rowid AS number, * FROM runs").fetchall():
-                values = dict(row)
-                number = values.pop("number")
-                database.execute("UPDATE runs SET checksum = ? WHERE rowid = ?", (checksum(values), number))
+            if version < CHECKSUMS:
+                for row in database.execute("SELECT rowid AS number, * FROM runs").fetchall():
+                    values = dict(row)
+                    number = values.pop("number")
+                    database.execute("UPDATE runs SET checksum = ? WHERE rowid = ?", (checksum(values), number))
             database.execute(f"PRAGMA user_version = {VERSION}")
         database.execute("COMMIT")
 

@@ -189,4 +189,6 @@ def make_record(job: Job, replica: Replica, environment: dict[str, Any]) -> Reco
     }
     if replica.diverged is not None:
         record["diverged"] = replica.diverged
+    if replica.confusion is not None and not c.validation:
+        record["confusion"] = replica.confusion
     return record  # type: ignore[return-value]  # mypy cannot follow the measures

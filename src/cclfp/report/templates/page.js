@@ -99,16 +99,18 @@
       });
     }
     const select = document.querySelector(`select[data-by=${table.id.replace("table-", "")}]`);
-    select.addEventListener("change", () => {
+    if (select) select.addEventListener("change", () => {
       table.dataset.by = select.value;
       sort(table);
     });
   }
 
+  const says = (cell) => cell.says || `${data.symbols[cell.verdict]} ${data.verdicts[cell.verdict]}`;
+
   // Tables: each is one stop of the tab key, arrow keys move between numbers, hover and focus show the seeds.
   const seeds = (cell) => {
     const lines = cell.seeds.map((seed) => make("tr", {}, make("td", {}, "seed " + seed[0] + (cell.diverged[seed[0]] ? ", diverged" : "")), make("td", {}, digits(seed[1]))));
-    const verdict = make("small", {}, `${data.symbols[cell.verdict]} ${data.verdicts[cell.verdict]}`);
+    const verdict = make("small", {}, says(cell));
     return [make("b", {}, cell.row), make("small", {}, cell.column), make("table", {}, make("tbody", {}, ...lines)), verdict];
   };
   for (const table of all("table.numbers")) {
@@ -157,21 +159,30 @@
   // The dialog with the details of one number.
   const dialog = document.getElementById("details");
   const strip = (cell) => {
-    const [mean, std] = cell.published, values = cell.seeds.filter((seed) => cell.counted.includes(seed[0])).map((seed) => seed[1]);
+    const [mean, std] = cell.published || [cell.mean, cell.std], values = cell.seeds.filter((seed) => cell.counted.includes(seed[0])).map((seed) => seed[1]);
     const spread = 2 * (std === null ? cell.std || 0 : std), centre = std === null && cell.mean !== null ? cell.mean : mean;
     const ends = [...values, mean, centre - spread, centre + spread];
     const low = Math.min(...ends), high = Math.max(...ends), width = high - low || 1;
     const wide = Math.min(600, innerWidth - 70), x = (value) => 12 + (wide - 24) * (value - low) / width;
     const label = (value, y, text) => draw("text", { x: Math.min(Math.max(x(value), 70), wide - 70), y, class: "mid" }, text);
-    return draw("svg", { viewBox: `0 0 ${wide} 64`, class: "chart", role: "img", "aria-label": "The seeds beside the paper’s number" },
+    return draw("svg", { viewBox: `0 0 ${wide} 64`, class: "chart", role: "img", "aria-label": cell.published ? "The seeds beside the paper’s number" : "The seeds" },
       draw("rect", { x: x(centre - spread), y: 22, width: x(centre + spread) - x(centre - spread), height: 20, rx: 3, fill: "var(--line)" }),
       draw("path", { class: "axis", d: `M12 32H${wide - 12}` }),
-      draw("path", { d: `M${x(mean)} 18V46`, stroke: "var(--faint)", "stroke-width": 2 }),
-      label(mean, 60, `paper ${plusMinus(mean, std)}`),
+      ...(cell.published ? [
+        draw("path", { d: `M${x(mean)} 18V46`, stroke: "var(--faint)", "stroke-width": 2 }),
+        label(mean, 60, `paper ${plusMinus(mean, std)}`)] : []),
       ...(cell.mean === null ? [] : [
         draw("path", { d: `M${x(cell.mean)} 18V46`, class: "whisker k-ours", "stroke-width": 2 }),
         label(cell.mean, 13, `ours ${plusMinus(cell.mean, cell.std)}`)]),
       ...values.map((value) => draw("circle", { cx: x(value), cy: 32, r: 5, class: "mark k-ours" })));
+  };
+  // The accuracy on each task (column) after each task (row), the better the darker.
+  const heat = (matrix) => {
+    const cells = (row) => row.map((value) => (value === null ? make("td") : make("td", { style: `--heat:${value}%` }, digits(value, 0))));
+    const numbers = matrix[0].map((_, i) => make("th", { scope: "col" }, String(i + 1)));
+    const tested = matrix.map((row, i) => [row, i]).filter(([row]) => row.some((value) => value !== null));
+    const rows = tested.map(([row, i]) => make("tr", {}, make("th", { scope: "row" }, `after ${i + 1}`), ...cells(row)));
+    return make("table", { class: "heat" }, make("thead", {}, make("tr", {}, make("th", {}, "task"), ...numbers)), make("tbody", {}, ...rows));
   };
   const pairs = (values) => make("dl", {}, ...Object.entries(values).map(([key, value]) => make("div", {}, make("dt", {}, key), make("dd", {}, String(value)))));
   function open(td) {
@@ -198,11 +209,12 @@
     const made = cell.seeds.length > 0;
     dialog.replaceChildren(
       make("header", {}, make("div", {}, make("h2", { id: "details-title" }, cell.row), make("p", {}, cell.column)), close),
-      make("p", { class: "verdict v-" + cell.verdict }, `${data.symbols[cell.verdict]} ${difference}${data.verdicts[cell.verdict]}`),
+      make("p", { class: "verdict v-" + cell.verdict }, cell.says ? difference + cell.says : `${data.symbols[cell.verdict]} ${difference}${data.verdicts[cell.verdict]}`),
       ...(cell.remark ? [make("p", { class: "note" }, `${cell.remark}: their weights are not finite.`)] : []),
-      strip(cell),
+      ...(cell.published || cell.mean !== null ? [strip(cell)] : []),
       ...(made ? [make("div", { class: "scroll" }, table)] : []),
       ...(made && !cell.alone ? [make("p", { class: "note" }, "These runs trained together: the seconds of each are its share of the total.")] : []),
+      ...(cell.matrix.length > 1 ? [make("h3", {}, "Accuracy on each task (%), after each task"), make("div", { class: "scroll" }, heat(cell.matrix))] : []),
       make("h3", {}, made ? "The command that reproduces it" : "The command that trains it"), command, copy,
       make("h3", {}, `Hyperparameters (${cell.chosen})`), pairs(cell.hyperparameters),
       ...(made ? [make("h3", {}, "Environment"), ...cell.environments.map(pairs), pairs({ finished: cell.finished })] : []));

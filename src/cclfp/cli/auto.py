@@ -1,0 +1,92 @@
+"""``cclfp run --auto``: tune each method on held-out images first, then train it with the settings that were found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cclfp.cli.output import hyperparameters, plus_minus
+from cclfp.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cclfp.paper.search import Tuned
+    from cclfp.runs.events import OnEvent
+    from cclfp.runs.execution import Execution
+    from cclfp.runs.run import Result
+
+
+def run_tuned(
+    minutes: float,
+    methods: Sequence[str],
+    benchmark: str,
+    ranges: dict[str, list[Any]],
+    *,
+    scenario: str | None,
+    place: dict[str, Any],
+    others: dict[str, Any],
+    execution: Execution,
+    on_event: OnEvent,
+) -> list[tuple[Result, Tuned]]:
+    """The results of each method with the settings that a search of so many minutes found, and the searches.
+
+    ``place`` has the options of ``run`` that a search shares, ``others`` those that it does not.
+    """
+    from cclfp.methods import get_method
+    from cclfp.paper.places import Place
+    from cclfp.paper.tuning import tune
+    from cclfp.runs.grid import check_setting_names, settings_of
+    from cclfp.runs.run import run
+    from cclfp.streams import get_benchmark
+
+    if not 0 < minutes < float("inf"):
+        raise InputError(f"--auto {minutes:g}: expected minutes for the search of each method, more than 0")
+    kinds = {name: get_method(name) for name in methods}
+    check_setting_names(kinds, ranges)
+    where = get_benchmark(benchmark).scenarios[0] if scenario is None else scenario
+    for name in kinds:
+        Place(name, benchmark, where, **place).configuration()  # refuses what cannot be trained, before any search
+    searches = {}
+    for name, kind in kinds.items():  # all searches first: the first that is refused ends the command
+        own = {setting: values for setting, values in ranges.items() if setting in settings_of(kind)}
+        searches[name] = tune(
+            name,
+            benchmark,
+            scenario,
+            **place,
+            settings=own,
+            budget=minutes,
+            repeatable=True,
+            execution=execution,
+            on_event=on_event,
+        )
+    found = []
+    for name, tuned in searches.items():
+        settings: dict[str, Any] = {setting: [value] for setting, value in tuned.settings.items()}
+        settings["augment"] = ["on" if tuned.preset.augment else "off"]
+        (result,) = run(
+            [name],
+            benchmark,
+            scenario=scenario,
+            **place,
+            **others,
+            settings=settings,
+            execution=execution,
+            on_event=on_event,
+        )
+        found.append((result, tuned))
+    return found
+
+
+def print_chosen(searches: Sequence[Tuned]) -> None:
+    """What each search chose, from how many settings."""
+    for tuned in searches:
+        best = tuned.trials[0] if tuned.trials else None
+        how = "nothing to search"
+        if best is not None:
+            count = len(tuned.trials)
+            how = f"{count} setting{'s' * (count > 1)} tried, {plus_minus(best.mean, best.std)} % on held-out images"
+        settings = hyperparameters(tuned.settings | {"augment": tuned.preset.augment})
+        typer.echo(f"{tuned.preset.method}: {settings} ({how})")

@@ -1,0 +1,216 @@
+"""The search for settings of one method at one place, on held-out training data."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Sequence
+
+from cclfp.errors import InputError
+from cclfp.paper.grids import Grid
+from cclfp.paper.places import Place
+from cclfp.paper.trials import Settings, Trial, search_in_time, spread, successive_halving
+from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
+from cclfp.runs.events import Event, Finished, Note, OnEvent, Planned, Step, Stored
+from cclfp.runs.execution import Execution
+from cclfp.runs.executors import make_executor
+from cclfp.runs.jobs import make_jobs
+from cclfp.runs.presets import Preset
+from cclfp.runs.record import Record
+from cclfp.runs.run import run_jobs
+
+MEASURED = 1.0  # seconds of training that tell how long the rest will take
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The settings that were found, and all that was tried, the best first: nothing where there is nothing to search.
+
+    ``preset`` has the hyperparameters and how they were chosen, ``settings`` what ``run`` needs to use them.
+    """
+
+    place: Place
+    preset: Preset
+    settings: Settings
+    trials: list[Trial]
+
+
+class Search:
+    """Trains settings of one method on held-out data."""
+
+    def __init__(self, place: Place, execution: Execution, on_event: OnEvent) -> None:
+        self.place, self.on_event = place, on_event
+        self.execution = dataclasses.replace(execution, save=None)  # nobody needs the learners of a search
+        self.executor = make_executor(self.execution)  # one for all rounds of the search
+
+    def close(self) -> None:
+        self.executor.close()
+
+    def configuration(self, settings: Settings) -> Configuration:
+        return self.place.configuration(settings, validation=True)
+
+    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
+        """The trial of each, and how many runs were not in the store; all in one call, together."""
+        return self._train(several, seeds, None)
+
+    def _train(
+        self, several: Sequence[Settings], seeds: Sequence[int], limit: _Limit | None
+    ) -> tuple[list[Trial], int]:
+        chosen = [self.configuration(settings) for settings in several]
+        jobs = make_jobs(chosen, seeds, self.execution)
+        varied = [name for name in several[0] if len({settings[name] for settings in several}) > 1]
+        labels = {job.key: job.label(varied) for job in jobs}
+        trained = 0
+
+        def listen(event: Event) -> None:
+            nonlocal trained
+            trained += isinstance(event, Finished)
+            self.on_event(event)
+            if limit is not None:
+                limit.check(event)
+
+        listen(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
+        records = run_jobs(jobs, listen, self.executor)
+        trials = [
+            _trial(settings, [records[configuration.key(seed)] for seed in seeds])
+            for settings, configuration in zip(several, chosen, strict=True)
+        ]
+        return trials, trained
+
+    def in_time(self, start: Settings, grids: Sequence[Grid], seeds: Sequence[int], minutes: float) -> list[Trial]:
+        """The trials that there is time for; InputError where it is too short for one run."""
+        limit: _Limit | None = _Limit(self.place.name, minutes)
+
+        def train(several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
+            nonlocal limit
+            only_first, limit = limit, None
+            return self._train(several, seeds, only_first)
+
+        return search_in_time(start, grids, seeds, train, 60 * minutes)
+
+    def refuse_diverged(self, found: Sequence[Trial]) -> None:
+        """InputError where even the best of several settings diverged."""
+        if found[0].diverged:
+            several = f"all {len(found)} settings" if len(found) > 1 else "the one setting"
+            raise InputError(
+                f"{self.place.name}: {several} that were tried diverged, so none is chosen; "
+                "the runs are in the store (cclfp runs)"
+            )
+
+    def result(self, best: Settings, how: str, trials: list[Trial]) -> Tuned:
+        c = self.configuration(best)
+        preset = Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, how)
+        return Tuned(self.place, preset, best, trials)
+
+
+class _Limit:
+    """Refuses a run that takes longer than a budget, as soon as that is known. Compiling does not count."""
+
+    def __init__(self, name: str, minutes: float) -> None:
+        self.name, self.minutes, self.began = name, minutes, time.monotonic()
+        self.first: tuple[float, int] | None = None  # the time and the step of the first event
+
+    def check(self, event: Event) -> None:
+        if isinstance(event, Finished | Stored):
+            self._refuse_above(event.record["seconds"])
+        if not isinstance(event, Step):
+            return
+        now = time.monotonic()
+        self.first = (now, event.step) if self.first is None else self.first
+        since, steps = now - self.first[0], event.step - self.first[1]
+        if steps and since >= MEASURED and now - self.began > 60 * self.minutes:
+            self._refuse_above(since * event.steps / steps)
+
+    def _refuse_above(self, seconds: float) -> None:
+        if seconds <= 60 * self.minutes:
+            return
+        enough = math.ceil(seconds / 6) / 10
+        raise InputError(
+            f"{self.minutes:g} minutes are too short to tune {self.name}: one run takes about {seconds:,.0f} s; "
+            f"give at least {enough:g} minutes, and several times that for a search"
+        )
+
+
+def tune_anywhere(
+    search: Search, grids: list[Grid], ranges: Grid, numbers: Sequence[int], budget: float | None, halving: int | None
+) -> Tuned:
+    """Search the grids one after the other, beginning with the usual settings; all at once with ``halving``."""
+    start = usual_settings(search.place, ranges)
+    search.on_event(Note(f"{search.place.name}: {describe_grids(grids, jointly=halving is not None)}"))
+    trials: dict[str, Trial] = {}
+    if budget is not None and grids:
+        trials = {str(trial.settings): trial for trial in search.in_time(start, grids, numbers, budget)}
+    elif halving is not None and grids:
+        candidates = combine(start, {name: values for grid in grids for name, values in grid.items()}, halving)
+        found = successive_halving(candidates, numbers, search.train, math.inf)
+        trials = {str(trial.settings): trial for trial in found}
+    else:
+        best = start
+        for grid in grids:
+            found = successive_halving(combine(best, grid), numbers, search.train, None)
+            trials |= {str(trial.settings): trial for trial in found}
+            best = found[0].settings
+    order = sorted(trials.values(), key=lambda t: (bool(t.diverged), -t.seeds, t.rank))
+    if order:
+        search.refuse_diverged(order)
+    text = describe_search(grids, [], {}, numbers, order)
+    text += "" if budget is None else f"; in {budget:g} min, {len(order)} settings tried"
+    text += "" if halving is None else f"; by successive halving of {len(order)} settings"
+    return search.result(order[0].settings if order else start, text, order)
+
+
+def usual_settings(place: Place, ranges: Grid) -> Settings:
+    """The settings without any search; those with a range of their own are at its value nearest to the usual one."""
+    usual = place.configuration()
+    known: Settings = {**usual.hyperparameters, "augment": usual.augment}
+    known |= {name: value for name in PROTOCOL if name in ranges and (value := getattr(usual, name)) is not None}
+    return known | {name: min(values, key=lambda v: abs(v - known[name])) for name, values in ranges.items()}
+
+
+def combine(best: Settings, grid: Grid, most: int | None = None) -> list[Settings]:
+    """All settings of a grid; at most so many, spread over it."""
+    several = [best | dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    return several if most is None or most >= len(several) else spread(several)[:most]
+
+
+def describe_grids(grids: Sequence[Grid], *, jointly: bool) -> str:
+    """What will be searched, in words."""
+    between = ", " if jointly else "; then "
+    texts = [" and ".join(_range(name, values) for name, values in grid.items()) for grid in grids]
+    return f"searching {between.join(texts)}" if grids else "nothing to search"
+
+
+def _range(name: str, values: Sequence[float]) -> str:
+    return f"{name} from {' '.join(map(show_value, values))}"
+
+
+def _trial(settings: Settings, records: Sequence[Record]) -> Trial:
+    trial = Trial(settings, [])
+    for record in records:
+        scores = trial.scores if record.get("diverged") is None else trial.diverged
+        scores.append(float(record["average_accuracy"] or 0.0))
+    return trial
+
+
+def describe_search(
+    grids: Sequence[Grid],
+    left: Sequence[str],
+    inherited: dict[str, Settings],
+    seeds: Sequence[int],
+    trials: Sequence[Trial],
+) -> str:
+    """How settings were chosen, in words; ``left`` are those that there was no time to search."""
+    searched = [_range(name, values) for grid in grids for name, values in grid.items()]
+    text = "by cclfp tune"
+    if trials:
+        used = list(map(str, seeds[: len(trials[0].scores)]))
+        several = f"{', '.join(used[:-1])} and {used[-1]}" if len(used) > 1 else used[0]
+        text += f" on held-out training data, seed{'s' if len(used) > 1 else ''} {several} "
+        text += f"({trials[0].mean:.2f} %): {', '.join(searched)}"
+        text += ", one after the other" if len(grids) > 1 else ""
+    text += f"; not searched for want of time: {' '.join(left)}" if left else ""
+    for other, settings in inherited.items():
+        text += f"; inherited from {other}: {' '.join(f'{name}={show_value(v)}' for name, v in settings.items())}"
+    return text

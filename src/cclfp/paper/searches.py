@@ -1,0 +1,113 @@
+"""Finished searches, kept beside the store of runs, so that repeating one chooses the same settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cclfp.core.files import write_atomic
+from cclfp.errors import InputError
+from cclfp.paper.grids import Grid
+from cclfp.paper.places import Place
+from cclfp.paper.search import Tuned, usual_settings
+from cclfp.paper.trials import Trial
+from cclfp.runs.presets import Preset
+from cclfp.runs.record import parse_json
+
+Request = dict[str, Any]
+
+
+def make_request(
+    place: Place, grids: Sequence[Grid], ranges: Grid, seeds: Sequence[int], budget: float | None, halving: int | None
+) -> Request:
+    """All that determines a search, as JSON: the same request finds the same search."""
+    values = {
+        "place": place.identity(),
+        "start": usual_settings(place, ranges),
+        "grids": list(grids),
+        "seeds": list(seeds),
+        "budget": budget,
+        "halving": halving,
+    }
+    request: Request = json.loads(json.dumps(values))
+    return request
+
+
+def save_search(store: Path, request: Request, tuned: Tuned) -> None:
+    """Keep the result of a search."""
+    content = {
+        "request": request,
+        "settings": tuned.settings,
+        "preset": dataclasses.asdict(tuned.preset),
+        "trials": [dataclasses.asdict(trial) for trial in tuned.trials],
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    text = json.dumps(content, indent=1) + "\n"
+    path = _folder(store) / f"{_key(request)}.json"
+    try:
+        write_atomic(path, lambda file: file.write(text.encode()))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}") from error
+
+
+def find_search(store: Path, request: Request, place: Place) -> Tuned | None:
+    """The result of a search that was made before."""
+    path = _folder(store) / f"{_key(request)}.json"
+    return _tuned(path, _read(path), place) if path.exists() else None
+
+
+def latest_search(store: Path, place: Place) -> Tuned | None:
+    """The latest search at a place; with another size of the memory where there is none with this one."""
+    wanted = json.loads(json.dumps(place.identity()))
+    anywhere = {**wanted, "buffer": None}
+    found = [
+        (content["request"]["place"] == wanted, content["finished_at"], path.name, content)
+        for path, content in _all(store)
+        if {**content["request"]["place"], "buffer": None} == anywhere
+    ]
+    if not found:
+        return None
+    _, _, name, content = max(found, key=lambda one: one[:3])
+    return _tuned(_folder(store) / name, content, place)
+
+
+def _folder(store: Path) -> Path:
+    return store.with_name(store.name + ".searches")
+
+
+def _key(request: Request) -> str:
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def _all(store: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for path in sorted(_folder(store).glob("*.json")):
+        yield path, _read(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = parse_json(path.read_bytes())
+    except (OSError, InputError) as error:
+        raise _damaged(path, error) from error
+    if not isinstance(content, dict) or _key(content.get("request")) != path.stem:  # type: ignore[arg-type]
+        raise _damaged(path, "it is not a search, or was changed")
+    return content
+
+
+def _tuned(path: Path, content: dict[str, Any], place: Place) -> Tuned:
+    try:
+        trials = [Trial(**trial) for trial in content["trials"]]
+        tuned = Tuned(place, Preset(**content["preset"]), dict(content["settings"]), trials)
+        place.configuration(tuned.settings)
+    except (InputError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, error) from error
+    return tuned
+
+
+def _damaged(path: Path, error: object) -> InputError:
+    return InputError(f"{path} cannot be read as a stored search ({error}): delete it, and search again")

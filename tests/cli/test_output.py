@@ -1,0 +1,71 @@
+"""Tables on terminals of any width."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cclfp.cli.output import print_table
+
+NAMES = ["key", "method", ">seed", "settings", ">average accuracy"]
+WORDS = st.text("abcdefgh=0.1-", min_size=1, max_size=18)
+CELLS = st.lists(WORDS, min_size=1, max_size=9).map(" ".join)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes stdout for a terminal
+    return monkeypatch
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    width=st.integers(20, 160),
+    names=st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
+    data=st.data(),
+)
+def test_tables_fit_and_break_no_word(
+    width: int,
+    names: list[str],
+    data: st.DataObject,
+    terminal: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    terminal.setenv("COLUMNS", str(width))
+    rows = data.draw(st.lists(st.lists(CELLS, min_size=len(names), max_size=len(names)), min_size=1, max_size=4))
+    print_table(names, rows, drop=("settings", "average accuracy"))
+    out = plain(capsys.readouterr().out)
+    if "╭" in out:
+        assert all(len(line) <= width for line in out.splitlines())
+    shown = [i for i, name in enumerate(names) if name.removeprefix(">").split()[0] in out.split("without ")[0]]
+    assert shown
+    words = set(re.split(r"[│\s]+", out))
+    assert {word for row in rows for i in shown for word in row[i].split()} <= words
+
+
+def test_columns_are_left_out_only_where_they_must_be_and_that_is_said(
+    terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    columns, row = ["method", "long", ">a", ">b"], ["er", "x" * 60, "1", "2"]
+    for width, missing in ((100, ""), (81, ""), (80, "a"), (70, "long"), (10, None)):
+        terminal.setenv("COLUMNS", str(width))
+        print_table(columns, [row], drop=("a", "long"))
+        out = plain(capsys.readouterr().out)
+        if missing is None:
+            assert out.splitlines()[0].split() == ["method", "er"]
+            assert "x" * 60 in out
+        else:
+            assert ("without " in out) == bool(missing)
+            assert (f"without {missing}, for which" in out) or not missing
+
+
+def test_where_stdout_is_no_terminal_nothing_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["a", "b"], [["x" * 300, "y z"]], drop=("a",))
+    assert "x" * 300 in capsys.readouterr().out

@@ -15,9 +15,10 @@ import pytest
 from records import made_up, matrix_of
 
 from cclfp.errors import InputError
-from cclfp.paper import TABLES, Cell, cells, tuning
+from cclfp.paper import TABLES, Cell, cells, search
 from cclfp.paper.tuning import halved_settings, tune
 from cclfp.runs.events import OnEvent
+from cclfp.runs.executors import Executor
 from cclfp.runs.jobs import Job
 from cclfp.runs.presets import presets
 from cclfp.runs.record import Record
@@ -86,13 +87,13 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
             render.check_public(place, record)
             assert record["configuration"]["validation"] == (file in files)
 
-    def stored(jobs: Sequence[Job], on_event: OnEvent) -> dict[str, Record]:
+    def stored(jobs: Sequence[Job], on_event: OnEvent, executor: Executor) -> dict[str, Record]:
         found = {job.key: record for job in jobs if (record := store.find(job.key)) is not None}
         if len(found) < len(jobs):
             raise LookupError
         return found
 
-    monkeypatch.setattr(tuning, "run_jobs", stored)
+    monkeypatch.setattr(search, "run_jobs", stored)
     without = []
     for preset in presets():
         limited = re.search(r"successive halving in (\S+) min", preset.chosen)

@@ -559,3 +559,9 @@ def test_refusals(arguments: list[str], message: str, cli: Cli) -> None:
     answer = cli(*arguments)
     assert (answer.code, answer.out) == (2, "")
     assert message in answer.err
+
+
+def test_a_batch_that_is_larger_than_the_data_is_a_step() -> None:
+    (configuration,) = configurations(["er"], "split-mnist", settings={"batch": [70_000]})
+    assert steps(configuration) == 1
+    assert cost(configuration) > 0

@@ -157,6 +157,8 @@ def test_cohorts_fill_the_gpus() -> None:
     assert sizes(into_cohorts(gpu_jobs(["er"], 5), 1, "cuda")) == [5]
     assert sizes(into_cohorts(gpu_jobs(["er"], 500), 2, "cuda")) == [84, 84, 83, 83, 83, 83]
     assert sizes(into_cohorts(gpu_jobs(["er"], 500), 1, "cuda")) == [500]
+    longer = make_jobs(configurations(["hal"], "split-tiny-imagenet"), range(800), Execution("cpu"))
+    assert all(sizes(into_cohorts([*gpu_jobs(["finetune"], 110), *longer], 128, "cuda")))  # no cohort is empty
     methods = ["finetune", "er", "gem", "hal", "ccl-fp", "ccl-fp+", "si", "lwf", "fdr", "icarl"]
     assert max(sizes(into_cohorts(gpu_jobs(methods, 5), 2, "cuda"))) == 5  # there is enough to do: none is cut
     many = into_cohorts(gpu_jobs(methods, 5), 64, "cuda")

@@ -50,7 +50,7 @@ def test_a_misspelt_option_is_named(tmp_path: Path) -> None:
         cclfp.run("er", "split-mnist", settings={"engine": "eager"})  # as the command gives NAME=VALUE
     with pytest.raises(InputError, match="unknown option 'engin'. Did you mean 'engine'"):
         cclfp.study("accuracy", engin="eager")
-    with pytest.raises(InputError, match="unknown option 'engin'. Did you mean 'engine'"):
+    with pytest.raises(InputError, match="unknown setting of er 'engin'. Did you mean 'engine'"):
         cclfp.tune("er", "split-mnist", engin="eager")
     with pytest.raises(InputError, match="give engine as part of execution, not beside it"):
         cclfp.run("er", "split-mnist", engine="eager", execution=Execution())

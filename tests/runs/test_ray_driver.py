@@ -25,7 +25,7 @@ from cclfp.runs.execution import Execution
 from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
 from cclfp.runs.keeping import InStore
-from cclfp.runs.ray_driver import _Driver, _Sent, make_order
+from cclfp.runs.ray_driver import RETRIES, _Driver, _Sent, make_order
 from cclfp.runs.store import Store
 
 
@@ -83,7 +83,7 @@ def test_an_attempt_that_was_lost_does_not_confuse_the_driver(jobs: list[Job]) -
     first, second = jobs
     assert driven.read("x", "a", step(first, 1)) == [Placed(keys, "a", 1), step(first, 1)]
     assert driven.read("y", "b") == [
-        Note("its process on a was lost: attempt 2 with 1 others on b", keys[0]),
+        Note("its process on a was lost: attempt 2 with 1 more on b", keys[0]),
         Placed(keys, "b", 2),
     ]
     assert driven.read("y", "b", step(first, 2)) == [step(first, 2)]
@@ -107,9 +107,21 @@ def test_a_cohort_that_is_lost_too_often_fails(jobs: list[Job]) -> None:
     assert isinstance(failed, Failed)
     assert failed.key == jobs[1].key
     assert str(failed.error) == (
-        "er seed 1: its process on a was lost, and started again 3 times in vain (The node died). The same command "
-        "continues from the last checkpoint"
+        "er seed 1: its process on a was lost in attempt 1 (The node died). The same command continues from the last "
+        "checkpoint"
     )
+
+
+def test_a_cohort_that_ray_starts_for_ever_is_cancelled(jobs: list[Job]) -> None:
+    """Ray does not count the attempts that it ends because memory is short."""
+    driven, cancelled = Driven(jobs), list[Any]()
+    driven.driver.cluster.ray.cancel = lambda task, force: cancelled.append((task, force))
+    driven.sent.task = "the task"
+    for attempt in range(RETRIES + 1):
+        driven.read(str(attempt), "a")
+    assert cancelled == []
+    driven.read("one more", "a")
+    assert cancelled == [("the task", True)]
 
 
 def test_errors_name_the_node(jobs: list[Job]) -> None:

@@ -28,6 +28,8 @@ from cclfp.runs.jobs import Job
 FORMAT = "cclfp checkpoint 1"
 DAMAGED_SUFFIX = ".damaged"  # of the last damaged checkpoint of a run, beside the others
 
+CLUSTER_LOCK = "cluster.lock"  # in the folder of checkpoints, while a driver trains on a cluster with it
+
 
 def checkpoint_path(job: Job) -> Path:
     return job.execution.checkpoint_folder / f"{job.key}.ckpt"
@@ -125,25 +127,24 @@ def locked(job: Job, on_event: OnEvent) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, on_event: OnEvent) -> Iterator[bool]:
-    """Be the only process that trains on a cluster with this folder of checkpoints; whether another one did before."""
+def alone_in(folder: Path, on_event: OnEvent) -> Iterator[None]:
+    """Be the only process that trains on a cluster with this folder of checkpoints."""
     waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
-    with _hold(folder / "cluster.lock", waiting, on_event) as has_waited:
-        yield has_waited
+    with _hold(folder / CLUSTER_LOCK, waiting, on_event):
+        yield
 
 
 @contextlib.contextmanager
-def _hold(path: Path, waiting: Note, on_event: OnEvent) -> Iterator[bool]:
+def _hold(path: Path, waiting: Note, on_event: OnEvent) -> Iterator[None]:
     """Hold a lock, which may need waiting. Its file is removed in the end, while it is held: see :func:`_release`."""
-    lock, has_waited = FileLock(path), False
+    lock = FileLock(path)
     try:
         try:
             lock.acquire(blocking=False)
         except Timeout:
             on_event(waiting)
             lock.acquire()
-            has_waited = True
-        yield has_waited
+        yield
     finally:
         _release(lock)
 

@@ -28,12 +28,12 @@ RESNET = 10.0  # the cost of a step of ResNet18 relative to the MLP's, on a GPU;
 
 
 def steps(configuration: Configuration) -> int:
-    """How many steps a run takes, without the incomplete minibatches at the ends of tasks."""
+    """How many steps a run takes, without the incomplete minibatches at the ends of tasks; one at least."""
     benchmark = get_benchmark(configuration.benchmark)
     examples = get_dataset(benchmark.dataset).arrays["train_labels"].shape[0]
     if benchmark.domains is not None:
         examples = DOMAIN_IMAGES * (benchmark.num_tasks or 1)
-    return configuration.epochs * examples // configuration.batch
+    return max(1, configuration.epochs * examples // configuration.batch)
 
 
 def cost(configuration: Configuration) -> float:

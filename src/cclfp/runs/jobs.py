@@ -110,7 +110,7 @@ def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Jo
         share = math.ceil(ROUNDS * workers * cost_of(group) / total)
         count = max(min(share, workers, len(group)), -(-len(group) // LARGEST_COHORT[device]))
         if device == "cuda" and workers > 1 and (enough := -(-len(group) // ENOUGH_FOR_A_GPU)) > count:
-            count = -(-enough // workers) * workers
+            count = min(len(group), -(-enough // workers) * workers)
         cohorts += [group[i::count] for i in range(count)]
     return sorted(cohorts, key=lambda cohort: -cost_of(cohort))
 

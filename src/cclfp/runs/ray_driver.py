@@ -92,12 +92,10 @@ class RayCluster:
         stdout = self._stdout
         folder = self.execution.checkpoint_folder
         make_folder(folder)
-        with alone_in(folder, pass_on) as has_waited:
+        with alone_in(folder, pass_on):
             keeper = InStore(Store(self.execution.store))
-            if has_waited:
-                cohorts = _without_finished(cohorts, keeper, pass_on)
             with keeper.store.kept_open():
-                _Driver(self, keeper, pass_on).run(cohorts)
+                _Driver(self, keeper, pass_on).run(_without_finished(cohorts, keeper, pass_on))
 
     @functools.cached_property
     def task(self) -> Any:
@@ -216,7 +214,7 @@ class _Driver:
         except self.cluster.ray.exceptions.RayError as raised:
             where = f" on {sent.nodes[-1]}" if sent.nodes else ""
             error = RunError(
-                f"its process{where} was lost, and started again {RETRIES} times in vain ({_first_line(raised)}). "
+                f"its process{where} was lost in attempt {max(1, len(sent.tokens))} ({_first_line(raised)}). "
                 "The same command continues from the last checkpoint"
             )
         del self.running[number]
@@ -239,11 +237,14 @@ class _Driver:
         if not jobs:
             return
         if attempt > 1:
-            others = f" with {len(jobs) - 1} others" if len(jobs) > 1 else ""
+            others = f" with {len(jobs) - 1} more" if len(jobs) > 1 else ""
             text = f"its process on {sent.nodes[-1]} was lost: attempt {attempt}{others} on {message.node}"
             self.on_event(Note(text, jobs[0].key))
         sent.tokens.append(message.token)
         sent.nodes.append(message.node)
+        if attempt > RETRIES + 1:  # Ray counts no retries of processes that it killed for want of memory
+            self.cluster.ray.cancel(sent.task, force=True)
+            return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.log += [Attempt(job.key, message.node, attempt, now) for job in jobs]
         self.on_event(Placed([job.key for job in jobs], message.node, attempt))

@@ -115,6 +115,7 @@ def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> Any:
     from cclfp.data.cache import is_cached
     from cclfp.data.parcels import unpack
     from cclfp.errors import InputError
+    from cclfp.runs.checkpoints import CLUSTER_LOCK
     from cclfp.runs.environment import code
     from cclfp.runs.events import Note
     from cclfp.runs.jobs import Job
@@ -127,17 +128,28 @@ def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> Any:
         if not is_cached(name):
             (parcel,) = ray.get(mailbox.dataset.remote(name))
             unpack(ray.get(parcel))
-    finished = ray.get(mailbox.finished.remote(order.number)) if order.has_several else {}
+    finished = _finished_before(order, mailbox)
     post.endings += finished.values()
     jobs = [Job.from_dict(values) for key, values in zip(order.keys, order.jobs, strict=True) if key not in finished]
     if not jobs:
         return jobs
     shared = jobs[0].execution.checkpoint_folder
-    if not shared.is_dir():
+    if not (shared / CLUSTER_LOCK).exists():  # which the driver holds; a folder of this name may be the node's own
         text = f"{post.node} has no folder {shared}: what it loses starts again from its beginning, unless "
         post.send(Note(text + "--checkpoints names a folder that all nodes share"))
         jobs = [job.with_execution(checkpoints=folder, checkpoint_every=math.inf) for job in jobs]
     return jobs
+
+
+def _finished_before(order: Order, mailbox: Any) -> dict[str, str]:
+    """The runs that an attempt which was lost has finished, as events, by key."""
+    if not order.has_several:
+        return {}
+    try:
+        found: dict[str, str] = ray.get(mailbox.finished.remote(order.number))
+        return found
+    except ray.exceptions.RayActorError:  # the driver has noted that its mailbox is lost
+        return {}
 
 
 class Post:

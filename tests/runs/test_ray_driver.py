@@ -143,6 +143,12 @@ def test_a_task_that_fails_outside_of_training(jobs: list[Job]) -> None:
     ]
 
 
+def test_a_note_about_a_run_is_passed_on_once(jobs: list[Job]) -> None:
+    driven, note = Driven(jobs), Note("the run has diverged", jobs[0].key)
+    assert note in driven.read("x", "a", note)
+    assert driven.read("x", "a", note) == []  # again in the last message
+
+
 def test_a_note_about_no_run_is_passed_on_once(jobs: list[Job]) -> None:
     driven = Driven(jobs)
     driven.read("x", "a", Note("no shared folder"))

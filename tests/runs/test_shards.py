@@ -109,6 +109,16 @@ def test_a_study_in_shards(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
 
 
 @pytest.mark.slow
+def test_a_part_of_another_grid_is_to_be_imported_first(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
+    command = ["run", "finetune", "split-mnist", "--engine", "eager", "--store", str(tmp_path / "runs.sqlite")]
+    assert cli(*command, "--seeds", "0,1", "--shard", "2/2").code == 0  # seed 1
+    answer = cli(*command, "--seed", "1", "--shard", "1/2")
+    assert answer.code == 2
+    assert "shard-2-of-2.sqlite has runs of this part, from another grid: cclfp runs import" in answer.err
+    assert "shard='1/2' with fresh" in cli(*command, "--shard", "1/2", "--fresh").err
+
+
+@pytest.mark.slow
 def test_from_python(small_mnist: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"engine": "eager", "store": tmp_path / "runs.sqlite", "shard": "1/2"}
     results = cclfp.run(["finetune", "er"], "split-mnist", seeds=2, **options)

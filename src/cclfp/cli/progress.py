@@ -20,6 +20,8 @@ ALL_HEARTBEAT = 30.0  # seconds between two plain lines about all runs
 MOST_BARS = 16  # bars of runs that are being trained, or of nodes that train
 MOST_NODES = 4  # nodes that a plain line names
 FIRST_STEPS = 3  # a run that makes fewer steps between two lines is compiling
+FEW_RUNS = 100  # of more runs than this, the bars of all and of nodes do not follow each event, which takes long
+UPDATE_EVERY = 0.2  # seconds between two updates of these bars
 BESIDE_NAME = 66  # columns that a bar takes beside the run's name
 
 
@@ -245,6 +247,7 @@ class LiveProgress(Progress):
             transient=True,
         )
         self.bar_of_run: dict[str, Any] = {}
+        self.last_update = 0.0
         self.bar_of_node: dict[str, Any] = {}
         self.bar_of_data: dict[str, Any] = {}
         self.fractions: dict[str, float] = {}
@@ -294,7 +297,10 @@ class LiveProgress(Progress):
                 accuracy="" if event.accuracy is None else f", {event.accuracy:.1f} %",
             )
         self.fractions[event.key] = event.step / event.steps
-        self._update_all()
+        now = time.monotonic()
+        if len(self.labels) <= FEW_RUNS or now - self.last_update >= UPDATE_EVERY:
+            self.last_update = now
+            self._update_all()
 
     def finish(self, key: str) -> None:
         if key in self.bar_of_run:

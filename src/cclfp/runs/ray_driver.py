@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import queue
 import sys
 import time
@@ -15,6 +14,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from cclfp.core.files import home
 from cclfp.core.userfiles import content_of
 from cclfp.errors import InputError, RunError
 from cclfp.runs.checkpoints import alone_in, make_folder
@@ -112,7 +112,7 @@ class RayCluster:
         from cclfp.runs.ray_node import Mailbox
 
         here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=False)
-        return self.ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote(os.environ.get("CCLFP_HOME"))
+        return self.ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote(str(home().absolute()))
 
     def close(self) -> None:
         self._connection.close()
@@ -139,6 +139,7 @@ class _Sent:
     tokens: list[str] = dataclasses.field(default_factory=list)  # of the attempts to train it
     nodes: list[str] = dataclasses.field(default_factory=list)  # of the same attempts
     ended: set[tuple[str, type[Event]]] = dataclasses.field(default_factory=set)  # runs that have finished, or failed
+    notes: list[Note] = dataclasses.field(default_factory=list)  # that were passed on
 
     @property
     def unfinished(self) -> list[Job]:
@@ -229,6 +230,10 @@ class _Driver:
                 self._end_run(sent, event, message.node)
             elif isinstance(event, Note) and event.key is None:
                 self._note_once(event.text)
+            elif isinstance(event, Note):
+                if event not in sent.notes:  # the last message of an attempt has all its notes again
+                    sent.notes.append(event)
+                    self.on_event(event)
             elif message.token == sent.tokens[-1]:  # what an attempt that was lost says about progress is outdated
                 self.on_event(event)
 

@@ -162,6 +162,7 @@ class Post:
         self.steps: dict[str, str] = {}  # the newest of each run
         self.others: list[str] = []
         self.endings: list[str] = []
+        self.notes: list[str] = []
         self.finished: dict[str, str] = {}
         self.last_post = 0.0
         self.on_its_way: Any = None
@@ -177,16 +178,18 @@ class Post:
             self.others.append(line)
         if isinstance(event, Finished | Failed):
             self.endings.append(line)
-        if isinstance(event, Finished) and self.order.has_several:
+        if isinstance(event, Finished | Failed) and self.order.has_several:
             self.finished[event.key] = line
+        if isinstance(event, Note):
+            self.notes.append(line)
         if isinstance(event, Note) or time.monotonic() - self.last_post > POST_EVERY:
             self._post()
 
     def last(self) -> Message:
-        """The events that end runs, and those that were not posted."""
-        ends = set(self.endings)
-        rest = [line for line in self.others if line not in ends]
-        return self._message([*rest, *self.endings])
+        """The events that end runs, all notes, which may still be on their way, and what was not posted."""
+        again = {*self.notes, *self.endings}
+        rest = [line for line in self.others if line not in again]
+        return self._message([*rest, *self.notes, *self.endings])
 
     def _post(self) -> None:
         """Post what is waiting, unless the mailbox has not got the message before this one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from cclfp.errors import InputError
 from cclfp.runs.execution import Execution, parse_shard
 from cclfp.runs.jobs import Job, cost_of, into_cohorts
 from cclfp.runs.store import Store, exists
@@ -19,9 +20,14 @@ def take_shard(jobs: Sequence[Job]) -> list[Job]:
     execution = jobs[0].execution
     if execution.shard is None:
         return list(jobs)
+    if execution.fresh:
+        raise InputError(
+            f"shard={execution.shard!r} with fresh: what the store has would not fit the new records; use an empty store"
+        )
     number, count = parse_shard(execution.shard)
-    parts = cut(_missing(jobs), count)
-    return [job.with_execution(store=store_of(execution), shard=None) for job in parts[number - 1]]
+    part, store = cut(_missing(jobs), count)[number - 1], store_of(execution)
+    _refuse_trained(part, store)
+    return [job.with_execution(store=store, shard=None) for job in part]
 
 
 def cut(jobs: Sequence[Job], count: int) -> list[list[Job]]:
@@ -50,4 +56,14 @@ def _missing(jobs: Sequence[Job]) -> list[Job]:
     if not exists(path):
         return different
     store = Store(path, read_only=True)
-    return [job for job in different if job.find_record(store) is None]
+    return [job for job in different if store.find(job.key) is None]  # whatever learners there are: see find_record
+
+
+def _refuse_trained(part: Sequence[Job], store: Path) -> None:
+    """InputError where another part has runs of this one, because another grid was cut before."""
+    for path in sorted(store.parent.glob("shard-*-of-*.sqlite")):
+        if path == store:
+            continue
+        other = Store(path, read_only=True)
+        if any(other.find(job.key) is not None for job in part):
+            raise InputError(f"{path} has runs of this part, from another grid: cclfp runs import {path} first")

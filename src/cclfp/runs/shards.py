@@ -22,7 +22,7 @@ def take_shard(jobs: Sequence[Job]) -> list[Job]:
         return list(jobs)
     if execution.fresh:
         raise InputError(
-            f"shard={execution.shard!r} with fresh: what the store has would not fit the new records; use an empty store"
+            f"shard={execution.shard!r} with fresh: the store's records would not fit the new ones; use an empty store"
         )
     number, count = parse_shard(execution.shard)
     part, store = cut(_missing(jobs), count)[number - 1], store_of(execution)

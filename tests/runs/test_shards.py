@@ -43,7 +43,7 @@ def test_every_job_is_in_one_part_and_the_parts_are_balanced(
     assert sorted(job.key for part in parts for job in part) == sorted(job.key for job in jobs)
     loads = sorted(map(cost_of, parts))
     if engine == "eager":  # every run is a cohort: no part has more than a run more than another
-        assert loads[-1] - loads[0] <= max(cost_of([job]) for job in jobs)
+        assert loads[-1] - loads[0] <= 1.000001 * max(cost_of([job]) for job in jobs)
     assert loads[-1] <= 2 * sum(loads) / count + max(cost_of([job]) for job in jobs)
 
 

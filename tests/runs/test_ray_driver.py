@@ -20,11 +20,13 @@ from training import make_job, texts
 from cclfp.core.userfiles import receive, refer, resolve
 from cclfp.errors import InputError, RunError
 from cclfp.runs import ray_connection
+from cclfp.runs.checkpoints import CLUSTER_LOCK
 from cclfp.runs.events import Event, Failed, Finished, Note, Placed, Step, to_json
 from cclfp.runs.execution import Execution
 from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
 from cclfp.runs.keeping import InStore
+from cclfp.runs.ray_connection import connected
 from cclfp.runs.ray_driver import RETRIES, _Driver, _Sent, make_order
 from cclfp.runs.store import Store
 
@@ -259,7 +261,47 @@ def test_an_attempt_leaves_out_what_the_one_before_has_finished(
     assert job.key == jobs[1].key
     assert post.endings == ["its event"]  # the driver may not have got it from the mailbox yet
     assert job.execution.checkpoints == tmp_path  # the folder beside the store does not exist
+    shared = jobs[0].execution.checkpoint_folder
+    shared.mkdir()
+    (job,) = ray_node._prepare(order, mailbox, tmp_path, post)
+    assert job.execution.checkpoints == tmp_path  # it exists, but the driver's lock is not in it: it is the node's own
+    (shared / CLUSTER_LOCK).touch()
+    (job,) = ray_node._prepare(order, mailbox, tmp_path, post)
+    assert job.execution.checkpoints == shared
     mailbox.finished = call({job.key: "its event" for job in jobs})
     assert ray_node._prepare(order, mailbox, tmp_path, post) == []
     with pytest.raises(InputError, match="this node has other code"):
         ray_node._prepare(dataclasses.replace(order, code={"cclfp": "0"}), mailbox, tmp_path, post)
+
+
+def test_a_cohort_is_trained_though_the_mailbox_is_lost(
+    jobs: list[Job], small_mnist: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from ray.exceptions import RayActorError
+
+    from cclfp.runs import ray_node
+
+    def fail(answer: Any) -> Any:
+        raise RayActorError
+
+    mailbox = SimpleNamespace(finished=SimpleNamespace(remote=lambda number: None))
+    post: Any = SimpleNamespace(node="a", send=lambda event: None, endings=[])
+    monkeypatch.setattr("cclfp.runs.ray_node.ray.get", fail)
+    prepared = ray_node._prepare(make_order(3, jobs, "cpu"), mailbox, tmp_path, post)
+    assert [job.key for job in prepared] == [job.key for job in jobs]
+
+
+def test_a_connection_to_another_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = SimpleNamespace(
+        is_initialized=lambda: True, get_runtime_context=lambda: SimpleNamespace(gcs_address="10.0.0.1:6379")
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with connected("ray:10.0.0.1:6379", "10.0.0.1:6379") as found:
+        assert found is ray
+    with connected("ray", "") as found:
+        assert found is ray
+    with (
+        pytest.raises(InputError, match=r"on='ray:10.0.0.2:6379': this process is connected to 10.0.0.1:6379"),
+        connected("ray:10.0.0.2:6379", "10.0.0.2:6379"),
+    ):
+        pass

@@ -32,7 +32,7 @@ def connected(on: str, address: str) -> Iterator[Any]:
     An empty address means the one in ``RAY_ADDRESS`` or, without that variable, a private cluster. A connection that
     the user has made is used, and stays. During our own, whatever Ray prints goes to stderr: stdout is for results.
     """
-    address = address or os.environ.get("RAY_ADDRESS", "")
+    named, address = address, address or os.environ.get("RAY_ADDRESS", "")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions do: hide no GPU from CPU tasks
     if not address and "ray" not in sys.modules:
         os.environ.update(PRIVATE)
@@ -41,6 +41,9 @@ def connected(on: str, address: str) -> Iterator[Any]:
     import ray
 
     if ray.is_initialized():
+        used = ray.get_runtime_context().gcs_address
+        if named not in ("", "auto", used):
+            raise InputError(f"on={on!r}: this process is connected to {used}: leave the address out, or disconnect")
         yield ray
         return
     with contextlib.redirect_stdout(sys.stderr):

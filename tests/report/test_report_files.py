@@ -74,7 +74,7 @@ def test_the_page_is_self_contained(content: Content) -> None:
 def test_the_same_runs_give_the_same_small_report(full: Store, cli: Cli, tmp_path: Path) -> None:
     answer = cli("report", "--out", tmp_path / "a", "--store", full.path)
     assert answer.code == 0, answer.err
-    assert answer.out.startswith("216 numbers: ")
+    assert answer.out.startswith("the paper's 216 numbers: ")
     listed = [line.split("  ")[0] for line in answer.out.splitlines()[1:]]
     kinds = [("tables", TABLES, ("md", "csv", "tex"))]
     kinds.append(("figures", ("evolution", "forgetting", "runtime", "buffer", "ablation"), ("svg", "pdf", "png")))  # type: ignore[arg-type]

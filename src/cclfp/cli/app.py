@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import Annotated
 
 import typer
 
 from cclfp._version import __version__
 from cclfp.cli import data, list_, observe, predict, report, run, runs, show, study, transfer, tune
+from cclfp.cli.output import unwrap
 
 app = typer.Typer(
     name="cclfp",
@@ -32,6 +35,20 @@ runs.app.command("import")(transfer.import_runs)
 app.command("export", hidden=True)(transfer.export)  # older names of runs export and runs import
 app.command("import-runs", hidden=True)(transfer.import_runs)
 app.add_typer(data.app, name="data")
+
+
+def reflow(text: str) -> str:
+    """A help text with each paragraph on one line, and examples on lines of their own.
+
+    >>> reflow("One\\nparagraph.\\n\\n[bold]Examples[/bold]\\n\\ncclfp a\\n\\ncclfp b")
+    'One paragraph.\\n\\n[bold]Examples[/bold]\\n\\ncclfp a\\ncclfp b'
+    """
+    return re.sub(r"^(cclfp .*\n)\n(?=cclfp )", r"\1", unwrap(text), flags=re.MULTILINE)
+
+
+for group in (app, runs.app, data.app):
+    for command in group.registered_commands:
+        command.help = reflow(inspect.getdoc(command.callback) or "")
 
 
 def _version(wanted: bool) -> None:

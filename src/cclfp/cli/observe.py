@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cclfp.cli.options import JsonOption, parse_classes
-from cclfp.cli.output import print_json
+from cclfp.cli.output import print_json, print_text
 from cclfp.cli.predict import BackboneOption, LearnerArgument, MethodOption, SkipBadOption, WhereOption, load_learner
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError
@@ -64,4 +64,4 @@ def observe(
     classes_learned = f"{len(answer['classes'])} class{'es' if len(answer['classes']) > 1 else ''}{new}"
     free = answer["free_rows"]
     room = f"room for {free} more class{'es' if free > 1 else ''}" if free else "no room for more classes"
-    typer.echo(f"{learner}: learned {answer['images']:,} images of {classes_learned}; {room}")
+    print_text(f"{learner}: learned {answer['images']:,} images of {classes_learned}; {room}")

@@ -58,9 +58,10 @@ ShardOption = Annotated[
 EngineOption = Annotated[
     str,
     typer.Option(
-        metavar="auto|eager|compiled|graph",
-        help="How to train: one run after the other in plain PyTorch; many runs as one compiled program (CPU); many "
-        "runs in one CUDA graph. The numbers differ in rounding. auto picks what finishes first, and says which.",
+        metavar="ENGINE",
+        help="How to train. eager: one run after the other in plain PyTorch; compiled: many runs as one compiled "
+        "program (CPU); graph: many runs in one CUDA graph. The numbers differ in rounding. auto picks what finishes "
+        "first, and says which.",
     ),
 ]
 PrecisionOption = Annotated[

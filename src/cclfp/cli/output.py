@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -13,9 +14,10 @@ import typer
 from cclfp.cli.streams import printable
 from cclfp.metrics import number, plus_minus, signed
 
+LEAST_WIDTH = 20  # columns that a wrapped text has at least
 MOST_LINES = 3  # about so many lines a text in a table is wrapped to before a column is left out
 
-__all__ = ["hyperparameters", "number", "plus_minus", "print_json", "print_table", "signed"]
+__all__ = ["hyperparameters", "number", "plus_minus", "print_json", "print_table", "print_text", "signed", "unwrap"]
 
 
 def print_json(value: Any) -> None:
@@ -24,6 +26,30 @@ def print_json(value: Any) -> None:
     if codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8" or printable(text) != text:
         text = json.dumps(value, indent=2, allow_nan=False)
     typer.echo(text)
+
+
+def print_text(text: str) -> None:
+    """Lines on stdout. On a terminal they are wrapped between words, and the rest of a line is indented.
+
+    Not for what is copied, such as a command or a path.
+    """
+    from rich.console import Console
+
+    console = Console()
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())] + "  "
+        how: dict[str, Any] = {"subsequent_indent": indent, "break_long_words": False, "break_on_hyphens": False}
+        parts = textwrap.wrap(line, max(console.width, LEAST_WIDTH), **how) if console.is_terminal else [line]
+        typer.echo("\n".join(parts))
+
+
+def unwrap(text: str) -> str:
+    """A text with each paragraph on one line, for a terminal to wrap.
+
+    >>> unwrap("One\\nparagraph.\\n\\nAnother.")
+    'One paragraph.\\n\\nAnother.'
+    """
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def print_table(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from cclfp.cli.output import hyperparameters, number, plus_minus, print_json, print_table, signed
+from cclfp.cli.output import hyperparameters, number, plus_minus, print_json, print_table, print_text, signed
 
 if TYPE_CHECKING:
     from cclfp.paper.own_study import OwnResult, OwnStudy
@@ -51,7 +49,7 @@ def _print_column(results: Sequence[OwnResult], seeds: Sequence[int]) -> None:
     for label, r in zip(_labels(results), results, strict=True):
         configuration = r.cell.configuration()
         settings = hyperparameters(configuration.hyperparameters | {"augment": configuration.augment})
-        typer.echo(f"  {label}: {settings} ({r.cell.chosen})")
+        print_text(f"  {label}: {settings} ({r.cell.chosen})")
 
 
 def _print_all(columns: Sequence[Sequence[OwnResult]]) -> None:
@@ -73,13 +71,13 @@ def _print_explanation(columns: Sequence[Sequence[OwnResult]]) -> None:
     from cclfp.paper.ranking import LEVEL, TEST
 
     if any(len(several) > 1 for several in columns):
-        typer.echo(TEST)
+        print_text(TEST)
     if len(columns) > 1:
-        typer.echo(f"* the best of its column, = not different from it beyond chance (p of {LEVEL:g} or more)")
+        print_text(f"* the best of its column, = not different from it beyond chance (p of {LEVEL:g} or more)")
     untuned = [r for r in _flat(columns) if not r.cell.has_preset]
     if untuned:
         names = ", ".join(dict.fromkeys(f"{r.cell.place.name}" for r in untuned))
-        typer.echo(f"not tuned, trained with the defaults: {names} (cclfp tune, or --auto MINUTES)")
+        print_text(f"not tuned, trained with the defaults: {names} (cclfp tune, or --auto MINUTES)")
 
 
 def _flat(columns: Sequence[Sequence[OwnResult]]) -> list[OwnResult]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cclfp.cli.options import IncludeDivergedOption, JsonOption, StoreOption, parse_seeds
-from cclfp.cli.output import print_json
+from cclfp.cli.output import print_json, print_text
 from cclfp.cli.runs import warn_of_bad
 from cclfp.errors import InputError
 
@@ -59,10 +59,10 @@ def report(
             }
         )
         return
-    typer.echo(f"{tally(content.counts())} (from {content.runs:,} runs in {path})")
+    print_text(f"the paper's {tally(content.counts())} (from {content.runs:,} runs in {path})")
     if content.own.runs:
-        typer.echo(f"{content.own.sentence}: see Your runs in {out / 'index.html'}")
+        print_text(f"{content.own.sentence}: see Your runs in {out / 'index.html'}")
     if content.own.held_out:
-        typer.echo(f"{content.own.held_out_sentence}: they are in no table")
+        print_text(f"{content.own.held_out_sentence}: they are in no table")
     for file in written:
         typer.echo(f"{file}  {file.stat().st_size / 1000:,.0f} kB")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cclfp.cli.options import JsonOption, StoreOption
-from cclfp.cli.output import hyperparameters, number, print_json, print_table
+from cclfp.cli.output import hyperparameters, number, print_json, print_table, print_text
 from cclfp.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ SHOWN_KEY = 8  # characters that tell a run from others
 MethodOption = Annotated[
     str | None,
     typer.Option(
-        metavar="NAME|NAME@VERSION|FILE.py:NAME",
-        help="Only this method; one of your own by its name, by its name and version as listed, or by its file.",
+        metavar="METHOD",
+        help="Only this method; one of your own by its name, by its name and version as listed (half@3fa2b1c0), or by "
+        "its file (FILE.py:NAME).",
         show_default=False,
     ),
 ]
@@ -95,7 +96,7 @@ def check(store: StoreOption = None, json: JsonOption = False) -> None:
         for text in damage:
             typer.echo(f"damaged: {text}")
         for row in bad:
-            typer.echo(f"bad: {_name(row)}: {row.reason}")
+            print_text(f"bad: {_name(row)}: {row.reason}")
         typer.echo(f"{path}: {_count(len(rows) - len(bad), 'good record')}, {len(bad)} bad")
     if (bad or damage) and not json:
         typer.echo(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
@@ -151,7 +152,7 @@ def delete(
     chosen = _choose(opened, keys or [], filters, bad)
     if not json:
         for row in chosen:
-            typer.echo(_name(row) + (f" (bad: {row.reason})" if row.record is None else ""))
+            print_text(_name(row) + (f" (bad: {row.reason})" if row.record is None else ""))
         what = _count(len(chosen), "run") + (" and repair the index" if opened.damage else "")
         if not yes and not typer.confirm(f"Delete {what} in {path}?", err=True):
             typer.echo("nothing was deleted")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cclfp.cli.options import JsonOption
-from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table
+from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table, print_text, unwrap
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError, unknown
 
@@ -97,14 +97,16 @@ def _example(benchmark: Any, seed: int) -> dict[str, Any]:
 
 
 def _print_benchmark(answer: dict[str, Any]) -> None:
-    typer.echo(f"{answer['title']} ({answer['name']}): {answer['description']}\n")
-    typer.echo(f"dataset: {answer['dataset']}   scenarios: {', '.join(answer['scenarios'])}   ", nl=False)
-    typer.echo(f"backbone: {answer['backbone']}   can be augmented: {'yes' if answer['augmentation'] else 'no'}\n")
+    title, name = answer["title"], answer["name"]
+    print_text(f"{title if title == name else f'{title} ({name})'}: {answer['description']}\n")
+    facts = [f"dataset: {answer['dataset']}", f"scenarios: {', '.join(answer['scenarios'])}"]
+    facts += [f"backbone: {answer['backbone']}", f"can be augmented: {'yes' if answer['augmentation'] else 'no'}"]
+    print_text("   ".join(facts) + "\n")
     tasks = answer["tasks"]
     if "example" in answer:
         _print_own(tasks[0], answer["example"])
     elif len(tasks) > 1 and all(classes == tasks[0] for classes in tasks):
-        typer.echo(f"{len(tasks)} tasks, each with the classes {', '.join(tasks[0])}")
+        print_text(f"{len(tasks)} tasks, each with the classes {', '.join(tasks[0])}")
     else:
         print_table([">task", "classes"], [[str(t + 1), ", ".join(classes)] for t, classes in enumerate(tasks)])
     _print_presets(answer["presets"], "method")
@@ -115,7 +117,7 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
 def _print_own(classes: list[str], example: dict[str, Any]) -> None:
     from cclfp.core.names import quote
 
-    typer.echo(f"{len(classes)} classes: {', '.join(classes)}\n")
+    print_text(f"{len(classes)} classes: {', '.join(classes)}\n")
     split = "/".join(",".join(map(quote, members)) for members in example["tasks"])
     typer.echo("Each run says how they are split into tasks. For example, these two do the same:")
     typer.echo(f"  {example['option']}\n  --class-order {shlex.quote(split)}")
@@ -160,7 +162,7 @@ def _preset(preset: Any) -> dict[str, Any]:
 
 
 def _print_method(answer: dict[str, Any]) -> None:
-    typer.echo(f"{answer['name']}: {answer['reference']}\n\n{answer['description']}\n")
+    print_text(f"{answer['name']}: {answer['reference']}\n\n{unwrap(answer['description'])}\n")
     typer.echo(f"scenarios: {', '.join(answer['scenarios'])}   memory: {'yes' if answer['memory'] else 'no'}\n")
     rows = [[k["name"], f"{k['default']:g}", k["range"], k["description"]] for k in answer["hyperparameters"]]
     print_table(["hyperparameter", ">default", "range", "what it is"], rows)
@@ -182,4 +184,4 @@ def _print_presets(presets: list[dict[str, Any]], of: str) -> None:
     ]
     print_table([of, "scenario", "hyperparameters", ">paper"], rows, "Presets, and the paper's average accuracy (%)")
     for p in presets:
-        typer.echo(f"{p['method']} {p['benchmark']} {p['scenario']}: chosen {p['chosen']}")
+        print_text(f"{p['method']} {p['benchmark']} {p['scenario']}: chosen {p['chosen']}")

@@ -18,8 +18,8 @@ RECORD: Any = {"average_accuracy": 79.123, "seconds": 8.04}
 RUNS = Planned({"a": "er seed 0", "b": "er seed 1", "c": "er seed 2"}, "runs.sqlite")
 
 
-def step(key: str, step: int, accuracy: float | None = None) -> Step:
-    return Step(key, 2, 5, step, 6000, accuracy)
+def step(key: str, step: int, accuracy: float | None = None, *, compiling: bool = False) -> Step:
+    return Step(key, 2, 5, step, 6000, accuracy, compiling)
 
 
 def test_plain_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,13 +52,27 @@ def test_a_run_that_compiles_shows_no_speed(
     monkeypatch.setattr("time.monotonic", lambda: now)
     with PlainProgress() as shown:
         shown.update(Planned({"b": "er seed 1"}, "runs.sqlite"))
-        for now, number in ((0.0, 1), (30.0, 2), (45.0, 302), (60.0, 602)):  # noqa: B007  the clock reads it
+        shown.update(step("b", 1))
+        shown.update(step("b", 1, compiling=True))
+        for now, number in ((30.0, 2), (45.0, 302), (60.0, 602)):  # noqa: B007  the clock reads it
             shown.update(step("b", number))
     assert capsys.readouterr().err.splitlines() == [
-        "er seed 1: task 2/5, step 2/6,000, compiling",
+        "er seed 1: task 2/5, step 1/6,000, compiling",
         "er seed 1: task 2/5, step 302/6,000, 20 steps/s, 285 s left",
         "er seed 1: task 2/5, step 602/6,000, 20 steps/s, 270 s left",
     ]
+
+
+def test_slow_steps_are_not_taken_for_compiling(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with PlainProgress() as shown:
+        shown.update(Planned({"b": "er seed 1"}, "runs.sqlite"))
+        for now, number in ((0.0, 1), (20.0, 2)):  # noqa: B007  the clock reads it
+            shown.update(step("b", number))
+    assert capsys.readouterr().err == "er seed 1: task 2/5, step 2/6,000, 0 steps/s, 119960 s left\n"
 
 
 def test_all_from_the_store_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,6 +159,81 @@ def test_live_bars_fit_80_columns() -> None:
     assert "steps/s" in bar
     assert "88.0 %" in bar
     assert "[1/2] ccl-fp+ seed 0: 79.12 % in 8.0 s" in screen.getvalue()
+
+
+class Screen:
+    """Live bars on a terminal of 80 columns, with a clock of their own."""
+
+    def __init__(self) -> None:
+        self.now, self.text, self.shown = 0.0, io.StringIO(), LiveProgress()
+        self.shown.bars.get_time = lambda: self.now
+        self.shown.bars.live.console = Console(file=self.text, force_terminal=True, width=80, color_system=None)
+
+    def line(self, name: str) -> str:
+        """The newest line with this name in it."""
+        self.shown.bars.refresh()
+        return [line for line in self.text.getvalue().splitlines() if name in line][-1]
+
+
+def test_the_live_bar_of_a_run_says_when_it_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr("time.monotonic", lambda: screen.now)
+    with screen.shown as shown:
+        shown.update(Planned({"a": "er seed 0", "b": "er seed 1"}, "runs.sqlite"))
+        assert "compiling" not in screen.line("all runs")
+        for key in ("a", "b"):
+            shown.update(step(key, 1))
+            assert "compiling" not in screen.line("er seed 0")  # a first step that takes long is no compiler
+        shown.update(step("a", 1, compiling=True))
+        screen.now = 20.0
+        assert "compiling" in screen.line("er seed 0")
+        assert "step 1/6000" in screen.line("er seed 0")
+        assert "compiling" not in screen.line("er seed 1")
+        assert "compiling" not in screen.line("all runs")
+        for screen.now, number in ((20.0, 2), (21.0, 102), (22.0, 202)):
+            shown.update(step("a", number))
+        assert "100 steps/s" in screen.line("er seed 0")  # the compiler's 20 seconds do not count
+        assert "00:58" in screen.line("er seed 0")
+
+
+def test_the_live_bar_of_all_runs_has_no_speed_before_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr("time.monotonic", lambda: screen.now)
+    with screen.shown as shown:
+        shown.update(RUNS)
+        shown.update(step("a", 1))
+        screen.now = 0.5
+        shown.update(step("b", 1))
+        assert "steps/s" not in screen.line("all runs")
+        screen.now = 1.0
+        shown.update(step("a", 301))
+        assert "300 steps/s" in screen.line("all runs")
+
+
+@pytest.mark.parametrize(("runs", "updates"), [(module.FEW_RUNS, 40), (module.FEW_RUNS + 1, 2)])
+def test_the_bar_of_many_runs_does_not_follow_each_event(
+    runs: int, updates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen, counted = Screen(), 0
+    monkeypatch.setattr("time.monotonic", lambda: screen.now)
+    update_all = screen.shown._update_all
+
+    def count() -> None:
+        nonlocal counted
+        counted += 1
+        update_all()
+
+    monkeypatch.setattr(screen.shown, "_update_all", count)
+    with screen.shown as shown:
+        shown.update(Planned({f"{n}": f"er seed {n}" for n in range(runs)}, "runs.sqlite"))
+        for screen.now in (1.0, 1.0 + 2 * module.UPDATE_EVERY):
+            for n in range(20):
+                shown.update(step(f"{n}", 10))
+        assert counted == updates
+        assert len(shown.bar_of_run) == module.MOST_BARS
+        shown.update(Finished("0", RECORD))
+        assert counted == updates + 1  # the end of a run is shown at once
+        assert f"1/{runs}" in screen.line("all runs")
 
 
 def test_live_bars_of_a_cluster_fit_80_columns() -> None:

@@ -25,7 +25,7 @@ from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import linear
-from cclfp.runs.events import Event, Finished, Note
+from cclfp.runs.events import Event, Finished, Note, Step
 from cclfp.runs.executors import ThisProcess
 from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job, into_cohorts
@@ -448,6 +448,23 @@ def test_auto_compiles_where_there_is_enough_to_train(
     assert any(text.startswith("engine: eager (eager would take about") for text in texts(events))
     monkeypatch.setattr("cclfp.runs.starting.seconds_per_step", lambda replica: 1.0)
     assert train(make_job(seed=1))["environment"]["engine"] == "compiled"
+
+
+def test_events_say_when_a_run_waits_for_the_compiler(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Event] = []
+    monkeypatch.setattr(compiled_module, "WORTH", 1)
+    monkeypatch.setattr(compiled_module, "program", lambda step, *arguments, keep: step)
+    monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
+    train(make_job(engine="compiled"), events.append)
+    steps = [event for event in events if isinstance(event, Step)]
+    waiting = [i for i, event in enumerate(steps) if event.compiling]
+    assert waiting
+    for i in waiting[1:]:
+        assert steps[i].step == steps[i - 1].step  # those before it are taken
+        assert steps[i].task in (steps[i - 1].task, steps[i - 1].task + 1)
+    assert not steps[-1].compiling
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from cclfp.engine.cohort import Cohort
 from cclfp.engine.compiler import has_constants, trace
 from cclfp.engine.packages import Kind, Packages
 from cclfp.engine.replica import Replica
+from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.nets import linear
 from cclfp.runs.execution import Execution
@@ -327,3 +328,29 @@ def test_the_kind_of_own_code(tmp_path: Path, small_mnist: Path) -> None:
     assert [kind is not None and kind.is_own for kind in kinds] == [True, True, False]
     assert kinds[0] != kinds[1]
     assert kinds[2] is None
+
+
+def test_what_is_compiled_is_announced_and_what_is_loaded_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def program(step: Any, *arguments: Any, keep: Callable[..., None]) -> Any:
+        calls.append("program")
+        keep(Path(__file__), has_constants=False)
+        return step
+
+    def fail() -> None:
+        raise InputError("the listener has had enough")
+
+    monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.setattr(compiled, "program", program)
+    with pytest.raises(InputError, match="had enough"):  # and the runs do not go on eagerly
+        Cohort([replica(0)], "compiled", kind=KIND, on_compile=fail).advance()
+    assert calls == []
+    Cohort([replica(0)], "compiled", kind=KIND, on_compile=lambda: calls.append("announced")).advance()
+    assert calls == ["announced", "program"] * (len(calls) // 2)
+    assert calls
+    calls.clear()
+    monkeypatch.setattr(packages, "load", lambda library: lambda changing, *others: changing)
+    monkeypatch.setattr("cclfp.engine.group.Group.check_step", lambda *arguments: None)
+    Cohort([replica(0)], "compiled", kind=KIND, on_compile=lambda: calls.append("announced")).advance()
+    assert calls == []

@@ -34,7 +34,7 @@ from cclfp.runs.run import run_jobs
     [
         Stored("a", record()),
         Step("a", 1, 5, 10, 100, None),
-        Step("a", 2, 5, 30, 100, 88.25),
+        Step("a", 2, 5, 30, 100, 88.25, compiling=True),
         Finished("b", record(1)),
         Note("two\nlines and \u2028"),
         Note("about a run", "b"),

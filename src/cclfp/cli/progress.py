@@ -19,7 +19,6 @@ HEARTBEAT = 10.0  # seconds between two plain lines about a run that is being tr
 ALL_HEARTBEAT = 30.0  # seconds between two plain lines about all runs
 MOST_BARS = 16  # bars of runs that are being trained, or of nodes that train
 MOST_NODES = 4  # nodes that a plain line names
-FIRST_STEPS = 3  # a run that makes fewer steps between two lines is compiling
 FEW_RUNS = 100  # of more runs than this, the bars of all and of nodes do not follow each event, which takes long
 UPDATE_EVERY = 0.2  # seconds between two updates of these bars
 BESIDE_NAME = 66  # columns that a bar takes beside the run's name
@@ -170,7 +169,6 @@ class PlainProgress(Progress):
         self.last_line: dict[str, float] = {}  # when the last line about a run was printed
         self.last_data_line: dict[str, float] = {}
         self.last_line_of_all: float | None = None
-        self.compiled: set[str] = set()  # runs of which a line said that they compile
 
     def data(self, event: DataProgress) -> None:
         now = time.monotonic()
@@ -185,18 +183,16 @@ class PlainProgress(Progress):
         if self.work is not None:
             self._report_all(self.work, now)
             return
+        place = f"{self.labels[event.key]}: task {event.task}/{event.tasks}, step {event.step:,}/{event.steps:,}"
+        if event.compiling:
+            self.started.pop(event.key, None)  # the time that it takes says nothing of the steps
+            self.last_line[event.key] = now
+            self.say(f"{place}, compiling")
+            return
         began, first = self.started.setdefault(event.key, (now, event.step))
         if now - self.last_line.setdefault(event.key, now) < HEARTBEAT or event.step == first:
             return
         self.last_line[event.key] = now
-        place = f"{self.labels[event.key]}: task {event.task}/{event.tasks}, step {event.step:,}/{event.steps:,}"
-        if (
-            event.step - first < FIRST_STEPS and event.key not in self.compiled
-        ):  # their time says nothing of the others'
-            self.compiled.add(event.key)
-            self.started[event.key] = now, event.step
-            self.say(f"{place}, compiling")
-            return
         rate = (event.step - first) / (now - began)
         left = (event.steps - event.step) / rate
         so_far = "" if event.accuracy is None else f", {event.accuracy:.1f} % so far"
@@ -229,7 +225,7 @@ class LiveProgress(Progress):
         class Speed(ProgressColumn):
             def render(self, task: Task) -> Text:
                 unit = task.fields["unit"]
-                if unit == "steps" and task.completed < FIRST_STEPS:
+                if task.fields["compiling"]:
                     return Text("compiling", style="magenta")
                 speed = task.fields["speed"] if task.fields["speed"] is not None else task.speed
                 known = speed is not None and unit
@@ -275,7 +271,7 @@ class LiveProgress(Progress):
     def begin(self) -> None:
         if self.bar_of_all is not None:  # these are more runs of the same command
             self.bars.remove_task(self.bar_of_all)
-        self.bar_of_all = self._bar("all runs", None, "steps")
+        self.bar_of_all = self._bar("all runs", None, "")
 
     def data(self, event: DataProgress) -> None:
         total = event.total or None
@@ -290,9 +286,13 @@ class LiveProgress(Progress):
             name = _fit(self.labels[event.key], self.bars.console.width - BESIDE_NAME)
             self.bar_of_run[event.key] = self._bar(name, event.steps, "steps")
         if event.key in self.bar_of_run:
+            bar = self.bar_of_run[event.key]
+            if event.compiling:  # the time that it takes says nothing of the steps
+                self.bars.reset(bar, completed=event.step)
             self.bars.update(
-                self.bar_of_run[event.key],
+                bar,
                 completed=event.step,
+                compiling=event.compiling,
                 detail=f"task {event.task}/{event.tasks} step {event.step}/{event.steps}",
                 accuracy="" if event.accuracy is None else f", {event.accuracy:.1f} %",
             )
@@ -309,15 +309,16 @@ class LiveProgress(Progress):
         self._update_all()
 
     def _bar(self, description: str, total: float | None, unit: str) -> Any:
-        fields: dict[str, Any] = {"detail": "", "accuracy": "", "unit": unit, "speed": None}
+        fields: dict[str, Any] = {"detail": "", "accuracy": "", "unit": unit, "speed": None, "compiling": False}
         return self.bars.add_task(description, total=total, **fields)  # no markup in it
 
     def _update_all(self) -> None:
         completed, total = self.finished + sum(self.fractions.values()), float(len(self.labels))
         if self.work is not None:
             completed, total = self.work.done, self.work.total
-        detail, speed = f"{self.finished}/{len(self.labels)}", self.rate.per_second or 0.0
-        self.bars.update(self.bar_of_all, total=total, completed=completed, detail=detail, speed=speed)
+        detail, speed = f"{self.finished}/{len(self.labels)}", self.rate.per_second
+        unit = "steps" if speed else ""  # nothing is shown before the speed is known
+        self.bars.update(self.bar_of_all, total=total, completed=completed, detail=detail, speed=speed, unit=unit)
         if self.nodes is not None:
             self._update_nodes(self.nodes)
 

@@ -45,7 +45,8 @@ class Cohort:
     other; ``"compiled"``, all in one program; or ``"graph"``, all in one CUDA graph. ``"stacked"`` takes the steps of
     ``"compiled"`` without the compiler, for tests. Where the engine cannot train them, the eager one does, and ``note``
     is called with the reason. ``precision`` is that of CUDA's float32 (see :mod:`cclfp.engine.precision`). The compiled
-    programs of a cohort with a ``kind`` are kept for others of this kind.
+    programs of a cohort with a ``kind`` are kept for others of this kind. ``on_compile`` is called before a program is
+    compiled, which takes long.
     """
 
     def __init__(
@@ -55,12 +56,15 @@ class Cohort:
         note: Note = lambda text: None,
         precision: str = "float32",
         kind: Kind | None = None,
+        on_compile: Callable[[], None] = lambda: None,
     ) -> None:
         self.replicas = replicas
         self._engine = engine
         self._precision = precision
         self._note = note
         self._fast = RUNNERS[engine](note, kind)  # None: the eager engine trains
+        if self._fast is not None:
+            self._fast.steps.on_compile = _Guarded(on_compile)
         self._pool, self._offsets = _join_inputs([replica.stream.train.x for replica in replicas])
         self._planner = Planner(replicas, self._pool.device)
         self._at_once = 0  # how many replicas train at the same time; 0: not known yet
@@ -119,7 +123,7 @@ class Cohort:
             try:
                 self._at_once = self._at_once or self._count_at_once(plans[0], masks[0])
                 some = slice(done, done + self._at_once)
-                guarded = _GuardedProgress(self._progress_of(progress, some))
+                guarded = _Guarded(self._progress_of(progress, some))
                 if not self._train_some(self._fast, some, plans[some], masks[some], guarded):
                     break
                 done += len(self.replicas[some])
@@ -129,7 +133,7 @@ class Cohort:
                     self._switch_to_eager(f"its runs cannot be trained together ({first_line(error)})")
             except NotCompiled as reason:
                 self._switch_to_eager(f"not compiled: {reason}")
-            except _GuardedProgress.Error as error:
+            except _Guarded.Error as error:
                 raise error.args[0] from None
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
                 if self._at_once and self._uses_kernels(self._at_once):
@@ -216,20 +220,20 @@ class Cohort:
         return self._can_test_together
 
 
-class _GuardedProgress:
-    """Wraps errors of a progress function, so that they are not taken for errors of the training."""
+class _Guarded:
+    """Wraps errors of a function that is told about progress, so that they are not taken for errors of the training."""
 
     class Error(Exception):
         """Holds the error."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
 
-    def __call__(self, step: int) -> None:
+    def __call__(self, *arguments: int) -> None:
         try:
-            self._progress(step)
+            self._function(*arguments)
         except Exception as error:
-            raise _GuardedProgress.Error(error) from error
+            raise _Guarded.Error(error) from error
 
 
 def _join_inputs(streams: Sequence[Tensor]) -> tuple[Tensor, list[int]]:

@@ -33,6 +33,7 @@ class Steps:
         self._used: Counter[Hashable] = Counter()  # steps of the cohort
         self.failed = False
         self.compile_seconds = 0.0
+        self.on_compile: Callable[[], None] = lambda: None  # called before the compiler is
 
     def key(self, group: Group, tables: Tables, segment: range) -> Hashable:
         """What all steps of one function have in common: the kind of a step."""
@@ -77,8 +78,11 @@ class Steps:
         def compile(step: Step, *arguments: list[Tensor]) -> Step:
             if key not in self._programs:
                 began = time.perf_counter()
-                keep = functools.partial(self._packages.keep, key)
-                self._programs[key] = self._load(key) or program(step, *arguments, keep=keep)
+                found = self._load(key)
+                if found is None:
+                    self.on_compile()
+                    found = program(step, *arguments, keep=functools.partial(self._packages.keep, key))
+                self._programs[key] = found
                 self.compile_seconds += time.perf_counter() - began
             return self._programs[key]
 

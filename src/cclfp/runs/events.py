@@ -40,6 +40,7 @@ class Step:
     step: int
     steps: int
     accuracy: float | None  # average, after the last task that was tested
+    compiling: bool = False  # whether the next step waits for the compiler
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,7 +95,14 @@ def _train(group: Sequence[Started], on_event: OnEvent) -> str:
     last_checkpoint = time.monotonic()
     with computing_threads(engine.threads):
         kind = kind_of_programs(jobs[0], len(jobs)) if engine.name == "compiled" else None
-        cohort = Cohort(replicas, engine.name, lambda text: on_event(Note(text, jobs[0].key)), engine.precision, kind)
+        cohort = Cohort(
+            replicas,
+            engine.name,
+            lambda text: on_event(Note(text, jobs[0].key)),
+            engine.precision,
+            kind,
+            progress.before_compiling,
+        )
         while not cohort.is_done:
             cohort.advance(progress.in_task)
             progress.after_task()
@@ -114,14 +121,20 @@ class _Progress:
         self.first = group[0].replica
         self.steps = [self.first.steps(position) for position in range(len(self.first.stream.train_rows))]
         self.last = 0.0
+        self.step = 0  # in the current task
 
     def in_task(self, step: int) -> None:
+        self.step = step
         if (now := time.monotonic()) - self.last >= STEP_EVERY:
             self.last = now
-            self._send(sum(self.steps[: self.first.position]) + step)
+            self._send()
+
+    def before_compiling(self) -> None:
+        self._send(compiling=True)
 
     def after_task(self) -> None:
-        self._send(sum(self.steps[: self.first.position]))
+        self.step = 0
+        self._send()
         for one in self.group:
             replica = one.replica
             if replica.diverged == replica.trained:  # found just now
@@ -129,10 +142,11 @@ class _Progress:
                 text = f"weights are not finite {when}: the run has diverged; try a smaller lr"
                 self.on_event(Note(text, one.job.key))
 
-    def _send(self, step: int) -> None:
+    def _send(self, *, compiling: bool = False) -> None:
         task, tasks, steps = min(self.first.position + 1, len(self.steps)), len(self.steps), sum(self.steps)
+        step = sum(self.steps[: self.first.position]) + self.step
         for one in self.group:
-            self.on_event(Step(one.job.key, task, tasks, step, steps, one.replica.accuracy))
+            self.on_event(Step(one.job.key, task, tasks, step, steps, one.replica.accuracy, compiling))
 
 
 def _keep(group: Sequence[Started], engine_used: str, keeper: Keeper, on_event: OnEvent) -> None:

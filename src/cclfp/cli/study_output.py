@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cclfp.cli.output import hyperparameters, number, plus_minus, print_json, print_table, signed
+from cclfp.cli.output import hyperparameters, number, plus_minus, print_json, print_table, print_text, signed
 
 if TYPE_CHECKING:
     from cclfp.paper import Comparison
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def print_plan(study: Study | OwnStudy, json: bool) -> None:
     """What would be trained, by configuration."""
     from cclfp.paper.study import missing_runs
+    from cclfp.runs.jobs import name_methods
 
+    planned = missing_runs(study)
     parts: list[dict[str, Any]] = [
         {
             "method": (c := runs.jobs[0].configuration).method,
@@ -32,7 +34,7 @@ def print_plan(study: Study | OwnStudy, json: bool) -> None:
             "seeds": [job.seed for job in runs.jobs],
             "replica_steps": runs.replica_steps,
         }
-        for runs in missing_runs(study)
+        for runs in planned
     ]
     path, missing = str(study.store), sum(len(part["seeds"]) for part in parts)
     total = sum(part["replica_steps"] for part in parts)
@@ -41,23 +43,24 @@ def print_plan(study: Study | OwnStudy, json: bool) -> None:
         print_json({**counts, "plan": parts, "not_tuned": study.not_tuned})
         return
     if parts:
+        methods = name_methods([runs.jobs[0] for runs in planned])
         columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
         print_table(
             columns,
-            map(_plan_row, parts),
+            map(_plan_row, parts, methods),
             "To be trained, the longest runs first",
             drop=("replica-steps", "from", "settings"),
         )
-    typer.echo(f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {path}")
+    print_text(f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {path}")
     typer.echo(f"{missing} runs to train, {total:,} replica-steps")
     _print_not_tuned(study)
 
 
-def _plan_row(part: dict[str, Any]) -> list[str]:
+def _plan_row(part: dict[str, Any], method: str) -> list[str]:
     return [
         part["benchmark"],
         part["scenario"],
-        part["method"],
+        method,
         "–" if part["buffer"] is None else str(part["buffer"]),
         hyperparameters(part["hyperparameters"] | ({"augment": True} if part["augment"] else {})),
         part["from"],
@@ -78,7 +81,7 @@ def print_rest(study: Study, printed: Collection[Column], include_diverged: bool
     for column, cells in study.columns.items():
         if column not in printed and any(found[cell].n for cell in cells):
             print_column([found[cell] for cell in cells], study.seeds)
-    typer.echo(_summary(list(found.values())))
+    print_text(_summary(list(found.values())))
     _print_not_tuned(study)
 
 
@@ -146,7 +149,7 @@ def _summary(comparisons: Sequence[Comparison]) -> str:
 def _print_not_tuned(study: Study | OwnStudy) -> None:
     if several := study.not_tuned:
         names = ", ".join(f"{c['method']} on {c['benchmark']} ({c['scenario']})" for c in several)
-        typer.echo(f"no preset, trained with the defaults and not tuned: {names}")
+        print_text(f"no preset, trained with the defaults and not tuned: {names}")
 
 
 def _to_dict(comparison: Comparison) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import cost
 from cclfp.runs.events import OnEvent, Planned, ignore
 from cclfp.runs.execution import Execution
-from cclfp.runs.jobs import Job, make_jobs
+from cclfp.runs.jobs import Job, make_jobs, name_methods
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
 from cclfp.runs.shards import store_of, take_shard
@@ -54,15 +54,15 @@ class TrainingPlan:
 
     def _planned(self) -> Planned:
         return Planned(
-            {job.key: _label(job) for job in self.jobs},
+            {job.key: _label(job, method) for job, method in zip(self.jobs, name_methods(self.jobs), strict=True)},
             str(self.store),
             {job.key: cost(job.configuration) for job in self.jobs},
         )
 
 
-def _label(job: Job) -> str:
+def _label(job: Job, method: str) -> str:
     c = job.configuration
     off = [name for name in ("w", "alpha", "beta") if c.method == "ccl-fp+" and c.hyperparameters[name] == 0]
-    kind = " ".join([c.method, *(f"{name}=0" for name in off)])
+    kind = " ".join([method, *(f"{name}=0" for name in off)])
     memory = "" if c.buffer in (None, 200) else f" memory {c.buffer}"
     return f"{kind}{memory} {c.benchmark} {c.scenario} seed {job.seed}"

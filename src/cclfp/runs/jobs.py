@@ -15,6 +15,7 @@ from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.costs import cost
 from cclfp.runs.execution import Execution, check_folder
+from cclfp.runs.naming import method_labels, with_version
 from cclfp.runs.record import Record
 from cclfp.runs.store import Store
 
@@ -44,11 +45,14 @@ class Job:
         name = f"{c.method}_{c.benchmark}_{c.scenario}_seed{self.seed}_{self.key[:8]}.ckpt"
         return None if self.execution.save is None else self.execution.save / name
 
-    def label(self, varied: Sequence[str] = ()) -> str:
-        """What to call the run where only the settings ``varied`` tell it from others."""
+    def label(self, varied: Sequence[str] = (), method: str | None = None) -> str:
+        """What to call the run where only the settings ``varied`` tell it from others.
+
+        ``method`` names its method; by default that of a user's file has its version: ``half@3fa2b1c0``.
+        """
         settings = {**self.configuration.to_dict(), **self.configuration.hyperparameters}
         values = [f"{name}={show_value(settings[name])}" for name in varied if settings.get(name) is not None]
-        return " ".join([self.configuration.method, *values, f"seed {self.seed}"])
+        return " ".join([method or with_version(settings), *values, f"seed {self.seed}"])
 
     def with_execution(self, **changes: Any) -> Job:
         """The same run with other fields of its execution."""
@@ -79,6 +83,17 @@ def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], exe
     if execution.save is not None:
         check_folder(execution.save)
     return [Job(configuration, seed, execution) for configuration in configurations for seed in seeds]
+
+
+def name_methods(jobs: Sequence[Job]) -> list[str]:
+    """The name of each job's method, with the version of its file where the jobs have several."""
+    several = [job.configuration for job in jobs]
+    return method_labels([{"method": c.method, "method_file": c.method_file} for c in several])
+
+
+def name_runs(jobs: Sequence[Job], varied: Sequence[str] = ()) -> dict[str, str]:
+    """What to call each run, by key, where only methods, seeds and the settings ``varied`` tell them apart."""
+    return {job.key: job.label(varied, method) for job, method in zip(jobs, name_methods(jobs), strict=True)}
 
 
 def check_seeds(seeds: int | Iterable[int]) -> list[int]:

@@ -22,9 +22,15 @@ def method_labels(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
     for values in configurations:
         versions.setdefault(values["method"], set()).add(_version(values))
     return [
-        f"{values['method']}@{_version(values)}" if len(versions[values["method"]]) > 1 else str(values["method"])
+        with_version(values) if len(versions[values["method"]]) > 1 else str(values["method"])
         for values in configurations
     ]
+
+
+def with_version(values: Mapping[str, Any]) -> str:
+    """The name of a configuration's method, with the version of its file if it is a user's own."""
+    version = _version(values)
+    return f"{values['method']}@{version}" if version else str(values["method"])
 
 
 def is_of_method(values: Mapping[str, Any], wanted: str) -> bool:
@@ -36,7 +42,7 @@ def is_of_method(values: Mapping[str, Any], wanted: str) -> bool:
         file, _, name = wanted.rpartition(":")
         reference = values.get("method_file")
         return reference is not None and show_reference(reference) == f"{Path(file).name}:{name}"
-    return wanted in (values["method"], f"{values['method']}@{_version(values)}")
+    return wanted in (values["method"], with_version(values))
 
 
 def _version(values: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from cclfp.runs.events import DatasetEvents, Event, Failed, Finished, Note, OnEv
 from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.executors import Executor, make_executor
 from cclfp.runs.grid import check_setting_names, configurations
-from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs
+from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs, name_runs
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.seeds import Seeds
 from cclfp.runs.shards import store_of, take_shard
@@ -170,7 +170,7 @@ def run(
         on_event(Note(describe_choice(benchmark, augment, reason)))
     jobs = take_shard(make_jobs(chosen, chosen_seeds, execution))
     varied = [name for name, values in grid.items() if len(values) > 1]
-    on_event(Planned({job.key: job.label(varied) for job in jobs}, str(store_of(execution))))
+    on_event(Planned(name_runs(jobs, varied), str(store_of(execution))))
     records = run_jobs(jobs, on_event)
     found = [Result(c, [records[key] for seed in chosen_seeds if (key := c.key(seed)) in records]) for c in chosen]
     return [result for result in found if result.runs]  # a shard may have no run of a configuration

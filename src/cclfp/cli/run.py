@@ -26,6 +26,17 @@ from cclfp.cli.options import (
     parse_settings,
 )
 from cclfp.cli.output import number, plus_minus, print_json, print_table
+from cclfp.cli.place_options import (
+    BackboneOption,
+    ClassesOption,
+    ClassOrderOption,
+    ImageSizeOption,
+    ImagesOption,
+    MemoryOption,
+    SkipBadOption,
+    SplitSeedOption,
+    TasksOption,
+)
 from cclfp.cli.shards import print_shard
 from cclfp.cli.tune import to_dict
 
@@ -59,47 +70,13 @@ def run(
             show_default=False,
         ),
     ] = None,
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER|FILE.npz",
-            help="Images of your own in place of a benchmark: a folder of class folders, or arrays train_images, "
-            "train_labels, test_images, test_labels.",
-            show_default=False,
-        ),
-    ] = None,
-    tasks: Annotated[
-        int | None, typer.Option(help="How many tasks the classes are split into.", show_default=False)
-    ] = None,
-    image_size: Annotated[
-        int | None,
-        typer.Option(metavar="PIXELS", help="Make all of --images this large, square.", show_default=False),
-    ] = None,
-    split_seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Draws which fifth of each class folder of --images becomes the test set; 0 by default.",
-            show_default=False,
-        ),
-    ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,...", help='Only these classes of --images; "A,B" is one with a comma.', show_default=False
-        ),
-    ] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out the --images that cannot be decoded, and list them.")
-    ] = False,
-    backbone: Annotated[
-        str | None,
-        typer.Option(
-            metavar="mlp|resnet18|FILE.py:NAME",
-            help="The network: resnet18:width=16 is a narrow one; a function of your own, in a file that stands alone, "
-            "takes an image's shape and gives a module. By default the benchmark's.",
-            show_default=False,
-        ),
-    ] = None,
+    images: ImagesOption = None,
+    tasks: TasksOption = None,
+    image_size: ImageSizeOption = None,
+    split_seed: SplitSeedOption = None,
+    classes: ClassesOption = None,
+    skip_bad: SkipBadOption = False,
+    backbone: BackboneOption = None,
     scenario: Annotated[
         str | None,
         typer.Option(
@@ -111,7 +88,7 @@ def run(
     ] = None,
     seeds: SeedsOption = None,
     seed: SeedOption = None,
-    memory: Annotated[int, typer.Option("--memory", "--buffer", help="How many examples the memory holds.")] = 200,
+    memory: MemoryOption = 200,
     validation: Annotated[
         bool,
         typer.Option(
@@ -138,15 +115,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    class_order: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,...|random",
-            help="The order classes come in, by name or number; A,B/C,D says which classes each task has. Quotes keep "
-            "a comma or a slash inside a name.",
-            show_default=False,
-        ),
-    ] = None,
+    class_order: ClassOrderOption = None,
     device: DeviceOption = "auto",
     threads: Annotated[int, typer.Option(help="CPU threads per run; runs are trained side by side on the cores.")] = 1,
     engine: EngineOption = "auto",
@@ -284,19 +253,22 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
     title += ", tested on held-out training images" if c.validation else ""
     title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
     methods = method_labels([result.configuration.to_dict() for result in results])
+    published = [published_for(result.configuration) for result in results]
+    is_papers = any(published)
     rows = []
-    for result, method in zip(results, methods, strict=True):
-        paper, ours = published_for(result.configuration), result.seeds(include_diverged)
+    for result, method, paper in zip(results, methods, published, strict=True):
+        ours = result.seeds(include_diverged)
         settings = {**result.configuration.to_dict(), **result.configuration.hyperparameters}
         rows.append(
             [
                 method,
                 *("–" if settings.get(name) is None else show_value(settings[name]) for name in varied),
                 ours.text("average_accuracy", between="\n"),
-                "–" if paper is None else plus_minus(paper.mean, paper.std),
+                *(["–" if paper is None else plus_minus(paper.mean, paper.std)] if is_papers else []),
                 plus_minus(**ours.mean_std("forgetting")),
                 number(ours.mean_std("seconds")["mean"], 1),
             ]
         )
-    columns = ["method", *varied, ">average accuracy", ">paper", ">forgetting", ">seconds per run"]
+    columns = ["method", *varied, ">average accuracy", *([">paper"] if is_papers else [])]
+    columns += [">forgetting", ">seconds per run"]
     print_table(columns, rows, title, drop=("seconds per run", "forgetting"))

@@ -20,14 +20,17 @@ from cclfp.cli.options import (
     SeedsOption,
     ShardOption,
     StoreOption,
+    parse_classes,
     parse_names,
     parse_seeds,
 )
 from cclfp.cli.place_options import (
     BackboneOption,
+    ClassesOption,
     ClassOrderOption,
     ImageSizeOption,
     ImagesOption,
+    SkipBadOption,
     SplitSeedOption,
     TasksOption,
 )
@@ -47,7 +50,9 @@ def study(
     table: Annotated[
         str,
         typer.Argument(
-            metavar="|".join(WHAT), help="Which table of the paper, all three, its run-time figure, or your own table."
+            metavar="TABLE",
+            help="accuracy, buffer or ablation, the tables of the paper; all three; runtime, its run-time figure; or "
+            "mine, a table of your own.",
         ),
     ],
     benchmark: Annotated[
@@ -68,6 +73,8 @@ def study(
     images: ImagesOption = None,
     image_size: ImageSizeOption = None,
     split_seed: SplitSeedOption = None,
+    classes: ClassesOption = None,
+    skip_bad: SkipBadOption = False,
     tasks: TasksOption = None,
     class_order: ClassOrderOption = None,
     backbone: BackboneOption = None,
@@ -101,9 +108,9 @@ def study(
     The longest runs come first, and each column is printed when it is complete. What is finished is kept: stopped at
     any point, the same command continues.
 
-    mine takes any methods and benchmarks, also your own (with --images, --tasks, --backbone, --memory and --auto, which
-    are for mine only). It marks the best of each column and says which others are worse beyond chance. Settings are
-    those that cclfp tune or --auto found there, else the preset, else the defaults.
+    mine takes any methods and benchmarks, also your own: --images and its options, --tasks, --backbone, --memory and
+    --auto are for mine only. It marks the best of each column and says which others are worse beyond chance. Settings
+    are those that cclfp tune or --auto found there, else the preset, else the defaults.
 
     runtime measures what the run-time figure shows: each method with one seed, which no table uses, one run at a time,
     all with the same engine (eager, unless --engine names one). Leave the machine alone while it runs.
@@ -143,6 +150,8 @@ def study(
         "images": images,
         "image_size": image_size,
         "split_seed": split_seed,
+        "classes": parse_classes("--classes", classes),
+        "skip_bad": skip_bad or None,
         "tasks": tasks,
         "class_order": class_order,
         "backbone": backbone,

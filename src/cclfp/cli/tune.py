@@ -18,14 +18,18 @@ from cclfp.cli.options import (
     OnOption,
     PrecisionOption,
     StoreOption,
+    parse_classes,
     parse_settings,
 )
-from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table
+from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table, print_text
 from cclfp.cli.place_options import (
     BackboneOption,
+    ClassesOption,
     ClassOrderOption,
     ImageSizeOption,
     ImagesOption,
+    MemoryOption,
+    SkipBadOption,
     SplitSeedOption,
     TasksOption,
 )
@@ -62,10 +66,12 @@ def tune(
     images: ImagesOption = None,
     image_size: ImageSizeOption = None,
     split_seed: SplitSeedOption = None,
+    classes: ClassesOption = None,
+    skip_bad: SkipBadOption = False,
     tasks: TasksOption = None,
     class_order: ClassOrderOption = None,
     backbone: BackboneOption = None,
-    memory: Annotated[int, typer.Option("--memory", "--buffer", help="How many examples the memory holds.")] = 200,
+    memory: MemoryOption = 200,
     scenario: Annotated[
         str | None,
         typer.Option(metavar="class|task|domain", help="By default the benchmark's first.", show_default=False),
@@ -154,6 +160,8 @@ def tune(
             images=images,
             image_size=image_size,
             split_seed=split_seed,
+            classes=parse_classes("--classes", classes),
+            skip_bad=skip_bad,
             tasks=tasks,
             class_order=class_order,
             backbone=backbone,
@@ -200,8 +208,8 @@ def _print(tuned: Tuned, write: Path | None) -> None:
     options += [] if place.tasks is None else ["--tasks", str(place.tasks)]
     options += [] if place.class_order is None else ["--class-order", str(place.class_order)]
     options += [] if place.backbone is None else ["--backbone", place.backbone]
-    typer.echo(f"chosen: {settings}")
-    typer.echo(f"how: {preset.chosen}")
+    print_text(f"chosen: {settings}")
+    print_text(f"how: {preset.chosen}")
     typer.echo(f"to use it: cclfp run {place.method} {place.benchmark} {settings} {shlex.join(options)}")
     if write is not None:
         typer.echo(f"written to {write}")
@@ -224,7 +232,7 @@ def _print_trials(tuned: Tuned) -> None:
     title += f"the best {SHOWN} of {count} settings" if count > SHOWN else f"{count} setting{'' if count == 1 else 's'}"
     print_table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
     if diverged := sum(bool(trial.diverged) for trial in tuned.trials):
-        typer.echo(f"{diverged} of {count} settings had a run that diverged: they are ranked last and never chosen")
+        print_text(f"{diverged} of {count} settings had a run that diverged: they are ranked last and never chosen")
 
 
 def _score(trial: Trial) -> str:

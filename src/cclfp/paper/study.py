@@ -148,8 +148,9 @@ def study(
         Include runs that diverged in the means.
     execution, **options
         How and where to train: an execution, or its fields as keywords (``engine="graph"``). For ``"mine"`` also
-        ``images`` (with ``image_size`` and ``split_seed``), ``tasks``, ``class_order``, ``backbone``, ``memory`` (one
-        size or several) and ``auto`` (minutes of tuning per method and column).
+        ``images`` (with ``image_size``, ``split_seed``, ``classes`` and ``skip_bad``, as for ``run``), ``tasks``,
+        ``class_order``, ``backbone``, ``memory`` (one size or several) and ``auto`` (minutes of tuning per method and
+        column).
     on_event
         Called with what happens: see :mod:`cclfp.runs.events`.
 
@@ -212,7 +213,8 @@ def plan(
     return RunTimes(chosen, [TIMING_SEED], execution)
 
 
-OWN_OPTIONS = ("images", "image_size", "split_seed", "tasks", "class_order", "backbone", "memory", "auto")
+IMAGE_OPTIONS = ("images", "image_size", "split_seed", "classes", "skip_bad")
+OWN_OPTIONS = (*IMAGE_OPTIONS, "tasks", "class_order", "backbone", "memory", "auto")
 
 
 def _plan_mine(
@@ -227,9 +229,11 @@ def _plan_mine(
     if strange := [name for name in options if name not in OWN_OPTIONS]:
         raise unknown("option", strange[0], [*OWN_OPTIONS, *sorted(FIELDS)])
     options = {name: value for name, value in options.items() if value is not None}
-    images = {name: options.pop(name, None) for name in ("images", "image_size", "split_seed")}
-    if images["images"] is not None:
+    images = {name: options.pop(name) for name in IMAGE_OPTIONS if name in options}
+    if "images" in images:
         benchmarks = [*benchmarks, benchmark_of(None, **images, on_event=on_event)]
+    elif benchmarks:
+        benchmark_of(benchmarks[0], None, **images)  # refuses options that are about images
     memory = options.pop("memory", 200)
     memories = [memory] if isinstance(memory, int) else list(memory)
     return plan_mine(benchmarks, methods, scenarios, seeds, execution, memories=memories, on_event=on_event, **options)

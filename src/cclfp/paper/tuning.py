@@ -27,6 +27,8 @@ from cclfp.runs.run import benchmark_of, check_values
 from cclfp.streams import BENCHMARKS, get_benchmark
 
 FIRST_SEED = 100  # no reported number uses these
+SEEDS = 2
+AUTO_SEEDS = 8  # at most, as far as the time allows: on few images one seed says little
 
 
 def tune(
@@ -37,11 +39,13 @@ def tune(
     images: str | Path | None = None,
     image_size: int | None = None,
     split_seed: int | None = None,
+    classes: Sequence[str] | None = None,
+    skip_bad: bool = False,
     tasks: int | None = None,
     class_order: str | Sequence[Any] | None = None,
     backbone: str | None = None,
     memory: int = 200,
-    seeds: int = 2,
+    seeds: int | None = None,
     budget: float | None = None,
     halving: int | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -52,6 +56,8 @@ def tune(
     **options: Any,
 ) -> Tuned:
     """Search a method's settings on held-out training data with the seeds 100, 101, ...; the best mean accuracy wins.
+
+    There are two seeds by default.
 
     Settings with a run that diverged come last and are never chosen; InputError where all did.
 
@@ -67,14 +73,15 @@ def tune(
 
     With a ``budget`` in minutes the paper's search is by successive halving: all settings get one seed, the better half
     of them another, and so on, as far as the time that a run was measured to take allows. The other search tries the
-    usual settings first and then the smallest changes; InputError where the time is too short for one run.
+    usual settings first, then those with every weight at 0 that may be 0, then the smallest changes; InputError where
+    the time is too short for one run.
 
     With ``halving`` the search is by successive halving without a time limit, over at most that many settings, spread
     over the grid. A method then searches its own step size together with its other settings on the convolutional
     streams too, and inherits only the augmentation.
 
-    With ``repeatable``, as for ``cclfp run --auto``, every method is searched in the second way, and a search that was
-    made before is not made again: it gives the same settings.
+    With ``repeatable``, as for ``cclfp run --auto``, every method is searched in the second way, with up to eight
+    seeds, and a search that was made before is not made again: it gives the same settings.
 
     ``known`` are the presets there are, to inherit from; by default those of the package. ``execution``, or
     its fields as keywords (``engine="graph"``), say how and where to train.
@@ -86,11 +93,20 @@ def tune(
     check_setting_names({method: kind}, settings or {})
     check_setting_names({method: kind}, more, others=sorted(FIELDS))  # a keyword may be a misspelt field
     ranges = {name: check_values(name, values) for name, values in {**(settings or {}), **more}.items()}
-    benchmark = benchmark_of(benchmark, images, image_size=image_size, split_seed=split_seed, on_event=on_event)
+    benchmark = benchmark_of(
+        benchmark,
+        images,
+        image_size=image_size,
+        split_seed=split_seed,
+        classes=classes,
+        skip_bad=skip_bad,
+        on_event=on_event,
+    )
     scenario = get_benchmark(benchmark).scenarios[0] if scenario is None else scenario
     place = Place(method, benchmark, scenario, memory, tasks, class_order, backbone)
     place.configuration()  # refuses what cannot be trained
-    numbers = [FIRST_SEED + i for i in range(check_whole("seeds", seeds, at_least=1))]
+    seeds = (AUTO_SEEDS if repeatable else SEEDS) if seeds is None else check_whole("seeds", seeds, at_least=1)
+    numbers = [FIRST_SEED + i for i in range(seeds)]
     if budget is not None and not 0 < budget < math.inf:
         raise InputError(f"budget={budget}: expected minutes, more than 0")
     if halving is not None:

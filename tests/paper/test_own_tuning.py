@@ -19,9 +19,9 @@ from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.paper import search as search_module
 from cclfp.paper.grids import GRIDS, stages
-from cclfp.paper.search import Search
+from cclfp.paper.search import Search, switched_off
 from cclfp.paper.trials import FIRST_PART, Settings, Trial, neighbours, search_in_time
-from cclfp.runs.events import Note
+from cclfp.runs.events import Note, Step
 from cclfp.runs.store import Store
 
 HOW: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "memory": 20}
@@ -46,9 +46,10 @@ class Trainer:
         trials = [Trial(s, [90 - 10 * abs(s["a"] - 3) - abs(s["b"] - 1) for _ in seeds]) for s in several]
         return trials, len(several) * len(seeds) if self.a_run else 0
 
-    def search(self, seconds: float, seeds: int = 2) -> list[Trial]:
+    def search(self, seconds: float, seeds: int = 2, others: Sequence[Settings] = ()) -> list[Trial]:
+        starts = [{"a": 1.0, "b": 0.0}, *others]
         grids = [{"a": [0.0, 1.0, 2.0, 3.0]}, {"b": [0.0, 1.0, 2.0]}]
-        return search_in_time({"a": 1.0, "b": 0.0}, grids, range(seeds), self.train, seconds, lambda: self.now)
+        return search_in_time(starts, grids, range(seeds), self.train, seconds, lambda: self.now)
 
 
 def test_with_enough_time_every_grid_is_searched_from_the_best_so_far_and_the_better_half_gets_another_seed() -> None:
@@ -62,6 +63,22 @@ def test_with_enough_time_every_grid_is_searched_from_the_best_so_far_and_the_be
         ([(3, 1), (3, 2)], [0]),
         ([(3, 1), (3, 0), (3, 2)], [1]),
     ]
+
+
+def test_another_start_is_tried_next_if_there_is_time_and_the_search_continues_from_the_better_one() -> None:
+    for seconds, second in ((100.0, [(3, 2)]), (1.5, None)):
+        trainer = Trainer()
+        found = trainer.search(seconds, others=[{"a": 3.0, "b": 2.0}])
+        tried = [[(s["a"], s["b"]) for s in several] for several, _ in trainer.calls]
+        assert tried[0] == [(1, 0)]
+        assert tried[1:2] == ([second] if second else [])
+        assert found[0].settings == ({"a": 3.0, "b": 1.0} if second else {"a": 1.0, "b": 0.0})
+        assert all(b == 2 for several in tried[2:3] for _, b in several)  # as the better one has
+
+
+def test_with_much_time_the_best_get_more_seeds() -> None:
+    found = Trainer().search(100, seeds=8)
+    assert [trial.seeds for trial in found] == [3, 3, 2, 1, 1, 1]
 
 
 @given(seconds=st.floats(0.5, 60), seeds=st.integers(1, 4))
@@ -102,7 +119,7 @@ def test_every_method_searches_lr_and_augmentation_first_and_its_own_settings_af
     assert list(first) == ["lr", "augment"]
     assert [name for grid in rest for name in grid] == [name for name in GRIDS[method] if name != "lr"]
     if method == "ccl-fp+":
-        assert all(values[0] == 0 for grid in rest for values in grid.values())  # CCL-FP+ can become ER
+        assert switched_off([first, *rest]) == {"w": 0, "alpha": 0, "beta": 0}  # CCL-FP+ can become ER
 
 
 def test_an_own_method_is_tuned_on_own_images(one_core: None, tmp_path: Path) -> None:
@@ -129,6 +146,24 @@ def test_an_own_method_is_tuned_on_own_images(one_core: None, tmp_path: Path) ->
     tried = {tuple(sorted(record["configuration"]["hyperparameters"].items())) for record in records}
     assert len(tried) == len(tuned.trials) == 3
     assert "lr from 0.01 0.1, half from 0.25 0.5, one after the other" in tuned.preset.chosen
+
+
+@pytest.mark.parametrize("budget", [None, 0.2])
+def test_ccl_fp_plus_is_compared_with_er_first(
+    budget: float | None, one_core: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Settings] = []
+
+    def train(search: Search, several: Sequence[Settings], seeds: Sequence[int], limit: object) -> Any:
+        tried.extend(several)
+        return [Trial(s, [90.0 - s["w"] - s["alpha"] for _ in seeds]) for s in several], 0
+
+    monkeypatch.setattr(Search, "_train", train)
+    images = write_images(tmp_path / "pets.npz")
+    tuned = cclfp.tune("ccl-fp+", images=images, **HOW, augment="off", budget=budget, store=tmp_path / "runs.sqlite")
+    weights = [[s[name] for name in ("w", "alpha", "beta")] for s in tried[:2]]
+    assert weights == [[0.5, 0.5, 0.01], [0, 0, 0]]
+    assert (tuned.settings["w"], tuned.settings["alpha"]) == (0, 0)
 
 
 def test_the_command_to_use_it_works(one_core: None, cli: Cli, tmp_path: Path) -> None:
@@ -204,6 +239,19 @@ def test_a_budget_below_one_run_is_refused(
     answer = cli("run", "er", "split-mnist", "--auto", "-1")
     assert answer.code == 2
     assert "--auto -1: expected minutes" in answer.err
+
+
+def test_compiling_does_not_count_as_the_time_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    limit = search_module._Limit("er on photos", minutes=1)
+    limit.check(Step("a", 1, 5, 1, 1000, None))
+    limit.check(Step("a", 1, 5, 1, 1000, None, compiling=True))
+    for now, number in ((100.0, 2), (102.0, 102)):  # noqa: B007  the clock reads it
+        limit.check(Step("a", 1, 5, number, 1000, None))  # 20 s for all
+    now = 300.0
+    with pytest.raises(InputError, match="one run takes about 1,980 s"):
+        limit.check(Step("a", 1, 5, 103, 1000, None))
 
 
 def test_auto_saves_the_learners_of_the_results_only(one_core: None, cli: Cli, tmp_path: Path) -> None:

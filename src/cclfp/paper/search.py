@@ -16,7 +16,7 @@ from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
 from cclfp.runs.events import Event, Finished, Note, OnEvent, Planned, Step, Stored
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import make_executor
-from cclfp.runs.jobs import make_jobs
+from cclfp.runs.jobs import make_jobs, name_runs
 from cclfp.runs.presets import Preset
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
@@ -61,7 +61,7 @@ class Search:
         chosen = [self.configuration(settings) for settings in several]
         jobs = make_jobs(chosen, seeds, self.execution)
         varied = [name for name in several[0] if len({settings[name] for settings in several}) > 1]
-        labels = {job.key: job.label(varied) for job in jobs}
+        labels = name_runs(jobs, varied)
         trained = 0
 
         def listen(event: Event) -> None:
@@ -79,7 +79,9 @@ class Search:
         ]
         return trials, trained
 
-    def in_time(self, start: Settings, grids: Sequence[Grid], seeds: Sequence[int], minutes: float) -> list[Trial]:
+    def in_time(
+        self, starts: Sequence[Settings], grids: Sequence[Grid], seeds: Sequence[int], minutes: float
+    ) -> list[Trial]:
         """The trials that there is time for; InputError where it is too short for one run."""
         limit: _Limit | None = _Limit(self.place.name, minutes)
 
@@ -88,7 +90,7 @@ class Search:
             only_first, limit = limit, None
             return self._train(several, seeds, only_first)
 
-        return search_in_time(start, grids, seeds, train, 60 * minutes)
+        return search_in_time(starts, grids, seeds, train, 60 * minutes)
 
     def refuse_diverged(self, found: Sequence[Trial]) -> None:
         """InputError where even the best of several settings diverged."""
@@ -117,6 +119,9 @@ class _Limit:
             self._refuse_above(event.record["seconds"])
         if not isinstance(event, Step):
             return
+        if event.compiling:
+            self.first = None
+            return
         now = time.monotonic()
         self.first = (now, event.step) if self.first is None else self.first
         since, steps = now - self.first[0], event.step - self.first[1]
@@ -136,22 +141,31 @@ class _Limit:
 def tune_anywhere(
     search: Search, grids: list[Grid], ranges: Grid, numbers: Sequence[int], budget: float | None, halving: int | None
 ) -> Tuned:
-    """Search the grids one after the other, beginning with the usual settings; all at once with ``halving``."""
+    """Search the grids one after the other, beginning with the usual settings; all at once with ``halving``.
+
+    The usual settings and those with everything off that may be are compared first, so that a method whose parts do not
+    help on this data is not worse than without them, however short the time is.
+    """
     start = usual_settings(search.place, ranges)
+    starts = [start, off] if (off := start | switched_off(grids)) != start else [start]
     search.on_event(Note(f"{search.place.name}: {describe_grids(grids, jointly=halving is not None)}"))
     trials: dict[str, Trial] = {}
+
+    def best_of(candidates: Sequence[Settings]) -> Settings:
+        found = successive_halving(candidates, numbers, search.train, None)
+        trials.update({str(trial.settings): trial for trial in found})
+        return found[0].settings
+
     if budget is not None and grids:
-        trials = {str(trial.settings): trial for trial in search.in_time(start, grids, numbers, budget)}
+        trials = {str(trial.settings): trial for trial in search.in_time(starts, grids, numbers, budget)}
     elif halving is not None and grids:
         candidates = combine(start, {name: values for grid in grids for name, values in grid.items()}, halving)
         found = successive_halving(candidates, numbers, search.train, math.inf)
         trials = {str(trial.settings): trial for trial in found}
     else:
-        best = start
+        best = best_of(starts) if len(starts) > 1 else start
         for grid in grids:
-            found = successive_halving(combine(best, grid), numbers, search.train, None)
-            trials |= {str(trial.settings): trial for trial in found}
-            best = found[0].settings
+            best = best_of(combine(best, grid))
     order = sorted(trials.values(), key=lambda t: (bool(t.diverged), -t.seeds, t.rank))
     if order:
         search.refuse_diverged(order)
@@ -167,6 +181,16 @@ def usual_settings(place: Place, ranges: Grid) -> Settings:
     known: Settings = {**usual.hyperparameters, "augment": usual.augment}
     known |= {name: value for name in PROTOCOL if name in ranges and (value := getattr(usual, name)) is not None}
     return known | {name: min(values, key=lambda v: abs(v - known[name])) for name, values in ranges.items()}
+
+
+def switched_off(grids: Sequence[Grid]) -> Settings:
+    """All settings that are searched and may be 0, at 0, such as the weights of a method's losses.
+
+    >>> switched_off([{"lr": [0.1, 0.3], "augment": [False, True]}, {"w": [0.0, 0.5]}, {"alpha": [0.0, 1.0]}])
+    {'w': 0.0, 'alpha': 0.0}
+    """
+    searched = {name: values for grid in grids for name, values in grid.items()}
+    return {name: 0.0 for name, values in searched.items() if name != "augment" and 0 in values}
 
 
 def combine(best: Settings, grid: Grid, most: int | None = None) -> list[Settings]:

@@ -113,7 +113,7 @@ def spread(candidates: Sequence[Settings]) -> list[Settings]:
 
 
 def search_in_time(
-    start: Settings,
+    starts: Sequence[Settings],
     grids: Sequence[Grid],
     seeds: Sequence[int],
     train: Train,
@@ -122,13 +122,14 @@ def search_in_time(
 ) -> list[Trial]:
     """The settings that were tried, the best first: those with the most seeds, by their mean score.
 
-    ``start`` is trained first; that tells how long a run takes. Then the grids are searched one after the other, each
-    from the best settings so far, the smallest changes first, as far as each grid's share of the time allows. All that
-    with the first seed. In the remaining time the better half of all settings gets the second seed, the better half of
-    these the third, and so on.
+    The first of ``starts`` is trained first; that tells how long a run takes. The others follow. Then the grids are
+    searched one after the other, each from the best settings so far, the smallest changes first, as far as each grid's
+    share of the time allows. All that with the first seed. In the remaining time the better half of all settings gets
+    the second seed, the better half of these the third, and so on.
     """
     timer = _Timer(train, clock() + seconds, clock)
-    trials = timer.train([start], seeds[0])
+    trials = timer.train(starts[:1], seeds[0])
+    trials += timer.train(starts[1 : 1 + int(min(timer.room(1.0), len(starts)))], seeds[0])
     for i, grid in enumerate(grids):
         best = min(trials, key=lambda trial: trial.rank).settings
         tried = [trial.settings for trial in trials]

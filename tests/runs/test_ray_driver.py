@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,20 +15,20 @@ from typing import Any
 
 import pytest
 from conftest import Cli
-from stores import record
+from stores import configuration, record
 from training import make_job, texts
 
 from cclfp.core.userfiles import receive, refer, resolve
 from cclfp.errors import InputError, RunError
-from cclfp.runs import ray_connection
+from cclfp.runs import ray_connection, ray_driver
 from cclfp.runs.checkpoints import CLUSTER_LOCK
-from cclfp.runs.events import Event, Failed, Finished, Note, Placed, Step, to_json
+from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, Step, to_json
 from cclfp.runs.execution import Execution
 from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
 from cclfp.runs.keeping import InStore
 from cclfp.runs.ray_connection import connected
-from cclfp.runs.ray_driver import RETRIES, _Driver, _Sent, make_order
+from cclfp.runs.ray_driver import RETRIES, RayCluster, _Driver, _Sent, make_order
 from cclfp.runs.store import Store
 
 
@@ -272,6 +273,60 @@ def test_an_attempt_leaves_out_what_the_one_before_has_finished(
     assert ray_node._prepare(order, mailbox, tmp_path, post) == []
     with pytest.raises(InputError, match="this node has other code"):
         ray_node._prepare(dataclasses.replace(order, code={"cclfp": "0"}), mailbox, tmp_path, post)
+
+
+@pytest.mark.parametrize("event", [finished, lambda job: Failed(job.key, RunError("its loss is not a number"))])
+def test_a_run_that_has_ended_is_not_trained_again_when_its_node_is_lost(
+    event: Callable[[Job], Event], jobs: list[Job], small_mnist: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also one that failed: it would fail again."""
+    from cclfp.runs import ray_node
+
+    mailbox, sent = ray_node.Mailbox(None), list[Any]()
+    context = SimpleNamespace(get_node_id=lambda: "0a1b2c3d")
+    ray = SimpleNamespace(
+        get_runtime_context=lambda: context,
+        wait=lambda several, timeout: (several, []),
+        get=asyncio.run,
+        exceptions=SimpleNamespace(RayActorError=Lost),
+    )
+    monkeypatch.setattr(ray_node, "ray", ray)
+    monkeypatch.setattr(ray_node, "POST_EVERY", -1.0)  # everything is posted at once
+
+    def put(message: Any) -> None:
+        sent.append(message)
+        asyncio.run(mailbox.put(message))
+
+    calls: Any = SimpleNamespace(put=SimpleNamespace(remote=put), finished=SimpleNamespace(remote=mailbox.finished))
+    order = make_order(7, jobs, "cpu")
+    ray_node.Post(order, calls).send(event(jobs[0]))  # and then the node is lost
+    again = ray_node.Post(order, calls)
+    assert [job.key for job in ray_node._prepare(order, calls, tmp_path, again)] == [jobs[1].key]
+    driven = Driven(jobs)
+    for message in [*sent, again.last()]:
+        driven.driver._read(driven.sent, message)
+    assert [type(e) for e in driven.events if isinstance(e, Finished | Failed)] == [type(event(jobs[0]))]
+    assert [placed.keys for placed in driven.events if isinstance(placed, Placed)][-1] == [jobs[1].key]
+
+
+def test_what_another_process_has_finished_is_not_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submitted: list[list[str]] = []
+
+    class Driver:
+        def __init__(self, cluster: RayCluster, keeper: InStore, on_event: OnEvent) -> None: ...
+
+        def run(self, cohorts: list[list[Job]]) -> None:
+            submitted.extend([job.key for job in cohort] for cohort in cohorts)
+
+    monkeypatch.setattr(ray_driver, "_Driver", Driver)
+    first, second = (make_job(configuration(), seed, tmp_path / "runs.sqlite") for seed in range(2))
+    cluster, events = RayCluster(first.execution), list[Event]()
+    Store(first.execution.store).add(record(seed=0))
+    cluster.run([[first, second]], events.append)
+    assert submitted == [[second.key]]
+    assert [event.key for event in events if isinstance(event, Finished)] == [first.key]
+    cluster.run([[first]], events.append)
+    assert submitted == [[second.key]]  # nothing is left
 
 
 def test_a_cohort_is_trained_though_the_mailbox_is_lost(

@@ -29,7 +29,7 @@ class DERpp(cclfp.Method):
     Hyper = Hyper
     schedule = Reservoir
     draws = 2  # one for the logits, one for the labels
-    moves_every_row = True  # the logits of classes that have not been seen are replayed too
+    moves_every_row = True  # for check_method: logits of all classes are replayed, not only of those seen
 
     @classmethod
     def remembers(cls, num_classes):

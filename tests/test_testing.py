@@ -13,7 +13,8 @@ from torch import Tensor
 from cclfp.losses import cross_entropy
 from cclfp.methods import Method, gradient, sgd
 from cclfp.methods.er import ER
-from cclfp.testing import check_method
+from cclfp.testing import Case, check_method
+from cclfp.testing.checks import trains_inside_the_mask
 
 
 class Good(ER):
@@ -148,7 +149,7 @@ class TwicePassing(ER):
 @pytest.mark.parametrize(
     ("method", "finding"),
     [
-        (Maskless, r"trains_inside_the_mask: the rows of classes \[2, 3, 4, 5\] moved"),
+        (Maskless, r"trains_inside_the_mask: the classifier's rows of classes \[2, 3, 4, 5\] moved"),
         (TwicePassing, "updates_batchnorm_once_a_step: BatchNorm was updated"),
         (Idle, "idle, class scenario, learns: only"),
         (Secretive, "survives_saving: what was loaded went on differently"),
@@ -165,6 +166,15 @@ class TwicePassing(ER):
 def test_finds(method: type[Method], finding: str) -> None:
     with pytest.raises(AssertionError, match=finding):
         check_method(method)
+
+
+def test_a_loss_without_its_mask_is_told_from_one_about_all_logits() -> None:
+    class Distilling(Maskless):
+        moves_every_row = True
+
+    with pytest.raises(AssertionError, match=r"give every cross_entropy its rows of batch.mask; .* moves_every_row"):
+        trains_inside_the_mask(Case(Maskless, "class", {}))
+    trains_inside_the_mask(Case(Distilling, "class", {}))
 
 
 @pytest.mark.slow

@@ -150,8 +150,8 @@ class Method:
     draws: ClassVar[int] = 1  # how often that many examples are drawn for each batch, independently of each other
     keeps_task: ClassVar[bool] = False  # the memory also holds the current task until its end
     joint: ClassVar[bool] = False  # train on one shuffled stream of all tasks
-    # Whether training may move the classifier's rows of classes that no example may choose, as distilling all logits
-    # does. The contract forbids it otherwise.
+    # Whether a loss is about the logits of all classes on purpose, also of those that no example may choose yet, as
+    # when logits are distilled. Otherwise check_method takes it for a loss that lacks its mask. It changes no training.
     moves_every_row: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:

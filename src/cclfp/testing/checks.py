@@ -59,7 +59,7 @@ def keeps_to_the_mask(case: Case) -> None:
 def trains_inside_the_mask(case: Case) -> None:
     """In the first task, the classifier's rows of the classes that no example may choose do not move.
 
-    They may where the method says ``moves_every_row``.
+    Where they do, a loss most often lacks its mask. They may where the method says ``moves_every_row``.
     """
     if case.method.moves_every_row:
         return
@@ -73,7 +73,11 @@ def trains_inside_the_mask(case: Case) -> None:
     allowed = range(6) if case.method.joint else classes[0]
     outside = [c for c in range(6) if c not in allowed]
     moved = [c for c in outside if not torch.equal(before[c], learner.f.weight.detach()[c])]
-    assert not moved, f"the rows of classes {moved} moved, which no example may choose"
+    assert not moved, (
+        f"the classifier's rows of classes {moved} moved, which no example may choose yet: give every cross_entropy "
+        "its rows of batch.mask; if the loss is about all logits on purpose, as when they are distilled, say "
+        "moves_every_row = True in the class"
+    )
 
 
 def updates_batchnorm_once_a_step(case: Case) -> None:

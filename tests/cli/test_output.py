@@ -97,6 +97,14 @@ def test_texts_are_whole_where_stdout_is_no_terminal(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == "  word" * 60 + "\n"
 
 
+def test_errors_are_wrapped_between_words(terminal: pytest.MonkeyPatch, cli: Cli) -> None:
+    terminal.setenv("COLUMNS", "40")
+    first, *others = cli("run", "er", "split-mnist", "w=0.1").err.splitlines()
+    assert first.startswith("error: unknown setting of er 'w'")
+    assert others
+    assert all(line.startswith("  ") and len(line) <= 40 for line in others)
+
+
 def every_command(command: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
     yield names, command
     for name, below in getattr(command, "commands", {}).items():

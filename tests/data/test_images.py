@@ -238,7 +238,9 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     photos(tmp_path / "data" / "test", each=2)
     for i in range(2):
         (tmp_path / "data" / "test" / "dog" / f"{i}.png").unlink()
-    refused(tmp_path / "data", "no test images of dog")
+    refused(tmp_path / "data", "no test images of dog; --classes A,B,... takes only some")
+    (tmp_path / "data" / "test" / "cat").rename(tmp_path / "data" / "test" / "lynx")
+    refused(tmp_path / "data", "no train images of lynx and no test images of cat, dog; --classes")
     (tmp_path / "one" / "cat").mkdir(parents=True)
     for i in range(2):
         picture(i).save(tmp_path / "one" / "cat" / f"{i}.png")

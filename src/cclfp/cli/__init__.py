@@ -46,9 +46,14 @@ def _call(invoked: dict[str, str | None]) -> int | str | None:
         app(obj=invoked)
     except SystemExit as done:  # how every command ends
         return done.code
-    except (InputError, RunError) as error:
+    except InputError as error:
+        from cclfp.cli.output import print_text
+
+        print_text(f"error: {error}", err=True)
+        return 2
+    except RunError as error:  # it may have a traceback, which is not wrapped
         print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
+        return 1
     except (MemoryError, OSError, RuntimeError) as error:
         if (text := shortage(error)) is None:
             raise

@@ -28,19 +28,19 @@ def print_json(value: Any) -> None:
     typer.echo(text)
 
 
-def print_text(text: str) -> None:
-    """Lines on stdout. On a terminal they are wrapped between words, and the rest of a line is indented.
+def print_text(text: str, *, err: bool = False) -> None:
+    """Lines on stdout or stderr. On a terminal they are wrapped between words, and the rest of a line is indented.
 
     Not for what is copied, such as a command or a path.
     """
     from rich.console import Console
 
-    console = Console()
+    console = Console(stderr=err)
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())] + "  "
         how: dict[str, Any] = {"subsequent_indent": indent, "break_long_words": False, "break_on_hyphens": False}
         parts = textwrap.wrap(line, max(console.width, LEAST_WIDTH), **how) if console.is_terminal else [line]
-        typer.echo("\n".join(parts))
+        typer.echo("\n".join(parts), err=err)
 
 
 def unwrap(text: str) -> str:

@@ -99,7 +99,8 @@ def _example(benchmark: Any, seed: int) -> dict[str, Any]:
 def _print_benchmark(answer: dict[str, Any]) -> None:
     title, name = answer["title"], answer["name"]
     print_text(f"{title if title == name else f'{title} ({name})'}: {answer['description']}\n")
-    facts = [f"dataset: {answer['dataset']}", f"scenarios: {', '.join(answer['scenarios'])}"]
+    facts = [] if answer["dataset"] == name else [f"dataset: {answer['dataset']}"]
+    facts += [f"scenarios: {', '.join(answer['scenarios'])}"]
     facts += [f"backbone: {answer['backbone']}", f"can be augmented: {'yes' if answer['augmentation'] else 'no'}"]
     print_text("   ".join(facts) + "\n")
     tasks = answer["tasks"]

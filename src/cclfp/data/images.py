@@ -241,10 +241,10 @@ def _check(path: Path, arrays: Arrays, classes: Sequence[str]) -> None:
         raise InputError(f"--images {path}: the class {odd[0]!r} has a name that cannot be printed")
     if long := [name for name in classes if len(name) > MOST_NAME]:
         raise InputError(f"--images {path}: the class {long[0][:40]!r}... has more than {MOST_NAME} characters")
-    for part in PARTS:
-        present = set(arrays[f"{part}_labels"].tolist())
-        if without := [name for c, name in enumerate(classes) if c not in present]:
-            raise InputError(f"--images {path}: no {part} images of {abbreviate(without)}")
+    present = {part: set(arrays[f"{part}_labels"].tolist()) for part in PARTS}
+    without = {part: [name for c, name in enumerate(classes) if c not in present[part]] for part in PARTS}
+    if missing := [f"no {part} images of {abbreviate(names)}" for part, names in without.items() if names]:
+        raise InputError(f"--images {path}: {' and '.join(missing)}; --classes A,B,... takes only some of the classes")
 
 
 def _statistics(images: np.ndarray) -> tuple[list[float], list[float]]:

@@ -230,7 +230,7 @@ def test_the_bar_of_many_runs_does_not_follow_each_event(
             for n in range(20):
                 shown.update(step(f"{n}", 10))
         assert counted == updates
-        assert len(shown.bar_of_run) == module.MOST_BARS
+        assert len(screen.shown.bar_of_run) == module.MOST_BARS
         shown.update(Finished("0", RECORD))
         assert counted == updates + 1  # the end of a run is shown at once
         assert f"1/{runs}" in screen.line("all runs")

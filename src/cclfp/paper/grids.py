@@ -30,24 +30,12 @@ GRIDS: dict[str, Grid] = {
 # others inherit what it found and search their own settings one after the other; CCL-FP+ inherits CCL-FP's and adds β.
 CONVOLUTIONAL: Grid = {"lr": [0.01, 0.03, 0.1], "augment": [True, False]}
 
-# With the ranges above, HAL's ResNet18 diverges: on Split CIFAR-10 and Split CIFAR-100, class, with all six settings.
-_SMALLER: dict[str, Grid] = {"hal": {"lr": [0.003, 0.01, 0.03], "lam": [0.001, 0.003, 0.01, 0.03]}}
-
 
 # On other data than the paper's a component of CCL-FP+ may not help: 0 switches it off, and without any it is ER.
 _WITH_OFF: dict[str, Grid] = {
     name: {"lr": _LR, **{setting: [0.0, *values] for setting, values in GRIDS[name].items() if setting != "lr"}}
     for name in ("ccl-fp", "ccl-fp+")
 }
-
-
-def grid_of(method: str, backbone: str) -> Grid:
-    """The ranges of a built-in method's settings with a backbone.
-
-    >>> grid_of("hal", "resnet18")["lr"]
-    [0.003, 0.01, 0.03]
-    """
-    return GRIDS[method] if backbone == "mlp" else _SMALLER.get(method, GRIDS[method])
 
 
 def inherits(method: str) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from typing import Any
 from cclfp.core.checks import check_whole
 from cclfp.errors import InputError
 from cclfp.methods import METHODS, get_method
-from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, grid_of, inherits, stages
+from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, inherits, stages
 from cclfp.paper.places import Place
 from cclfp.paper.search import Search, Tuned, combine, describe_search, tune_anywhere
 from cclfp.paper.searches import find_search, make_request, save_search
@@ -172,9 +172,8 @@ def _plan(
     method: str, benchmark: str, scenario: str, known: Sequence[Preset], *, jointly: bool
 ) -> tuple[dict[str, Settings], list[Grid]]:
     """What the method inherits from which other, and the grids to search one after the other; one grid if jointly."""
-    backbone = BENCHMARKS[benchmark].backbone
-    grid = grid_of(method, backbone)
-    if backbone == "mlp":
+    grid = GRIDS[method]
+    if BENCHMARKS[benchmark].backbone == "mlp":
         return {}, [grid]
     if method == "er":
         return {}, [CONVOLUTIONAL]

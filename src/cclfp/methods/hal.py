@@ -64,7 +64,7 @@ class HAL(Method):
     with the mean embedding phi_y <- beta phi_y + (1 - beta) (mean of phi over the class in a minibatch), which begins
     as the first such mean. Chosen here: the ascent starts at a random example of the class in the ring (else of the
     task) and keeps to the range of the ring's values; the first task has theta_M = theta, so only the last term is at
-    work. BatchNorm normalises anchors, and theta_M's minibatches, with their own statistics, as in the authors' code: in
+    work. BatchNorm normalises anchors and theta_M's minibatches with their own statistics, as in the authors' code: in
     eval mode ResNet18 diverges. That code has a ring per class, replays earlier tasks only, makes theta_M in 50
     minibatches and anchors by Adam from mean images under a cosine distance.
     """

@@ -98,7 +98,8 @@ class CropFlip:
         columns = right[:, None] + torch.where(mirror[:, None] == 1, across.flip(0), across)
         pixels = (rows * padded.shape[3])[:, :, None] + columns[:, None, :]
         taken = padded.flatten(2).gather(2, pixels.flatten(1)[:, None].expand(-1, channels, -1))
-        return taken.unflatten(2, (height, width))
+        images: Tensor = taken.unflatten(2, (height, width))
+        return images
 
 
 TRANSFORMS: dict[str, Callable[..., Any]] = {"scale": Scale, "normalise": Normalise, "crop+flip": CropFlip}

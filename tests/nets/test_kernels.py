@@ -47,6 +47,7 @@ from cclfp.transforms import Normalise
 
 WIDTH = {"cpu": 8, "cuda": 64}  # of the networks
 HAS_TRITON = importlib.util.find_spec("triton") is not None
+TRITON = Path(__file__).parents[2] / "build" / "triton"  # by itself, for its interpreter
 on_the_card = [
     pytest.mark.gpu,
     pytest.mark.skipif(
@@ -56,14 +57,15 @@ on_the_card = [
 ]
 
 
-@pytest.mark.skipif(not HAS_TRITON, reason="needs Triton's interpreter: pip install cclfp[kernels-test], 700 MB")
+@pytest.mark.slow
+@pytest.mark.skipif(not (HAS_TRITON or TRITON.exists()), reason="needs Triton's interpreter: make build/triton, 1 GB")
 def test_each_kernel_in_the_interpreter() -> None:
     script = Path(__file__).with_name("kernel_cases.py")
     environment = {
         **os.environ,
         "TRITON_INTERPRET": "1",
         "CUDA_VISIBLE_DEVICES": "",
-        "PYTHONPATH": os.pathsep.join(sys.path),
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(TRITON)]),
     }
     answer = subprocess.run([sys.executable, script], env=environment, check=True, capture_output=True, text=True)
     for case, errors in json.loads(answer.stdout.splitlines()[-1]).items():

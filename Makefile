@@ -40,6 +40,11 @@ test: lint
 test-fast: lint
 	$(BIN)/pytest -n auto --hypothesis-profile=ci -q -m "not slow and not mnist and not gpu"
 
+# Triton by itself: its interpreter runs the kernels without a GPU. CUDA builds of torch include Triton.
+build/triton: | $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@.new 'triton>=3.7,<4'
+	mv $@.new $@
+
 $(PEERS): bench/peers/requirements.txt constraints.txt
 	PYTHON=$(PYTHON) bench/peers/install.sh
 	@touch $(PEERS)

@@ -73,6 +73,7 @@ class Charts:
             value_title="",
             panels=[panel for panel in drawn if panel.series],
             log=True,
+            log_categories=True,
             same_scale=same_scale,
             panel_width=LINE_PANEL_WIDTH,
             styles=BENCH_STYLES,

@@ -8,7 +8,8 @@ Needs only torch and numpy, with src on PYTHONPATH where cclfp is not installed.
 of the same shapes and numbers where the datasets are not available; the speed of a step does not depend on the values.
 
 Cases that are compared, including Avalanche, train in turns of a fraction of a second, so that other load on the
-machine slows all of them equally. On a GPU, cases run one after the other. The file is written after every section.
+machine slows all of them equally. On a GPU, cases run one after the other. The file is written after every group of
+cases.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ import numpy as np
 import torch
 from case import Case, Run
 from cluster import measure_cluster
+from forked import compare_accuracies
 from measured import FORMAT
 from suites import SECTIONS, Section
 from whole import PEER, time_whole_runs
@@ -95,18 +97,25 @@ def take_turns(runs: Sequence[Turns]) -> list[dict[str, Any]]:
     return [done[number] for number in range(len(runs))]
 
 
-def measure(section: Section, device: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The measurements of all cases of a section, with the cases."""
+def measure(section: Section, device: str, arguments: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
+    """The measurements of the cases of a section, with the cases, one group after the other."""
     if section.name == "cluster":
-        return measure_cluster(arguments)
+        yield measure_cluster(arguments)
+        return
+    if section.name == "forked":
+        if arguments.images == "random":
+            print("  left out: it trains on the real CIFAR-10", flush=True)
+        else:
+            yield from compare_accuracies(arguments.quick)
+        return
     if section.name in ("command", "whole"):
         if arguments.images == "random":
             print("  left out: it runs the real command on the real MNIST", flush=True)
-            return []
+            return
         fetch("mnist")
         show = functools.partial(print, " ", flush=True)
-        return time_whole_runs(arguments.quick, show) if section.name == "whole" else time_command(arguments)
-    found = []
+        yield time_whole_runs(arguments.quick, show) if section.name == "whole" else time_command(arguments)
+        return
     for cases in section.groups(device, arguments.quick):
         runs: list[Turns] = [Run(case, arguments.images, arguments.window) for case in cases]
         described: list[dict[str, Any]] = [case.to_dict() for case in cases]
@@ -117,15 +126,14 @@ def measure(section: Section, device: str, arguments: argparse.Namespace) -> lis
             described += [{"section": "peers", "method": "avalanche", "device": device} for _ in peers]
         measured = take_turns(runs) if device == "cpu" else [one for run in runs for one in take_turns([run])]
         for case, result in zip(described, measured, strict=True):
-            found.append({"case": case, **result})
             print(f"  {result['step_ms']:9.4f} ms  {_name(case)}", flush=True)
             for note in result.get("notes", []):
                 print(f"             {note}", flush=True)
+        yield [{"case": case, **result} for case, result in zip(described, measured, strict=True)]
         del runs
         if device == "cuda":
             gc.collect()
             torch.cuda.empty_cache()
-    return found
 
 
 def _name(case: dict[str, Any]) -> str:
@@ -245,12 +253,14 @@ def main() -> None:
     for section, device in chosen:
         print(f"{section.name}, {device}", flush=True)
         began = time.perf_counter()
-        results = measure(section, device, arguments)
-        seconds = time.perf_counter() - began
-        document["sections"].append({"name": section.name, "device": device, "seconds": seconds, "results": results})
-        text = json.dumps(document, indent=1) + "\n"
-        write_atomic(out, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
-        print(f"  {seconds:.0f} s", flush=True)
+        done: dict[str, Any] = {"name": section.name, "device": device, "seconds": 0.0, "results": []}
+        document["sections"].append(done)
+        for results in measure(section, device, arguments):
+            done["results"] += results
+            done["seconds"] = time.perf_counter() - began
+            text = json.dumps(document, indent=1) + "\n"
+            write_atomic(out, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+        print(f"  {done['seconds']:.0f} s", flush=True)
     print(f"{out}: written", flush=True)
 
 

@@ -173,6 +173,7 @@ SECTIONS = (
     Section("cluster", ("cpu",), lambda device, quick: []),
     Section("networks", ("cuda",), networks),
     Section("stacked", ("cuda",), stacked),
+    Section("forked", ("cuda",), lambda device, quick: []),
     Section("compiled", ("cuda",), compiled),
     Section("grid", ("cuda",), grid),
     Section("methods", ("cpu", "cuda"), methods),

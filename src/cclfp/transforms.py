@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cclfp.core.checks import check_whole
@@ -88,17 +89,17 @@ class CropFlip:
     def __call__(self, x: Tensor, table: Tensor) -> Tensor:
         if x.ndim != 4:
             raise InputError(f"CropFlip takes images (N, channels, height, width), not {tuple(x.shape)}")
-        height, width = x.shape[2:]
+        (height, width), channels = x.shape[2:], x.shape[1]
         down, right, mirror = table.unbind(1)
-        columns = torch.arange(width, device=x.device)
-        columns = torch.where(mirror[:, None] == 1, columns.flip(0), columns)
-        # The row and column of the image that each pixel comes from. Outside the image is the border.
-        rows = torch.arange(height, device=x.device) + (down[:, None] - self.padding)
-        columns = columns + (right[:, None] - self.padding)
-        inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
-        images = torch.arange(len(x), device=x.device)[:, None, None]
-        taken = x.movedim(1, -1)[images, rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]]
-        return torch.where(inside[..., None], taken, 0).movedim(-1, 1).contiguous()
+        padded = F.pad(x, [self.padding] * 4)
+        across = torch.arange(width, device=x.device)
+        # The row and column of the padded image that each pixel comes from.
+        rows = down[:, None] + torch.arange(height, device=x.device)
+        columns = right[:, None] + torch.where(mirror[:, None] == 1, across.flip(0), across)
+        pixels = (rows * padded.shape[3])[:, :, None] + columns[:, None, :]
+        taken = padded.flatten(2).gather(2, pixels.flatten(1)[:, None].expand(-1, channels, -1))
+        images: Tensor = taken.unflatten(2, (height, width))
+        return images
 
 
 TRANSFORMS: dict[str, Callable[..., Any]] = {"scale": Scale, "normalise": Normalise, "crop+flip": CropFlip}

@@ -432,6 +432,25 @@ def test_anchors_and_fine_tuning_leave_batchnorm_alone() -> None:
     assert all(torch.equal(before[name], b) for name, b in learner.trainer.buffers.items())
 
 
+def test_running_statistics_do_not_matter_in_training() -> None:
+    """Anchors and the fine-tuning's minibatches have their own. In eval mode the fine-tuning of ResNet18 diverges."""
+    case = CASES[0]
+
+    def after_two_tasks(factor: float) -> dict[str, Any]:
+        replica = Replica(case.learner(psi=toy_psi(random=False)), case.stream())
+        Cohort([replica]).advance()
+        trainer = replica.learner.trainer
+        changed = {name: b * factor if "running" in name else b for name, b in trainer.buffers.items()}
+        assert any("running_var" in name for name in changed)
+        trainer.update(trainer.params, changed, trainer.state, 0)
+        Cohort([replica]).advance()
+        assert len(trainer.state["anchors"]["y"]) == 4
+        return {**trainer.params, **trainer.state["anchors"]}
+
+    usual, other = after_two_tasks(1.0), after_two_tasks(1e-3)
+    assert all(torch.equal(usual[name], other[name]) for name in usual)
+
+
 def test_a_single_anchor_is_enough_for_batchnorm() -> None:
     """In train mode it would have no variance, like the last of eleven examples in the fine-tuning's second batch."""
     learner = cclfp.make(HAL, psi=toy_psi(random=False), num_classes=6, memory=33, num_tasks=3, steps=2)

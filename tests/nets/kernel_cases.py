@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -201,12 +202,13 @@ def check_others(case: Case, side: int) -> dict[str, float]:
     for T in (3, 70):
         partial = case.random(T, 2, 100, dtype=torch.float32)
         errors[f"sum of {T}"] = error(kernels.add_up(partial), partial.double().sum(0))
-    p, g = (case.random(R, 64, 5, 3, dtype=torch.float32) for _ in range(2))
+    p, g = (case.random(R, 640, 5, 3, dtype=torch.float32) for _ in range(2))
     lr, out, copy = case.vector(1), torch.empty_like(p), torch.empty_like(p, dtype=case.dtype)
-    kernels.sgd(p, g, lr, out, copy)
+    with mock.patch("cclfp.nets.stacking.kernels.update.PROGRAMS", 2):  # each has several blocks
+        kernels.sgd(p, g, lr, out, copy)
     exact = p.double() - lr.double().view(R, 1, 1, 1) * g.double()
     errors["sgd"], errors["copy"] = error(out, exact), error(copy, exact)
-    g, path, importance, start = (case.random(R, 64, 5, 3, dtype=torch.float32) for _ in range(4))
+    g, path, importance, start = (case.random(R, 640, 5, 3, dtype=torch.float32) for _ in range(4))
     c, given = case.vector(1), [t.double() for t in (p, g, path, importance.abs(), start)]
     rates = (t.double().view(R, 1, 1, 1) for t in (lr.abs(), c.abs()))
     exact, exact_path = surrogate_step(given, *rates)

@@ -14,10 +14,11 @@ from report_records import ENVIRONMENT, add_all, cell_of, full_store, made_up_re
 
 from cclfp.methods import METHODS
 from cclfp.paper import TIMING_SEED, run_time_cells
-from cclfp.report import collect
+from cclfp.report import collect, shapes
 from cclfp.report.charts import ChartPanel, Value
 from cclfp.report.content import Content
 from cclfp.report.figures import accuracy_so_far
+from cclfp.report.panels import _apart
 from cclfp.report.scales import linear_ticks, log_scale, log_ticks
 from cclfp.report.styles import ALL_STYLES, STYLES
 from cclfp.report.svg import draw_figure
@@ -191,3 +192,17 @@ def test_captions_and_files_say_what_whiskers_are_and_the_legend_has_what_is_dra
     assert "examples in memory (log scale)" in draw_figure(charts["buffer"])
     assert note not in draw_figure(charts["evolution"])
     assert [series.label for series in charts["evolution"].legend] == ["ER-Res."]
+
+
+@given(st.lists(st.tuples(st.floats(0, 400), st.text("0123456789", min_size=1, max_size=6)), min_size=1, max_size=12))
+def test_axis_labels_do_not_touch_each_other(labels: list[tuple[float, str]]) -> None:
+    labels = sorted(labels)
+    kept = _apart(labels)
+    assert kept[-1] == labels[-1]
+    for (at, label), (next_at, next_label) in itertools.pairwise(kept):
+        assert next_at - at > shapes.CHARACTER * (len(label) + len(next_label)) / 2 - 1e-9
+
+
+def test_axis_labels_with_room_are_all_kept() -> None:
+    labels = [(0.0, "1"), (50.0, "10"), (100.0, "100")]
+    assert _apart(labels) == labels

@@ -64,8 +64,9 @@ class HAL(Method):
     with the mean embedding phi_y <- beta phi_y + (1 - beta) (mean of phi over the class in a minibatch), which begins
     as the first such mean. Chosen here: the ascent starts at a random example of the class in the ring (else of the
     task) and keeps to the range of the ring's values; the first task has theta_M = theta, so only the last term is at
-    work; anchors and theta_M run in eval mode (few have no statistics). The authors' code has a ring a class, replays
-    earlier tasks only, makes theta_M in 50 minibatches and anchors by Adam from mean images under a cosine distance.
+    work. BatchNorm normalises anchors and theta_M's minibatches with their own statistics, as in the authors' code: in
+    eval mode ResNet18 diverges. That code has a ring per class, replays earlier tasks only, makes theta_M in 50
+    minibatches and anchors by Adam from mean images under a cosine distance.
     """
 
     name = "hal"
@@ -103,7 +104,7 @@ class HAL(Method):
             grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(p)
             tentative = {name: p[name] - hyper.lr * grads[name] for name in p}
             anchors = state["anchors"]
-            change = self.scores(p, buffers, {}, anchors["x"]) - self.scores(tentative, buffers, {}, anchors["x"])
+            change = self._scores(p, buffers, anchors["x"]) - self._scores(tentative, buffers, anchors["x"])
             return value + hyper.lam * torch.where(anchors["mask"], change, 0).square().sum(-1).mean(), aux
 
         grads, value, aux = gradient_and_loss(anchored if "anchors" in state else loss, params)
@@ -121,7 +122,7 @@ class HAL(Method):
         anchors = state["anchors"]
 
         def outputs(p: Tensors) -> Tensor:
-            return self.scores(p, buffers, {}, anchors["x"])
+            return self._scores(p, buffers, anchors["x"])
 
         L = Derivatives(self.net, params, buffers, batch.x, lambda out: cross_entropy(out, batch.y, batch.mask))
         tentative = sgd(params, L.gradient, hyper.lr)
@@ -155,7 +156,7 @@ class HAL(Method):
         def hindsight(given: Tensors) -> tuple[Tensor, Tensors]:
             e = given["e"]
             forgetting = self._loss(theta_m, buffers, e, y, mask) - self._loss(params, buffers, e, y, mask)
-            away = (self.net.frozen_features(params, buffers, e) - phi).square().sum()
+            away = (self.net.past_features(params, buffers, e) - phi).square().sum()
             return len(y) * forgetting - hyper.gamma * away, {}
 
         for _ in range(int(hyper.steps)):
@@ -182,9 +183,11 @@ class HAL(Method):
             }
         return layout
 
+    def _scores(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        return self.net.classify(params, self.net.past_features(params, buffers, x))
+
     def _loss(self, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        """The mean cross-entropy in eval mode."""
-        return cross_entropy(self.scores(params, buffers, {}, x), y, mask)
+        return cross_entropy(self._scores(params, buffers, x), y, mask)
 
 
 def _seen(state: State, z: Tensor, batch: Batch, beta: Tensor) -> State:

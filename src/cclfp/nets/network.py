@@ -72,6 +72,13 @@ class Network:
             return freeze(self.layout, self._own(params), buffers, x)
         return self._call(self._eval, params, buffers, x)
 
+    def past_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """psi(x) of examples of the past, in training mode, but without new buffers.
+
+        BatchNorm normalises them with their own statistics. One alone has none, so psi is in eval mode then.
+        """
+        return self.features(params, buffers, x)[0] if len(x) > 1 else self.frozen_features(params, buffers, x)
+
     def classify(self, params: Tensors, z: Tensor) -> Tensor:
         """f(z): one logit per class."""
         return F.linear(z, params["f.weight"], params["f.bias"])

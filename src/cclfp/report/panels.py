@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from cclfp.report import shapes
@@ -49,7 +50,8 @@ def _draw_curves(chart: Chart, panel: ChartPanel) -> Drawing:
     positions = [left + 8 + (right - left - 16) * (at - first) / (last - first) for at in panel.positions]
     labelled = range(len(positions)) if len(positions) <= LABELLED else [0, *range(4, len(positions), 5)]
     body = [shapes.text(4, 15, panel.title, "title"), *_curve_axes(chart, scale, frame)]
-    body += [shapes.text(positions[i], bottom + 16, panel.categories[i], "mid") for i in labelled]
+    labels = [(positions[i], panel.categories[i]) for i in labelled]
+    body += [shapes.text(at, bottom + 16, label, "mid") for at, label in _apart(labels)]
     body.append(shapes.text((left + right) / 2, bottom + 31, chart.category_axis, "mid"))
     if chart.value_title:
         title = shapes.text(0, 0, chart.value_title, "mid")
@@ -59,6 +61,18 @@ def _draw_curves(chart: Chart, panel: ChartPanel) -> Drawing:
     for series in panel.series:
         body += _draw_curve(chart, series, positions, labelled, scale)
     return Drawing("".join(body), bottom + BOTTOM, "x", positions, frame)
+
+
+def _apart(labels: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """The labels with their centres, without those that would touch one to their right."""
+    kept: list[tuple[float, str]] = []
+    limit = math.inf
+    for at, label in reversed(labels):
+        half = shapes.CHARACTER * len(label) / 2
+        if at + half < limit:
+            kept.append((at, label))
+            limit = at - half
+    return kept[::-1]
 
 
 def _curve_axes(chart: Chart, scale: Scale, frame: Frame) -> list[str]:

@@ -97,33 +97,40 @@ def run_gradient(
             dgamma[j], dbeta[j] = parts[2], parts[1]
         return dy, dy2
 
-    def filter_gradient(i: int, a: Tensor, dy: Tensor) -> None:
+    def filter_gradient(i: int, a: Tensor, dy: Tensor, ready: list[Event]) -> None:
         kept.append(dy)
-        with beside.after(*events_now(dy)):
+        with beside.after(*ready):
             dw[i] = kernels.filter_gradient(convs[i], R, a, dy)
-            events[i] = events_now(dy)
+            events[i] += events_now(dy)
 
-    def input_gradient(i: int, dy: Tensor, **more: Any) -> Tensor:
+    def through_conv(i: int, a: Tensor, dy: Tensor, **more: Any) -> Tensor:
+        """The gradient of a convolution's input a and, beside it, that of its filters.
+
+        The first is launched first: everything that follows waits for it.
+        """
+        ready = events_now(dy)
         d: Tensor = kernels.convolve(convs[i], R, dy, matrices[i], gradient=True, **more)[0]
         events[i] += events_now(dy)
+        filter_gradient(i, a, dy, ready)
         return d
 
     def run() -> None:
+        for several in events:
+            several.clear()
         columns, y0, *_, last = activations
         g = unpooled(dz, last)
         for i, k, s, a, y1, a1, y2, ys, _ in reversed(blocks_of(layout, activations)):
             dy2, dys = through_norm(g, k, y2, False, s, ys)
-            filter_gradient(k, a1, dy2)
-            dy1, _ = through_norm(input_gradient(k, dy2), i, y1, True)
-            filter_gradient(i, a, dy1)
+            ready = events_now(dy2)
+            dy1, _ = through_norm(through_conv(k, a1, dy2), i, y1, True)
             if s is None:
-                g = input_gradient(i, dy1, residual=g, mask=a)
+                g = through_conv(i, a, dy1, residual=g, mask=a)
             else:
-                filter_gradient(s, a, dys)
-                g = input_gradient(i, dy1, x2=dys, w2=matrices[s], mask=a)
+                g = through_conv(i, a, dy1, x2=dys, w2=matrices[s], mask=a)
+                filter_gradient(s, a, dys, ready)
                 events[s] += events[i]
         dy0, _ = through_norm(g, 0, y0, False)
-        filter_gradient(0, columns, dy0)
+        filter_gradient(0, columns, dy0, events_now(dy0))
         beside.join()
 
     compiled(run, f"gradient {frozen}", layout, saved[0], filters)

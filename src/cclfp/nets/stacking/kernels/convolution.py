@@ -170,17 +170,19 @@ def _conv_blocks(conv: Conv, OUT: int, images: int, N: int) -> tuple[int, int, i
         return 64, 128, 4, 3
     bi, bh, _ = _tile(conv.out, 128)
     programs = triton.cdiv(N, bi) * (conv.out // bh) * (OUT // 128) * images
-    return (128, 128, 8, 3) if programs >= MULTIPROCESSORS else (128, 64, 4, 4)
+    if programs >= MULTIPROCESSORS * 2 // 3:
+        return 128, 128, 8, 3 if programs >= MULTIPROCESSORS else 4
+    return 128, 64, 4, 5
 
 
 def _filter_blocks(conv: Conv, R: int, N: int) -> tuple[int, int, int, int, int]:
     """Output and input channels per tile, warps, stages, and the number of parts in which the pixels are summed."""
     bm, bn = (128, 128) if conv.C >= 128 else (64, min(conv.C, 64))
     programs, parts = (conv.K // bm) * (conv.C // bn) * conv.ks**2 * R, 1
-    enough = MULTIPROCESSORS if bm == 64 else MULTIPROCESSORS * 2 // 3
+    enough = 2 * MULTIPROCESSORS if bm == 64 else MULTIPROCESSORS * 2 // 3
     while programs * parts < enough and N * conv.out**2 >= 512 * parts:
         parts *= 2
-    warps, stages = (8, 4) if conv.C >= 128 and conv.K > 128 else (4, 3) if conv.C >= 128 else (4, 4)
+    warps, stages = (8, 4) if bm == 128 and programs >= enough else (4, 3)
     return bm, bn, warps, stages, parts
 
 

@@ -21,7 +21,7 @@ from cclfp.paper import search as search_module
 from cclfp.paper.grids import GRIDS, stages
 from cclfp.paper.search import Search, switched_off
 from cclfp.paper.trials import FIRST_PART, Settings, Trial, neighbours, search_in_time
-from cclfp.runs.events import Note, Step
+from cclfp.runs.events import Note, Planned, Step
 from cclfp.runs.store import Store
 
 HOW: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "memory": 20}
@@ -164,6 +164,22 @@ def test_ccl_fp_plus_is_compared_with_er_first(
     weights = [[s[name] for name in ("w", "alpha", "beta")] for s in tried[:2]]
     assert weights == [[0.5, 0.5, 0.01], [0, 0, 0]]
     assert (tuned.settings["w"], tuned.settings["alpha"]) == (0, 0)
+
+
+def test_runs_of_a_search_are_named_by_what_differs_from_the_first(one_core: None, tmp_path: Path) -> None:
+    planned: list[list[str]] = []
+    cclfp.tune(
+        "ccl-fp+",
+        images=write_images(tmp_path / "pets.npz"),
+        **HOW,
+        settings={"lr": 0.03, "augment": "off", "w": [0, 0.5], "alpha": 0.5, "beta": [0, 0.01]},
+        budget=1,
+        engine="eager",
+        store=tmp_path / "runs.sqlite",
+        on_event=lambda event: planned.append(list(event.labels.values())) if isinstance(event, Planned) else None,
+    )
+    assert planned[:2] == [["ccl-fp+ seed 100"], ["ccl-fp+ w=0 beta=0 seed 100"]]
+    assert all(len(set(labels)) == len(labels) for labels in planned)
 
 
 def test_the_command_to_use_it_works(one_core: None, cli: Cli, tmp_path: Path) -> None:

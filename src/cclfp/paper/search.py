@@ -44,6 +44,7 @@ class Search:
         self.place, self.on_event = place, on_event
         self.execution = dataclasses.replace(execution, save=None)  # nobody needs the learners of a search
         self.executor = make_executor(self.execution)  # one for all rounds of the search
+        self._first: Settings | None = None  # what was trained first: runs are named by what differs from it
 
     def close(self) -> None:
         self.executor.close()
@@ -60,7 +61,8 @@ class Search:
     ) -> tuple[list[Trial], int]:
         chosen = [self.configuration(settings) for settings in several]
         jobs = make_jobs(chosen, seeds, self.execution)
-        varied = [name for name in several[0] if len({settings[name] for settings in several}) > 1]
+        self._first = self._first or several[0]
+        varied = [name for name in several[0] if len({settings[name] for settings in [self._first, *several]}) > 1]
         labels = name_runs(jobs, varied)
         trained = 0
 

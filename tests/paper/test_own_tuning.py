@@ -34,22 +34,22 @@ def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Trainer:
-    """Scores settings by how near they are to the best ones; a run takes a second."""
+    """Scores settings by how near they are to the best ones; a run takes a second of one of the workers."""
 
-    def __init__(self, stored: bool = False) -> None:
-        self.now, self.a_run = 0.0, 0.0 if stored else 1.0
+    def __init__(self, stored: bool = False, workers: int = 1) -> None:
+        self.now, self.a_run, self.workers = 0.0, 0.0 if stored else 1.0, workers
         self.calls: list[tuple[list[Settings], list[int]]] = []
 
     def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
         self.calls.append((list(several), list(seeds)))
-        self.now += self.a_run * len(several) * len(seeds)
+        self.now += self.a_run * -(-len(several) * len(seeds) // self.workers)
         trials = [Trial(s, [90 - 10 * abs(s["a"] - 3) - abs(s["b"] - 1) for _ in seeds]) for s in several]
         return trials, len(several) * len(seeds) if self.a_run else 0
 
     def search(self, seconds: float, seeds: int = 2, others: Sequence[Settings] = ()) -> list[Trial]:
         starts = [{"a": 1.0, "b": 0.0}, *others]
         grids = [{"a": [0.0, 1.0, 2.0, 3.0]}, {"b": [0.0, 1.0, 2.0]}]
-        return search_in_time(starts, grids, range(seeds), self.train, seconds, lambda: self.now)
+        return search_in_time(starts, grids, range(seeds), self.train, seconds, lambda: self.now, self.workers)
 
 
 def test_with_enough_time_every_grid_is_searched_from_the_best_so_far_and_the_better_half_gets_another_seed() -> None:
@@ -81,9 +81,19 @@ def test_with_much_time_the_best_get_more_seeds() -> None:
     assert [trial.seeds for trial in found] == [3, 3, 2, 1, 1, 1]
 
 
-@given(seconds=st.floats(0.5, 60), seeds=st.integers(1, 4))
-def test_the_start_is_always_tried_the_time_is_kept_and_nothing_is_tried_twice(seconds: float, seeds: int) -> None:
-    trainer = Trainer()
+def test_no_worker_is_idle_where_time_is_short() -> None:
+    for workers, tried in ((1, [1, 1, 1]), (2, [1, 2, 2]), (4, [1, 3, 2])):  # of four and three values
+        trainer = Trainer(workers=workers)
+        trainer.search(3.5)
+        assert [len(several) for several, _ in trainer.calls] == tried
+        assert trainer.now == 3
+
+
+@given(seconds=st.floats(0.5, 60), seeds=st.integers(1, 4), workers=st.integers(1, 5))
+def test_the_start_is_always_tried_the_time_is_kept_and_nothing_is_tried_twice(
+    seconds: float, seeds: int, workers: int
+) -> None:
+    trainer = Trainer(workers=workers)
     found = trainer.search(seconds, seeds)
     assert trainer.calls[0] == ([{"a": 1.0, "b": 0.0}], [0])
     assert trainer.now <= max(1.0, seconds)

@@ -92,7 +92,7 @@ class Search:
             only_first, limit = limit, None
             return self._train(several, seeds, only_first)
 
-        return search_in_time(starts, grids, seeds, train, 60 * minutes)
+        return search_in_time(starts, grids, seeds, train, 60 * minutes, workers=self.executor.workers)
 
     def refuse_diverged(self, found: Sequence[Trial]) -> None:
         """InputError where even the best of several settings diverged."""

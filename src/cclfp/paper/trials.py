@@ -119,15 +119,18 @@ def search_in_time(
     train: Train,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
+    workers: int = 1,
 ) -> list[Trial]:
     """The settings that were tried, the best first: those with the most seeds, by their mean score.
+
+    ``workers`` runs are trained side by side, so that every round has as many, if there is time for one.
 
     The first of ``starts`` is trained first; that tells how long a run takes. The others follow. Then the grids are
     searched one after the other, each from the best settings so far, the smallest changes first, as far as each grid's
     share of the time allows. All that with the first seed. In the remaining time the better half of all settings gets
     the second seed, the better half of these the third, and so on.
     """
-    timer = _Timer(train, clock() + seconds, clock)
+    timer = _Timer(train, clock() + seconds, clock, workers)
     trials = timer.train(starts[:1], seeds[0])
     trials += timer.train(starts[1 : 1 + int(min(timer.room(1.0), len(starts)))], seeds[0])
     for i, grid in enumerate(grids):
@@ -135,7 +138,7 @@ def search_in_time(
         tried = [trial.settings for trial in trials]
         waiting = [settings for settings in neighbours(best, grid) if settings not in tried]
         parts = len(grids) - i + 1  # one is for more seeds
-        count = max(timer.room(1 / parts), min(1.0, timer.room(1.0)))
+        count = max(timer.room(1 / parts), min(workers, timer.room(1.0)))
         trials += timer.train(waiting[: int(min(count, len(waiting)))], seeds[0])
     for number, seed in enumerate(seeds[1:], start=1):
         survivors = sorted((t for t in trials if t.seeds == number and not t.diverged), key=lambda trial: trial.rank)
@@ -170,16 +173,17 @@ def _place(values: Iterable[float], value: float) -> int:
 class _Timer:
     """Trains settings, and knows how many more runs there is time for."""
 
-    def __init__(self, train: Train, end: float, clock: Callable[[], float]) -> None:
-        self._train, self._end, self._clock = train, end, clock
-        self._a_run: float | None = None  # seconds, as last measured; None where all were in the store
+    def __init__(self, train: Train, end: float, clock: Callable[[], float], workers: int) -> None:
+        self._train, self._end, self._clock, self._workers = train, end, clock, workers
+        self._a_run: float | None = None  # seconds of a worker, as last measured; None where all were in the store
 
     def train(self, several: Sequence[Settings], seed: int) -> list[Trial]:
         if not several:
             return []
         start = self._clock()
         found, trained = self._train(several, [seed])
-        self._a_run = (self._clock() - start) / trained if trained else self._a_run
+        if trained:
+            self._a_run = (self._clock() - start) * min(trained, self._workers) / trained
         return found
 
     def room(self, share: float) -> float:
@@ -187,4 +191,4 @@ class _Timer:
         left = max(0.0, self._end - self._clock())
         if self._a_run is None:
             return FIRST_PART if left else 0
-        return share * left // self._a_run
+        return share * left // self._a_run * self._workers

@@ -81,6 +81,18 @@ def test_with_much_time_the_best_get_more_seeds() -> None:
     assert [trial.seeds for trial in found] == [3, 3, 2, 1, 1, 1]
 
 
+def test_a_search_that_was_stopped_and_is_repeated_tries_the_same() -> None:
+    """What was trained before is in the store, and takes no time."""
+    grids = [{"a": [float(a) for a in range(FIRST_PART + 5)]}, {"b": [0.0, 1.0, 2.0]}]
+    found = []
+    for trainer in (Trainer(), Trainer(stored=True)):
+        start = {"a": 1.0, "b": 0.0}
+        trials = search_in_time([start], grids, range(4), trainer.train, 100, lambda trainer=trainer: trainer.now)
+        found.append([(trial.settings, trial.seeds) for trial in trials])
+    assert found[0] == found[1]
+    assert len(found[0]) == FIRST_PART + 5 + 2
+
+
 def test_no_worker_is_idle_where_time_is_short() -> None:
     for workers, tried in ((1, [1, 1, 1]), (2, [1, 2, 2]), (4, [1, 3, 2])):  # of four and three values
         trainer = Trainer(workers=workers)

@@ -132,20 +132,20 @@ def search_in_time(
     """
     timer = _Timer(train, clock() + seconds, clock, workers)
     trials = timer.train(starts[:1], seeds[0])
-    trials += timer.train(starts[1 : 1 + int(min(timer.room(1.0), len(starts)))], seeds[0])
+    trials += timer.train_first(starts[1:], seeds[0])
     for i, grid in enumerate(grids):
         best = min(trials, key=lambda trial: trial.rank).settings
         tried = [trial.settings for trial in trials]
         waiting = [settings for settings in neighbours(best, grid) if settings not in tried]
         parts = len(grids) - i + 1  # one is for more seeds
-        count = max(timer.room(1 / parts), min(workers, timer.room(1.0)))
-        trials += timer.train(waiting[: int(min(count, len(waiting)))], seeds[0])
+        trials += timer.train_first(waiting, seeds[0], 1 / parts)
     for number, seed in enumerate(seeds[1:], start=1):
         survivors = sorted((t for t in trials if t.seeds == number and not t.diverged), key=lambda trial: trial.rank)
-        survivors = survivors[: int(min(-(-len(survivors) // 2), timer.room(1.0)))]
-        if len(survivors) < 2:  # the best needs no more seeds where none is compared with it
+        survivors = survivors[: -(-len(survivors) // 2)]
+        if min(len(survivors), timer.room(1.0)) < 2:  # the best needs no more seeds where none is compared with it
             break
-        for trial, more in zip(survivors, timer.train([t.settings for t in survivors], seed), strict=True):
+        found = timer.train_first([trial.settings for trial in survivors], seed)
+        for trial, more in zip(survivors, found, strict=False):
             trial.add(more)
     return sorted(trials, key=lambda trial: (bool(trial.diverged), -trial.seeds, trial.rank))
 
@@ -184,6 +184,20 @@ class _Timer:
         found, trained = self._train(several, [seed])
         if trained:
             self._a_run = (self._clock() - start) * min(trained, self._workers) / trained
+        return found
+
+    def train_first(self, several: Sequence[Settings], seed: int, share: float = 1.0) -> list[Trial]:
+        """The trials of the first settings, as many as a share of the remaining time has room for.
+
+        At least one per worker if there is time for it at all. As long as all are in the store, it costs no time.
+        """
+        found: list[Trial] = []
+        while len(found) < len(several):
+            is_measured = self._a_run is not None
+            count = int(max(self.room(share), min(self._workers, self.room(1.0))))
+            found += self.train(several[len(found) :][:count], seed)
+            if is_measured or not count:
+                break
         return found
 
     def room(self, share: float) -> float:

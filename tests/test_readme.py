@@ -76,7 +76,8 @@ def test_python_runs(
 
 def commands() -> list[str]:
     """Every command line of cclfp on the pages: in blocks, and inline."""
-    lines = [line for _, code in blocks("sh") for line in code.splitlines() if line.startswith("cclfp ")]
+    codes = [code.replace("\\\n", " ") for _, code in blocks("sh")]
+    lines = [line for code in codes for line in code.splitlines() if line.startswith("cclfp ")]
     inline = [match for text in PAGES.values() for match in re.findall(r"(?<!`)`(cclfp [^`]+)`(?!`)", text)]
     return sorted({shlex.join(shlex.split(line, comments=True)) for line in [*lines, *inline]})
 

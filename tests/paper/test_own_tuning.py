@@ -40,6 +40,9 @@ class Trainer:
         self.now, self.a_run, self.workers = 0.0, 0.0 if stored else 1.0, workers
         self.calls: list[tuple[list[Settings], list[int]]] = []
 
+    def clock(self) -> float:
+        return self.now
+
     def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
         self.calls.append((list(several), list(seeds)))
         self.now += self.a_run * -(-len(several) * len(seeds) // self.workers)
@@ -49,7 +52,7 @@ class Trainer:
     def search(self, seconds: float, seeds: int = 2, others: Sequence[Settings] = ()) -> list[Trial]:
         starts = [{"a": 1.0, "b": 0.0}, *others]
         grids = [{"a": [0.0, 1.0, 2.0, 3.0]}, {"b": [0.0, 1.0, 2.0]}]
-        return search_in_time(starts, grids, range(seeds), self.train, seconds, lambda: self.now, self.workers)
+        return search_in_time(starts, grids, range(seeds), self.train, seconds, self.clock, self.workers)
 
 
 def test_with_enough_time_every_grid_is_searched_from_the_best_so_far_and_the_better_half_gets_another_seed() -> None:
@@ -87,7 +90,7 @@ def test_a_search_that_was_stopped_and_is_repeated_tries_the_same() -> None:
     found = []
     for trainer in (Trainer(), Trainer(stored=True)):
         start = {"a": 1.0, "b": 0.0}
-        trials = search_in_time([start], grids, range(4), trainer.train, 100, lambda trainer=trainer: trainer.now)
+        trials = search_in_time([start], grids, range(4), trainer.train, 100, trainer.clock)
         found.append([(trial.settings, trial.seeds) for trial in trials])
     assert found[0] == found[1]
     assert len(found[0]) == FIRST_PART + 5 + 2

@@ -42,6 +42,7 @@ test-fast: lint
 
 # Triton by itself: its interpreter runs the kernels without a GPU. CUDA builds of torch include Triton.
 build/triton: | $(READY)
+	rm -rf $@.new
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@.new 'triton>=3.7,<4'
 	mv $@.new $@
 

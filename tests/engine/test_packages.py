@@ -21,7 +21,7 @@ from cclfp.core.randomness import generator
 from cclfp.core.userfiles import imported_by, refer
 from cclfp.engine import compiled, packages
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.compiler import has_constants, trace
+from cclfp.engine.compiler import has_constants, program, trace
 from cclfp.engine.packages import Kind, Packages
 from cclfp.engine.replica import Replica
 from cclfp.methods import METHODS
@@ -327,3 +327,16 @@ def test_the_kind_of_own_code(tmp_path: Path, small_mnist: Path) -> None:
     assert [kind is not None and kind.is_own for kind in kinds] == [True, True, False]
     assert kinds[0] != kinds[1]
     assert kinds[2] is None
+
+
+@pytest.mark.slow
+def test_a_step_that_solves_equations_is_compiled_but_not_kept() -> None:
+    """As GEM's does. No library can call the solver."""
+
+    def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+        return [changing[0] + torch.linalg.solve_ex(fixed[0], row[0])[0]]
+
+    matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
+    arguments = [torch.ones(2)], [matrix], [torch.tensor([3.0, 5.0])]
+    compiled_step = program(step, *arguments, keep=lambda library, has_constants: pytest.fail("kept"))
+    assert torch.allclose(compiled_step(*arguments)[0], torch.tensor([1.8, 2.4]))

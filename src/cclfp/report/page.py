@@ -15,6 +15,7 @@ from cclfp._version import __version__
 from cclfp.metrics import number, plus_minus, signed
 from cclfp.paper.ranking import TEST
 from cclfp.report.charts import Chart
+from cclfp.report.components import CHANGES, EXPLANATION, MOST, TITLE, component_worths
 from cclfp.report.content import Content
 from cclfp.report.entries import ENVIRONMENT, RARE_VERDICTS, UPPER_BOUND, VERDICTS, Table, TableRow, benchmark_title
 from cclfp.report.own_page import MOST_CLASSES, own_cell_data, shares
@@ -23,7 +24,7 @@ from cclfp.report.page_data import cell_data, cell_id, hover_data
 from cclfp.report.panels import draw_panel
 from cclfp.report.shapes import sample
 from cclfp.report.styles import ALL_STYLES, PRINT_COLOURS, colour_rules, style_sheet
-from cclfp.report.wording import UNTUNED, describe_components, explain_table, label_headers, row_labels, tally
+from cclfp.report.wording import UNTUNED, explain_table, label_headers, row_labels, tally
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○", "diverged": "✕"}
 OWN_SYMBOLS = {"best": "★", "similar": "≈", "worse": "▼", "unknown": "◇"}
@@ -98,7 +99,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters = (benchmark_title, cell_id, describe_components, draw_panel, hover_data, label_headers, number)
+    filters = (benchmark_title, cell_id, component_worths, draw_panel, hover_data, label_headers, number)
     environment.filters |= {function.__name__: function for function in (*filters, row_labels, sample, signed, tally)}
     environment.filters |= {
         "benchmark_groups": _benchmark_groups,
@@ -109,6 +110,7 @@ def _environment() -> jinja2.Environment:
         "shares": shares,
     }
     environment.globals |= {
+        "components": {"title": TITLE, "explanation": EXPLANATION, "head": (*CHANGES, MOST)},
         "own_head": HEAD,
         "own_symbols": OWN_SYMBOLS,
         "significance": TEST,

@@ -23,7 +23,7 @@ from cclfp.report.own_tables import HEAD, row_cells
 from cclfp.report.page_data import cell_data, cell_id, hover_data
 from cclfp.report.panels import draw_panel
 from cclfp.report.shapes import sample
-from cclfp.report.styles import ALL_STYLES, PRINT_COLOURS, colour_rules, style_sheet
+from cclfp.report.styles import ALL_STYLES, DARK_COLOURS, LIGHT_COLOURS, colour_rules, style_sheet
 from cclfp.report.wording import UNTUNED, explain_table, label_headers, row_labels, tally
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○", "diverged": "✕"}
@@ -132,9 +132,14 @@ def _read(name: str) -> str:
 
 
 def _chart_style() -> str:
-    variables = {name: f"var(--{name})" for name in PRINT_COLOURS}
-    dark = f"@media screen and (prefers-color-scheme:dark){{\n{colour_rules(ALL_STYLES, dark=True)}}}\n"
-    return style_sheet(variables, font="inherit") + colour_rules(ALL_STYLES) + dark
+    """The style sheet of the charts, and the colours that they share with the page."""
+    variables = {name: f"var(--{name})" for name in LIGHT_COLOURS}
+    light, dark = (
+        f":root{{{';'.join(f'--{name}:{colour}' for name, colour in colours.items())}}}\n"
+        f"{colour_rules(ALL_STYLES, dark=colours is DARK_COLOURS)}"
+        for colours in (LIGHT_COLOURS, DARK_COLOURS)
+    )
+    return f"{style_sheet(variables)}{light}@media screen and (prefers-color-scheme:dark){{\n{dark}}}\n"
 
 
 def _describe_runs(content: Content) -> str:

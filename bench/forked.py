@@ -1,4 +1,4 @@
-"""The accuracy of replicas that train in stacked kernels beside that of the same replicas forked, on real images."""
+"""The accuracy of runs that train in stacked kernels beside that of the same runs forked, on real images."""
 
 from __future__ import annotations
 

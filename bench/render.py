@@ -34,7 +34,7 @@ METHOD = """\
   there was: near 100 % the machine was otherwise idle.
 - **From prompt to table**: processes of their own, one after the other on one core, from their start to their end. A
   ratio is that of two processes which followed each other; its range is over the repetitions.
-- **One thread**: on a CPU everything uses one thread, except for the whole command, which uses all cores.
+- **One thread**: on a CPU everything uses one thread.
 - **Eager** is our reference engine: plain PyTorch, one run after the other. The speed of one run is therefore also
   that of five.
 - On a GPU, clocks are read after the device has finished."""
@@ -42,7 +42,7 @@ METHOD = """\
 
 def summarise(sections: Sequence[Measured]) -> list[str]:
     """The most important ratios, one sentence each."""
-    summaries = {"peers": _peers, "whole": _whole, "command": _command, "networks": _networks, "grid": _grid}
+    summaries = {"peers": _peers, "whole": _whole, "networks": _networks, "grid": _grid}
     return [
         f"{sentence} ({section.hardware})."
         for section in sections
@@ -97,20 +97,15 @@ def quote(sections: Sequence[Measured]) -> str | None:
 
     first, again = (format_range([run["whole_seconds"] for run in r["runs"]]) for r in (cold, warm))
     return (
-        f"On one CPU core, experience replay on Split MNIST with five seeds that train together takes {again} s from "
-        f"prompt to table ({first} s the first time, when its program is compiled): "
+        f"On one core of an {section.hardware}, experience replay on Split MNIST with five seeds that train together "
+        f"takes {again} s from prompt to table ({first} s the first time, when its program is compiled): "
         f"{times(warm, who='plain', method='er', seeds=5)} times the speed of a plain PyTorch loop, "
         f"{times(warm, who='avalanche', how='images')} times that of Avalanche "
         f"({times(warm, who='avalanche', how='tensors')} if Avalanche gets tensors instead of images) and "
-        f"{times(warm, who='mammoth')} times that of Mammoth, which train one seed after the other. A single seed runs "
-        f"at {times(single, who='plain', method='er', seeds=1)} times the speed of the plain loop."
+        f"{times(warm, who='mammoth')} times that of Mammoth, which train one seed after the other and were timed with "
+        f"one. A single seed runs at {times(single, who='plain', method='er', seeds=1)} times the speed of the plain "
+        "loop."
     )
-
-
-def _command(section: Measured) -> Iterator[str]:
-    for r in section.results:
-        if r["case"]["engine"] == "auto":
-            yield f"`{r['command']}`: {format_number(r['seconds'])} s"
 
 
 def _networks(section: Measured) -> Iterator[str]:

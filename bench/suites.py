@@ -171,7 +171,6 @@ def _engines(device: str) -> list[tuple[str, int]]:
 SECTIONS = (
     Section("peers", ("cpu",), peers),
     Section("whole", ("cpu",), lambda device, quick: []),
-    Section("command", ("cpu",), lambda device, quick: []),
     Section("cluster", ("cpu",), lambda device, quick: []),
     Section("networks", ("cuda",), networks),
     Section("stacked", ("cuda",), stacked),

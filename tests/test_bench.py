@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import measure
 import pytest
 import scaling
 from case import Case, Run, Task, make_stream
@@ -201,6 +202,39 @@ def test_whole_runs_have_a_range_of_ratios(tmp_path: Path) -> None:
     assert "| Mammoth 1.2, `er` | 1 | 60.0 | 100 | 200 | 0.111× | 1.00× | 512 | 80.0 | 98 % |" in text
     ours = "| 5 | 12.0–15.0 | 2,000–2,500 | 4,000–5,000 | 2.50–4.00× | 20.0–25.0× | 512 | 80.0 | 98 % |"
     assert f"| cclfp `er`, compiled, warm {ours}" in text
+
+
+def test_accuracies_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    shown = fake("forked", "cuda", [])
+    for how, accuracies in (("stacked", [40.0, 44.0]), ("forked", [41.0, 43.0])):
+        case = {"method": "er", "scenario": "class", "how": how}
+        shown.results.append({"case": case, "accuracies": accuracies})
+    text = render_document([shown], Charts(tmp_path))
+    assert "| `er` | class | 42.00 ± 2.83 | 42.00 ± 1.41 | 0.00 ± 1.41 |" in text
+
+
+def test_a_measurement_that_is_stopped_is_kept_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "measured.json"
+    groups = iter([[{"case": {}, "step_ms": 1.0}], [{"case": {}, "step_ms": 2.0}]])
+
+    def stopping(*arguments: Any) -> Any:
+        yield next(groups)
+        assert json.loads(out.read_text())["stopped"] == "before its end"
+        if stops:
+            raise KeyboardInterrupt
+        yield next(groups)
+
+    monkeypatch.setattr(measure, "measure", stopping)
+    monkeypatch.setattr(sys, "argv", ["measure.py", "--suite", "peers", "--device", "cpu", "--out", str(out)])
+    stops = True
+    with pytest.raises(KeyboardInterrupt):
+        measure.main()
+    document = json.loads(out.read_text())
+    assert (len(document["sections"][0]["results"]), document["stopped"]) == (1, "before its end")
+    stops, groups = False, iter([[{"case": {}}], [{"case": {}}]])
+    measure.main()
+    document = json.loads(out.read_text())
+    assert (len(document["sections"][0]["results"]), "stopped" in document) == (2, False)
 
 
 def test_the_readme_quotes_the_whole_runs() -> None:

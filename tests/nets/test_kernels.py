@@ -58,7 +58,7 @@ on_the_card = [
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (HAS_TRITON or TRITON.exists()), reason="needs Triton's interpreter: make build/triton, 1 GB")
+@pytest.mark.skipif(not (HAS_TRITON or TRITON.exists()), reason="needs Triton's interpreter: make triton, 1 GB")
 def test_each_kernel_in_the_interpreter() -> None:
     script = Path(__file__).with_name("kernel_cases.py")
     environment = {

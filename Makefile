@@ -4,12 +4,13 @@ READY := .venv/.ready
 
 PEERS := bench/peers/.venv/.ready
 
-.PHONY: help setup lint quickstart test test-fast bench results torture
+.PHONY: help setup lint quickstart test test-fast triton bench results torture
 
 help:
 	@echo "make quickstart  install into .venv, download MNIST, train five methods on Split MNIST, print one table and write a report"
 	@echo "make test        install into .venv, then lint, type-check and run the whole test suite"
 	@echo "make test-fast   the same without the slow tests: for the daily loop"
+	@echo "make triton      download Triton, 1 GB, whose interpreter then runs the GPU kernels' tests"
 	@echo "make bench       install into .venv, and peers beside it, then measure speed: bench/RESULTS.md, half an hour"
 	@echo "make results     install into .venv, then write RESULTS.md from the run records in results/"
 	@echo "make torture     run the fault campaign for TORTURE_MINUTES=20 and write RELIABILITY.md"
@@ -40,8 +41,11 @@ test: lint
 test-fast: lint
 	$(BIN)/pytest -n auto --hypothesis-profile=ci -q -m "not slow and not mnist and not gpu"
 
-# Triton by itself: its interpreter runs the kernels without a GPU. CUDA builds of torch include Triton.
+# By itself, and not in .venv: CUDA builds of torch include Triton, and the compiler of others would notice it.
+triton: build/triton
+
 build/triton: | $(READY)
+	rm -rf $@.new
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@.new 'triton>=3.7,<4'
 	mv $@.new $@
 

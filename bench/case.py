@@ -92,7 +92,7 @@ class Case:
         varied += [f"{self.side}×{self.side}"] * (self.side is not None)
         engine = " ".join([self.engine, self.precision, "compiled" * self.compiled]).strip()
         where = f"{self.method} on {self.benchmark} {self.scenario}, {self.device} {engine}"
-        return ", ".join([where, f"{self.replicas} replica{'s' * (self.replicas > 1)}", *varied])
+        return ", ".join([where, f"{self.replicas} run{'s' * (self.replicas > 1)}", *varied])
 
 
 def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:

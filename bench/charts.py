@@ -11,21 +11,22 @@ from formatting import format_number
 
 from cclfp.core.files import write_atomic
 from cclfp.report.charts import Chart, ChartPanel, Series, Value
-from cclfp.report.styles import STYLES, Style
+from cclfp.report.styles import OWN_STYLES, STYLES, Style
 from cclfp.report.svg import draw_figure
 
-GREY, BLUE = "#7f8a96", "#0b5c8a"
+OTHER, OURS = Style("#7a8591", "#8f9aa6", "4 2", "square"), STYLES["ours"]
 BENCH_STYLES = STYLES | {
-    "gem, eager": Style("#6da07c", "#6da07c", "4 2", "square"),
+    "gem, eager": OTHER,
+    "gem, not compiled": STYLES["gem"],
     "er, tf32": STYLES["er"],
-    "er, bf16": Style("#5f9cc5", "#5f9cc5", "4 2", "circle"),
+    "er, bf16": OWN_STYLES["own-1"],
     "ccl-fp+, tf32": STYLES["ccl-fp+"],
-    "ccl-fp+, bf16": Style("#dd7a64", "#dd7a64", "4 2", "up"),
-    "eager": Style(GREY, GREY, "", "circle"),
-    "compiled": Style(BLUE, BLUE, "", "circle"),
-    "graph": Style(BLUE, BLUE, "", "circle"),
-    "Avalanche": Style(GREY, GREY, "", "square"),
-    "cclfp": Style(BLUE, BLUE, "", "square"),
+    "ccl-fp+, bf16": OWN_STYLES["own-2"],
+    "eager": OTHER,
+    "compiled": OURS,
+    "graph": OURS,
+    "Avalanche": OTHER,
+    "cclfp": OURS,
 }
 ROW_CHART_WIDTH = 640.0  # of bars and dots, whose labels are long
 LINE_PANEL_WIDTH = 400.0
@@ -45,28 +46,29 @@ class Charts:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def bars(self, name: str, points: Sequence[Point], title: str, value_title: str) -> str:
+    def bars(self, name: str, points: Sequence[Point], title: str, hardware: str, value_title: str) -> str:
         """One bar per point."""
-        return self._save(_row_chart(name, "bars", points, title, value_title))
+        return self._save(_row_chart(name, "bars", points, title, hardware, value_title))
 
-    def dots(self, name: str, points: Sequence[Point], title: str, value_title: str) -> str:
+    def dots(self, name: str, points: Sequence[Point], title: str, hardware: str, value_title: str) -> str:
         """One row per label with one dot per series, on a logarithmic axis."""
-        return self._save(_row_chart(name, "dots", points, title, value_title))
+        return self._save(_row_chart(name, "dots", points, title, hardware, value_title))
 
     def lines(
         self,
         name: str,
         rows: Sequence[dict[str, Any]],
+        title: str,
         x_title: str,
         panels: Sequence[tuple[str, str]],
         *,
         same_scale: bool,
     ) -> str:
         """One panel per value (field, title) over ``x`` and one line per ``series``; all axes are logarithmic."""
-        drawn = [_line_panel(rows, field, title) for field, title in panels]
+        drawn = [_line_panel(rows, field, panel_title) for field, panel_title in panels]
         chart = Chart(
             name=name,
-            title=f"{panels[0][1]}, by {x_title}",
+            title=title,
             caption="",
             kind="lines",
             category_title=x_title,
@@ -82,11 +84,11 @@ class Charts:
 
     def _save(self, chart: Chart) -> str:
         path = self.folder / "charts" / f"{chart.name}.svg"
-        write_atomic(path, lambda file: file.write(draw_figure(chart).encode()))
+        write_atomic(path, lambda file: file.write(draw_figure(chart, dark=True).encode()))
         return f"![{chart.title}](charts/{chart.name}.svg)"
 
 
-def _row_chart(name: str, kind: Any, points: Sequence[Point], title: str, value_title: str) -> Chart:
+def _row_chart(name: str, kind: Any, points: Sequence[Point], title: str, hardware: str, value_title: str) -> Chart:
     labels = list(dict.fromkeys(point.label for point in points))
     series = []
     for key in dict.fromkeys(point.series for point in points):
@@ -94,12 +96,12 @@ def _row_chart(name: str, kind: Any, points: Sequence[Point], title: str, value_
         series.append(Series(key, key, [found.get(label) for label in labels]))
     return Chart(
         name=name,
-        title=value_title,
+        title=title,
         caption="",
         kind=kind,
         category_title="",
         value_title=value_title,
-        panels=[ChartPanel(title, labels, series)],
+        panels=[ChartPanel(hardware, labels, series)],
         log=kind == "dots",
         panel_width=ROW_CHART_WIDTH,
         styles=BENCH_STYLES,

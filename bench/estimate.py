@@ -19,11 +19,11 @@ SEEDS = 5
 STACKED, OTHER = "split-cifar10", "split-tiny-imagenet"  # where steps of ResNet18 are measured: all methods, and some
 LABELS = {"mlp": "MNIST, MLP", "resnet18": "CIFAR and Tiny ImageNet, ResNet18"}
 
-Times = dict[tuple[str, str], float]  # milliseconds per replica-step, by method and benchmark
+Times = dict[tuple[str, str], float]  # milliseconds per step of one run, by method and benchmark
 
 
 def step_times(stacked: Measured, methods: Measured) -> Times:
-    """What was measured: ResNet18 with ten replicas in stacked kernels, the MLP with five replicas on Split MNIST."""
+    """What was measured: ResNet18 with ten runs in stacked kernels, the MLP with five runs on Split MNIST."""
     found = {}
     for r in [*(r for r in stacked.results if r["case"]["replicas"] == 10), *methods.results]:
         if r["case"]["engine"] == "graph":
@@ -67,7 +67,7 @@ def show_estimate(sections: Sequence[Measured]) -> list[str]:
         parts += [
             f"## The paper's accuracy table on one {stacked.hardware}",
             f"An estimate of the time for the training steps of its cells, {SEEDS} seeds each, by `bench/estimate.py` "
-            "from the times of steps above: ResNet18 in bf16 with 10 replicas at once, the MLP in tf32 with 5. A step "
+            "from the times of steps above: ResNet18 in bf16 with 10 runs at once, the MLP in tf32 with 5. A step "
             "on Split CIFAR-100 is taken to last as long as one on Split CIFAR-10, and methods that were not measured "
             "on Split Tiny ImageNet to be slower there by ER's factor. HAL, whose step grows with the number of "
             "classes seen, is therefore underestimated on both. Tests, the ends of tasks and start-up come on top.",

@@ -30,7 +30,7 @@ EXAMPLES = 200  # training images per task: enough to fill the memory in the fir
 
 
 def count(case: Case) -> float:
-    """The operations of one step of one replica: the mean over the tasks that the case measures."""
+    """The operations of one step of one run: the mean over the tasks that the case measures."""
     small = dataclasses.replace(case, engine="eager", device="cpu", precision="", seeds=1, side=SIDE, examples=EXAMPLES)
     cohort, per_task = start(small, "random", lambda text: None), list[float]()
     replica, train_step, taken = cohort.replicas[0], Trainer.train_step, 0

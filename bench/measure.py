@@ -24,8 +24,6 @@ import platform
 import re
 import shlex
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -108,13 +106,13 @@ def measure(section: Section, device: str, arguments: argparse.Namespace) -> Ite
         else:
             yield from compare_accuracies(arguments.quick)
         return
-    if section.name in ("command", "whole"):
+    if section.name == "whole":
         if arguments.images == "random":
             print("  left out: it runs the real command on the real MNIST", flush=True)
             return
         fetch("mnist")
         show = functools.partial(print, " ", flush=True)
-        yield time_whole_runs(arguments.quick, show) if section.name == "whole" else time_command(arguments)
+        yield time_whole_runs(arguments.quick, show)
         return
     for cases in section.groups(device, arguments.quick):
         runs: list[Turns] = [Run(case, arguments.images, arguments.window) for case in cases]
@@ -150,29 +148,6 @@ def avalanche(arguments: argparse.Namespace) -> tuple[list[Turns], str | None]:
     fetch("mnist")
     ways = ("tensors",) if arguments.quick else ("tensors", "images")
     return [Avalanche(data, arguments.window, arguments.quick) for data in ways], None
-
-
-def time_command(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Time the whole command on all cores, after one run that compiles its programs."""
-    if arguments.quick:
-        print("  left out: it is not quick", flush=True)
-        return []
-    found = []
-    for engine, is_counted in (("auto", False), ("auto", True), ("eager", True)):
-        with tempfile.TemporaryDirectory() as folder:
-            options = ["ccl-fp+", "split-mnist", "--seeds", "5", "--device", "cpu", "--engine", engine]
-            command = [sys.executable, "-m", "cclfp", "run", *options, "--store", str(Path(folder) / "runs.sqlite")]
-            began = time.perf_counter()
-            done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
-            seconds = time.perf_counter() - began
-        if done.returncode:
-            raise SystemExit(f"{shlex.join(command)} failed: {done.stderr}")
-        if is_counted:
-            case = {"section": "command", "method": "ccl-fp+", "device": "cpu", "engine": engine}
-            shown = f"cclfp run {' '.join(options)}"
-            found.append({"case": case, "command": shown, "seconds": seconds})
-            print(f"  {seconds:6.1f} s  {shown}", flush=True)
-    return found
 
 
 def machine() -> dict[str, Any]:
@@ -218,6 +193,12 @@ def command_line(arguments: argparse.Namespace, parser: argparse.ArgumentParser)
     return " ".join(["python bench/measure.py", *options])
 
 
+def save(document: dict[str, Any], out: Path) -> None:
+    """Write the measurements so far."""
+    text = json.dumps(document, indent=1) + "\n"
+    write_atomic(out, lambda file: file.write(text.encode()))
+
+
 def main() -> None:
     names = ["all", "cpu", "cuda", "scaling", *dict.fromkeys(section.name for section in SECTIONS)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -248,6 +229,7 @@ def main() -> None:
         "quick": arguments.quick,
         "images": arguments.images,
         "machine": machine(),
+        "stopped": "before its end",  # until the end
         "sections": [],
     }
     for section, device in chosen:
@@ -258,9 +240,10 @@ def main() -> None:
         for results in measure(section, device, arguments):
             done["results"] += results
             done["seconds"] = time.perf_counter() - began
-            text = json.dumps(document, indent=1) + "\n"
-            write_atomic(out, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+            save(document, out)
         print(f"  {done['seconds']:.0f} s", flush=True)
+    del document["stopped"]
+    save(document, out)
     print(f"{out}: written", flush=True)
 
 

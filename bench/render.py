@@ -25,24 +25,24 @@ from cclfp.core.files import write_atomic
 BENCH = Path(__file__).parent
 ORDER = (*SECTIONS, *AXES)
 METHOD = """\
-- **A replica-step** is one training step of one seed of one configuration. Where several replicas train together, each
-  of them counts: 5 seeds that take 1,000 steps per second each make 5,000 replica-steps/s.
+- **A run** is one configuration with one seed. Where several runs train together, the steps of all of them count: 5
+  runs that take 1,000 steps per second each make 5,000 steps/s. Milliseconds per step are those of one run.
 - **Steps only**: the median over windows of a quarter of a second of training, in tasks for which everything is
   compiled. Elsewhere the text says what is counted.
 - **Side by side**: on a CPU, everything that a table compares trains in turns of one window, in one run, including
   Avalanche. Other load on the machine therefore slows all of it equally. "Share of a core" shows how much other load
   there was: near 100 % the machine was otherwise idle.
-- **Whole runs** are processes of their own, one after the other on one core, from their start to their end. A ratio is
-  that of two runs which followed each other; its range is over the repetitions.
-- **One thread**: on a CPU everything uses one thread, except for the whole command, which uses all cores.
-- **Eager** is our reference engine: plain PyTorch, one replica after the other. The speed of one seed is therefore also
+- **From prompt to table**: processes of their own, one after the other on one core, from their start to their end. A
+  ratio is that of two processes which followed each other; its range is over the repetitions.
+- **One thread**: on a CPU everything uses one thread.
+- **Eager** is our reference engine: plain PyTorch, one run after the other. The speed of one run is therefore also
   that of five.
 - On a GPU, clocks are read after the device has finished."""
 
 
 def summarise(sections: Sequence[Measured]) -> list[str]:
     """The most important ratios, one sentence each."""
-    summaries = {"peers": _peers, "whole": _whole, "command": _command, "networks": _networks, "grid": _grid}
+    summaries = {"peers": _peers, "whole": _whole, "networks": _networks, "grid": _grid}
     return [
         f"{sentence} ({section.hardware})."
         for section in sections
@@ -59,9 +59,9 @@ def _peers(section: Measured) -> Iterator[str]:
                 f"{format_ratio(fast['train_rate'] / r['train_rate'])} ({data})"
                 for data, r in section.avalanche.items()
             ]
-            seeds = format_count(fast["case"]["replicas"], "seed")
+            runs = format_count(fast["case"]["replicas"], "run")
             yield (
-                f"One CPU thread, Split MNIST, {seeds}, steady state: `{method}` at "
+                f"One CPU thread, Split MNIST, {runs}, steady state: `{method}` at "
                 f"{format_number(fast['train_rate'])} steps/s, {' and '.join(ratios)} the speed of Avalanche's replay"
             )
 
@@ -74,11 +74,12 @@ def _whole(section: Measured) -> Iterator[str]:
             ratios = [f"{format_range(whole_ratios(r, peer))}× {show_peer(peer)}" for peer in section.peers_of(r)]
             seconds = format_range([run["whole_seconds"] for run in r["runs"]])
             command = f"cclfp run {case['method']} split-mnist --seeds {case['seeds']} --engine {engine}"
-            yield f"One CPU core, `{command}`, a whole warm run: {seconds} s; its speed is {'; '.join(ratios)}"
+            speed = "; ".join(ratios)
+            yield f"One CPU core, `{command}`, warm, from prompt to table: {seconds} s; its speed is {speed}"
 
 
 def quote(sections: Sequence[Measured]) -> str | None:
-    """What README.md quotes of the newest whole runs; None where not all of them were measured."""
+    """What README.md quotes of the newest whole commands; None where not all of them were measured."""
     whole = [one for one in sections if one.name == "whole"]
     if not whole:
         return None
@@ -96,20 +97,15 @@ def quote(sections: Sequence[Measured]) -> str | None:
 
     first, again = (format_range([run["whole_seconds"] for run in r["runs"]]) for r in (cold, warm))
     return (
-        f"On one CPU core, experience replay on Split MNIST with five seeds that train together takes {again} s from "
-        f"prompt to table ({first} s the first time, when its program is compiled): "
+        f"On one core of an {section.hardware}, experience replay on Split MNIST with five seeds that train together "
+        f"takes {again} s from prompt to table ({first} s the first time, when its program is compiled): "
         f"{times(warm, who='plain', method='er', seeds=5)} times the speed of a plain PyTorch loop, "
         f"{times(warm, who='avalanche', how='images')} times that of Avalanche "
         f"({times(warm, who='avalanche', how='tensors')} if Avalanche gets tensors instead of images) and "
-        f"{times(warm, who='mammoth')} times that of Mammoth, which train one seed after the other. A single seed runs "
-        f"at {times(single, who='plain', method='er', seeds=1)} times the speed of the plain loop."
+        f"{times(warm, who='mammoth')} times that of Mammoth, which train one seed after the other and were timed with "
+        f"one. A single seed runs at {times(single, who='plain', method='er', seeds=1)} times the speed of the plain "
+        "loop."
     )
-
-
-def _command(section: Measured) -> Iterator[str]:
-    for r in section.results:
-        if r["case"]["engine"] == "auto":
-            yield f"`{r['command']}`: {format_number(r['seconds'])} s"
 
 
 def _networks(section: Measured) -> Iterator[str]:
@@ -118,8 +114,8 @@ def _networks(section: Measured) -> Iterator[str]:
         eager = section.find(benchmark=case["benchmark"], method=case["method"], engine="eager")
         if eager is not None and r is not eager:
             yield (
-                f"{BENCHMARKS[case['benchmark']]}, `ccl-fp+`, ResNet18, {case['replicas']} seeds, "
-                f"{case['precision']}: {format_number(r['step_ms'])} ms per replica-step, "
+                f"{BENCHMARKS[case['benchmark']]}, `ccl-fp+`, ResNet18, {case['replicas']} runs, "
+                f"{case['precision']}: {format_number(r['step_ms'])} ms per step of one run, "
                 f"{format_ratio(eager['step_ms'] / r['step_ms'])} the speed of the eager engine"
             )
 
@@ -128,8 +124,8 @@ def _grid(section: Measured) -> Iterator[str]:
     for r in section.results:
         if r["case"]["tasks"] is None:
             yield (
-                f"A grid of {r['case']['replicas']} replicas of `ccl-fp+` on Split MNIST: "
-                f"{format_number(r['whole_rate'])} replica-steps/s, {format_number(r['whole_seconds'])} s with all "
+                f"A grid of {r['case']['replicas']} runs of `ccl-fp+` on Split MNIST: "
+                f"{format_number(r['whole_rate'])} steps/s, {format_number(r['whole_seconds'])} s with all "
                 "tests"
             )
 

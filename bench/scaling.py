@@ -37,11 +37,11 @@ MARKS = re.compile(r"(<!-- bench/scaling.py -->\n).*?(<!-- end -->)", re.DOTALL)
 class Model:
     """What was measured.
 
-    A step of k replicas takes (fixed + k) / (fixed + n) of the time of a step of n: small cohorts leave a GPU idle.
+    A step of k runs takes (fixed + k) / (fixed + n) of the time of a step of n: small cohorts leave a GPU idle.
     """
 
-    times: Times  # milliseconds per replica-step, with the usual number of replicas
-    fixed: dict[str, float]  # by backbone: the time of a step without replicas, in those of one replica
+    times: Times  # milliseconds per step of one run, with the usual number of runs
+    fixed: dict[str, float]  # by backbone: the time of a step without runs, in those of one run
     start_seconds: float  # of a process that trains a cohort
     cohorts_per_second: float  # through the driver
 
@@ -49,7 +49,7 @@ class Model:
         """How long a cohort takes, with the start of its process."""
         configuration = cohort[0].configuration
         backbone = BENCHMARKS[configuration.benchmark].backbone
-        usual = 5 if backbone == "mlp" else 10  # replicas of the measured step
+        usual = 5 if backbone == "mlp" else 10  # runs of the measured step
         step = usual * step_time(cells[cohort[0].key], self.times)
         share = (self.fixed[backbone] + len(cohort)) / (self.fixed[backbone] + usual)
         return self.start_seconds + steps(configuration) * step * share / 1000
@@ -73,10 +73,10 @@ def read_model(sections: Sequence[Measured]) -> Model:
 
 
 def fixed_part(section: Measured, benchmark: str, few: int, many: int) -> float:
-    """The time of a step of ER that does not depend on the number of replicas, in those of one replica."""
+    """The time of a step of ER that does not depend on the number of runs, in those of one run."""
     found = [section.find(method="er", benchmark=benchmark, replicas=count) for count in (few, many)]
     if found[0] is None or found[1] is None:
-        raise SystemExit(f"{section.name} has no steps of er on {benchmark} with {few} and {many} replicas")
+        raise SystemExit(f"{section.name} has no steps of er on {benchmark} with {few} and {many} runs")
     first, second = few * found[0]["step_ms"], many * found[1]["step_ms"]
     return max(0.0, float(first * (many - few) / (second - first) - few))
 

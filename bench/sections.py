@@ -12,7 +12,7 @@ from charts import Charts, Point
 from formatting import format_count, format_number, format_range, format_ratio, format_table
 from measured import BENCHMARKS, Measured, Result, engine_used, show_peer, step_rate, whole_ratios
 
-STEP_TITLE = "milliseconds per step of one seed"
+STEP_TITLE = "milliseconds per step of one run"
 FLOPS = Path(__file__).parent / "flops.json"  # GFLOP per step, by benchmark and method
 PEAK = {"NVIDIA H200": 989}  # TFLOP/s, dense bf16, from its data sheet
 
@@ -20,7 +20,7 @@ PEAK = {"NVIDIA H200": 989}  # TFLOP/s, dense bf16, from its data sheet
 def show_peers(section: Measured, charts: Charts) -> list[str]:
     avalanche = section.avalanche
     ours = [r for r in section.results if r["case"]["method"] != "avalanche"]
-    columns = ["", "seeds at once", "steps/s", "relative to eager"]
+    columns = ["", "runs at once", "steps/s", "relative to eager"]
     columns += [f"relative to Avalanche, {data}" for data in avalanche]
     columns += ["compilation, s", "accuracy, %", "share of a core"]
     rows = [_avalanche_row(data, r, avalanche) for data, r in avalanche.items()]
@@ -32,16 +32,23 @@ def show_peers(section: Measured, charts: Charts) -> list[str]:
         "784-100-100-10, SGD, one thread each. Avalanche gets its pixels either as tensors that are ready for use, "
         "which is faster, or as images that are converted at each use, which is what its own `SplitMNIST` does.",
         format_table(columns, rows),
-        charts.bars(section.chart, points, section.hardware, "steps per second, all seeds together"),
-        "The steps per second are those of all seeds together. They count all the time that training takes except "
+        charts.bars(
+            section.chart,
+            points,
+            "Speed of replay on Split MNIST",
+            section.hardware,
+            "steps per second, all runs together",
+        ),
+        "The steps per second are those of all runs together. They count all the time that training takes except "
         "compilation: planning and the beginning and end of each task are included. Our numbers are those of the last "
-        "three tasks, because compilation happens in the first two. Avalanche's numbers are those of all five tasks; "
-        "its first task is its cheapest, because it replays nothing.",
+        "three tasks, because compilation happens in the first two (that of a single run in the third, which lowers "
+        "its share of a core). Avalanche's numbers are those of all five tasks; its first task is its cheapest, "
+        "because it replays nothing.",
     ]
 
 
 def _peers_label(case: dict[str, Any]) -> str:
-    return f"cclfp {case['method']}, {case['engine']}, {format_count(case['replicas'], 'seed')}"
+    return f"cclfp {case['method']}, {case['engine']}, {format_count(case['replicas'], 'run')}"
 
 
 def _avalanche_row(data: str, result: Result, avalanche: dict[str, Result]) -> list[str]:
@@ -69,17 +76,17 @@ def _peers_row(section: Measured, result: Result) -> list[str]:
 
 
 def show_whole(section: Measured, charts: Charts) -> list[str]:
-    columns = ["", "seeds", "seconds", "steps/s, whole run", "steps/s, training"]
+    columns = ["", "runs", "seconds", "steps/s, whole command", "steps/s, training"]
     columns += ["relative to plain PyTorch", *(f"relative to {show_peer(r)}" for r in _others(section))]
     columns += ["peak memory, MiB", "accuracy, %", "share of a core"]
     return [
         "Replay on Split MNIST as above, from the prompt to the table: starting Python, importing, reading the images, "
-        "training and testing after each task, on one core. Our seeds train together. The others train one seed after "
-        "the other: the plain loop in one process, Avalanche and Mammoth in one process per seed, so that five seeds "
-        "take five times as long. *Cold* is the first run of all, which compiles its programs. *Warm* is every later "
-        "run, which loads them. *Anew* is what every run was before programs were kept.",
+        "training and testing after each task, on one core. Our runs train together. The others train one run after "
+        "the other: the plain loop in one process, Avalanche and Mammoth in one process per run, so that five runs "
+        "take five times as long. *Cold* is the first command of all, which compiles its programs. *Warm* is every "
+        "later command, which loads them. *Anew* is what every command was before programs were kept.",
         format_table(columns, [_whole_row(section, r) for r in section.results]),
-        "The steps per second are those of all seeds together. Those of training leave out the start of the process "
+        "The steps per second are those of all runs together. Those of training leave out the start of the process "
         "and the tests; they include compilation.",
     ]
 
@@ -112,15 +119,6 @@ def _whole_row(section: Measured, result: Result) -> list[str]:
     ]
 
 
-def show_command(section: Measured, charts: Charts) -> list[str]:
-    rows = [[f"`{r['command']}`", format_number(r["seconds"])] for r in section.results]
-    cores = section.document["machine"]["cores"]
-    return [
-        f"From the start of the command to its table, on {cores} cores, run for the second time.",
-        format_table(["", "seconds"], rows),
-    ]
-
-
 def show_cluster(section: Measured, charts: Charts) -> list[str]:
     idle = [r for r in section.results if r["case"]["method"] == "idle"]
     rows = [{"x": r["cohorts"], "series": "cclfp", "rate": r["cohorts_per_second"], **_mebibytes(r)} for r in idle]
@@ -130,7 +128,9 @@ def show_cluster(section: Measured, charts: Charts) -> list[str]:
         f"into the store. A private Ray cluster on this machine; {_rate_of(idle)} cohorts per second in all, and "
         f"{format_number(rows[0]['memory'])} MiB of memory after the first tenth, {format_number(rows[-1]['memory'])} "
         "MiB in the end.",
-        charts.lines(section.chart, rows, "cohorts so far", panels, same_scale=False),
+        charts.lines(
+            section.chart, rows, f"The cost of Ray, {section.hardware}", "cohorts so far", panels, same_scale=False
+        ),
     ]
     if section.find(place="ray") is None:
         return parts
@@ -186,12 +186,16 @@ def show_networks(section: Measured, charts: Charts) -> list[str]:
         )
         if case["method"] == "ccl-fp+":
             points.append(Point(f"{title}, {case['engine']} {case['precision']}", case["engine"], r["step_ms"]))
-    columns = ["", "method", "engine", "seeds at once", "ms per replica-step", "speed relative to eager", "GiB"]
+    columns = ["", "method", "engine", "runs at once", "ms per step of one run", "speed relative to eager", "GiB"]
     return [
         "ResNet18, 10 new and 10 replayed examples per step with random crops and flips; only the training steps of "
         "the third task are measured.",
         format_table(columns, rows),
-        *([charts.bars(section.chart, points, f"CCL-FP+, {section.hardware}", STEP_TITLE)] if len(points) > 1 else []),
+        *(
+            [charts.bars(section.chart, points, "One step of CCL-FP+ with ResNet18", section.hardware, STEP_TITLE)]
+            if len(points) > 1
+            else []
+        ),
     ]
 
 
@@ -211,9 +215,9 @@ def show_stacked(section: Measured, charts: Charts) -> list[str]:
                 format_number(r["memory_bytes"] / 2**30) if r["memory_bytes"] else "–",
             ]
         )
-    columns = ["", "method", "replicas at once", "milliseconds per replica-step", "share of the peak", "GiB"]
+    columns = ["", "method", "runs at once", "ms per step of one run", "share of the peak", "GiB"]
     return [
-        "ResNet18, class scenario, in bf16: all replicas are trained as one network, in kernels of our own. The "
+        "ResNet18, class scenario, in bf16: all runs are trained as one network, in kernels of our own. The "
         "numbers are those of the steps inside the graph: over all five tasks of Split CIFAR-10, and over the third "
         "and fourth task of Split Tiny ImageNet. The steps of GEM and A-GEM cost more in later tasks.",
         format_table(columns, rows),
@@ -275,10 +279,10 @@ def show_grid(section: Measured, charts: Charts) -> list[str]:
                 format_ratio(step_rate(r) / step_rate(eager)) if eager else "–",
             ]
         )
-    columns = ["engine", "replicas", "replica-steps/s", "seconds", "replica-steps/s, steps only", "relative to eager"]
+    columns = ["engine", "runs at once", "steps/s", "seconds", "steps/s, steps only", "relative to eager"]
     return [
         "48 configurations of CCL-FP+ (w, α and β vary) with 5 seeds each on Split MNIST, class scenario. The first "
-        "replica-steps/s are those of the whole stream: they include planning, capture or compilation, and testing "
+        "steps/s are those of the whole stream: they include planning, capture or compilation, and testing "
         "after every task.",
         format_table(columns, rows),
     ]
@@ -306,25 +310,24 @@ def show_methods(section: Measured, charts: Charts) -> list[str]:
         remarks += [f"- `{method}`: {note}" for note in dict.fromkeys(fast["notes"])]
         if engine_used(fast) != fast_engine and not fast["notes"]:
             remarks.append(f"- `{method}`: {engine_used(fast)}")
-    columns = ["", "eager, ms", "in steps of `er`", f"{fast_engine}, 5 seeds, ms"]
+    columns = ["", "eager, ms", "in steps of `er`", f"{fast_engine}, 5 runs, ms"]
     columns += ["speed relative to eager", "compilation, s"]
     return [
-        "Milliseconds per step of one seed in the last of the five tasks of Split MNIST, class scenario; only the "
+        "Milliseconds per step of one run in the last of the five tasks of Split MNIST, class scenario; only the "
         "training steps are measured.",
         format_table(columns, rows),
         "\n".join(remarks),
-        charts.dots(section.chart, points, section.hardware, STEP_TITLE),
+        charts.dots(section.chart, points, "One step of each method on Split MNIST", section.hardware, STEP_TITLE),
     ]
 
 
 Show = Callable[[Measured, Charts], list[str]]
 SECTIONS: dict[str, tuple[str, Show]] = {
     "peers": ("Comparison with Avalanche", show_peers),
-    "whole": ("Whole runs", show_whole),
-    "command": ("The whole command", show_command),
+    "whole": ("From prompt to table", show_whole),
     "cluster": ("The cost of Ray", show_cluster),
     "networks": ("ResNet18", show_networks),
-    "stacked": ("ResNet18, stacked replicas", show_stacked),
+    "stacked": ("ResNet18, stacked runs", show_stacked),
     "forked": ("Accuracy with stacked kernels", show_forked),
     "compiled": ("ResNet18, compiled", show_compiled),
     "grid": ("A grid at once", show_grid),

@@ -19,6 +19,7 @@ REPLICAS = {
 MEMORY = {"cpu": (200, 500, 1000, 2000, 5000), "cuda": (200, 1000, 5000)}
 TASKS = {"cpu": (5, 10, 20, 50, 100), "cuda": (5, 20, 100)}
 SIDES = {"cpu": (32, 40, 48, 56, 64), "cuda": (32, 48, 64)}
+LAST = {"cpu": 6200, "cuda": 3000}  # images of a last task that is long enough to be compiled, or to repay recording
 
 GRID = (("w", (0.3, 0.4, 0.5, 0.6)), ("alpha", (0.1, 0.3, 0.5)), ("beta", (0.01, 0.03, 0.1, 0.3)))
 
@@ -36,7 +37,7 @@ class Section:
 
 
 def peers(device: str, quick: bool) -> Groups:
-    """The whole of Split MNIST, beside Avalanche. Eager replicas run in sequence, so one seed has the speed of five."""
+    """The whole of Split MNIST, beside Avalanche. Eager runs train in sequence, so one has the speed of five."""
     short: dict[str, Any] = {"tasks": 3, "measured": 1, "examples": 4000} if quick else {"measured": 3}
     base = Case("peers", "er", "split-mnist", "eager", device, **short)
     chosen = [(m, engine, n) for m in ("er", "ccl-fp+") for engine, n in _engines(device)]
@@ -46,7 +47,7 @@ def peers(device: str, quick: bool) -> Groups:
 
 def methods(device: str, quick: bool) -> Groups:
     """Every method in the last task of Split MNIST, where its program is already compiled or captured."""
-    examples, last = (400, 6200) if device == "cpu" else (100, 3000)
+    examples, last = 400 if device == "cpu" else 100, LAST[device]
     chosen = ("er", "gem", "ccl-fp+") if quick else tuple(METHODS)
     base = Case("methods", "er", "split-mnist", "eager", device, examples=examples, last=600 if quick else last)
     return [
@@ -102,7 +103,7 @@ def grid(device: str, quick: bool) -> Groups:
 
 
 def replicas(device: str, quick: bool) -> Groups:
-    """Up to five seeds; larger numbers of replicas combine five seeds with several learning rates."""
+    """Up to five seeds; larger numbers of runs combine five seeds with several learning rates."""
     found = []
     for method in ("er",) if quick else ("er", "ccl-fp+"):
         for count in (5, 50) if quick else REPLICAS[device]:
@@ -120,7 +121,8 @@ def memory(device: str, quick: bool) -> Groups:
     for case in _growing("memory", device, quick):
         for size in (200, 1000) if quick else MEMORY[device]:
             # Enough examples to fill the memory, and GEM's part of it for each task.
-            examples, last = (size // 5, 200) if case.method == "gem" else (max(2000, size // 5), None)
+            gem_last = 200 if quick or case.engine == "eager" else LAST[device]
+            examples, last = (size // 5, gem_last) if case.method == "gem" else (max(2000, size // 5), None)
             found.append([dataclasses.replace(case, memory=size, examples=examples, last=last)])
     return found
 
@@ -131,19 +133,19 @@ def tasks(device: str, quick: bool) -> Groups:
     for case in _growing("tasks", device, quick):
         case = dataclasses.replace(case, benchmark="permuted-mnist", scenario="domain")
         for count in (5, 20) if quick else TASKS[device]:
-            if case.method == "gem" and device == "cuda" and count > 20:
-                continue  # capturing one program per task takes minutes, and the CPU shows the same growth
+            if case.method == "gem" and (case.engine == "compiled" or (device == "cuda" and count > 20)):
+                continue  # one program per task: never worth compiling on a CPU, and minutes of recording on a GPU
             examples, last = max(10, 200 // count), 200 if case.method == "gem" else 6200
             found.append([dataclasses.replace(case, stream_tasks=count, examples=examples, last=last)])
     return found
 
 
 def _growing(section: str, device: str, quick: bool) -> list[Case]:
-    """Methods whose cost may grow with the memory or the tasks; on a CPU, GEM has one seed and also runs eagerly."""
+    """Methods whose cost may grow with the memory or the tasks; on a CPU, GEM also runs eagerly."""
     case = Case(section, "er", "split-mnist", FAST[device], device, seeds=5)
-    gem = dataclasses.replace(case, method="gem", seeds=1 if device == "cpu" else 5)
+    gem = dataclasses.replace(case, method="gem")
     plus = [] if quick else [dataclasses.replace(case, method="ccl-fp+")]
-    eager = [dataclasses.replace(gem, engine="eager")] if device == "cpu" else []
+    eager = [dataclasses.replace(gem, engine="eager", seeds=1)] if device == "cpu" else []
     return [case, *plus, gem, *eager]
 
 
@@ -169,7 +171,6 @@ def _engines(device: str) -> list[tuple[str, int]]:
 SECTIONS = (
     Section("peers", ("cpu",), peers),
     Section("whole", ("cpu",), lambda device, quick: []),
-    Section("command", ("cpu",), lambda device, quick: []),
     Section("cluster", ("cpu",), lambda device, quick: []),
     Section("networks", ("cuda",), networks),
     Section("stacked", ("cuda",), stacked),

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import measure
 import pytest
 import scaling
 from case import Case, Run, Task, make_stream
-from charts import Charts, Point
+from charts import BENCH_STYLES, Charts, Point
 from estimate import minutes, step_times
 from flops import count
 from formatting import format_number
@@ -27,9 +28,11 @@ from render import ORDER, quote, render_document
 from suites import SECTIONS
 from whole import ROWS, Row, _command, _time
 
+from cclfp.engine import compiled
 from cclfp.learner.trainer import Trainer
 from cclfp.methods import METHODS
 from cclfp.paper.tables import cells
+from cclfp.report.styles import DARK_COLOURS, LIGHT_COLOURS
 
 BENCH = Path(__file__).parents[1] / "bench"
 TINY = {"er": 3.0, "gem": 7.0}  # milliseconds per step on Split Tiny ImageNet
@@ -123,6 +126,7 @@ def test_all_cases_can_be_asked_for() -> None:
     assert {s.name for s, _ in chosen_sections(["cuda"], ["cpu", "cuda"])} == {
         "networks",
         "stacked",
+        "forked",
         "compiled",
         "grid",
         "methods",
@@ -191,10 +195,46 @@ def test_whole_runs_have_a_range_of_ratios(tmp_path: Path) -> None:
     shown.results.append(whole("mammoth", [100.0], seeds=1))
     shown.results.append(whole("cclfp", [2500.0, 2000.0, 2400.0], how="compiled, warm"))
     text = render_document([shown], Charts(tmp_path))
-    assert "a whole warm run: 12.0–15.0 s; its speed is 2.50–4.00× a plain PyTorch loop; 20.0–25.0× Mammoth 1.2" in text
+    assert (
+        "warm, from prompt to table: 12.0–15.0 s; its speed is 2.50–4.00× a plain PyTorch loop; 20.0–25.0× Mammoth 1.2"
+        in text
+    )
     assert "| Mammoth 1.2, `er` | 1 | 60.0 | 100 | 200 | 0.111× | 1.00× | 512 | 80.0 | 98 % |" in text
     ours = "| 5 | 12.0–15.0 | 2,000–2,500 | 4,000–5,000 | 2.50–4.00× | 20.0–25.0× | 512 | 80.0 | 98 % |"
     assert f"| cclfp `er`, compiled, warm {ours}" in text
+
+
+def test_accuracies_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    shown = fake("forked", "cuda", [])
+    for how, accuracies in (("stacked", [40.0, 44.0]), ("forked", [41.0, 43.0])):
+        case = {"method": "er", "scenario": "class", "how": how}
+        shown.results.append({"case": case, "accuracies": accuracies})
+    text = render_document([shown], Charts(tmp_path))
+    assert "| `er` | class | 42.00 ± 2.83 | 42.00 ± 1.41 | 0.00 ± 1.41 |" in text
+
+
+def test_a_measurement_that_is_stopped_is_kept_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "measured.json"
+    groups = iter([[{"case": {}, "step_ms": 1.0}], [{"case": {}, "step_ms": 2.0}]])
+
+    def stopping(*arguments: Any) -> Any:
+        yield next(groups)
+        assert json.loads(out.read_text())["stopped"] == "before its end"
+        if stops:
+            raise KeyboardInterrupt
+        yield next(groups)
+
+    monkeypatch.setattr(measure, "measure", stopping)
+    monkeypatch.setattr(sys, "argv", ["measure.py", "--suite", "peers", "--device", "cpu", "--out", str(out)])
+    stops = True
+    with pytest.raises(KeyboardInterrupt):
+        measure.main()
+    document = json.loads(out.read_text())
+    assert (len(document["sections"][0]["results"]), document["stopped"]) == (1, "before its end")
+    stops, groups = False, iter([[{"case": {}}], [{"case": {}}]])
+    measure.main()
+    document = json.loads(out.read_text())
+    assert (len(document["sections"][0]["results"]), "stopped" in document) == (2, False)
 
 
 def test_the_readme_quotes_the_whole_runs() -> None:
@@ -244,7 +284,7 @@ def test_every_section_is_shown(tmp_path: Path) -> None:
     for title in (
         "Comparison with Avalanche",
         "ResNet18",
-        "ResNet18, stacked replicas",
+        "ResNet18, stacked runs",
         "ResNet18, compiled",
         "A grid at once",
         "Every method",
@@ -256,7 +296,7 @@ def test_every_section_is_shown(tmp_path: Path) -> None:
         has_chart = shown.name not in ("grid", "stacked", "compiled")
         assert (f"(charts/{shown.chart}.svg)" in text) == has_chart
         assert (tmp_path / "charts" / f"{shown.chart}.svg").exists() == has_chart
-    assert "240 replicas of `ccl-fp+` on Split MNIST: 400 replica-steps/s" in text
+    assert "240 runs of `ccl-fp+` on Split MNIST: 400 steps/s" in text
     assert "- `gem` at 20: it was hard" in text
     assert "- `gem`: it was hard" in text
     assert "nan" not in text
@@ -303,10 +343,10 @@ def texts_of(path: Path) -> list[str]:
 
 def test_a_bar_has_its_value_beside_it(tmp_path: Path) -> None:
     points = [Point("Avalanche", "Avalanche", 302.4), Point("ours & fast", "cclfp", 5210.0)]
-    shown = Charts(tmp_path).bars("peers", points, "A CPU", "steps per second")
-    assert shown == "![steps per second](charts/peers.svg)"
+    shown = Charts(tmp_path).bars("peers", points, "Speed", "A CPU", "steps per second")
+    assert shown == "![Speed](charts/peers.svg)"
     texts = texts_of(tmp_path / "charts" / "peers.svg")
-    assert {"A CPU", "steps per second", "Avalanche", "ours & fast", "302", "5,210"} <= set(texts)
+    assert {"Speed", "A CPU", "steps per second", "Avalanche", "ours & fast", "302", "5,210"} <= set(texts)
     assert "missing" not in texts
 
 
@@ -314,18 +354,47 @@ def test_a_bar_has_its_value_beside_it(tmp_path: Path) -> None:
 def test_lines_are_logarithmic_and_leave_out_what_is_not_positive(tmp_path: Path, same_scale: bool) -> None:
     rows = [{"x": x, "series": "er", "a": 10.0 * x, "b": 7.0 / x} for x in (1, 10, 100)]
     rows += [{"x": x, "series": "gem", "a": 5.0, "b": 0.0} for x in (1, 10, 100)]
-    Charts(tmp_path).lines("growth", rows, "replicas", [("a", "first"), ("b", "second")], same_scale=same_scale)
+    Charts(tmp_path).lines("growth", rows, "Growth", "runs", [("a", "first"), ("b", "second")], same_scale=same_scale)
     drawn = (tmp_path / "charts" / "growth.svg").read_text()
-    lines = re.findall(r'<path class="curve k-(\w+)"[^>]* data-series="\w+" d="([^"]*)"', drawn)
-    assert [name for name, _ in lines] == ["er", "gem", "er"]  # gem is not in the second panel
-    points = [[float(part) for part in point.split()] for point in re.findall(r"[ML]([\d. ]+)", lines[0][1])]
+    lines = re.findall(r'<path class="curve k-(\w+)[^>]* data-series="\w+" d="([^"]*)"', drawn)
+    assert [name for name, _ in lines] == ["gem", "er", "er"]  # gem is not in the second panel
+    points = [[float(part) for part in point.split()] for point in re.findall(r"[ML]([\d. ]+)", lines[1][1])]
     (x0, y0), (x1, y1), (x2, y2) = points
     assert x1 - x0 == pytest.approx(x2 - x1, abs=0.2)
     assert y1 - y0 == pytest.approx(y2 - y1, abs=0.2)
     texts = texts_of(tmp_path / "charts" / "growth.svg")
-    assert {"first", "second", "1", "10", "100"} <= set(texts)
+    assert {"Growth", "first", "second", "1", "10", "100", "runs (log scale)", "log scale"} <= set(texts)
     assert not any("missing" in text for text in texts)
     assert (texts.count("1,000") == 2) == same_scale  # a tick of the first panel's axis
+
+
+def test_charts_have_dark_colours_for_dark_pages(tmp_path: Path) -> None:
+    Charts(tmp_path).dots("methods", [Point("er", "eager", 1.0), Point("er", "graph", 0.1)], "T", "A GPU", "ms")
+    light, _, dark = (tmp_path / "charts" / "methods.svg").read_text().partition("@media (prefers-color-scheme:dark)")
+    for colours, drawn in ((LIGHT_COLOURS, light), (DARK_COLOURS, dark)):
+        assert f"svg.chart .page{{fill:{colours['paper']}}}" in drawn
+        assert f"svg.chart .heading{{font-size:15px;font-weight:600;fill:{colours['ink']}}}" in drawn
+    assert f".k-eager{{color:{BENCH_STYLES['eager'].dark}}}" in dark
+    assert '<rect class="page"' in dark
+
+
+def test_steps_that_were_stacked_without_the_compiler_are_called_so(tmp_path: Path) -> None:
+    engines, sizes = ("compiled", "eager"), (200, 500)
+    cases = [Case("memory", "gem", "split-mnist", engine, memory=size) for engine in engines for size in sizes]
+    section = fake("memory", "cpu", [(case, 2.0) for case in cases])
+    for result in section.results[:2]:
+        result["engine_used"] = "stacked"
+    text = render_document([section], Charts(tmp_path))
+    assert "| gem, not compiled: one training step, ms per run | 2.00 | 2.00 |" in text
+    assert "| gem, eager: one training step, ms per run | 2.00 | 2.00 |" in text
+
+
+def test_gem_has_enough_steps_to_be_compiled() -> None:
+    (section,) = (section for section in SECTIONS if section.name == "memory")
+    cases = [case for group in section.groups("cpu", False) for case in group if case.method == "gem"]
+    for case in cases:
+        steps = (case.last or 0) // 10 * case.replicas
+        assert (steps >= compiled.WORTH) == (case.engine == "compiled")
 
 
 def test_an_estimate_is_of_measured_steps() -> None:

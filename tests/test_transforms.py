@@ -69,6 +69,11 @@ def test_a_table_is_drawn_number_by_number() -> None:
     assert CropFlip(4).draw(10, torch.Generator().manual_seed(3)).tolist() == wanted
 
 
+def test_one_row_of_random_numbers_per_image() -> None:
+    with pytest.raises(InputError, match=r"a table of 2 rows and 3 columns, not \(1, 3\)"):
+        CropFlip(4)(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.zeros(1, 3, dtype=torch.int64))
+
+
 def test_every_crop_and_both_sides_are_equally_likely() -> None:
     table = CropFlip(4).draw(90_000, torch.Generator().manual_seed(0))
     for column, values in ((0, 9), (1, 9), (2, 2)):

@@ -89,6 +89,8 @@ class CropFlip:
     def __call__(self, x: Tensor, table: Tensor) -> Tensor:
         if x.ndim != 4:
             raise InputError(f"CropFlip takes images (N, channels, height, width), not {tuple(x.shape)}")
+        if table.shape != (x.shape[0], 3):
+            raise InputError(f"CropFlip takes a table of {x.shape[0]} rows and 3 columns, not {tuple(table.shape)}")
         (height, width), channels = x.shape[2:], x.shape[1]
         down, right, mirror = table.unbind(1)
         padded = F.pad(x, [self.padding] * 4)
@@ -98,8 +100,8 @@ class CropFlip:
         columns = right[:, None] + torch.where(mirror[:, None] == 1, across.flip(0), across)
         pixels = (rows * padded.shape[3])[:, :, None] + columns[:, None, :]
         taken = padded.flatten(2).gather(2, pixels.flatten(1)[:, None].expand(-1, channels, -1))
-        images: Tensor = taken.unflatten(2, (height, width))
-        return images
+        cropped: Tensor = taken.unflatten(2, (height, width))
+        return cropped
 
 
 TRANSFORMS: dict[str, Callable[..., Any]] = {"scale": Scale, "normalise": Normalise, "crop+flip": CropFlip}

@@ -21,7 +21,7 @@ from cclfp.core.randomness import generator
 from cclfp.core.userfiles import imported_by, refer
 from cclfp.engine import compiled, packages
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.compiler import has_constants, trace
+from cclfp.engine.compiler import has_constants, program, trace
 from cclfp.engine.packages import Kind, Packages
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
@@ -333,7 +333,7 @@ def test_the_kind_of_own_code(tmp_path: Path, small_mnist: Path) -> None:
 def test_what_is_compiled_is_announced_and_what_is_loaded_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
-    def program(step: Any, *arguments: Any, keep: Callable[..., None]) -> Any:
+    def compile_step(step: Any, *arguments: Any, keep: Callable[..., None]) -> Any:
         calls.append("program")
         keep(Path(__file__), has_constants=False)
         return step
@@ -342,7 +342,7 @@ def test_what_is_compiled_is_announced_and_what_is_loaded_is_not(monkeypatch: py
         raise InputError("the listener has had enough")
 
     monkeypatch.setattr(compiled, "WORTH", 1)
-    monkeypatch.setattr(compiled, "program", program)
+    monkeypatch.setattr(compiled, "program", compile_step)
     with pytest.raises(InputError, match="had enough"):  # and the runs do not go on eagerly
         Cohort([replica(0)], "compiled", kind=KIND, on_compile=fail).advance()
     assert calls == []
@@ -354,3 +354,16 @@ def test_what_is_compiled_is_announced_and_what_is_loaded_is_not(monkeypatch: py
     monkeypatch.setattr("cclfp.engine.group.Group.check_step", lambda *arguments: None)
     Cohort([replica(0)], "compiled", kind=KIND, on_compile=lambda: calls.append("announced")).advance()
     assert calls == []
+
+
+@pytest.mark.slow
+def test_a_step_that_solves_equations_is_compiled_but_not_kept() -> None:
+    """As GEM's does. No library can call the solver."""
+
+    def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+        return [changing[0] + torch.linalg.solve_ex(fixed[0], row[0])[0]]
+
+    matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
+    arguments = [torch.ones(2)], [matrix], [torch.tensor([3.0, 5.0])]
+    compiled_step = program(step, *arguments, keep=lambda library, has_constants: pytest.fail("kept"))
+    assert torch.allclose(compiled_step(*arguments)[0], torch.tensor([1.8, 2.4]))

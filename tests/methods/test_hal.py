@@ -451,6 +451,18 @@ def test_running_statistics_do_not_matter_in_training() -> None:
     assert all(torch.equal(usual[name], other[name]) for name in usual)
 
 
+def test_dropout_does_not_move_anchors() -> None:
+    """With other masks in f_theta(e) than in f_theta~(e) the anchors' term would be noise."""
+    learner = CASES[0].learner(psi=toy_psi())
+    x, y, task = CASES[0].batches()[0][0]
+    learner.observe(x, y, task)
+    trainer, x = learner.trainer, x / 2
+    assert isinstance(trainer.method, HAL)
+    assert any(isinstance(module, nn.Dropout) for module in trainer.psi.modules())
+    scores = [trainer.method._scores(trainer.params, trainer.buffers, x) for _ in range(2)]
+    assert torch.equal(*scores)
+
+
 def test_a_single_anchor_is_enough_for_batchnorm() -> None:
     """In train mode it would have no variance, like the last of eleven examples in the fine-tuning's second batch."""
     learner = cclfp.make(HAL, psi=toy_psi(random=False), num_classes=6, memory=33, num_tasks=3, steps=2)

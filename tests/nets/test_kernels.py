@@ -58,7 +58,7 @@ on_the_card = [
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (HAS_TRITON or TRITON.exists()), reason="needs Triton's interpreter: make build/triton, 1 GB")
+@pytest.mark.skipif(not (HAS_TRITON or TRITON.exists()), reason="needs Triton's interpreter: make triton, 1 GB")
 def test_each_kernel_in_the_interpreter() -> None:
     script = Path(__file__).with_name("kernel_cases.py")
     environment = {
@@ -237,6 +237,34 @@ def test_psi_under_vmap_as_one_by_one(in_pytorch: Counted) -> None:
         assert off(frozen[r], net.frozen_features(at(params, r), at(buffers, r), x[r])) < 1e-4
         assert off(shared[r], net.frozen_features(at(params, r), at(buffers, r), x[1])) < 1e-4
     assert len(in_pytorch.calls) == 4  # one replica has no need of them
+
+
+def test_gradients_of_inputs_are_launched_before_those_of_filters(
+    in_pytorch: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next layer waits for the first; the second fills what the first leaves free of the GPU."""
+    launched: list[tuple[str, Any]] = []
+    kernels = plain_kernels.kernels
+    convolve, filter_gradient = kernels.convolve, kernels.filter_gradient
+
+    def convolve_logged(conv: Any, *given: Any, gradient: bool = False, **more: Any) -> Any:
+        launched.extend([("input", conv)] * gradient)
+        return convolve(conv, *given, gradient=gradient, **more)
+
+    def filter_gradient_logged(conv: Any, *given: Any) -> Any:
+        launched.append(("filters", conv))
+        return filter_gradient(conv, *given)
+
+    monkeypatch.setattr(kernels, "convolve", convolve_logged)
+    monkeypatch.setattr(kernels, "filter_gradient", filter_gradient_logged)
+    net, params, buffers = networks(2)
+    vmap(lambda *given: gradients(net, *given))(params, buffers, torch.randn(2, 2, 3, 16, 16), torch.randn(2, 2, 64))
+    kinds = [kind for kind, _ in launched]
+    assert kinds.count("input") == 16  # all but the stem; a shortcut's is computed with that of its block
+    assert kinds.count("filters") == 20
+    for place, (kind, conv) in enumerate(launched):
+        if kind == "input":
+            assert launched[place + 1] == ("filters", conv)
 
 
 def test_vmap_inside_vmap_is_more_replicas(in_pytorch: Counted) -> None:
@@ -430,6 +458,7 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: Counted) -> No
             for r, one in enumerate(several):
                 own, batch = group.part_of(before, r), make_batch([t[r] for t in batches], current)
                 alone = flat_step(one.trainer, own, group.spec, batch, one.trainer.hyper_tensors)
+                # GEM's projection and HAL's second derivatives amplify rounding: by GEM 1.3e-3 on one processor.
                 compare_steps(own, group.part_of(state, r), alone, {"hal": 0.01, "gem": 5e-3}.get(method, 1e-3))
         group.write_back(state, len(tables.sizes))
         for one, plan in zip(several, plans, strict=True):
@@ -450,7 +479,7 @@ def test_a_stacked_cohort(method: str, in_pytorch: Counted, monkeypatch: pytest.
     more = {"steps": 2} if method == "hal" else {}
     ours = [replica(method, seed, pictures("cpu", each=6), **more) for seed in range(2)]
     assert trained(ours, "compiled", tasks=2) == []
-    assert {("training", 2), ("update", 2), *([("frozen", 2)] * (method == "ccl-fp+"))} <= set(in_pytorch.calls)
+    assert {("training", 2), ("update", 2), ("frozen", 2)} <= set(in_pytorch.calls)
     assert (("curvature", 2) in in_pytorch.calls) == (method == "hal")
     for one in ours:
         assert one.learner.psi.state_dict()["norm.num_batches_tracked"] == one.learner.steps

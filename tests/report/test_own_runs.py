@@ -15,6 +15,8 @@ from report_records import ENVIRONMENT, cell_of, made_up_record, rows_of
 from cclfp.data import import_images
 from cclfp.report import collect, write_report
 from cclfp.report.own import OwnTable
+from cclfp.report.panels import draw_panel
+from cclfp.report.shapes import CHARACTER
 from cclfp.runs.grid import configurations
 from cclfp.runs.store import Store
 
@@ -70,7 +72,7 @@ def test_without_other_runs_nothing_is_added(tmp_path: Path) -> None:
     assert not [file for file in files if "own" in file.name]
     page = (tmp_path / "out/index.html").read_text()
     assert "Your runs" not in page
-    assert "not in the paper" not in page
+    assert "not in the paper's tables" not in page
 
 
 def test_the_page_has_the_tables_charts_and_confusion_matrices(store: Store, tmp_path: Path, cli: Cli) -> None:
@@ -89,6 +91,26 @@ def test_the_page_has_the_tables_charts_and_confusion_matrices(store: Store, tmp
     rows = rows_of((tmp_path / "out/tables/own.csv").read_text())
     assert {row["standing"] for row in rows} == {"best", "worse", "unknown"}
     assert "**" in (tmp_path / "out/tables/own.md").read_text()
+
+
+def test_a_method_looks_the_same_in_all_charts_and_joint_has_no_evolution(store: Store) -> None:
+    add(store, "er", "split-mnist", seeds=1, settings={"lr": [0.01]})
+    add(store, "joint", "split-mnist", level=95)
+    evolution = collect(store, range(5)).own_charts[0]
+    keys = {panel.title: {series.label: series.key for series in panel.series} for panel in evolution.panels}
+    assert keys["Split MNIST, class, memory 200"] == {"er lr=0.1": "er", "er lr=0.01": "own-1", "half": "own-2"}
+    assert next(keys[title] for title in keys if title.startswith("pets")) == {"er": "er", "half": "own-2"}
+
+
+def test_long_labels_leave_room_for_bars(store: Store) -> None:
+    add(store, "ccl-fp+", "split-mnist", seeds=1, settings={"w": [0.123456, 0.5], "alpha": [0.25, 0.5]})
+    _, forgetting, *_ = collect(store, range(5)).own_charts
+    longest = max(len(label) for panel in forgetting.panels for label in panel.categories)
+    assert longest > 20
+    for panel in forgetting.panels:
+        left, _, right, _ = draw_panel(forgetting, panel).frame
+        assert left > CHARACTER * max(map(len, panel.categories))
+        assert right - left > 100
 
 
 def test_counts_of_all_seeds_are_added(store: Store) -> None:

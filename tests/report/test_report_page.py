@@ -283,19 +283,37 @@ def test_how_a_number_was_made(open_page: Open) -> None:
     assert "its share of the total" in text
 
 
-def test_the_effects_of_components_are_below_the_ablation(open_page: Open) -> None:
+def test_what_components_are_worth_is_a_table_below_the_ablation(open_page: Open) -> None:
     page = open_page(tab="ablation")
-    listed = page.locator("#ablation .worth li")
-    assert listed.count() == 5
-    assert re.search(r"Rotated MNIST, domain: without w [−+]\d", listed.last.inner_text())
-    assert listed.first.is_visible()
+    rows = page.locator("#ablation .worth tbody tr")
+    assert rows.count() == 5
+    assert rows.last.is_visible()
+    assert rows.last.locator("th").inner_text() == "Rotated MNIST, domain"
+    assert re.fullmatch(r"[−+]\d+\.\d\d ± \d+\.\d\d \([−+]\d+\.\d\d\)", rows.last.locator("td").first.inner_text())
     assert page.locator(".worth").count() == 1
+
+
+def test_commands_can_be_read_on_a_phone(open_page: Open) -> None:
+    page = open_page(tab="provenance", viewport={"width": 390, "height": 800})
+    lists = page.locator("#provenance details")
+    assert lists.evaluate_all("lists => lists.map(list => list.open)") == [False] * 3  # long: folded
+    lists.first.locator("summary").click()
+    row = lists.first.locator("tbody tr").first
+    assert row.inner_text().splitlines()[0] == "Joint Split MNIST, class"
+    for cell in row.locator("th, td").all():  # one below the other, within the screen
+        box = cell.bounding_box()
+        assert box is not None
+        assert [box["x"], box["x"] + box["width"]] == pytest.approx([16, 374], abs=1)
+    title = row.locator("td").nth(2).evaluate("cell => getComputedStyle(cell, '::before').content")
+    assert title.replace('" "', "").strip('"') in ("settings: ", "settings")
+    page = open_page(tab="provenance")
+    assert page.locator("#provenance details").evaluate_all("lists => lists.every(list => list.open)")
 
 
 def test_legends_switch_series_off_and_charts_can_be_read_by_keyboard(open_page: Open) -> None:
     page = open_page(tab="evolution")
     curves = page.locator("#evolution .panel path.curve[data-series='GEM']")
-    assert curves.count() == 6
+    assert curves.count() == 7
     button = page.locator("#evolution .legend button[data-series='GEM']")
     button.click()
     assert button.get_attribute("aria-pressed") == "false"

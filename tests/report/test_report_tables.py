@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,13 @@ from report_records import cell_of, full_store, made_up_record, rows_of
 
 from cclfp.metrics import signed
 from cclfp.report import collect
+from cclfp.report.components import TITLE, component_worths
 from cclfp.report.content import Content
-from cclfp.report.latex import escape_latex, to_latex
+from cclfp.report.latex import FIT, escape_latex, to_latex
 from cclfp.report.tables import to_csv, to_markdown
-from cclfp.report.wording import describe_components
 from cclfp.runs.store import Store
+
+PDFLATEX = shutil.which("pdflatex")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +39,8 @@ def empty(tmp_path: Path) -> Content:
 
 def test_markdown(content: Content) -> None:
     for table in content.tables:
-        lines = [line for line in to_markdown(table, content).splitlines() if line.startswith("|")]
+        text = to_markdown(table, content).partition(TITLE)[0]
+        lines = [line for line in text.splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) == 1
         for row, line in zip(table.rows, lines[2:], strict=True):
             found = line.strip("| ").split(" | ")[-len(table.columns) :]
@@ -74,6 +79,30 @@ def test_latex(content: Content) -> None:
         assert text.count(r"\mathbf") == sum(e.best + e.best_published for e in entries)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(PDFLATEX is None, reason="no pdflatex here: apt-get install texlive-latex-recommended")
+@pytest.mark.parametrize("columns", ["onecolumn", "twocolumn"])
+def test_latex_tables_fit_a_page(content: Content, columns: str, tmp_path: Path) -> None:
+    tables = "".join(to_latex(table, content) for table in content.tables)
+    head = rf"\documentclass[{columns}]{{article}}\usepackage{{booktabs,graphicx}}\begin{{document}}"
+    (tmp_path / "tables.tex").write_text(head + tables + r"\end{document}")
+    command = [str(PDFLATEX), "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
+    log = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True, errors="replace").stdout
+    assert "Output written on tables.pdf" in log
+    assert "Overfull" not in log
+    assert "too large" not in log
+
+
+def test_latex_tables_are_shrunk_to_the_width_of_the_text(content: Content) -> None:
+    for table in content.tables:
+        floats = to_latex(table, content).split(r"\begin{table*}")[1:]
+        assert len(floats) == len(table.columns) // 5
+        for i, text in enumerate(floats):
+            assert text.count(r"\begin{tabular}") == text.count(FIT) == 1
+            assert text.count(r"\\") <= 2 * 12 + 2  # lines of 9.5 pt; a page has at least 550 pt
+            assert (", continued." in text) == (i > 0)
+
+
 def test_latex_prints_special_characters() -> None:
     printed = escape_latex("a_b & 50% {x} #1 ~ ^ $ \\")
     assert printed == r"a\_b \& 50\% \{x\} \#1 \textasciitilde{} \textasciicircum{} \$ \textbackslash{}"
@@ -106,38 +135,35 @@ def test_numbers_with_default_hyperparameters_are_marked(full: Store, monkeypatc
         assert (text.count(r"^{\dagger}"), text.count(r"$\dagger$: with the method's")) == (marked, bool(marked))
 
 
-def test_the_effect_of_each_component_is_described(content: Content, empty: Content, tmp_path: Path) -> None:
+def test_what_each_component_is_worth(content: Content, empty: Content, tmp_path: Path) -> None:
     *others, ablation = content.tables
-    assert [describe_components(table) for table in others] == [[], []]
-    first, *sentences = describe_components(ablation)
-    assert "with the paper's change in brackets" in first
-    assert len(sentences) == 5
-    text = to_markdown(ablation, content)
-    assert text.endswith("\n\n" + "\n".join(f"- {sentence}" for sentence in sentences) + "\n")
-    none = describe_components(empty.tables[2])[5]
-    assert none == (
-        "Rotated MNIST, domain: without w missing (−0.27), without α missing (−0.28), without β missing (−1.38); "
-        "w alone missing (−0.39), α alone missing (+0.12), β alone missing (+1.24); it is not known yet which "
-        "component matters most; in the paper, the supervised contrastive loss (β) matters most."
+    assert [component_worths(table) for table in others] == [[], []]
+    assert not any(TITLE in to_markdown(table, content) for table in others)
+    lines = to_markdown(ablation, content).partition(TITLE)[2].splitlines()[2:]
+    assert lines[0] == "|  | without w | without α | without β | w alone | α alone | β alone | matters most |"
+    assert [line.count("|") for line in lines] == [9] * (2 + 5)
+    assert [line.split(" | ")[0] for line in lines[2:]] == [f"| {worth.title}" for worth in component_worths(ablation)]
+    last = to_markdown(empty.tables[2], empty).splitlines()[-1]
+    assert last == (
+        "| Rotated MNIST, domain | missing (−0.27) | missing (−0.28) | missing (−1.38) | missing (−0.39) | "
+        "missing (+0.12) | missing (+1.24) | not known yet (β) |"
     )
     store = Store(tmp_path / "runs.sqlite")
     made_up = {"none": 80.0, "w": 80.5, "β": 82.0, "w, α": 80.0, "w, β": 82.5, "α, β": 83.0, "w, α, β": 83.25}
     for row, accuracy in made_up.items():
         record = made_up_record(cell_of("ablation", row, "rotated-mnist", "domain"), 0)
         store.add(with_accuracy(record, accuracy))
-    assert describe_components(collect(store, [0]).tables[2])[5] == (
-        "Rotated MNIST, domain: without w −0.25 (−0.27), without α −0.75 (−0.28), without β −3.25 (−1.38); "
-        "w alone +0.50 (−0.39), α alone missing (+0.12), β alone +2.00 (+1.24); the supervised contrastive loss (β) "
-        "matters most, as in the paper."
-    )
-    other = made_up_record(cell_of("ablation", "α, β", "rotated-mnist", "domain"), 0)
-    store.add(with_accuracy(other, 70.0), replace=True)
-    assert describe_components(collect(store, [0]).tables[2])[5].endswith(
-        "; feature propagation (w) matters most; in the paper, the supervised contrastive loss (β) matters most."
-    )
-    whole = made_up_record(cell_of("ablation", "w, α, β", "rotated-mnist", "domain"), 0)
-    store.add(with_accuracy(whole, 60.0), replace=True)
-    assert (
-        "; removing a component costs nothing; in the paper, the"
-        in describe_components(collect(store, [0]).tables[2])[5]
-    )
+    worth = component_worths(collect(store, [0]).tables[2])[4]
+    assert list(worth.changes) == [
+        ("−0.25", "−0.27"),
+        ("−0.75", "−0.28"),
+        ("−3.25", "−1.38"),
+        ("+0.50", "−0.39"),
+        ("missing", "+0.12"),
+        ("+2.00", "+1.24"),
+    ]
+    assert worth.most == ("β", "β")
+    for row, accuracy, most in (("α, β", 70.0, "w"), ("w, α, β", 60.0, "none: no removal costs anything")):
+        record = made_up_record(cell_of("ablation", row, "rotated-mnist", "domain"), 0)
+        store.add(with_accuracy(record, accuracy), replace=True)
+        assert component_worths(collect(store, [0]).tables[2])[4].most == (most, "β")

@@ -21,6 +21,8 @@ MAX_OPERATIONS = 1_500  # of a step that is compiled: the compiler's time grows 
 # Less to write: headers that are compiled in advance take longer than they save, and nobody debugs the programs.
 OPTIONS: dict[str, Any] = {"precompile_headers": False, "enable_line_tables": False, "compile_wrapper_opt_level": "O0"}
 
+NOT_IN_LIBRARIES = torch.ops.aten._linalg_solve_ex.default  # which GEM's step uses, and a library cannot call
+
 Keep = Callable[..., None]  # called as keep(library, has_constants=...)
 
 
@@ -29,7 +31,10 @@ class NotCompiled(Exception):
 
 
 def program(step: Step, *arguments: list[Tensor], keep: Keep = lambda library, has_constants: None) -> Step:
-    """The step, compiled for arguments of these shapes. On the CPU that gives a library, which ``keep`` may copy."""
+    """The step, compiled for arguments of these shapes.
+
+    On the CPU that gives a library, which ``keep`` may copy, unless the step needs an operation that libraries lack.
+    """
     _place_files()
     try:
         with warnings.catch_warnings():
@@ -38,8 +43,8 @@ def program(step: Step, *arguments: list[Tensor], keep: Keep = lambda library, h
             if len(graph.graph.nodes) > MAX_OPERATIONS:
                 raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {MAX_OPERATIONS:,}")
             given = _join(*arguments)
-            is_on_gpu = any(t.is_cuda for t in given)
-            compiled = _in_process(graph, given) if is_on_gpu else _as_library(graph, given, keep)
+            in_process = any(t.is_cuda for t in given) or any(n.target is NOT_IN_LIBRARIES for n in graph.graph.nodes)
+            compiled = _in_process(graph, given) if in_process else _as_library(graph, given, keep)
             compiled([t.clone() for t in arguments[0]], *arguments[1:])
     except NotCompiled:
         raise

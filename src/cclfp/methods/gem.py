@@ -131,8 +131,12 @@ class GEM(Method):
 
 
 def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-    """The loss on examples of the past, which leaves psi's buffers alone."""
-    return cross_entropy(net.classify(params, net.past_features(params, buffers, x)), y, mask)
+    """The loss on examples of the past, which leaves psi's buffers alone.
+
+    BatchNorm normalises them with their own statistics. One alone has none, so psi is in eval mode then.
+    """
+    z = net.features(params, buffers, x)[0] if len(y) > 1 else net.frozen_features(params, buffers, x)
+    return cross_entropy(net.classify(params, z), y, mask)
 
 
 def project_all(grads: Tensors, past: Tensors, gamma: Tensor) -> Tensors:

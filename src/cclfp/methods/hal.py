@@ -65,8 +65,9 @@ class HAL(Method):
     as the first such mean. Chosen here: the ascent starts at a random example of the class in the ring (else of the
     task) and keeps to the range of the ring's values; the first task has theta_M = theta, so only the last term is at
     work. BatchNorm normalises anchors and theta_M's minibatches with their own statistics, as in the authors' code: in
-    eval mode ResNet18 diverges. That code has a ring per class, replays earlier tasks only, makes theta_M in 50
-    minibatches and anchors by Adam from mean images under a cosine distance.
+    eval mode ResNet18 diverges. Dropout and the like are in eval mode there. The authors' code has a ring per class,
+    replays earlier tasks only, makes theta_M in 50 minibatches and anchors by Adam from mean images under a cosine
+    distance.
     """
 
     name = "hal"
@@ -156,7 +157,7 @@ class HAL(Method):
         def hindsight(given: Tensors) -> tuple[Tensor, Tensors]:
             e = given["e"]
             forgetting = self._loss(theta_m, buffers, e, y, mask) - self._loss(params, buffers, e, y, mask)
-            away = (self.net.past_features(params, buffers, e) - phi).square().sum()
+            away = (self.net.normalised_features(params, buffers, e) - phi).square().sum()
             return len(y) * forgetting - hyper.gamma * away, {}
 
         for _ in range(int(hyper.steps)):
@@ -184,7 +185,7 @@ class HAL(Method):
         return layout
 
     def _scores(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-        return self.net.classify(params, self.net.past_features(params, buffers, x))
+        return self.net.classify(params, self.net.normalised_features(params, buffers, x))
 
     def _loss(self, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         return cross_entropy(self._scores(params, buffers, x), y, mask)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch._C._functorch import TransformType
 from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cclfp.core.checks import check_device
 from cclfp.core.layouts import describe_value
@@ -34,16 +35,19 @@ PsiMode = dict[str, list[str]]
 class Network:
     """psi and the classifier f as pure functions of ``params`` (trainable tensors by name) and ``buffers`` (psi's).
 
-    The functions use two copies of psi that share its tensors: one in psi's initial mode, for training, and one in eval
-    mode. So psi is trained in place, and its own mode is neither changed nor read again.
+    The functions use copies of psi that share its tensors: one in psi's initial mode, for training, one in eval mode,
+    and one in eval mode except for BatchNorm. So psi is trained in place, and its own mode is neither changed nor read
+    again.
 
     With ``autocast`` psi computes in that precision (its weights and features keep theirs). f never does.
     """
 
     def __init__(self, psi: nn.Module, f: nn.Linear, mode: PsiMode, autocast: torch.dtype | None = None) -> None:
-        self._train, self._eval = twin(psi), twin(psi).eval()
+        self._train, self._eval, self._normalising = twin(psi), twin(psi).eval(), twin(psi).eval()
         for name, module in self._train.named_modules():
             module.training = name in mode["training"]
+        for name, module in self._normalising.named_modules():
+            module.training = name in mode["training"] and isinstance(module, _BatchNorm)
         self._trainable = mode["trained"]
         self._autocast = autocast
         self.layout = Layout.of(psi, mode, autocast)  # of stacked replicas; None if there are no kernels
@@ -58,13 +62,8 @@ class Network:
         if self.layout is not None and is_vmapped() and self.layout.takes(x):
             z, after = train(self.layout, self._own(params), buffers, x)
             return z, {name: after[name] for name in buffers}
-        if is_transformed():
-            buffers = {name: b.clone() for name, b in buffers.items()}
-        else:
-            new = {name: torch.empty_like(b) for name, b in buffers.items()}
-            copy_all(list(new.values()), list(buffers.values()))
-            buffers = new
-        return self._call(self._train, params, buffers, x), buffers
+        after = _copy_of(buffers)
+        return self._call(self._train, params, after, x), after
 
     def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """psi(x) in eval mode, for an old model and for testing."""
@@ -72,12 +71,16 @@ class Network:
             return freeze(self.layout, self._own(params), buffers, x)
         return self._call(self._eval, params, buffers, x)
 
-    def past_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-        """psi(x) of examples of the past, in training mode, but without new buffers.
+    def normalised_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """psi(x) in eval mode, except that BatchNorm normalises x with its own statistics, and keeps none of them.
 
-        BatchNorm normalises them with their own statistics. One alone has none, so psi is in eval mode then.
+        A single example has no variance: then BatchNorm is in eval mode, too.
         """
-        return self.features(params, buffers, x)[0] if len(x) > 1 else self.frozen_features(params, buffers, x)
+        if len(x) == 1:
+            return self.frozen_features(params, buffers, x)
+        if self.layout is not None and is_vmapped() and self.layout.takes(x):
+            return train(self.layout, self._own(params), buffers, x)[0]  # ResNet18 has no other such layers
+        return self._call(self._normalising, params, _copy_of(buffers), x)
 
     def classify(self, params: Tensors, z: Tensor) -> Tensor:
         """f(z): one logit per class."""
@@ -96,6 +99,15 @@ class Network:
         with torch.autocast(x.device.type, self._autocast, cache_enabled=False):
             z: Tensor = functional_call(psi, own | buffers, (x,), tie_weights=self._tied)
         return z.to(self.params["f.weight"].dtype)
+
+
+def _copy_of(buffers: Tensors) -> Tensors:
+    """A copy of the buffers, for BatchNorm to overwrite."""
+    if is_transformed():
+        return {name: b.clone() for name, b in buffers.items()}
+    new = {name: torch.empty_like(b) for name, b in buffers.items()}
+    copy_all(list(new.values()), list(buffers.values()))
+    return new
 
 
 class Derivatives:

@@ -101,10 +101,16 @@ class Chart:
 
     @property
     def legend(self) -> list[Series]:
-        """One series per label, of those that have a value."""
-        every = [series for panel in self.panels for series in panel.series]
-        drawn = [series for series in every if any(value is not None for value in series.values)]
-        return list({series.label: series for series in drawn}.values())
+        """One series per label, of those that are drawn, in the order of the styles."""
+        every = [series for panel in self.drawn_panels for series in panel.series]
+        drawn = {series.label: series for series in every if any(value is not None for value in series.values)}
+        order = list(self.styles)
+        return sorted(drawn.values(), key=lambda series: order.index(series.key))
+
+    @property
+    def has_legend(self) -> bool:
+        """Whether the legend says anything: bars and dots of one series need none."""
+        return len(self.legend) > (0 if self.kind == "lines" else 1)
 
     @property
     def whisker_note(self) -> str:
@@ -114,21 +120,36 @@ class Chart:
             return ""
         values = [value for panel in self.panels for series in panel.ours for value in series.values]
         shown = any(value is not None and value.std is not None for value in values)
-        return "Whiskers: one standard deviation over seeds, up and down." if shown else ""
+        return "Whiskers: one standard deviation over our seeds, to each side of the mean." if shown else ""
+
+    @property
+    def drawn_panels(self) -> list[ChartPanel]:
+        return [panel for panel in self.panels if not panel.is_empty]
+
+    @property
+    def empty_note(self) -> str:
+        """Which panels are not drawn, because they have no runs; empty where all are."""
+        titles = [panel.title for panel in self.panels if panel.is_empty]
+        return f"No runs yet: {'; '.join(titles)}." if titles else ""
 
     @property
     def category_axis(self) -> str:
         """The title of the axis of categories."""
         return self.category_title + " (log scale)" * self.log_categories
 
+    @property
+    def value_axis(self) -> str:
+        """The title of the axis of values."""
+        if not self.log:
+            return self.value_title
+        return f"{self.value_title} (log scale)" if self.value_title else "log scale"
+
     def notes(self, panel: ChartPanel) -> list[str]:
         """The notes below a panel; they name missing values where the drawing does not show them."""
         notes = [panel.note] if panel.note else []
         if panel.diverged:
             notes.append("; ".join(f"{name}: {remark}" for name, remark in panel.diverged.items()))
-        if self.kind == "dots" and panel.is_empty:
-            return [*notes, "no runs yet"]
-        if self.kind == "bars" or panel.is_empty:
+        if self.kind == "bars":
             return notes
         if self.kind == "dots":
             missing = panel.missing(panel.ours[0])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from cclfp.metrics import mean_std
-from cclfp.paper import describe_conditions, figures, gather_timings, largest_comparable_group, run_time_cells
+from cclfp.paper import Figure, describe_conditions, figures, gather_timings, largest_comparable_group, run_time_cells
 from cclfp.report.charts import Chart, ChartPanel, Series, Value
 from cclfp.report.entries import Entry, Table, column_title, variant_name
 from cclfp.runs.store import Store
@@ -26,10 +26,16 @@ def make_charts(tables: Sequence[Table], store: Store) -> list[Chart]:
     ]
 
 
+def _figure(name: str) -> Figure:
+    (figure,) = [figure for figure in figures() if figure.name == name]
+    return figure
+
+
 def _evolution_chart(table: Table) -> Chart:
-    (figure,) = [figure for figure in figures() if figure.name == "evolution"]
-    panels = []
-    for panel in figure.panels:
+    """The paper's panels and one more, of Split MNIST, with the methods of the paper's forgetting figure."""
+    figure, panels = _figure("evolution"), []
+    extra = [panel for panel in _figure("forgetting").panels if panel.benchmark == "split-mnist"]
+    for panel in [*figure.panels, *extra]:
         tasks = range(1, (get_benchmark(panel.benchmark).num_tasks or 0) + 1)
         entries = _entries(table, panel.benchmark, panel.scenario, panel.methods)
         series = []
@@ -37,13 +43,14 @@ def _evolution_chart(table: Table) -> Chart:
             matrices = [run["accuracy_matrix"] for run in entry.comparison.seeds.counted]
             values = [mean_value([accuracy_so_far(matrix, t) for matrix in matrices]) for t in tasks]
             series.append(Series(entry.cell.method, entry.cell.row, values))
-        title, positions = column_title((panel.benchmark, panel.scenario)), list(map(float, tasks))
-        panels.append(ChartPanel(title, list(map(str, tasks)), series, positions, diverged=_divergence(entries)))
+        title = column_title((panel.benchmark, panel.scenario)) + (" (not in the paper)" if panel in extra else "")
+        names, positions = list(map(str, tasks)), list(map(float, tasks))
+        panels.append(ChartPanel(title, names, series, positions, diverged=_divergence(entries)))
     return Chart(
         name="evolution",
         title=figure.title,
         caption="The mean test accuracy on all tasks seen so far, after each task. The paper does not publish the "
-        "numbers behind its curves.",
+        "numbers behind its curves, and has no curves of Split MNIST.",
         kind="lines",
         category_title="tasks learned",
         value_title="average accuracy (%)",
@@ -63,8 +70,7 @@ def accuracy_so_far(matrix: Sequence[Sequence[float | None]], t: int) -> float |
 
 
 def _forgetting_chart(table: Table) -> Chart:
-    (figure,) = [figure for figure in figures() if figure.name == "forgetting"]
-    panels = []
+    figure, panels = _figure("forgetting"), []
     for panel in figure.panels:
         entries = _entries(table, panel.benchmark, panel.scenario, panel.methods)
         values = [mean_value([run["forgetting"] for run in entry.comparison.seeds.counted]) for entry in entries]
@@ -84,8 +90,7 @@ def _forgetting_chart(table: Table) -> Chart:
 
 
 def _run_time_chart(store: Store) -> Chart:
-    (figure,) = [figure for figure in figures() if figure.name == "runtime"]
-    panels = []
+    figure, panels = _figure("runtime"), []
     for column, several in groupby(run_time_cells(), key=lambda cell: (cell.benchmark, cell.scenario)):
         shown = list(several)
         timings = gather_timings(shown, store)

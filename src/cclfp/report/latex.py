@@ -9,7 +9,9 @@ from cclfp.report.content import Content
 from cclfp.report.entries import Entry, Table, TableRow, benchmark_title
 from cclfp.report.wording import explain_table, label_headers, row_labels
 
-COLUMNS_PER_TABULAR = 5  # as in the paper
+COLUMNS_PER_TABLE = 5  # as in the paper
+# Shrinks what is wider than the text, and leaves the rest as it is.
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 REPLACEMENTS = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -27,22 +29,26 @@ REPLACEMENTS = {
 
 
 def to_latex(table: Table, content: Content) -> str:
-    """A floating table with our number above the paper's in every cell."""
-    starts = range(0, len(table.columns), COLUMNS_PER_TABULAR)
-    parts = ["\n".join(_tabular(table, start, len(content.seeds))) for start in starts]
-    lines = [
-        r"% \usepackage{booktabs}",
-        r"\begin{table*}[t]",
-        r"  \centering\footnotesize",
-        "\n  \\par\\bigskip\n".join(parts),
-    ]
+    """Floating tables that fit a page, with our number above the paper's in every cell."""
     explained = explain_table(table, content, published="with the paper's number below it")
-    caption = escape_latex(f"{table.title}. {explained}")
-    return "\n".join([*lines, f"  \\caption{{{caption}}}", f"  \\label{{tab:{table.name}}}", r"\end{table*}"]) + "\n"
+    captions = [f"{table.title}. {explained}", f"{table.title}, continued."]
+    lines = [r"% \usepackage{booktabs,graphicx}"]
+    for part, start in enumerate(range(0, len(table.columns), COLUMNS_PER_TABLE)):
+        lines += [
+            r"\begin{table*}[t]",
+            r"  \centering\footnotesize\setlength{\tabcolsep}{3.5pt}",
+            f"  {FIT}",
+            *_tabular(table, start, len(content.seeds)),
+            r"  }",
+            f"  \\caption{{{escape_latex(captions[min(part, 1)])}}}",
+            f"  \\label{{tab:{table.name}{f'-{part + 1}' * (part > 0)}}}",
+            r"\end{table*}",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _tabular(table: Table, start: int, seeds: int) -> list[str]:
-    columns = table.columns[start : start + COLUMNS_PER_TABULAR]
+    columns = table.columns[start : start + COLUMNS_PER_TABLE]
     head = label_headers(table)
     lines = [rf"  \begin{{tabular}}{{{'l' * len(head)}{'c' * len(columns)}}}", r"    \toprule"]
     groups = [(benchmark, len(list(group))) for benchmark, group in groupby(columns, lambda column: column[0])]
@@ -55,7 +61,7 @@ def _tabular(table: Table, start: int, seeds: int) -> list[str]:
     lines += [f"    {' & '.join([*head, *(scenario for _, scenario in columns)])} \\\\", r"    \midrule"]
     before: TableRow | None = None
     for row in table.rows:
-        entries = row.entries[start : start + COLUMNS_PER_TABULAR]
+        entries = row.entries[start : start + COLUMNS_PER_TABLE]
         if before is not None:
             lines.append(r"    \midrule" if row.buffer != before.buffer else r"    \addlinespace[2pt]")
         labels = [re.sub(r"\bw\b", "$w$", escape_latex(label)) for label in row_labels(table, row)]
@@ -64,7 +70,7 @@ def _tabular(table: Table, start: int, seeds: int) -> list[str]:
         lines.append(f"    {' & '.join([*labels, *(_our_number(entry, seeds) for entry in entries)])} \\\\")
         lines.append(f"    {' & '.join([*([''] * len(labels)), *map(_published_number, entries)])} \\\\")
         before = row
-    return [*lines, r"    \bottomrule", r"  \end{tabular}"]
+    return [*lines, r"    \bottomrule", r"  \end{tabular}%"]
 
 
 def _our_number(entry: Entry | None, seeds: int) -> str:

@@ -164,6 +164,11 @@ def collect_own(records: Sequence[Record], in_tables: Collection[str], include_d
     return OwnRuns(tables, len(others) - held_out, held_out)
 
 
+def is_joint(configuration: Mapping[str, Any]) -> bool:
+    """Whether its method trains on all tasks at once."""
+    return configuration["method"] in METHODS and METHODS[configuration["method"]].joint
+
+
 def title_of(benchmark: str) -> str:
     """A benchmark's title, also of images that are not on this machine."""
     return get_benchmark(benchmark).title if benchmark in benchmark_names() else benchmark
@@ -190,8 +195,9 @@ def _tables(several: Sequence[tuple[Record, dict[str, Any]]], include_diverged: 
 def _rows(chosen: Sequence[tuple[str, dict[str, Any], list[Record]]], include_diverged: bool) -> list[OwnRow]:
     """The rows of one table, in the paper's order of methods; a user's own come last."""
     seeds = [Seeds(sorted(runs, key=lambda run: run["seed"]), include_diverged) for _, _, runs in chosen]
-    is_joint = [values["method"] in METHODS and METHODS[values["method"]].joint for _, values, _ in chosen]
-    candidates = [bool(one.accuracies) and not joint for one, joint in zip(seeds, is_joint, strict=True)]
+    candidates = [
+        bool(one.accuracies) and not is_joint(values) for one, (_, values, _) in zip(seeds, chosen, strict=True)
+    ]
     standings = rank([one.accuracies for one in seeds], candidates)
     rows = [
         OwnRow(label, values, one, standing)

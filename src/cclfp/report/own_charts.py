@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
-from itertools import groupby
 
-from cclfp.report.charts import Chart, ChartPanel, Series, Value
+from cclfp.methods import METHODS
+from cclfp.report.charts import PANEL_WIDTH, Chart, ChartPanel, Series, Value
 from cclfp.report.figures import accuracy_so_far, mean_value
-from cclfp.report.own import OwnRow, OwnTable
-from cclfp.report.styles import ALL_STYLES, OWN_STYLES, STYLES
+from cclfp.report.own import OwnRow, OwnTable, is_joint
+from cclfp.report.shapes import CHARACTER
+from cclfp.report.styles import ALL_STYLES, OWN_STYLES
 
 MOST_ROWS = 12  # that one panel draws
 LONGEST = 42  # characters that fit above a panel
+SHORTEST_BAR = 200.0  # the space for the longest bar and the number beside it
 
 
 def own_charts(tables: Sequence[OwnTable]) -> list[Chart]:
@@ -21,7 +24,7 @@ def own_charts(tables: Sequence[OwnTable]) -> list[Chart]:
     if not tables:
         return []
     drawn = {table.title: _drawn(table) for table in tables}
-    keys = _style_keys([row for rows in drawn.values() for row in rows])
+    keys = _style_keys(list(drawn.values()))
     charts = [
         _evolution(tables, drawn, keys),
         _forgetting(tables, drawn),
@@ -48,28 +51,26 @@ def _note(table: OwnTable) -> str:
     return "; ".join(parts + ([f"{rest} rows of the table with fewer seeds are not drawn"] if rest > 0 else []))
 
 
-def _style_keys(rows: Sequence[OwnRow]) -> dict[str, str]:
-    """The style of each label: a built-in method has its own, once; all else one of those for users."""
+def _style_keys(tables: Sequence[Sequence[OwnRow]]) -> dict[str, str]:
+    """The style of each label: a built-in method has its own, once per table; all else one of those for users."""
     keys: dict[str, str] = {}
-    own = 0
-    for row in rows:
-        method = row.configuration["method"]
-        if row.label in keys:
-            continue
-        if method in STYLES and method not in keys.values():
-            keys[row.label] = method
-        else:
-            keys[row.label] = list(OWN_STYLES)[own % len(OWN_STYLES)]
-            own += 1
+    own = itertools.cycle(OWN_STYLES)
+    for rows in tables:
+        taken = {keys[row.label] for row in rows if row.label in keys}
+        for row in rows:
+            method = row.configuration["method"]
+            if row.label not in keys:
+                keys[row.label] = method if method in METHODS and method not in taken else next(own)
+                taken.add(keys[row.label])
     return keys
 
 
 def _evolution(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]], keys: dict[str, str]) -> Chart:
     panels = []
     for table in tables:
-        rows = [row for row in drawn[table.title] if row.seeds.counted]
+        rows = [row for row in drawn[table.title] if row.seeds.counted and not is_joint(row.configuration)]
         tasks = range(1, len(table.rows[0].seeds.runs[0]["accuracy_matrix"]))
-        if len(tasks) < 2:
+        if len(tasks) < 2 or not rows:
             continue
         series = []
         for row in rows:
@@ -93,7 +94,7 @@ def _evolution(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]], keys:
 def _forgetting(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]]) -> Chart:
     panels = []
     for table in tables:
-        rows = drawn[table.title]
+        rows = [row for row in drawn[table.title] if not is_joint(row.configuration)]
         values = [mean_value([run["forgetting"] for run in row.seeds.counted]) for row in rows]
         if any(value is not None for value in values):
             series = [Series("ours", "forgetting", values)]
@@ -107,6 +108,7 @@ def _forgetting(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]]) -> C
         category_title="method",
         value_title="forgetting (%)",
         panels=panels,
+        panel_width=_bar_panel_width(panels),
         styles=ALL_STYLES,
     )
 
@@ -130,8 +132,15 @@ def _run_time(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]]) -> Cha
         category_title="method",
         value_title="seconds per run",
         panels=panels,
+        panel_width=_bar_panel_width(panels),
         styles=ALL_STYLES,
     )
+
+
+def _bar_panel_width(panels: Sequence[ChartPanel]) -> float:
+    """Enough for the longest label and a bar."""
+    longest = max((len(label) for panel in panels for label in panel.categories), default=0)
+    return max(PANEL_WIDTH, SHORTEST_BAR + CHARACTER * longest)
 
 
 def _conditions(table: OwnTable, rows: Sequence[OwnRow]) -> str:
@@ -150,7 +159,7 @@ def _seconds(row: OwnRow, part: str) -> Value | None:
 
 def _memory(tables: Sequence[OwnTable], keys: dict[str, str]) -> Chart:
     panels = []
-    for place, several in groupby(tables, key=lambda table: table.place):
+    for place, several in itertools.groupby(tables, key=lambda table: table.place):
         by_size = {table.memory: {row.label: row for row in table.rows} for table in several}
         sizes = [size for size in by_size if size is not None]
         labels = [label for label in keys if any(label in rows for rows in by_size.values())]

@@ -15,6 +15,7 @@ from cclfp._version import __version__
 from cclfp.metrics import number, plus_minus, signed
 from cclfp.paper.ranking import TEST
 from cclfp.report.charts import Chart
+from cclfp.report.components import CHANGES, EXPLANATION, MOST, TITLE, component_worths
 from cclfp.report.content import Content
 from cclfp.report.entries import ENVIRONMENT, RARE_VERDICTS, UPPER_BOUND, VERDICTS, Table, TableRow, benchmark_title
 from cclfp.report.own_page import MOST_CLASSES, own_cell_data, shares
@@ -22,8 +23,8 @@ from cclfp.report.own_tables import HEAD, row_cells
 from cclfp.report.page_data import cell_data, cell_id, hover_data
 from cclfp.report.panels import draw_panel
 from cclfp.report.shapes import sample
-from cclfp.report.styles import ALL_STYLES, PRINT_COLOURS, colour_rules, style_sheet
-from cclfp.report.wording import UNTUNED, describe_components, explain_table, label_headers, row_labels, tally
+from cclfp.report.styles import ALL_STYLES, DARK_COLOURS, LIGHT_COLOURS, colour_rules, style_sheet
+from cclfp.report.wording import UNTUNED, explain_table, label_headers, row_labels, tally
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○", "diverged": "✕"}
 OWN_SYMBOLS = {"best": "★", "similar": "≈", "worse": "▼", "unknown": "◇"}
@@ -98,7 +99,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    filters = (benchmark_title, cell_id, describe_components, draw_panel, hover_data, label_headers, number)
+    filters = (benchmark_title, cell_id, component_worths, draw_panel, hover_data, label_headers, number)
     environment.filters |= {function.__name__: function for function in (*filters, row_labels, sample, signed, tally)}
     environment.filters |= {
         "benchmark_groups": _benchmark_groups,
@@ -109,6 +110,7 @@ def _environment() -> jinja2.Environment:
         "shares": shares,
     }
     environment.globals |= {
+        "components": {"title": TITLE, "explanation": EXPLANATION, "head": (*CHANGES, MOST)},
         "own_head": HEAD,
         "own_symbols": OWN_SYMBOLS,
         "significance": TEST,
@@ -130,9 +132,14 @@ def _read(name: str) -> str:
 
 
 def _chart_style() -> str:
-    variables = {name: f"var(--{name})" for name in PRINT_COLOURS}
-    dark = f"@media screen and (prefers-color-scheme:dark){{\n{colour_rules(ALL_STYLES, dark=True)}}}\n"
-    return style_sheet(variables, font="inherit") + colour_rules(ALL_STYLES) + dark
+    """The style sheet of the charts, and the colours that they share with the page."""
+    variables = {name: f"var(--{name})" for name in LIGHT_COLOURS}
+    light, dark = (
+        f":root{{{';'.join(f'--{name}:{colour}' for name, colour in colours.items())}}}\n"
+        f"{colour_rules(ALL_STYLES, dark=colours is DARK_COLOURS)}"
+        for colours in (LIGHT_COLOURS, DARK_COLOURS)
+    )
+    return f"{style_sheet(variables)}{light}@media screen and (prefers-color-scheme:dark){{\n{dark}}}\n"
 
 
 def _describe_runs(content: Content) -> str:

@@ -9,6 +9,12 @@ from itertools import chain
 from cclfp.report.charts import Chart, ChartPanel, Series
 
 MARGIN = 1.3  # by which factor a logarithmic axis goes beyond the values
+# The leading digits of ticks on a logarithmic axis, by the least ratio of its ends
+LOG_DIGITS: dict[int, tuple[float, ...]] = {
+    20: (1, 2, 5),
+    2: (1, 1.5, 2, 3, 4, 5, 7),
+    1: (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8),
+}
 
 
 class Scale:
@@ -52,10 +58,10 @@ def linear_ticks(low: float, high: float, count: int = 5) -> list[float]:
 def log_ticks(low: float, high: float) -> list[float]:
     """Round numbers between low and high, for a logarithmic axis.
 
-    >>> log_ticks(0.3, 30), log_ticks(30, 130)
-    ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [30.0, 40.0, 50.0, 70.0, 100.0])
+    >>> log_ticks(0.3, 30), log_ticks(30, 130), log_ticks(240, 400)
+    ([0.5, 1.0, 2.0, 5.0, 10.0, 20.0], [30.0, 40.0, 50.0, 70.0, 100.0], [250.0, 300.0, 350.0, 400.0])
     """
-    digits = (1, 2, 5) if high / low > 20 else (1, 1.5, 2, 3, 4, 5, 7)
+    digits = next(found for ratio, found in LOG_DIGITS.items() if high / low > ratio)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [float(f"{digit}e{power}") for power in powers for digit in digits]
     return [tick for tick in ticks if low <= tick <= high]

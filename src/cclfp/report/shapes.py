@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from cclfp.report.charts import Chart, Series
-from cclfp.report.styles import MARKS, THIN_MARKS, css_class
+from cclfp.report.styles import EMPHASISED, MARKS, THIN_MARKS, css_class
 
 CHARACTER = 6.2  # the approximate width of a character at 12 px
 
@@ -20,8 +20,8 @@ def coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def text(x: float, y: float, content: str, classes: str = "") -> str:
-    return f'<text x="{coordinate(x)}" y="{coordinate(y)}" class="{classes}">{escape(content)}</text>'
+def text(x: float, y: float, content: str, classes: str = "", attributes: str = "") -> str:
+    return f'<text x="{coordinate(x)}" y="{coordinate(y)}" class="{classes}"{attributes}>{escape(content)}</text>'
 
 
 def group(x: float, y: float, content: str, *, rotated: bool = False) -> str:
@@ -41,7 +41,8 @@ def vertical(classes: str, x: float, start: float, end: float, attributes: str =
 
 
 def series_classes(series: Series) -> str:
-    return css_class(series.key) + (" paper" if series.paper else "")
+    parts = [css_class(series.key), "paper" * series.paper, "strong" * (series.key in EMPHASISED)]
+    return " ".join(part for part in parts if part)
 
 
 def series_attribute(series: Series) -> str:
@@ -59,6 +60,14 @@ def curve(chart: Chart, series: Series, points: Sequence[tuple[float, float] | N
     return f'<path class="curve {series_classes(series)}"{attributes} d="{"".join(words)}"/>'
 
 
+def name(series: Series, x: float, y: float, end: tuple[float, float]) -> str:
+    """The label of a curve, with a line that leads to it from the curve's end."""
+    classes, attribute = series_classes(series), series_attribute(series)
+    points = " ".join(map(coordinate, end)), " ".join(map(coordinate, (x - 3, y)))
+    leader = f'<path class="leader {classes}"{attribute} d="M{points[0]}L{points[1]}"/>'
+    return leader + text(x, y + 4, series.label, f"name {classes}", attribute)
+
+
 def bar(series: Series, start: float, end: float, y: float) -> str:
     left, right = sorted((start, end))
     place = f'x="{coordinate(left)}" y="{coordinate(y - 6)}" width="{coordinate(right - left)}" height="12"'
@@ -66,7 +75,7 @@ def bar(series: Series, start: float, end: float, y: float) -> str:
 
 
 def mark(chart: Chart, series: Series, x: float, y: float) -> str:
-    shape, r = chart.styles[series.key].mark, 4.0 if series.key == "ours" else 3.4
+    shape, r = chart.styles[series.key].mark, 4.0 if series.key in ("ours", *EMPHASISED) else 3.3
     if series.paper and series.key == "ours":  # large enough to be seen around our mark
         shape, r = "diamond", 5.6
     thin = " thin" if shape in THIN_MARKS else ""

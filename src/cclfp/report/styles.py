@@ -9,8 +9,8 @@ import dataclasses
 class Style:
     """The look of a series: its colour on a light and on a dark page, its dashes and its mark.
 
-    Every colour has a contrast of at least 3:1 with its page. Dashes and marks also tell the series apart, for readers
-    who cannot distinguish the colours.
+    Every colour has a contrast of at least 3:1 with its page. ``tests/report/test_report_colours.py`` computes how far
+    apart the colours are for readers with and without colour-blindness. Dashes and marks also tell the series apart.
     """
 
     light: str
@@ -20,32 +20,32 @@ class Style:
 
 
 STYLES = {
-    "joint": Style("#222222", "#eeeeee", "7 3", "plus"),
-    "finetune": Style("#6f6f6f", "#a3a3a3", "2 2", "cross"),
-    "si": Style("#7d6b00", "#cdbb45", "6 2 2 2", "square"),
-    "lwf": Style("#5a48b5", "#a99cf2", "6 2 2 2", "down"),
+    "joint": Style("#1c1c1e", "#f4f4f6", "7 3", "plus"),
+    "finetune": Style("#77777d", "#94949c", "2 2", "cross"),
+    "si": Style("#6b2f01", "#ac5107", "6 2 2 2", "square"),
+    "lwf": Style("#b379c0", "#815b74", "6 2 2 2", "down"),
     "er": Style("#0069a8", "#57b4ea", "", "circle"),
-    "gem": Style("#117733", "#55c27c", "", "square"),
-    "a-gem": Style("#008c87", "#46cfc3", "5 2", "up"),
-    "icarl": Style("#882255", "#d67fae", "", "diamond"),
-    "fdr": Style("#b0489f", "#e08fd4", "6 2 2 2", "circle"),
-    "hal": Style("#9a5a12", "#d9a066", "5 2", "diamond"),
-    "ccl-fp": Style("#d06a00", "#ffb066", "4 2", "down"),
+    "gem": Style("#16a56e", "#a9ff96", "", "square"),
+    "a-gem": Style("#1a5249", "#9dcab1", "5 2", "up"),
+    "icarl": Style("#942e79", "#ab68ba", "", "diamond"),
+    "fdr": Style("#4c0c49", "#fec0f7", "6 2 2 2", "circle"),
+    "hal": Style("#15197c", "#6783ec", "5 2", "diamond"),
+    "ccl-fp": Style("#cf7b26", "#f3b01d", "4 2", "down"),
     "ccl-fp+": Style("#cc3311", "#ff7d60", "", "up"),
     "ours": Style("#0b5c8a", "#6cb8e6", "", "circle"),
     "train": Style("#0b5c8a", "#6cb8e6", "", "square"),
-    "test": Style("#d06a00", "#ffb066", "", "square"),
+    "test": Style("#cf7b26", "#f3b01d", "", "square"),
 }
 # For methods of users, and for a method's rows with other settings
 OWN_STYLES = {
-    "own-1": Style("#0a7d5a", "#3fcf9f", "", "down"),
-    "own-2": Style("#7a3fe0", "#bf9bff", "5 2", "square"),
-    "own-3": Style("#b8005c", "#ff7eb6", "2 2", "diamond"),
-    "own-4": Style("#2f5fc4", "#8db4ff", "6 2 2 2", "up"),
-    "own-5": Style("#8f5902", "#e0b050", "5 2", "circle"),
-    "own-6": Style("#3f4a5a", "#b8c4d6", "", "plus"),
-    "own-7": Style("#a3301b", "#ff9d85", "5 2", "cross"),
-    "own-8": Style("#4a6b00", "#b4d455", "2 2", "square"),
+    "own-1": Style("#794fe9", "#685ef7", "", "down"),
+    "own-2": Style("#4c701a", "#d4dcbf", "5 2", "square"),
+    "own-3": Style("#d15fea", "#fa7ed5", "2 2", "diamond"),
+    "own-4": Style("#95173e", "#c61e54", "6 2 2 2", "up"),
+    "own-5": Style("#2b37c9", "#2266a4", "5 2", "circle"),
+    "own-6": Style("#a75c51", "#d5565d", "", "plus"),
+    "own-7": Style("#6e119b", "#a936c2", "5 2", "cross"),
+    "own-8": Style("#3d3564", "#757892", "2 2", "square"),
 }
 ALL_STYLES = STYLES | OWN_STYLES
 # The path of each mark: centre x, y; radius r; diameter d; left l, right e, top t and bottom b.
@@ -59,20 +59,28 @@ MARKS = {
     "cross": "M{l} {t}L{e} {b}M{e} {t}L{l} {b}",
 }
 THIN_MARKS = ("plus", "cross")  # drawn as lines, without an area to fill
-PRINT_COLOURS = {"ink": "#1c1c1e", "faint": "#5f5f66", "line": "#dcdce0", "paper": "#ffffff"}
+EMPHASISED = ("er", "ccl-fp+")  # the methods that readers compare most: thicker curves, over the others
+LIGHT_COLOURS = {"ink": "#1c1c1e", "faint": "#5f5f66", "line": "#dcdce0", "paper": "#ffffff"}
+DARK_COLOURS = {"ink": "#ececee", "faint": "#a4a5ad", "line": "#33353b", "paper": "#131417"}
+# Their widths are alike, so that the space for a text can be estimated.
 FONT = "Helvetica, Arial, 'Liberation Sans', sans-serif"
 RULES = """\
 svg.chart text{{font-family:{font};font-size:12px;fill:{faint}}}
+svg.chart .page{{fill:{paper}}}
+svg.chart .heading{{font-size:15px;font-weight:600;fill:{ink}}}
 svg.chart .title{{font-size:13px;font-weight:600;fill:{ink}}}
 svg.chart .label{{fill:{ink}}}
+svg.chart .name{{font-size:11px;fill:{ink}}}
+svg.chart .strong.name{{font-weight:700}}
 svg.chart .missing{{font-style:italic}}
 svg.chart .value{{fill:{ink};stroke:{paper};stroke-width:3px;paint-order:stroke}}
 svg.chart .end{{text-anchor:end}}
 svg.chart .mid{{text-anchor:middle}}
 svg.chart .grid{{stroke:{line};stroke-width:1;fill:none}}
 svg.chart .axis{{stroke:{faint};stroke-width:1;fill:none}}
-svg.chart .curve{{fill:none;stroke:currentColor;stroke-width:1.5;stroke-linejoin:round}}
-svg.chart .k-ccl-fp-plus.curve{{stroke-width:2.4}}
+svg.chart .curve{{fill:none;stroke:currentColor;stroke-width:1.4;stroke-linejoin:round}}
+svg.chart .strong.curve{{stroke-width:2.6}}
+svg.chart .leader{{fill:none;stroke:currentColor;stroke-width:1}}
 svg.chart .paper.curve{{stroke-dasharray:1.5 3;stroke-width:1.2}}
 svg.chart .mark{{fill:currentColor;stroke:{paper};stroke-width:0.8}}
 svg.chart .paper.mark{{fill:{paper};stroke:currentColor;stroke-width:1.4}}
@@ -83,9 +91,9 @@ svg.chart .bar{{fill:currentColor}}
 """
 
 
-def style_sheet(colours: dict[str, str], font: str = FONT) -> str:
+def style_sheet(colours: dict[str, str]) -> str:
     """The style sheet of the drawings, with these colours for text, lines and page."""
-    return RULES.format(font=font, **colours)
+    return RULES.format(font=FONT, **colours)
 
 
 def colour_rules(styles: dict[str, Style], *, dark: bool = False) -> str:
@@ -98,7 +106,7 @@ def colour_rules(styles: dict[str, Style], *, dark: bool = False) -> str:
 def css_class(key: str) -> str:
     """The class of a series.
 
-    >>> css_class("ccl-fp+"), css_class("er, bf16")
-    ('k-ccl-fp-plus', 'k-er-bf16')
+    >>> css_class("ccl-fp+"), css_class("gem, not compiled")
+    ('k-ccl-fp-plus', 'k-gem-not-compiled')
     """
-    return "k-" + key.replace("+", "-plus").replace(", ", "-")
+    return "k-" + key.replace("+", "-plus").replace(",", "").replace(" ", "-")

@@ -7,9 +7,10 @@ import io
 from collections.abc import Sequence
 
 from cclfp.metrics import plus_minus
+from cclfp.report.components import CHANGES, EXPLANATION, MOST, TITLE, component_worths
 from cclfp.report.content import Content
 from cclfp.report.entries import Entry, Table, column_title
-from cclfp.report.wording import UNTUNED, describe_components, explain_table, label_headers, row_labels, tally
+from cclfp.report.wording import UNTUNED, explain_table, label_headers, row_labels, tally
 
 MARKS = {"above": "↑", "below": "↓"}
 
@@ -20,9 +21,17 @@ def to_markdown(table: Table, content: Content) -> str:
     lines += [_line(head), _line([":--"] * len(label_headers(table)) + ["--:"] * len(table.columns))]
     for row in table.rows:
         lines.append(_line([*row_labels(table, row), *(_markdown_cell(e, len(content.seeds)) for e in row.entries)]))
-    if sentences := describe_components(table):
-        lines += ["", sentences[0], "", *(f"- {sentence}" for sentence in sentences[1:])]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_components(table)]) + "\n"
+
+
+def _components(table: Table) -> list[str]:
+    """What each component is worth, below the ablation."""
+    rows = [
+        _line([worth.title, *(f"{ours} ({paper})" for ours, paper in (*worth.changes, worth.most))])
+        for worth in component_worths(table)
+    ]
+    head = [_line(["", *CHANGES, MOST]), _line([":--"] + ["--:"] * len(CHANGES) + [":--"])]
+    return ["", f"**{TITLE}.** {EXPLANATION}", "", *head, *rows] if rows else []
 
 
 def _line(cells: Sequence[str]) -> str:

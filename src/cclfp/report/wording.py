@@ -1,17 +1,10 @@
-"""The sentences beside the numbers: what a table shows, how many numbers agree, and what each component adds."""
+"""The sentences beside the numbers: what a table shows, and how many numbers agree."""
 
 from __future__ import annotations
 
-from cclfp.metrics import signed
-from cclfp.paper import COMPONENTS, Change, Effects, effects
 from cclfp.report.content import Content
-from cclfp.report.entries import RARE_VERDICTS, Table, TableRow, column_title, variant_name
+from cclfp.report.entries import RARE_VERDICTS, Table, TableRow, variant_name
 
-COMPONENT_NAMES = {
-    "w": "feature propagation (w)",
-    "α": "contrastive rehearsal (α)",
-    "β": "the supervised contrastive loss (β)",
-}
 UNTUNED = "†"
 NOTES = {
     "accuracy": "In complete columns, the best number is bold; Joint, which trains on all tasks at once, does not "
@@ -52,46 +45,6 @@ def explain_table(
         means = "Means include" if content.include_diverged else "Means leave out"
         sentences.append(f"{means} runs that diverged (their weights are not finite); each cell gives their number.")
     return " ".join(sentences)
-
-
-def describe_components(table: Table) -> list[str]:
-    """The effect of each component: an introduction and one sentence per column; nothing if it is not the ablation."""
-    if table.name != "ablation":
-        return []
-    introduction = (
-        "The change of the average accuracy (%) when one component is removed from CCL-FP+ (without) and when one "
-        "component is added to none (alone); all else is as in CCL-FP+. Mean ± standard deviation over the seeds that "
-        "both variants have, with the paper's change in brackets. The component whose removal costs most matters most."
-    )
-    return [introduction, *(_describe_column(table, i) for i in range(len(table.columns)))]
-
-
-def _describe_column(table: Table, i: int) -> str:
-    entries = {row.label: entry for row in table.rows if (entry := row.entries[i]) is not None}
-    ours = effects({label: entry.comparison.seeds.accuracies for label, entry in entries.items()})
-    papers = effects({label: {0: entry.cell.published.mean} for label, entry in entries.items()})
-    assert papers.most is not None  # the paper has all numbers
-    changes = [f"without {c} {_change(ours.without[c])} ({_change(papers.without[c])})" for c in COMPONENTS]
-    alone = [f"{c} alone {_change(ours.alone[c])} ({_change(papers.alone[c])})" for c in COMPONENTS]
-    if ours.most == papers.most:
-        conclusion = f"{COMPONENT_NAMES[ours.most]} matters most, as in the paper"
-    else:
-        conclusion = f"{_most_important(ours)}; in the paper, {COMPONENT_NAMES[papers.most]} matters most"
-    return f"{column_title(table.columns[i])}: {', '.join(changes)}; {', '.join(alone)}; {conclusion}."
-
-
-def _most_important(ours: Effects) -> str:
-    if ours.most is not None:
-        return f"{COMPONENT_NAMES[ours.most]} matters most"
-    if None in ours.without.values():
-        return "it is not known yet which component matters most"
-    return "removing a component costs nothing"
-
-
-def _change(change: Change | None) -> str:
-    if change is None:
-        return "missing"
-    return signed(change.mean) + ("" if change.std is None else f" ± {change.std:.2f}")
 
 
 def tally(counts: dict[str, int]) -> str:

@@ -13,7 +13,9 @@ from cclfp.nets.stacking.cuda_streams import Event, SideStream, events_now
 from cclfp.nets.stacking.layout import Layout, NotStackable, Parts
 from cclfp.nets.stacking.rounding import current_copies
 
-LARGEST = 2**31  # the kernels' indices reach this many numbers of an activation, or of one layer's stacked filters
+# The kernels' indices, of 32 bits, reach this many numbers of an activation, or of one layer's stacked filters, and the
+# blocks of SGD beyond the last.
+LARGEST = 2**31 - 2**21
 
 
 def run_training(
@@ -115,19 +117,19 @@ def run_gradient(
         return d
 
     def run() -> None:
+        kept.clear()
         for several in events:
             several.clear()
         columns, y0, *_, last = activations
         g = unpooled(dz, last)
         for i, k, s, a, y1, a1, y2, ys, _ in reversed(blocks_of(layout, activations)):
             dy2, dys = through_norm(g, k, y2, False, s, ys)
-            ready = events_now(dy2)
             dy1, _ = through_norm(through_conv(k, a1, dy2), i, y1, True)
             if s is None:
                 g = through_conv(i, a, dy1, residual=g, mask=a)
             else:
                 g = through_conv(i, a, dy1, x2=dys, w2=matrices[s], mask=a)
-                filter_gradient(s, a, dys, ready)
+                filter_gradient(s, a, dys, [])  # follows that of i on the side stream, so it waits long enough
                 events[s] += events[i]
         dy0, _ = through_norm(g, 0, y0, False)
         filter_gradient(0, columns, dy0, events_now(dy0))

@@ -176,6 +176,10 @@
         label(cell.mean, 13, `ours ${plusMinus(cell.mean, cell.std)}`)]),
       ...values.map((value) => draw("circle", { cx: x(value), cy: 32, r: 5, class: "mark k-ours" })));
   };
+  const explainStrip = (cell) => {
+    const around = cell.published && cell.published[1] !== null ? "the paper’s number" : "our mean";
+    return make("p", { class: "note" }, `Dots: our seeds. Band: two standard deviations to each side of ${around}.`);
+  };
   // The accuracy on each task (column) after each task (row), the better the darker.
   const heat = (matrix) => {
     const cells = (row) => row.map((value) => (value === null ? make("td") : make("td", { style: `--heat:${value}%` }, digits(value, 0))));
@@ -212,6 +216,7 @@
       make("p", { class: "verdict v-" + cell.verdict }, cell.says ? difference + cell.says : `${data.symbols[cell.verdict]} ${difference}${data.verdicts[cell.verdict]}`),
       ...(cell.remark ? [make("p", { class: "note" }, `${cell.remark}: their weights are not finite.`)] : []),
       ...(cell.published || cell.mean !== null ? [strip(cell)] : []),
+      ...(cell.mean === null ? [] : [explainStrip(cell)]),
       ...(made ? [make("div", { class: "scroll" }, table)] : []),
       ...(made && !cell.alone ? [make("p", { class: "note" }, "These runs trained together: the seconds of each are its share of the total.")] : []),
       ...(cell.matrix.length > 1 ? [make("h3", {}, "Accuracy on each task (%), after each task"), make("div", { class: "scroll" }, heat(cell.matrix))] : []),
@@ -301,6 +306,11 @@
       live.textContent = ask(next);
     });
   }
+
+  // On a phone the long lists of commands are folded; printing unfolds them.
+  const lists = all("#provenance details"), narrow = matchMedia("(max-width: 40rem)").matches;
+  for (const list of lists) list.open = !narrow;
+  addEventListener("beforeprint", () => { for (const list of lists) list.open = true; });
 
   choose(fromUrl() || tabs[0], false);
 })();

@@ -171,7 +171,7 @@ def _conv_blocks(conv: Conv, OUT: int, images: int, N: int) -> tuple[int, int, i
     bi, bh, _ = _tile(conv.out, 128)
     programs = triton.cdiv(N, bi) * (conv.out // bh) * (OUT // 128) * images
     if programs >= MULTIPROCESSORS * 2 // 3:
-        return 128, 128, 8, 3 if programs >= MULTIPROCESSORS else 4
+        return 128, 128, 8, (3 if programs >= MULTIPROCESSORS else 4)
     return 128, 64, 4, 5
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from cclfp.nets.stacking.kernels.launch import MULTIPROCESSORS, launch
 
-PROGRAMS = 4 * MULTIPROCESSORS  # of SGD: enough for the memory's bandwidth, and leave room for kernels beside it
+# Programs of the SGD kernel: enough to use the memory's bandwidth, few enough to leave room for other kernels.
+PROGRAMS = 4 * MULTIPROCESSORS
 
 
 @triton.jit

@@ -102,6 +102,16 @@ def test_a_method_looks_the_same_in_all_charts_and_joint_has_no_evolution(store:
     assert next(keys[title] for title in keys if title.startswith("pets")) == {"er": "er", "half": "own-2"}
 
 
+def test_rows_of_one_memory_chart_look_different(tmp_path: Path) -> None:
+    """A search may have chosen other settings for each size of the memory."""
+    store = Store(tmp_path / "runs.sqlite")
+    for size, lr in ((200, 0.01), (500, 0.03)):
+        add(store, "er", "split-mnist", seeds=1, memory=size, settings={"lr": [lr]})
+    chart = next(chart for chart in collect(store, range(5)).own_charts if chart.name == "own-memory")
+    keys = [series.key for series in chart.panels[0].series]
+    assert sorted(keys) == ["er", "own-1"]
+
+
 def test_long_labels_leave_room_for_bars(store: Store) -> None:
     add(store, "ccl-fp+", "split-mnist", seeds=1, settings={"w": [0.123456, 0.5], "alpha": [0.25, 0.5]})
     _, forgetting, *_ = collect(store, range(5)).own_charts

@@ -24,7 +24,7 @@ def own_charts(tables: Sequence[OwnTable]) -> list[Chart]:
     if not tables:
         return []
     drawn = {table.title: _drawn(table) for table in tables}
-    keys = _style_keys(list(drawn.values()))
+    keys = _style_keys(tables, drawn)
     charts = [
         _evolution(tables, drawn, keys),
         _forgetting(tables, drawn),
@@ -51,17 +51,24 @@ def _note(table: OwnTable) -> str:
     return "; ".join(parts + ([f"{rest} rows of the table with fewer seeds are not drawn"] if rest > 0 else []))
 
 
-def _style_keys(tables: Sequence[Sequence[OwnRow]]) -> dict[str, str]:
-    """The style of each label: a built-in method has its own, once per table; all else one of those for users."""
+def _style_keys(tables: Sequence[OwnTable], drawn: dict[str, list[OwnRow]]) -> dict[str, str]:
+    """The style of each label: a built-in method has its own, once per place; all else one of those for users.
+
+    Of these, one that no label has yet, else one that is not in the same place, else any.
+    """
     keys: dict[str, str] = {}
-    own = itertools.cycle(OWN_STYLES)
-    for rows in tables:
+    anyone = itertools.cycle(OWN_STYLES)
+    for _, several in itertools.groupby(tables, key=lambda table: table.place):
+        rows = [row for table in several for row in drawn[table.title]]
         taken = {keys[row.label] for row in rows if row.label in keys}
         for row in rows:
+            if row.label in keys:
+                continue
             method = row.configuration["method"]
-            if row.label not in keys:
-                keys[row.label] = method if method in METHODS and method not in taken else next(own)
-                taken.add(keys[row.label])
+            free = [style for used in (set(keys.values()), taken) for style in OWN_STYLES if style not in used]
+            own = [method] if method in METHODS and method not in taken else free
+            keys[row.label] = own[0] if own else next(anyone)
+            taken.add(keys[row.label])
     return keys
 
 

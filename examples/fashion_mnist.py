@@ -1,14 +1,15 @@
-"""Fashion-MNIST as images for cclfp: python examples/fashion_mnist.py FOLDER
+"""Fashion-MNIST as images for cclfp: python examples/fashion_mnist.py FOLDER [--each N]
 
 FOLDER has the four published files, such as train-images-idx3-ubyte.gz. The current folder gets
 
-fashion.npz   all images, 60,000 for training and 10,000 for testing, with the names of their classes
+fashion.npz   all images, 60,000 for training and 10,000 for testing, with the names of their classes; with --each N
+              only the first N training images of each class
 more/         1,000 training images of each of the last two classes, as PNG files in a folder per class
 new/          one test image of each class, as PNG files
 """
 
+import argparse
 import gzip
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +37,20 @@ def save_images(images, folder):
         Image.fromarray(image).save(folder / f"{number}.png")
 
 
-def main(folder):
-    train, train_names = load(folder, "train")
-    test, test_names = load(folder, "t10k")
+def first(names, each):
+    """The places of the first images of each class."""
+    return np.sort(np.concatenate([np.flatnonzero(names == name)[:each] for name in CLASSES]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="the folder of the four published files")
+    parser.add_argument("--each", type=int, default=None, metavar="N", help="only so many training images per class")
+    arguments = parser.parse_args()
+    train, train_names = load(arguments.folder, "train")
+    test, test_names = load(arguments.folder, "t10k")
+    rows = first(train_names, arguments.each)
+    train, train_names = train[rows], train_names[rows]
     np.savez("fashion.npz", train_images=train, train_labels=train_names, test_images=test, test_labels=test_names)
     for name in CLASSES[-2:]:
         save_images(train[train_names == name][:MORE], Path("more", name))
@@ -49,4 +61,4 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

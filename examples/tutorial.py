@@ -4,6 +4,7 @@ The commands run one after the other in FOLDER, as a reader would type them, and
 progress is shown; their outputs and times are printed. With --write they are put into the page.
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -56,16 +57,21 @@ def fill_in(page, shown):
     return BLOCK.sub(lambda block: f"```console\n{next(several)}```", page)
 
 
-def main(folder, *options):
-    page, shown = PAGE.read_text(encoding="utf-8"), []
-    folder = Path(folder).resolve()
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="a new or an empty folder")
+    parser.add_argument("--write", action="store_true", help="put the outputs and times into the page")
+    arguments = parser.parse_args()
+    folder, page, shown = arguments.folder.resolve(), PAGE.read_text(encoding="utf-8"), []
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        parser.error(f"{folder} is not empty: the times would not be those of a new user")
     for command in find_commands(page):
         shown.append(show(command, *run(command, folder)))
         print(shown[-1], flush=True)
-    if "--write" in options:
+    if arguments.write:
         PAGE.write_text(fill_in(page, shown), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -58,8 +58,8 @@ def test_a_run_that_compiles_shows_no_speed(
             shown.update(step("b", number))
     assert capsys.readouterr().err.splitlines() == [
         "er seed 1: task 2/5, step 1/6,000, compiling",
-        "er seed 1: task 2/5, step 302/6,000, 20 steps/s, 285 s left",
-        "er seed 1: task 2/5, step 602/6,000, 20 steps/s, 270 s left",
+        "er seed 1: task 2/5, step 302/6,000, 20 steps/s, 5 min left",
+        "er seed 1: task 2/5, step 602/6,000, 20 steps/s, 4 min left",
     ]
 
 
@@ -72,7 +72,7 @@ def test_slow_steps_are_not_taken_for_compiling(
         shown.update(Planned({"b": "er seed 1"}, "runs.sqlite"))
         for now, number in ((0.0, 1), (20.0, 2)):  # noqa: B007  the clock reads it
             shown.update(step("b", number))
-    assert capsys.readouterr().err == "er seed 1: task 2/5, step 2/6,000, 0 steps/s, 119960 s left\n"
+    assert capsys.readouterr().err == "er seed 1: task 2/5, step 2/6,000, 20 s per step, 33 h 19 min left\n"
 
 
 def test_all_from_the_store_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from own import write_images, write_method
 
 import cclfp
 from cclfp.errors import InputError
-from cclfp.methods import METHODS
+from cclfp.methods import METHODS, Hyperparameters, setting
 from cclfp.paper import search as search_module
 from cclfp.paper.grids import GRIDS, stages
 from cclfp.paper.search import Search, switched_off
@@ -235,13 +236,32 @@ def test_refusals(arguments: list[str], message: str, cli: Cli) -> None:
     assert message in answer.err
 
 
-def test_presets_are_of_the_paper(one_core: None, cli: Cli, small_mnist: Path, tmp_path: Path) -> None:
-    file = tmp_path / "presets.json"
-    arguments = ["tune", "er", "split-mnist", "lr=0.1,0.2", "--seeds", "1", "--engine", "eager", "--memory", "20"]
-    answer = cli(*arguments, "--write", file)
-    assert answer.code == 2
+def test_whole_numbers_in_a_methods_ranges_are_not_other_settings() -> None:
+    """1 and 1.0 would be two rows of one table."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Hyper(Hyperparameters):
+        strength: float = setting(1.0, "how strong", search=(1, 2))
+
+    class Own(METHODS["er"]):  # type: ignore[misc, name-defined]
+        name = "own"
+
+    Own.Hyper = Hyper
+    _, grid = stages(Own, augment=False, given={})
+    assert [str(value) for value in grid["strength"]] == ["1.0", "2.0"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["er", "split-mnist", "--memory", "20"], ["er", "--images", "pets"], ["half.py:Half", "split-mnist"]]
+)
+def test_presets_are_of_the_paper(arguments: list[str], cli: Cli, tmp_path: Path) -> None:
+    """Refused before anything is read or trained."""
+    answer = cli(
+        "tune", *arguments, "lr=0.1,0.2", "--write", tmp_path / "presets.json", "--store", tmp_path / "s.sqlite"
+    )
+    assert (answer.code, answer.out) == (2, "")
     assert "presets are for the paper's methods and benchmarks" in answer.err
-    assert not file.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_auto_tunes_each_method_reports_it_and_chooses_the_same_again(

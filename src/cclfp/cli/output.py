@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -31,7 +32,7 @@ def print_json(value: Any) -> None:
 def print_text(text: str, *, err: bool = False) -> None:
     """Lines on stdout or stderr. On a terminal they are wrapped between words, and the rest of a line is indented.
 
-    Not for what is copied, such as a command or a path.
+    A word, such as a path, is never broken. A command that is to be copied is printed as it is, on a line of its own.
     """
     from rich.console import Console
 
@@ -44,12 +45,16 @@ def print_text(text: str, *, err: bool = False) -> None:
 
 
 def unwrap(text: str) -> str:
-    """A text with each paragraph on one line, for a terminal to wrap.
+    """A text with each paragraph on one line, for a terminal to wrap. Lists and indented lines stay as they are.
 
-    >>> unwrap("One\\nparagraph.\\n\\nAnother.")
-    'One paragraph.\\n\\nAnother.'
+    >>> unwrap("One\\nparagraph.\\n\\n- a\\n- list")
+    'One paragraph.\\n\\n- a\\n- list'
     """
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    paragraphs = [paragraph.strip("\n") for paragraph in text.split("\n\n")]
+    return "\n\n".join(
+        paragraph if re.search(r"^(\s|[-*+] |\d+[.)] )", paragraph, re.MULTILINE) else " ".join(paragraph.split())
+        for paragraph in paragraphs
+    )
 
 
 def print_table(

@@ -196,7 +196,8 @@ class PlainProgress(Progress):
         rate = (event.step - first) / (now - began)
         left = (event.steps - event.step) / rate
         so_far = "" if event.accuracy is None else f", {event.accuracy:.1f} % so far"
-        self.say(f"{place}, {rate:,.0f} steps/s, {left:.0f} s left{so_far}")
+        speed = f"{rate:,.0f} steps/s" if rate >= 1 else f"{1 / rate:,.0f} s per step"
+        self.say(f"{place}, {speed}, {duration(left)} left{so_far}")
 
     def _report_all(self, work: Work, now: float) -> None:
         self.last_line_of_all = now if self.last_line_of_all is None else self.last_line_of_all

@@ -254,7 +254,7 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
     title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
     methods = method_labels([result.configuration.to_dict() for result in results])
     published = [published_for(result.configuration) for result in results]
-    is_papers = any(published)
+    has_published = any(published)
     rows = []
     for result, method, paper in zip(results, methods, published, strict=True):
         ours = result.seeds(include_diverged)
@@ -264,11 +264,11 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
                 method,
                 *("–" if settings.get(name) is None else show_value(settings[name]) for name in varied),
                 ours.text("average_accuracy", between="\n"),
-                *(["–" if paper is None else plus_minus(paper.mean, paper.std)] if is_papers else []),
+                *(["–" if paper is None else plus_minus(paper.mean, paper.std)] if has_published else []),
                 plus_minus(**ours.mean_std("forgetting")),
                 number(ours.mean_std("seconds")["mean"], 1),
             ]
         )
-    columns = ["method", *varied, ">average accuracy", *([">paper"] if is_papers else [])]
+    columns = ["method", *varied, ">average accuracy", *([">paper"] if has_published else [])]
     columns += [">forgetting", ">seconds per run"]
     print_table(columns, rows, title, drop=("seconds per run", "forgetting"))

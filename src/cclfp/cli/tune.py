@@ -136,10 +136,19 @@ def tune(
     ranges = parse_settings(settings or [])
 
     from cclfp.cli.progress import progress
+    from cclfp.paper.places import Place
     from cclfp.paper.tuning import halved_settings, outdated, tune
     from cclfp.runs.execution import Execution
     from cclfp.runs.presets import presets, read_presets, with_preset, write_presets
+    from cclfp.streams import get_benchmark
 
+    if write is not None:
+        is_papers = False
+        if benchmark is not None and images is None:
+            first = get_benchmark(benchmark).scenarios[0]
+            is_papers = Place(method, benchmark, scenario or first, memory, tasks, class_order, backbone).is_papers
+        if not is_papers:
+            raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
     known = read_presets(write) if write is not None and write.exists() else None
     execution = Execution.from_dict(
         {
@@ -175,8 +184,6 @@ def tune(
             on_event=shown.update,
         )
     if write is not None:
-        if not tuned.place.is_papers:
-            raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
         changed = with_preset(known or [], tuned.preset)
         write_presets(changed, write)
         for preset in outdated(changed):

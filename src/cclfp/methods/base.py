@@ -96,7 +96,7 @@ def setting(
     ``search`` are the values that ``cclfp tune`` tries; without any it leaves the hyperparameter at its default.
     """
     bounds = {"doc": doc, "low": low, "high": high, "low_open": low_open, "whole": whole, "before": before}
-    return dataclasses.field(default=default, metadata={**bounds, "search": tuple(search)})
+    return dataclasses.field(default=default, metadata={**bounds, "search": tuple(map(float, search))})
 
 
 def interval(field: dataclasses.Field[Any]) -> str:

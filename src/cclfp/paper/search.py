@@ -110,7 +110,7 @@ class Search:
 
 
 class _Limit:
-    """Refuses a run that takes longer than a budget, as soon as that is known. Compiling does not count."""
+    """Refuses a run that takes longer than a budget. Compiling does not count as long as the run is in training."""
 
     def __init__(self, name: str, minutes: float) -> None:
         self.name, self.minutes, self.began = name, minutes, time.monotonic()
@@ -145,8 +145,8 @@ def tune_anywhere(
 ) -> Tuned:
     """Search the grids one after the other, beginning with the usual settings; all at once with ``halving``.
 
-    The usual settings and those with everything off that may be are compared first, so that a method whose parts do not
-    help on this data is not worse than without them, however short the time is.
+    Without ``halving``, the usual settings are compared first with all optional weights at 0, so that a method whose
+    parts do not help on this data is not worse than without them, however short the time is.
     """
     start = usual_settings(search.place, ranges)
     starts = [start, off] if (off := start | switched_off(grids)) != start else [start]

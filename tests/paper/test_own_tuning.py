@@ -21,7 +21,7 @@ from cclfp.paper import search as search_module
 from cclfp.paper.grids import GRIDS, stages
 from cclfp.paper.search import Search, switched_off
 from cclfp.paper.trials import FIRST_PART, Settings, Trial, neighbours, search_in_time
-from cclfp.runs.events import Note, Planned, Step
+from cclfp.runs.events import Finished, Note, Planned, Step
 from cclfp.runs.store import Store
 
 HOW: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "memory": 20}
@@ -300,6 +300,10 @@ def test_compiling_does_not_count_as_the_time_of_a_run(monkeypatch: pytest.Monke
     limit.check(Step("a", 1, 5, 1, 1000, None, compiling=True))
     for now, number in ((100.0, 2), (102.0, 102)):  # noqa: B007  the clock reads it
         limit.check(Step("a", 1, 5, number, 1000, None))  # 20 s for all
+    slow: Any = {"seconds": 155.0}  # of which 100 were spent on compiling
+    limit.check(Finished("a", slow))
+    with pytest.raises(InputError, match="one run takes about 61 s"):
+        limit.check(Finished("a", slow | {"seconds": 161.0}))
     now = 300.0
     with pytest.raises(InputError, match="one run takes about 1,980 s"):
         limit.check(Step("a", 1, 5, 103, 1000, None))

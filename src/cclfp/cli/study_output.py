@@ -24,6 +24,7 @@ def print_plan(study: Study | OwnStudy, json: bool) -> None:
     parts: list[dict[str, Any]] = [
         {
             "method": (c := runs.jobs[0].configuration).method,
+            "method_file": c.to_dict().get("method_file"),
             "benchmark": c.benchmark,
             "scenario": c.scenario,
             "buffer": c.buffer,

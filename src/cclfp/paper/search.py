@@ -110,25 +110,35 @@ class Search:
 
 
 class _Limit:
-    """Refuses a run that takes longer than a budget. Compiling does not count as long as the run is in training."""
+    """Refuses a run that takes longer than a budget, also one that is in the store. Compiling does not count.
+
+    A record does not say how long that took, so in the store it counts.
+    """
 
     def __init__(self, name: str, minutes: float) -> None:
         self.name, self.minutes, self.began = name, minutes, time.monotonic()
-        self.first: tuple[float, int] | None = None  # the time and the step of the first event
+        self.first: tuple[float, int] | None = None  # the time and the step of the first event since compiling
+        self.compiling_since: float | None = None
+        self.compile_seconds = 0.0
 
     def check(self, event: Event) -> None:
-        if isinstance(event, Finished | Stored):
+        if isinstance(event, Stored):
             self._refuse_above(event.record["seconds"])
-        if not isinstance(event, Step):
-            return
-        if event.compiling:
-            self.first = None
+        if not isinstance(event, Step | Finished):
             return
         now = time.monotonic()
-        self.first = (now, event.step) if self.first is None else self.first
-        since, steps = now - self.first[0], event.step - self.first[1]
-        if steps and since >= MEASURED and now - self.began > 60 * self.minutes:
-            self._refuse_above(since * event.steps / steps)
+        if self.compiling_since is not None:
+            self.compile_seconds += now - self.compiling_since
+            self.compiling_since = None
+        if isinstance(event, Finished):
+            self._refuse_above(event.record["seconds"] - self.compile_seconds)
+        elif event.compiling:
+            self.first, self.compiling_since = None, now
+        else:
+            self.first = (now, event.step) if self.first is None else self.first
+            since, steps = now - self.first[0], event.step - self.first[1]
+            if steps and since >= MEASURED and now - self.began > 60 * self.minutes:
+                self._refuse_above(since * event.steps / steps)
 
     def _refuse_above(self, seconds: float) -> None:
         if seconds <= 60 * self.minutes:

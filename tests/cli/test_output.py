@@ -92,6 +92,15 @@ def test_texts_are_wrapped_between_words(
     assert lines[0].startswith(" " * indent + text.split()[0])
 
 
+def test_paragraphs_are_not_indented(terminal: pytest.MonkeyPatch, cli: Cli) -> None:
+    terminal.setenv("COLUMNS", "60")
+    lines = plain(cli("show", "hal").out).splitlines()
+    paragraph = lines[lines.index("") + 1 :]
+    assert paragraph[0].startswith("Hindsight anchor learning.")
+    assert len(paragraph[0]) <= 60
+    assert paragraph[1][:1].strip()
+
+
 def test_texts_are_whole_where_stdout_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_text("  word" * 60)
     assert capsys.readouterr().out == "  word" * 60 + "\n"

@@ -29,8 +29,8 @@ def print_json(value: Any) -> None:
     typer.echo(text)
 
 
-def print_text(text: str, *, err: bool = False) -> None:
-    """Lines on stdout or stderr. On a terminal they are wrapped between words, and the rest of a line is indented.
+def print_text(text: str, *, err: bool = False, hang: str = "  ") -> None:
+    """Lines on stdout or stderr. On a terminal they are wrapped between words, and ``hang`` indents the rest of a line.
 
     A word, such as a path, is never broken. A command that is to be copied is printed as it is, on a line of its own.
     """
@@ -38,7 +38,7 @@ def print_text(text: str, *, err: bool = False) -> None:
 
     console = Console(stderr=err)
     for line in text.split("\n"):
-        indent = line[: len(line) - len(line.lstrip())] + "  "
+        indent = line[: len(line) - len(line.lstrip())] + hang
         how: dict[str, Any] = {"subsequent_indent": indent, "break_long_words": False, "break_on_hyphens": False}
         parts = textwrap.wrap(line, max(console.width, LEAST_WIDTH), **how) if console.is_terminal else [line]
         typer.echo("\n".join(parts), err=err)

@@ -163,7 +163,8 @@ def _preset(preset: Any) -> dict[str, Any]:
 
 
 def _print_method(answer: dict[str, Any]) -> None:
-    print_text(f"{answer['name']}: {answer['reference']}\n\n{unwrap(answer['description'])}\n")
+    print_text(f"{answer['name']}: {answer['reference']}\n")
+    print_text(f"{unwrap(answer['description'])}\n", hang="")
     typer.echo(f"scenarios: {', '.join(answer['scenarios'])}   memory: {'yes' if answer['memory'] else 'no'}\n")
     rows = [[k["name"], f"{k['default']:g}", k["range"], k["description"]] for k in answer["hyperparameters"]]
     print_table(["hyperparameter", ">default", "range", "what it is"], rows)

@@ -28,7 +28,7 @@ RESNET = 10.0  # the cost of a step of ResNet18 relative to the MLP's, on a GPU;
 
 
 def steps(configuration: Configuration) -> int:
-    """How many steps a run takes, without the incomplete minibatches at the ends of tasks; one at least."""
+    """The number of steps of a run, at least 1, without the incomplete minibatches at the ends of tasks."""
     benchmark = get_benchmark(configuration.benchmark)
     examples = get_dataset(benchmark.dataset).arrays["train_labels"].shape[0]
     if benchmark.domains is not None:

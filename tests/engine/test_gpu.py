@@ -16,14 +16,16 @@ import cclfp
 from cclfp.core.finite import not_finite
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
-from cclfp.engine import graph
+from cclfp.engine import cohort, graph
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.precision import autocast_of
 from cclfp.engine.replica import Replica
 from cclfp.errors import DivergenceError
 from cclfp.methods import METHODS
+from cclfp.methods.base import fold, gradient, sgd
 from cclfp.methods.er import ER
 from cclfp.nets import ResNet18, linear
+from cclfp.nets.network import Tensors
 from cclfp.runs.events import Event
 from cclfp.runs.grid import configurations
 from cclfp.streams import Stream
@@ -284,6 +286,61 @@ def test_what_cannot_be_recorded_is_said_and_trained_eagerly() -> None:
     assert_alike(others[1], ours[1])
     (alone,), _ = in_a_cohort([make(1, "er")], "eager")
     assert_alike(ours[1], alone)
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_steps_replayed_from_a_graph_as_in_a_loop(count: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    x, target = torch.randn(50, 8, generator=g).cuda(), torch.randn(50, generator=g).cuda()
+    rows = torch.randint(0, 50, (count, 10), generator=g).cuda()
+    lr, calls = torch.tensor(0.1, device="cuda"), []
+
+    def step(p: Tensors, rows: Tensor) -> Tensors:
+        calls.append(len(rows))
+        grads, _ = gradient(lambda p: ((x[rows] @ p["w"] - target[rows]).square().mean(), {}), p)
+        return sgd(p, grads, lr)
+
+    start = {"w": torch.zeros(8, device="cuda")}
+    in_a_graph = graph.replayed_fold(step, start, rows)
+    assert len(calls) == (3 if count == 3 else 2)  # of many, the first and the one that is recorded
+    looped = fold(step, start, rows)
+    assert torch.equal(in_a_graph["w"], looped["w"])
+    assert looped["w"].any()
+    assert not start["w"].any()
+
+
+def test_steps_that_wait_for_the_device_are_taken_in_a_loop() -> None:
+    def step(given: Tensors, row: Tensor) -> Tensors:
+        return {"sum": given["sum"] + float(row)}
+
+    rows = torch.arange(30.0, device="cuda")
+    assert graph.replayed_fold(step, {"sum": torch.zeros((), device="cuda")}, rows)["sum"] == 435
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.rand(3, device="cuda")
+
+
+@pytest.mark.usefixtures("short_graphs")
+def test_anchors_learned_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HAL's fine-tuning and ascent at the end of a task, as in a loop, with BatchNorm and in bf16."""
+
+    def anchors() -> Tensor:
+        replica = on_cuda("hal", "class", 0, psi=batch_norm_psi(0).float())
+        replica.learner.trainer.autocast = autocast_of("bf16")
+        (ours,), _ = in_a_cohort([replica], "graph", "bf16")
+        x: Tensor = ours.learner.trainer.state["anchors"]["x"]
+        return x
+
+    folded = []
+
+    def counted(*arguments: Any) -> Any:
+        folded.append(len(arguments[2]))
+        return graph.replayed_fold(*arguments)
+
+    monkeypatch.setattr(cohort, "replayed_fold", counted)
+    replayed = anchors()
+    assert folded.count(100) == 3  # the ascents of three tasks
+    monkeypatch.setattr(cohort, "replayed_fold", fold)
+    assert torch.equal(replayed, anchors())
 
 
 @pytest.mark.usefixtures("short_graphs")

@@ -7,6 +7,7 @@ and again, and does not wait for the device between the first and the last step 
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
@@ -19,7 +20,8 @@ from cclfp.engine.compiled import Steps
 from cclfp.engine.compiler import NotCompiled
 from cclfp.engine.group import Group, Step
 from cclfp.engine.tables import Tables
-from cclfp.nets.network import copy_all
+from cclfp.methods.base import fold
+from cclfp.nets.network import Tensors, copy_all
 
 WORTH = 100_000  # steps of one kind that pay for a program: compiling takes half a minute, or two minutes for ResNet18
 SHORTEST = 8  # steps of one segment that are worth recording
@@ -97,27 +99,12 @@ class _Recorded:
             for _ in range(2):  # so that libraries allocate workspaces and choose kernels before recording
                 step([t.clone() for t in self.changing], self._fixed, self._row(segment))
         torch.cuda.current_stream().wait_stream(side)
-        self._capture(step, segment, side, pool)
 
-    def _capture(self, step: Step, segment: range, side: torch.cuda.Stream, pool: Any) -> None:
-        here, reason = torch.cuda.current_stream(), None
-        try:
-            with torch.cuda.graph(self.graph, pool=pool, stream=side):
-                try:
-                    self._write(step(self.changing, self._fixed, self._row(segment)))
-                    self._counter.add_(1)
-                except BaseException as error:
-                    reason = error
-                    raise
-        except BaseException as error:  # noqa: BLE001  raised again
-            # torch does not clean up after a capture that failed, and hides the reason.
-            device = self._counter.device
-            torch.cuda.set_stream(here)
-            for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
-                with contextlib.suppress(RuntimeError):
-                    end(device.index or 0, pool)
-            _forget_capture(device)
-            raise (error if reason is None else reason) from None
+        def once() -> None:
+            self._write(step(self.changing, self._fixed, self._row(segment)))
+            self._counter.add_(1)
+
+        _record(self.graph, once, side, pool)
 
     def once(self, tables: Tables, segment: range) -> Step:
         """A step function that takes the first step of a segment with the graph."""
@@ -152,6 +139,59 @@ class _Recorded:
         # A result that is one of the step's own arguments is copied before that argument is overwritten.
         sources = [t.clone() if t.untyped_storage().data_ptr() in places else t for _, t in pairs]
         copy_all([ours for ours, _ in pairs], sources)
+
+
+def replayed_fold(step: Callable[[Tensors, Tensor], Tensors], carried: Tensors, rows: Tensor) -> Tensors:
+    """:func:`cclfp.methods.base.fold`, where a graph takes all steps but the first: Python takes ten times as long.
+
+    ``step`` must not make the host wait for the device; if it does, Python takes all steps.
+    """
+    if not rows.is_cuda or len(rows) < SHORTEST:
+        return fold(step, carried, rows)
+    here, side, graph = torch.cuda.current_stream(), _fold_stream(rows.device), torch.cuda.CUDAGraph()
+    side.wait_stream(here)
+    with torch.cuda.stream(side):  # also lets libraries allocate workspaces and choose kernels before recording
+        first = step(carried, rows[0])
+    here.wait_stream(side)
+    held, row = {name: t.clone() for name, t in first.items()}, rows[1].clone()
+
+    def once() -> None:
+        new = step(held, row)
+        copy_all(list(held.values()), [new[name] for name in held])
+
+    try:
+        _record(graph, once, side, torch.cuda.graph_pool_handle())
+    except Exception:  # noqa: BLE001  whatever a network may raise: without a graph it is raised again, or all is well
+        return fold(step, held, rows[1:])
+    for each in rows[1:]:
+        row.copy_(each)
+        graph.replay()
+    return held
+
+
+@functools.cache
+def _fold_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
+def _record(graph: torch.cuda.CUDAGraph, work: Callable[[], None], stream: torch.cuda.Stream, pool: Any) -> None:
+    """Record what ``work`` launches on a stream as a graph, without running it."""
+    here, reason = torch.cuda.current_stream(), None
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            try:
+                work()
+            except BaseException as error:
+                reason = error
+                raise
+    except BaseException as error:  # noqa: BLE001  raised again
+        # torch does not clean up after a capture that failed, and hides the reason.
+        torch.cuda.set_stream(here)
+        for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+            with contextlib.suppress(RuntimeError):
+                end(stream.device_index, pool)
+        _forget_capture(stream.device)
+        raise (error if reason is None else reason) from None
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -61,6 +61,20 @@ class Batch:
         return parts
 
 
+def fold(step: Callable[[Tensors, Tensor], Tensors], carried: Tensors, rows: Tensor) -> Tensors:
+    """``carried = step(carried, row)`` for each row of a tensor.
+
+    >>> fold(lambda sums, row: {"sum": sums["sum"] + row}, {"sum": torch.tensor(0)}, torch.tensor([1, 2, 3]))
+    {'sum': tensor(6)}
+    """
+    for row in rows:
+        carried = step(carried, row)
+    return carried
+
+
+Fold = Callable[[Callable[[Tensors, Tensor], Tensors], Tensors, Tensor], Tensors]
+
+
 @dataclasses.dataclass(frozen=True)
 class TaskContext:
     """What ``begin_task`` and ``end_task`` can use besides the model."""
@@ -70,6 +84,7 @@ class TaskContext:
     classes: ClassMask  # the classes of each task
     prepare: Callable[[Tensor], Tensor]  # from raw examples, such as the memory's, to inputs of psi
     seed: int
+    fold: Fold = fold  # takes many steps that are alike, on a GPU much faster than a loop (see `fold`)
 
     def generator(self, purpose: str) -> torch.Generator:
         """A generator for the method's own use, determined by the seed, the task and the purpose."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.layouts import Layout, Like
+from cclfp.core.memory import Examples
 from cclfp.core.schedules import Ring, Schedule
 from cclfp.errors import InputError
 from cclfp.losses import cross_entropy
@@ -142,12 +143,7 @@ class HAL(Method):
         is_past = [memory.schedule.is_from_past_task(slot) for slot in range(len(memory))]
         from_past_task = torch.tensor(is_past, device=held.y.device)
         past, ring = held.rows(from_past_task), held.rows(~from_past_task)
-        theta_m, past_mask = params, context.classes.train(past.task)
-        order = torch.randperm(len(past.y), generator=g).to(held.y.device)
-        for rows in order.split(BATCH) if len(order) else ():
-            batch = (buffers, context.prepare(past.x[rows]), past.y[rows], past_mask[rows])
-            grads, _ = gradient(lambda p, batch=batch: (self._loss(p, *batch), {}), theta_m)  # type: ignore[misc]
-            theta_m = sgd(theta_m, grads, hyper.lr)
+        theta_m = self._fine_tuned(past, params, buffers, hyper, context, g) if len(past.y) else params
 
         y = (state["task"] >= 0).nonzero()[:, 0]
         task, phi, examples = state["task"][y], state["embedding"][y], context.prepare(ring.x)
@@ -156,17 +152,35 @@ class HAL(Method):
 
         def hindsight(given: Tensors) -> tuple[Tensor, Tensors]:
             e = given["e"]
-            forgetting = self._loss(theta_m, buffers, e, y, mask) - self._loss(params, buffers, e, y, mask)
-            away = (self.net.normalised_features(params, buffers, e) - phi).square().sum()
-            return len(y) * forgetting - hyper.gamma * away, {}
+            z = self.net.normalised_features(params, buffers, e)
+            now = cross_entropy(self.net.classify(params, z), y, mask)
+            forgetting = self._loss(theta_m, buffers, e, y, mask) - now
+            return len(y) * forgetting - hyper.gamma * (z - phi).square().sum(), {}
 
-        for _ in range(int(hyper.steps)):
-            ascent, _ = gradient(hindsight, {"e": e})
-            e = (e + hyper.anchor_lr * ascent["e"]).clamp(low, high)
+        def ascend(given: Tensors, _: Tensor) -> Tensors:
+            ascent, _ = gradient(hindsight, given)
+            return {"e": (given["e"] + hyper.anchor_lr * ascent["e"]).clamp(low, high)}
+
+        e = context.fold(ascend, {"e": e}, torch.arange(int(hyper.steps), device=e.device))["e"]
         anchors = {"x": e, "y": y, "task": task, "mask": mask.clone()}
         if "anchors" in state:
             anchors = {name: torch.cat([state["anchors"][name], new]) for name, new in anchors.items()}
         return {**state, "anchors": anchors}
+
+    def _fine_tuned(
+        self, past: Examples, params: Tensors, buffers: Tensors, hyper: Any, context: TaskContext, g: torch.Generator
+    ) -> Tensors:
+        """theta_M: the parameters after one epoch of SGD on examples of earlier tasks."""
+        x, mask = context.prepare(past.x), context.classes.train(past.task)
+
+        def tuned(theta: Tensors, rows: Tensor) -> Tensors:
+            grads, _ = gradient(lambda p: (self._loss(p, buffers, x[rows], past.y[rows], mask[rows]), {}), theta)
+            return sgd(theta, grads, hyper.lr)
+
+        order = torch.randperm(len(past.y), generator=g).to(past.y.device)
+        whole = len(order) // BATCH * BATCH
+        theta_m = context.fold(tuned, params, order[:whole].view(-1, BATCH))
+        return theta_m if whole == len(order) else tuned(theta_m, order[whole:])
 
     def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
         if not (in_task or context.position):

@@ -3,6 +3,7 @@
     .venv/bin/python bench/measure.py                                     # everything this machine can: make bench
     .venv/bin/python bench/measure.py --quick --out build/bench/quick.json   # a rough look, two minutes
     python3 bench/measure.py --suite cuda,scaling --device cuda --images random --out h200.json
+    python3 bench/measure.py --suite stacked --method hal --device cuda --images random --out h200-hal.json
 
 Needs only torch and numpy, with src on PYTHONPATH where cclfp is not installed. ``--images random`` uses random images
 of the same shapes and numbers where the datasets are not available; the speed of a step does not depend on the values.
@@ -43,6 +44,7 @@ from cclfp import __version__
 from cclfp.core.files import write_atomic
 from cclfp.core.machine import cores
 from cclfp.data import dataset_path, fetch
+from cclfp.methods import METHODS
 from cclfp.runs.environment import commit, device_name
 
 BENCH = Path(__file__).parent
@@ -114,7 +116,10 @@ def measure(section: Section, device: str, arguments: argparse.Namespace) -> Ite
         show = functools.partial(print, " ", flush=True)
         yield time_whole_runs(arguments.quick, show)
         return
-    for cases in section.groups(device, arguments.quick):
+    methods = arguments.method.split(",") if arguments.method else list(METHODS)
+    for group in section.groups(device, arguments.quick):
+        if not (cases := [case for case in group if case.method in methods]):
+            continue
         runs: list[Turns] = [Run(case, arguments.images, arguments.window) for case in cases]
         described: list[dict[str, Any]] = [case.to_dict() for case in cases]
         if section.name == "peers":
@@ -204,6 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", default="all", help=f"which to measure, separated by commas: {', '.join(names)}")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: all of this machine")
+    parser.add_argument("--method", default="", help="only the cases of these methods, separated by commas")
     parser.add_argument("--images", choices=["real", "random"], default="real")
     parser.add_argument("--window", type=float, default=0.25, help="seconds; speeds are medians over such windows")
     parser.add_argument("--quick", action="store_true", help="few and short cases, to try the benchmark")
@@ -212,6 +218,8 @@ def main() -> None:
     suites = arguments.suite.split(",")
     if unknown := [name for name in suites if name not in names]:
         parser.error(f"--suite {unknown[0]}: expected some of {', '.join(names)}")
+    if unknown := [name for name in arguments.method.split(",") if name and name not in METHODS]:
+        parser.error(f"--method {unknown[0]}: expected some of {', '.join(METHODS)}")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no CUDA device on this machine")
     available = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -228,6 +236,7 @@ def main() -> None:
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": arguments.quick,
         "images": arguments.images,
+        **({"method": arguments.method} if arguments.method else {}),
         "machine": machine(),
         "stopped": "before its end",  # until the end
         "sections": [],

@@ -28,6 +28,7 @@ class Measured:
     device: str
     results: list[Result]
     document: dict[str, Any]  # the content of its file
+    older: tuple[dict[str, Any], ...] = ()  # those of the files that have its other cases
 
     @property
     def hardware(self) -> str:
@@ -55,7 +56,10 @@ class Measured:
 
 
 def read(paths: Iterable[Path], order: Sequence[str]) -> list[Measured]:
-    """The newest measurement of every section, device and hardware, with the sections in this order."""
+    """The newest measurement of every section, device and hardware, with the sections in this order.
+
+    A measurement of some methods only replaces their cases in the one before it.
+    """
     found: dict[tuple[str, str, str], Measured] = {}
     documents = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     for document in sorted(documents, key=lambda document: str(document["started_at"])):
@@ -63,9 +67,17 @@ def read(paths: Iterable[Path], order: Sequence[str]) -> list[Measured]:
             raise SystemExit(f"a file of format {document['format']!r}: expected {FORMAT!r}; measure it again")
         for section in document["sections"]:
             one = Measured(section["name"], section["device"], section["results"], document)
+            key = (one.name, one.device, one.hardware)
             if one.results:
-                found[one.name, one.device, one.hardware] = one
+                found[key] = _merge(found[key], one) if document.get("method") and key in found else one
     return sorted(found.values(), key=lambda one: order.index(one.name))
+
+
+def _merge(before: Measured, after: Measured) -> Measured:
+    """The cases of both, the later measurement where both have one."""
+    new = {json.dumps(r["case"], sort_keys=True): r for r in after.results}
+    results = [new.pop(json.dumps(r["case"], sort_keys=True), r) for r in before.results] + list(new.values())
+    return dataclasses.replace(after, results=results, older=(*before.older, before.document))
 
 
 def engine_used(result: Result) -> str:

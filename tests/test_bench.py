@@ -24,7 +24,7 @@ from formatting import format_number
 from growth import read_bends
 from measure import chosen_sections, take_turns
 from measured import FORMAT, Measured, read
-from render import ORDER, quote, render_document
+from render import ORDER, quote, render_document, show_machines
 from suites import SECTIONS
 from whole import ROWS, Row, _command, _time
 
@@ -431,6 +431,37 @@ def test_the_newest_of_a_section_counts(tmp_path: Path) -> None:
         (tmp_path / f"{day}.json").write_text(json.dumps(top), encoding="utf-8")
     (kept,) = read(tmp_path.glob("*.json"), ORDER)
     assert kept.results[0]["step_ms"] == 2.0
+
+
+def test_measured_again_for_some_methods_only(tmp_path: Path) -> None:
+    er, hal, gem = (dataclasses.replace(LITTLE, section="stacked", method=m) for m in ("er", "hal", "gem"))
+    for day, cases, more in ((1, [(er, 1.0), (hal, 9.0)], {}), (2, [(hal, 2.0), (gem, 3.0)], {"method": "gem,hal"})):
+        one = fake("stacked", "cpu", cases)
+        sections = [{"name": "stacked", "device": "cpu", "seconds": 1, "results": one.results}]
+        top = {**one.document, "format": FORMAT, "started_at": f"2026-01-0{day}", "sections": sections, **more}
+        (tmp_path / f"{day}.json").write_text(json.dumps(top), encoding="utf-8")
+    (kept,) = read(tmp_path.glob("*.json"), ORDER)
+    assert [(r["case"]["method"], r["step_ms"]) for r in kept.results] == [("er", 1.0), ("hal", 2.0), ("gem", 3.0)]
+    assert re.findall(r"2026-01-\d\d", show_machines([kept])) == ["2026-01-01", "2026-01-02"]
+
+
+def test_only_the_cases_of_some_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def result(run: Any) -> dict[str, Any]:
+        return {"step_ms": 1.0}
+
+    monkeypatch.setattr(measure, "Run", lambda case, *_: case)
+    monkeypatch.setattr(measure, "take_turns", lambda runs: [result(run) for run in runs])
+    out = tmp_path / "some.json"
+    command = ["measure.py", "--suite", "methods", "--device", "cpu", "--method", "hal,er", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", command)
+    measure.main()
+    written = json.loads(out.read_text())
+    assert {r["case"]["method"] for r in written["sections"][0]["results"]} == {"er", "hal"}
+    assert written["method"] == "hal,er"
+    assert "--method hal,er" in written["command"]
+    monkeypatch.setattr(sys, "argv", [*command, "--method", "hal,nix"])
+    with pytest.raises(SystemExit):
+        measure.main()
 
 
 def test_numbers_have_three_digits() -> None:

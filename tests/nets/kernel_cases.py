@@ -100,10 +100,17 @@ def check_convolution(case: Case, conv: Conv) -> dict[str, float]:
     if conv.ks == 3:
         d, _ = kernels.convolve(conv, R, dy, w[: conv.K], gradient=True)
         errors["gradient by shared filters"] = error(d, nhwc(input_gradient(conv, R, dy, w[: conv.K].repeat(R, 1))))
-    dw = kernels.filter_gradient(conv, R, x, dy)
-    shape = (R * conv.K, conv.C, conv.ks, conv.ks)
-    exact = conv2d_weight(nchw(x), shape, nchw(dy), stride=conv.stride, padding=conv.ks // 2, groups=R)
-    errors["filters"] = error(dw, nhwc(exact).flatten(1))
+
+    def filters(x: Tensor, dy: Tensor) -> Tensor:
+        shape = (R * conv.K, conv.C, conv.ks, conv.ks)
+        exact = conv2d_weight(nchw(x), shape, nchw(dy), stride=conv.stride, padding=conv.ks // 2, groups=R)
+        return nhwc(exact).flatten(1)
+
+    errors["filters"] = error(kernels.filter_gradient(conv, R, x, dy), filters(x, dy))
+    x2 = case.images(conv.side, conv.C)
+    errors["sum of filters"] = error(
+        kernels.filter_gradient(conv, R, x, dy, x2, other), filters(x, dy) + filters(x2, other)
+    )
     return errors
 
 

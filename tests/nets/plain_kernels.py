@@ -68,7 +68,9 @@ def convolve(conv: Conv, R: int, x: Tensor, w: Tensor, **more: Any) -> tuple[Ten
     return y, sums
 
 
-def filter_gradient(conv: Conv, R: int, x: Tensor, dy: Tensor) -> Tensor:
+def filter_gradient(conv: Conv, R: int, x: Tensor, dy: Tensor, x2: Any = None, dy2: Any = None) -> Tensor:
+    if x2 is not None:
+        return filter_gradient(conv, R, x, dy) + filter_gradient(conv, R, x2, dy2)
     shape = (R * conv.K, conv.C, conv.ks, conv.ks)
     how: Any = {"stride": conv.stride, "padding": conv.ks // 2, "groups": R}
     return nhwc(conv2d_weight(nchw(x), shape, nchw(dy), **how)).flatten(1)

@@ -100,7 +100,7 @@ class HAL(Method):
         if "anchors" in state and is_rounding():
             grads, aux = self._anchored_gradient(params, buffers, state, batch, hyper)
             state = {**state, **_seen(state, aux.pop(FEATURES), batch, hyper.beta)}
-            return sgd(params, grads, hyper.lr), aux, state
+            return sgd(params, grads, hyper.lr, in_place=True), aux, state
 
         def anchored(p: Tensors) -> tuple[Tensor, Tensors]:
             grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(p)
@@ -131,9 +131,9 @@ class HAL(Method):
         now, pull_now = torch.func.vjp(outputs, params)[:2]
         then, pull_then = torch.func.vjp(outputs, tentative)[:2]
         u = 2 * hyper.lam / len(now) * torch.where(anchors["mask"], now - then, 0)
-        (a,), (b,) = pull_now(u), pull_then(u)
+        (a,), (b,) = pull_now(u), pull_then(-u)
         bent = L.hessian_times(b)
-        grads = {name: g + a[name] - b[name] + hyper.lr * bent[name] for name, g in L.gradient.items()}
+        grads = {name: torch.addcmul(g + a[name] + b[name], bent[name], -hyper.lr) for name, g in L.gradient.items()}
         return grads, {**L.buffers, FEATURES: L.z}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:

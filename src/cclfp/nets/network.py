@@ -123,9 +123,9 @@ class Derivatives:
         self.buffers = {name: after[name] for name in buffers}  # afterwards
         self._head = {name: params[name] for name in HEAD}
         self._of_head = torch.func.grad(lambda head, z: loss(net.classify(head, z)), argnums=(0, 1))
-        head, self._dz = self._of_head(self._head, self.z)
-        psi = tangents.gradient(self._layout, self._params, self._dz, self._saved)
-        self.gradient = self._in_order(params, psi, head)
+        head, dz = self._of_head(self._head, self.z)
+        self._psi, self._passed = tangents.gradient(self._layout, self._params, dz, self._saved)
+        self.gradient = self._in_order(params, self._psi, head)
 
     def hessian_times(self, direction: Tensors) -> Tensors:
         """The Hessian of the loss times a direction, which has a tensor for each parameter."""
@@ -133,7 +133,7 @@ class Derivatives:
         z, others = tangents.tangent(self._layout, self._params, own, self._saved)
         times = torch.func.vjp(self._of_head, self._head, self.z)[1]  # a Hessian is symmetric
         head, dz = times(({name: direction[name] for name in HEAD}, z))
-        psi = tangents.curvature(self._layout, self._params, own, self._dz, dz, self._saved, others)
+        psi = tangents.curvature(self._layout, self._params, own, self._psi, dz, self._saved, others, self._passed)
         return self._in_order(direction, psi, head)
 
     def _in_order(self, like: Tensors, psi: Tensors, head: Tensors) -> Tensors:

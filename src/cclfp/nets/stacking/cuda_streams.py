@@ -34,6 +34,11 @@ class SideStream:
         with torch.cuda.stream(self._stream):
             yield
 
+    def wait_here(self, *events: Event) -> None:
+        """Make the current stream wait for these events of this one."""
+        for event in events:
+            torch.cuda.current_stream().wait_event(event)
+
     def join(self) -> None:
         """Make the current stream wait for all work on this one."""
         if self._stream is not None and self._is_used:

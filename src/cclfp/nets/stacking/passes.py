@@ -72,9 +72,13 @@ def run_training(
 
 
 def run_gradient(
-    layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tensor], frozen: bool = False
+    layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tensor], frozen: bool = False, *, keep: bool = False
 ) -> list[Tensor]:
-    """The gradients of the filters, gammas and betas."""
+    """The gradients of the filters, gammas and betas.
+
+    With ``keep`` they are followed by those of the outputs of all BatchNorms, without the shortcuts', which equal those
+    of the layers before them, and by those of the inputs of all BatchNorms.
+    """
     from cclfp.nets.stacking import kernels
 
     filters, gammas, betas = parts
@@ -82,7 +86,7 @@ def run_gradient(
     joined = [side_by_side(t) for t in saved]
     activations, sums = joined[:-n], joined[-n:]
     matrices, convs = [dz, *matrices_of(filters[1:], layout.dtype)], convs_of(layout, saved[0].shape[3])
-    dw, dgamma, dbeta = ([dz] * n for _ in range(3))
+    dw, dgamma, dbeta, dout, din = ([dz] * n for _ in range(5))
     kept: list[Tensor] = []  # until the side stream has read them
     beside = SideStream(dz.device)
     events: list[list[Event]] = [[] for _ in range(n)]
@@ -94,9 +98,9 @@ def run_gradient(
         other = None if j is None or y2 is None else norm(j, y2)
         dy, dy2, grads = kernels.norm_gradients(d, norm(i, y), other, masked, frozen)
         parts = [t.view(R, -1) for t in grads]
-        dgamma[i], dbeta[i] = parts[:2]
-        if j is not None:
-            dgamma[j], dbeta[j] = parts[2], parts[1]
+        dgamma[i], dbeta[i], dout[i], din[i] = *parts[:2], d, dy
+        if j is not None and dy2 is not None:
+            dgamma[j], dbeta[j], din[j] = parts[2], parts[1], dy2
         return dy, dy2
 
     def filter_gradient(i: int, a: Tensor, dy: Tensor, ready: list[Event]) -> None:
@@ -124,7 +128,8 @@ def run_gradient(
         g = unpooled(dz, last)
         for i, k, s, a, y1, a1, y2, ys, _ in reversed(blocks_of(layout, activations)):
             dy2, dys = through_norm(g, k, y2, False, s, ys)
-            dy1, _ = through_norm(through_conv(k, a1, dy2), i, y1, True)
+            d1 = through_conv(k, a1, dy2, mask=a1 if keep else None)
+            dy1, _ = through_norm(d1, i, y1, not keep)
             if s is None:
                 g = through_conv(i, a, dy1, residual=g, mask=a)
             else:
@@ -135,11 +140,14 @@ def run_gradient(
         filter_gradient(0, columns, dy0, events_now(dy0))
         beside.join()
 
-    compiled(run, f"gradient {frozen}", layout, saved[0], filters)
+    compiled(run, f"gradient {frozen} {keep}", layout, saved[0], filters)
     copies = current_copies()
     if copies is not None and not frozen:
         copies.make(dw[1:], events[1:])
-    return [*(as_filters(t, w) for t, w in zip(dw, filters, strict=True)), *dgamma, *dbeta]
+    grads = [*(as_filters(t, w) for t, w in zip(dw, filters, strict=True)), *dgamma, *dbeta]
+    shortcuts = {block[2] for block in layout.blocks if len(block) > 2}
+    own = [t for i, t in enumerate(dout) if i not in shortcuts]
+    return [*grads, *(apart(t, R) for t in (*own, *din))] if keep else grads
 
 
 def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:

@@ -29,6 +29,7 @@ from cclfp.nets.stacking.arrangement import (
     side_by_side,
     with_stem,
 )
+from cclfp.nets.stacking.cuda_streams import Event, SideStream, events_now
 from cclfp.nets.stacking.functions import Folded
 from cclfp.nets.stacking.layout import Layout, Parts, Tensors
 from cclfp.nets.stacking.passes import blocks_of, compiled, pooled, run_gradient, unpooled
@@ -40,10 +41,14 @@ Saved = Sequence[Tensor]  # by a training pass; the first dimension is one repli
 # -- for one replica --------------------------------------------------------------------------------------------------
 
 
-def gradient(layout: Layout, params: Tensors, dz: Tensor, saved: Saved) -> Tensors:
-    """The gradient of psi's parameters, from the gradient of z and the tensors that the training pass saved."""
-    own = [t.unsqueeze(0) for t in _parameters(layout, params)]
-    return _named(layout, _Gradient.apply(layout, dz.unsqueeze(0), *own, *saved))
+def gradient(layout: Layout, params: Tensors, dz: Tensor, saved: Saved) -> tuple[Tensors, Saved]:
+    """The gradient of psi's parameters, from the gradient of z and the tensors that the training pass saved.
+
+    The other result is the gradients of the inputs and outputs of all BatchNorms.
+    """
+    own, n = [t.unsqueeze(0) for t in _parameters(layout, params)], 3 * len(layout.layers)
+    grads = _Gradient.apply(layout, dz.unsqueeze(0), *own, *saved)
+    return _named(layout, grads[:n]), grads[n:]
 
 
 def tangent(layout: Layout, params: Tensors, direction: Tensors, saved: Saved) -> tuple[Tensor, Saved]:
@@ -54,15 +59,16 @@ def tangent(layout: Layout, params: Tensors, direction: Tensors, saved: Saved) -
 
 
 def curvature(
-    layout: Layout, params: Tensors, direction: Tensors, dz: Tensor, dz_tangent: Tensor, saved: Saved, tangents: Saved
-) -> Tensors:
+    layout: Layout, params: Tensors, direction: Tensors, grads: Tensors, dz: Tensor, saved: Saved, tangents: Saved,
+    passed: Saved,
+) -> Tensors:  # fmt: skip
     """The tangent of the gradient of psi's parameters: psi's part of the Hessian times the direction.
 
-    ``dz_tangent`` is the tangent of the gradient of z.
+    ``dz`` is the tangent of the gradient of z; ``grads`` and ``passed`` are what :func:`gradient` gave.
     """
-    own, along = ([t.unsqueeze(0) for t in _parameters(layout, given)] for given in (params, direction))
-    both = (dz.unsqueeze(0), dz_tangent.unsqueeze(0))
-    return _named(layout, _Curvature.apply(layout, *both, *own, *along, *saved, *tangents))
+    kinds = (_parameters(layout, params), _parameters(layout, direction), _parameters(layout, grads))
+    given = (t.unsqueeze(0) for kind in kinds for t in kind)
+    return _named(layout, _Curvature.apply(layout, dz.unsqueeze(0), *given, *saved, *tangents, *passed))
 
 
 def _parameters(layout: Layout, params: Tensors) -> list[Tensor]:
@@ -91,7 +97,7 @@ class _Gradient(_Constant):
     @staticmethod
     def forward(layout: Layout, dz: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         n = 3 * len(layout.layers)
-        return tuple(run_gradient(layout, dz, parts_of(layout, tensors[:n], 3, len(dz)), tensors[n:]))
+        return tuple(run_gradient(layout, dz, parts_of(layout, tensors[:n], 3, len(dz)), tensors[n:], keep=True))
 
 
 class _Tangent(_Constant):
@@ -104,73 +110,73 @@ class _Tangent(_Constant):
 
 class _Curvature(_Constant):
     @staticmethod
-    def forward(layout: Layout, dz: Tensor, dz_tangent: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        n, R = 3 * len(layout.layers), len(dz)
-        parts, directions = (parts_of(layout, tensors[i : i + n], 3, R) for i in (0, n))
-        others, count = tensors[2 * n :], _saved(layout)
-        return tuple(run_curvature(layout, dz, dz_tangent, parts, directions, others[:count], others[count:]))
-
-
-def _saved(layout: Layout) -> int:
-    """How many tensors a training pass saves: columns, the output and sums of each layer, and each ReLU's output."""
-    return 1 + 2 * len(layout.layers) + 1 + 2 * len(layout.blocks)
+    def forward(layout: Layout, dz: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        n, R = len(layout.layers), len(dz)
+        parts, directions, grads = (parts_of(layout, tensors[i : i + 3 * n], 3, R) for i in (0, 3 * n, 6 * n))
+        others, relus = tensors[9 * n :], 1 + 2 * len(layout.blocks)
+        counts = (1 + 2 * n + relus, 2 * n + relus)  # of the tensors that run_training and run_tangent return
+        saved, tangents = others[: counts[0]], others[counts[0] : sum(counts)]
+        passed = others[sum(counts) :]
+        return tuple(run_curvature(layout, dz, parts, directions, grads, saved, tangents, passed))
 
 
 # -- for all replicas -------------------------------------------------------------------------------------------------
 
 
 class _Norms:
-    """BatchNorms in training, and the tangents of their outputs and gradients along a direction."""
+    """BatchNorms in training, and the tangents of their outputs and gradients along a direction.
 
-    def __init__(self, parts: Parts, directions: Parts, sums: Sequence[Tensor]) -> None:
-        _, self._gammas, self._betas = ([t.flatten() for t in kind] for kind in parts)
-        _, self._along, self._shifts = ([t.flatten() for t in kind] for kind in directions)
-        self._sums = sums
+    Whatever is known before the pass is computed for all layers with one call (``_foreach``): a vector's operations
+    take as long as their launches. Quotients are by the number of pixels.
+    """
 
-    def _moments(self, i: int, y: Tensor) -> tuple[Tensor, Tensor, int]:
-        pixels = y.numel() // y.shape[-1]
-        mean, square = self._sums[i].sum(0) / pixels
-        return mean, torch.rsqrt((square - mean * mean).clamp(min=0) + EPS), pixels
+    def __init__(self, parts: Parts, directions: Parts, sums: Sequence[Tensor], pixels: Sequence[int]) -> None:
+        _, self._gammas, _ = ([t.flatten() for t in kind] for kind in parts)
+        _, along, shifts = ([t.flatten() for t in kind] for kind in directions)
+        self._counts = [float(count) for count in pixels]
+        moments = torch._foreach_div([t.sum(0) for t in sums], self._counts)
+        means, squares = [mean for mean, _ in moments], [square for _, square in moments]
+        variances = torch._foreach_sub(squares, torch._foreach_mul(means, means))
+        self._means = means
+        self._r = torch._foreach_rsqrt(torch._foreach_add(torch._foreach_clamp_min(variances, 0.0), EPS))
+        self._r_quotients = torch._foreach_div(self._r, self._counts)
+        self._slopes = torch._foreach_mul(along, self._r)
+        self._constants = torch._foreach_sub(shifts, torch._foreach_mul(self._slopes, means))
 
     def tangent(self, i: int, y: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
         """The tangent of x^, from ``along``, the tangent of y; and t."""
         from cclfp.nets.stacking import kernels
 
-        mean, r, pixels = self._moments(i, y)
+        mean, r, quotient = self._means[i], self._r[i], self._r_quotients[i]
         sums = kernels.pair_sums(along, y, mean)
-        t = sums[0] * r / pixels
-        pull = r * r * t
-        return kernels.blend([along, y], [r, -pull, pull * mean - r * sums[1] / pixels]), t
+        t = sums[0] * quotient
+        pull = -r * r * t
+        return kernels.blend([along, y], [r, pull, -torch.addcmul(sums[1] * quotient, pull, mean)]), t
 
     def terms(self, i: int, y: Tensor, h: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
         """The tangent of gamma x^ + beta as tensors, their weights, and a constant vector. h is the tangent of x^."""
-        mean, r, _ = self._moments(i, y)
-        slope = self._along[i] * r
-        return [h, y], [self._gammas[i], slope], self._shifts[i] - slope * mean
+        return [h, y], [self._gammas[i], self._slopes[i]], self._constants[i]
 
-    def gradient(self, i: int, y: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-        """dy, and the sums over the pixels of d x^ and d."""
-        from cclfp.nets.stacking import kernels
-
-        norm = kernels.Norm(y, self._sums[i], self._gammas[i], self._betas[i])
-        dy, _, grads = kernels.norm_gradients(d, norm, None, masked=False)
-        return dy, grads
+    def begin_curvature(self, of_gammas: Sequence[Tensor], of_betas: Sequence[Tensor]) -> None:
+        """Before :meth:`curvature`: the gradients of all gammas and betas, which are the sums of d x^ and of d."""
+        self._scales = torch._foreach_mul(self._gammas, self._r)
+        self._scale_quotients = torch._foreach_div(self._scales, self._counts)
+        self._by_d, self._of_d = (torch._foreach_div(list(each), self._counts) for each in (of_gammas, of_betas))
+        self._pulls = torch._foreach_neg(torch._foreach_mul(self._scales, self._by_d))
 
     def curvature(
-        self, i: int, y: Tensor, h: Tensor, t: Tensor, d: Tensor, along: Tensor, grads: Tensor
+        self, i: int, y: Tensor, h: Tensor, t: Tensor, d: Tensor, along: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The tangents of dy and of the gradients of gamma and beta; ``along`` is the tangent of d."""
         from cclfp.nets.stacking import kernels
 
-        mean, r, pixels = self._moments(i, y)
+        mean, r, scale, quotient = self._means[i], self._r[i], self._scales[i], self._scale_quotients[i]
         inner, total, crossed = kernels.pair_sums(along, y, mean, d, h)
-        dgamma = inner * r + crossed
-        scale = self._gammas[i] * r
-        change = self._along[i] * r - scale * r * t
-        by_d, of_d = grads[0] / pixels, grads[1] / pixels
-        slope = -(scale * dgamma / pixels + change * by_d) * r
-        constant = -scale * total / pixels - change * of_d - slope * mean
-        return kernels.blend([along, d, y, h], [scale, change, slope, -scale * by_d, constant]), dgamma, total
+        dgamma = torch.addcmul(crossed, inner, r)
+        change = torch.addcmul(self._slopes[i], scale * r, t, value=-1)
+        slope = -r * torch.addcmul(quotient * dgamma, change, self._by_d[i])
+        constant = -torch.addcmul(torch.addcmul(quotient * total, change, self._of_d[i]), slope, mean)
+        return kernels.blend([along, d, y, h], [scale, change, slope, self._pulls[i], constant]), dgamma, total
 
 
 def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -> list[Tensor]:
@@ -180,18 +186,21 @@ def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -
     n, R = len(layout.layers), len(parts[1][0])
     joined = [side_by_side(t) for t in saved]
     activations, convs = joined[:-n], convs_of(layout, saved[0].shape[3])
-    norms = _Norms(parts, directions, joined[-n:])
+    norms = _Norms(parts, directions, joined[-n:], [len(joined[0]) * (c.side // c.stride) ** 2 for c in convs])
     matrices, along = with_stem(parts[0], layout.dtype), with_stem(directions[0], layout.dtype)
+    by_filters: list[Any] = [None] * n  # how the outputs of the convolutions change with their filters
+    ready: list[list[Event]] = [[] for _ in range(n)]
     h: list[Any] = [None] * n
     t: list[Any] = [None] * n
     rates: list[Tensor] = []
+    beside = SideStream(saved[0].device)
 
-    def through(i: int, a: Tensor, rate: Tensor | None, y: Tensor) -> None:
+    def through(i: int, rate: Tensor | None, y: Tensor) -> None:
         """Propagate the tangent of a convolution's input, ``rate``, through it and to its BatchNorm's x^."""
-        by_filters, _ = kernels.convolve(convs[i], R, a, along[i])
-        whole = by_filters
+        beside.wait_here(*ready[i])
+        whole = by_filters[i]
         if rate is not None:
-            whole, _ = kernels.convolve(convs[i], R, rate, matrices[i], residual=by_filters)
+            whole, _ = kernels.convolve(convs[i], R, rate, matrices[i], residual=whole)
         h[i], t[i] = norms.tangent(i, y, whole)
 
     def activated(layers: Sequence[tuple[int, Tensor]], out: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -199,7 +208,7 @@ def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -
         several = [norms.terms(i, y, h[i]) for i, y in layers]
         tensors = [t for own, _, _ in several for t in own]
         weights = [w for _, own, _ in several for w in own]
-        constant = torch.stack([c for _, _, c in several]).sum(0)
+        constant = several[0][2] if len(several) == 1 else several[0][2] + several[1][2]
         if residual is not None:
             tensors, weights = [*tensors, residual], [*weights, torch.ones_like(constant)]
         rates.append(kernels.blend(tensors, [*weights, constant], mask=out))
@@ -208,16 +217,24 @@ def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -
     def run() -> Tensor:
         rates.clear()
         columns, y0, a0, *_ = activations
-        through(0, columns, None, y0)
+        blocks = blocks_of(layout, activations)
+        inputs = {0: columns} | {i: a for i, _, _, a, *_ in blocks} | {k: a1 for _, k, _, _, _, a1, *_ in blocks}
+        inputs |= {s: a for _, _, s, a, *_ in blocks if s is not None}
+        with beside.after(*events_now(columns)):
+            for i in range(n):
+                by_filters[i], _ = kernels.convolve(convs[i], R, inputs[i], along[i])
+                ready[i] = events_now(columns)
+        through(0, None, y0)
         rate = activated([(0, y0)], a0)
-        for i, k, s, a, y1, a1, y2, ys, out in blocks_of(layout, activations):
-            through(i, a, rate, y1)
-            through(k, a1, activated([(i, y1)], a1), y2)
+        for i, k, s, _, y1, a1, y2, ys, out in blocks:
+            through(i, rate, y1)
+            through(k, activated([(i, y1)], a1), y2)
             if s is None:
                 rate = activated([(k, y2)], out, rate)
             else:
-                through(s, a, rate, ys)
+                through(s, rate, ys)
                 rate = activated([(k, y2), (s, ys)], out)
+        beside.join()
         return pooled(rate, R)
 
     z = compiled(run, "tangent", layout, saved[0], parts[0])
@@ -225,67 +242,76 @@ def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -
 
 
 def run_curvature(
-    layout: Layout, dz: Tensor, dz_tangent: Tensor, parts: Parts, directions: Parts, saved: Saved, tangents: Saved
-) -> list[Tensor]:
-    """The tangents of the gradients of the filters, gammas and betas."""
+    layout: Layout, dz: Tensor, parts: Parts, directions: Parts, grads: Parts, saved: Saved, tangents: Saved,
+    passed: Saved,
+) -> list[Tensor]:  # fmt: skip
+    """The tangents of the gradients of the filters, gammas and betas. ``dz`` is that of the gradient of z."""
     from cclfp.nets.stacking import kernels
 
     n, R = len(layout.layers), len(dz)
-    joined, rates = [side_by_side(t) for t in saved], [side_by_side(t) for t in tangents]
+    joined, rates, passed = ([side_by_side(t) for t in several] for several in (saved, tangents, passed))
     activations, convs = joined[:-n], convs_of(layout, saved[0].shape[3])
-    norms = _Norms(parts, directions, joined[-n:])
+    norms = _Norms(parts, directions, joined[-n:], [len(joined[0]) * (c.side // c.stride) ** 2 for c in convs])
     h, t, rates = rates[:n], rates[n : 2 * n], rates[2 * n :]
+    shortcuts = {block[2]: block[1] for block in layout.blocks if len(block) > 2}
+    of_outputs, dy = iter(passed[:-n]), passed[-n:]
+    d: list[Any] = [None if i in shortcuts else next(of_outputs) for i in range(n)]
+    norms.begin_curvature(*([t.flatten() for t in kind] for kind in grads[1:]))
     matrices = [dz, *matrices_of(parts[0][1:], layout.dtype)]
     along = [dz, *matrices_of(directions[0][1:], layout.dtype)]
     dw, dgamma, dbeta = ([dz] * n for _ in range(3))
+    kept: list[Tensor] = []  # until the side streams have read them
+    of_filters, of_inputs = SideStream(dz.device), SideStream(dz.device, 1)
 
-    def through_norm(i: int, y: Tensor, d: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
-        """dy and its tangent."""
-        dy, grads = norms.gradient(i, y, d)
-        dy_rate, dgamma[i], dbeta[i] = norms.curvature(i, y, h[i], t[i], d, rate, grads)
-        return dy, dy_rate
+    def through_norm(i: int, y: Tensor, rate: Tensor) -> Tensor:
+        """The tangent of dy, from the tangent of d."""
+        own = d[shortcuts.get(i, i)]
+        dy_rate, dgamma[i], dbeta[i] = norms.curvature(i, y, h[i], t[i], own, rate)
+        return dy_rate
 
-    def of_filters(i: int, a: Tensor, a_rate: Tensor | None, dy: Tensor, dy_rate: Tensor) -> None:
-        dw[i] = kernels.filter_gradient(convs[i], R, a, dy_rate)
-        if a_rate is not None:
-            dw[i] = dw[i] + kernels.filter_gradient(convs[i], R, a_rate, dy)
+    def filter_gradient(i: int, a: Tensor, a_rate: Tensor | None, dy_rate: Tensor) -> None:
+        kept.append(dy_rate)
+        with of_filters.after(*events_now(dy_rate)):
+            other = None if a_rate is None else dy[i]
+            dw[i] = kernels.filter_gradient(convs[i], R, a, dy_rate, a_rate, other)
 
-    def of_input(i: int, dy: Tensor, dy_rate: Tensor, mask: Tensor, residual: Any, s: int | None, dys: Any) -> Any:
-        """The gradient of the input of the ReLU whose output is ``mask``, and its tangent.
+    def by_filters(i: int, s: int | None, residual: Tensor | None) -> tuple[Tensor, list[Event]]:
+        """How the gradient of a convolution's input, or of two that share it, changes with the filters."""
+        more: dict[str, Any] = {} if s is None else {"x2": dy[s], "w2": along[s]}
+        with of_inputs.after(*events_now(dz)):
+            part, _ = kernels.convolve(convs[i], R, dy[i], along[i], gradient=True, residual=residual, **more)
+            kept.append(part)
+            return part, events_now(dz)
 
-        They include those of a shortcut s, or of a residual.
-        """
-        pairs = [(dy, matrices), (dy, along), (dy_rate, matrices)]
-        more: list[dict[str, Any]] = [{}, {}, {}]
-        if s is not None:
-            others = [(dys[0], matrices), (dys[0], along), (dys[1], matrices)]
-            more = [{"x2": x, "w2": w[s]} for x, w in others]
-        if residual is not None:
-            more[0]["residual"], more[1]["residual"] = residual
-        (x, w), (x1, w1), (x2, w2) = pairs
-        g, _ = kernels.convolve(convs[i], R, x, w[i], gradient=True, mask=mask, **more[0])
-        part, _ = kernels.convolve(convs[i], R, x1, w1[i], gradient=True, **more[1])
-        rate, _ = kernels.convolve(convs[i], R, x2, w2[i], gradient=True, mask=mask, residual=part, **more[2])
-        return g, rate
+    def through_conv(i: int, dy_rate: Tensor, mask: Tensor, part: Tensor, ready: list[Event], **more: Any) -> Tensor:
+        """The tangent of the gradient of the input of the ReLU whose output is ``mask``."""
+        of_inputs.wait_here(*ready)
+        rate, _ = kernels.convolve(convs[i], R, dy_rate, matrices[i], gradient=True, mask=mask, residual=part, **more)
+        return rate
 
     def run() -> None:
+        kept.clear()
         columns, y0, *_, last = activations
-        g, g_rate = unpooled(dz, last), unpooled(dz_tangent, last)
+        rate = unpooled(dz, last)
         inputs, firsts = [rates[0], *rates[2:-1:2]], rates[1::2]
         blocks = blocks_of(layout, activations)
         for (i, k, s, a, y1, a1, y2, ys, _), a_rate, a1_rate in reversed(
             list(zip(blocks, inputs, firsts, strict=True))
         ):
-            dy2, dy2_rate = through_norm(k, y2, g, g_rate)
-            dys = None if s is None else through_norm(s, ys, g, g_rate)
-            of_filters(k, a1, a1_rate, dy2, dy2_rate)
-            d, d_rate = of_input(k, dy2, dy2_rate, a1, None, None, None)
-            dy1, dy1_rate = through_norm(i, y1, d, d_rate)
-            of_filters(i, a, a_rate, dy1, dy1_rate)
-            if s is not None and dys is not None:
-                of_filters(s, a, a_rate, *dys)
-            g, g_rate = of_input(i, dy1, dy1_rate, a, (g, g_rate) if s is None else None, s, dys)
-        of_filters(0, columns, None, *through_norm(0, y0, g, g_rate))
+            kept.append(rate)
+            second, first = by_filters(k, None, None), by_filters(i, s, rate if s is None else None)
+            dy2_rate = through_norm(k, y2, rate)
+            rate_s = None if s is None else through_norm(s, ys, rate)
+            dy1_rate = through_norm(i, y1, through_conv(k, dy2_rate, a1, *second))
+            filter_gradient(k, a1, a1_rate, dy2_rate)
+            more = {} if s is None else {"x2": rate_s, "w2": matrices[s]}
+            rate = through_conv(i, dy1_rate, a, *first, **more)
+            filter_gradient(i, a, a_rate, dy1_rate)
+            if s is not None and rate_s is not None:
+                filter_gradient(s, a, a_rate, rate_s)
+        filter_gradient(0, columns, None, through_norm(0, y0, rate))
+        of_inputs.join()
+        of_filters.join()
 
     compiled(run, "curvature", layout, saved[0], parts[0])
     vectors = [t.view(R, -1) for t in (*dgamma, *dbeta)]

@@ -84,7 +84,7 @@ class TaskContext:
     classes: ClassMask  # the classes of each task
     prepare: Callable[[Tensor], Tensor]  # from raw examples, such as the memory's, to inputs of psi
     seed: int
-    fold: Fold = fold  # takes many steps that are alike, on a GPU much faster than a loop (see `fold`)
+    fold: Fold = fold  # for loops in end_task: the graph engine records a step and replays it
 
     def generator(self, purpose: str) -> torch.Generator:
         """A generator for the method's own use, determined by the seed, the task and the purpose."""

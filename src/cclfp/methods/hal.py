@@ -152,10 +152,9 @@ class HAL(Method):
 
         def hindsight(given: Tensors) -> tuple[Tensor, Tensors]:
             e = given["e"]
-            z = self.net.normalised_features(params, buffers, e)
-            now = cross_entropy(self.net.classify(params, z), y, mask)
-            forgetting = self._loss(theta_m, buffers, e, y, mask) - now
-            return len(y) * forgetting - hyper.gamma * (z - phi).square().sum(), {}
+            forgetting = self._loss(theta_m, buffers, e, y, mask) - self._loss(params, buffers, e, y, mask)
+            away = (self.net.normalised_features(params, buffers, e) - phi).square().sum()
+            return len(y) * forgetting - hyper.gamma * away, {}
 
         def ascend(given: Tensors, _: Tensor) -> Tensors:
             ascent, _ = gradient(hindsight, given)

@@ -48,6 +48,7 @@ from cclfp.methods import METHODS
 from cclfp.runs.environment import commit, device_name
 
 BENCH = Path(__file__).parent
+WITHOUT_METHODS = ("cluster", "forked", "whole")  # sections whose cases --method does not choose from
 
 
 class Turns(Protocol):
@@ -220,11 +221,15 @@ def main() -> None:
         parser.error(f"--suite {unknown[0]}: expected some of {', '.join(names)}")
     if unknown := [name for name in arguments.method.split(",") if name and name not in METHODS]:
         parser.error(f"--method {unknown[0]}: expected some of {', '.join(METHODS)}")
+    if arguments.method and arguments.out is None:
+        parser.error("--method needs --out: the default file may have the cases of the other methods")
     if arguments.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch finds no CUDA device on this machine")
     available = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     devices = available if arguments.device == "auto" else [arguments.device]
     chosen = chosen_sections(suites, devices)
+    if arguments.method:
+        chosen = [(section, device) for section, device in chosen if section.name not in WITHOUT_METHODS]
     if not chosen:
         parser.error(f"--suite {arguments.suite}: it has no section for {' or '.join(devices)}")
     out: Path = arguments.out or default_file()

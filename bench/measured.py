@@ -27,8 +27,8 @@ class Measured:
     name: str
     device: str
     results: list[Result]
-    document: dict[str, Any]  # the content of its file
-    older: tuple[dict[str, Any], ...] = ()  # those of the files that have its other cases
+    document: dict[str, Any]  # the content of its newest file
+    origins: tuple[dict[str, Any], ...]  # the content of each result's file
 
     @property
     def hardware(self) -> str:
@@ -58,7 +58,8 @@ class Measured:
 def read(paths: Iterable[Path], order: Sequence[str]) -> list[Measured]:
     """The newest measurement of every section, device and hardware, with the sections in this order.
 
-    A measurement of some methods only replaces their cases in the one before it.
+    The cases of a measurement of some methods only (``--method``) are put into the one before it, if that had the same
+    images.
     """
     found: dict[tuple[str, str, str], Measured] = {}
     documents = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
@@ -66,18 +67,30 @@ def read(paths: Iterable[Path], order: Sequence[str]) -> list[Measured]:
         if document["format"] != FORMAT:
             raise SystemExit(f"a file of format {document['format']!r}: expected {FORMAT!r}; measure it again")
         for section in document["sections"]:
-            one = Measured(section["name"], section["device"], section["results"], document)
+            origins = (document,) * len(section["results"])
+            one = Measured(section["name"], section["device"], section["results"], document, origins)
             key = (one.name, one.device, one.hardware)
             if one.results:
-                found[key] = _merge(found[key], one) if document.get("method") and key in found else one
+                found[key] = _merge(found[key], one) if key in found and _completes(document, found[key]) else one
     return sorted(found.values(), key=lambda one: order.index(one.name))
 
 
+def _completes(document: dict[str, Any], before: Measured) -> bool:
+    """Whether it has the cases of some methods only, and was measured like the others."""
+    alike = all(document[name] == before.document[name] for name in ("quick", "images"))
+    return bool(document.get("method")) and alike
+
+
 def _merge(before: Measured, after: Measured) -> Measured:
-    """The cases of both, the later measurement where both have one."""
-    new = {json.dumps(r["case"], sort_keys=True): r for r in after.results}
-    results = [new.pop(json.dumps(r["case"], sort_keys=True), r) for r in before.results] + list(new.values())
-    return dataclasses.replace(after, results=results, older=(*before.older, before.document))
+    """The cases of both; where both have one, the later measurement."""
+    pairs = [pair for one in (before, after) for pair in zip(one.results, one.origins, strict=True)]
+    kept = {_key(result): (result, origin) for result, origin in pairs}
+    results, documents = zip(*kept.values(), strict=True)
+    return dataclasses.replace(after, results=list(results), origins=documents)
+
+
+def _key(result: Result) -> str:
+    return json.dumps([result["case"], result.get("data")], sort_keys=True)
 
 
 def engine_used(result: Result) -> str:

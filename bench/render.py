@@ -3,8 +3,8 @@
     .venv/bin/python bench/render.py                          # bench/results/*.json -> bench/RESULTS.md, charts
     .venv/bin/python bench/render.py build/bench/quick.json --to build/bench
 
-Where several files have a section for one device, the newest counts; one of some methods only (``--method``) replaces
-their cases in the one before it. The explanations of the charts are in bends.md.
+Where several files have a section for one device, the newest counts; the cases of one with ``--method`` are put into
+the one before it. The explanations of the charts are in bends.md.
 """
 
 from __future__ import annotations
@@ -133,11 +133,11 @@ def _grid(section: Measured) -> Iterator[str]:
 
 def show_machines(sections: Sequence[Measured]) -> str:
     """The machines of these sections, one row per file."""
-    documents = {id(document): document for one in sections for document in (*one.older, one.document)}
+    documents = {id(document): document for one in sections for document in one.origins}
     columns = ["sections", "hardware", "software", "date and prior load", "images", "command"]
     rows = []
     for document in documents.values():
-        names = dict.fromkeys(one.name for one in sections if any(d is document for d in (*one.older, one.document)))
+        names = dict.fromkeys(one.name for one in sections if any(origin is document for origin in one.origins))
         rows.append([", ".join(names), *_machine_row(document)])
     return format_table(columns, rows, numbers=False)
 

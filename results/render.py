@@ -141,10 +141,10 @@ def gain_over_er(accuracy: Table) -> list[str]:
         before, after = er.comparison.seeds.accuracies, ours.comparison.seeds.accuracies
         gains = [accuracy - before[seed] for seed, accuracy in after.items() if seed in before]
         found = mean_std(gains)
-        gain = "missing" if found["mean"] is None else f"{signed(found['mean'])} ± {number(found['std'])}"
+        mean = "missing" if found["mean"] is None else f"{signed(found['mean'])} ± {number(found['std'])}"
         above = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
         papers = signed(ours.cell.published.mean - er.cell.published.mean)
-        rows.append([column_title((benchmark, scenario)), gain, above, papers])
+        rows.append([column_title((benchmark, scenario)), mean, above, papers])
     return [
         "The gain of CCL-FP+ over ER: the mean of the differences per seed, and the number of seeds with a gain.",
         table(["column", ">ours", ">seeds", ">paper"], rows),

@@ -165,7 +165,7 @@ def fake(section: str, device: str, cases: list[tuple[Case, float]]) -> Measured
     machine = {"processor": "A CPU", "gpu": "A GPU", "cuda": "13", "cores": 2, "memory_bytes": 2**34, "load": 0.1}
     machine |= {"commit": "0123456789abcdef+", "cclfp": "0", "python": "3", "torch": "2", "numpy": "2"}
     top = {"started_at": "2026-01-01", "quick": False, "images": "real", "machine": machine, "command": "measure"}
-    return Measured(section, device, results, top)
+    return Measured(section, device, results, top, (top,) * len(results))
 
 
 def test_ratios_are_of_the_same_run(tmp_path: Path) -> None:
@@ -423,45 +423,67 @@ def test_operations_of_a_step_are_those_of_its_convolutions() -> None:
     assert count(Case("stacked", "er", "split-cifar10", "graph", "cuda", tasks=1)) == pytest.approx(expected, rel=1e-3)
 
 
+def write_measured(folder: Path, day: int, cases: list[tuple[Case, float]], **more: Any) -> None:
+    one = fake("stacked", "cpu", cases)
+    sections = [{"name": "stacked", "device": "cpu", "seconds": 1, "results": more.pop("results", one.results)}]
+    top = {**one.document, "format": FORMAT, "started_at": f"2026-01-0{day}", "sections": sections, **more}
+    (folder / f"{day}.json").write_text(json.dumps(top), encoding="utf-8")
+
+
+ER, HAL, GEM = (dataclasses.replace(LITTLE, section="stacked", method=method) for method in ("er", "hal", "gem"))
+
+
 def test_the_newest_of_a_section_counts(tmp_path: Path) -> None:
-    for day, step in ((2, 2.0), (1, 1.0)):
-        one = fake("peers", "cpu", [(LITTLE, step)])
-        sections = [{"name": "peers", "device": "cpu", "seconds": 1, "results": one.results}]
-        top = {**one.document, "format": FORMAT, "started_at": f"2026-01-0{day}", "sections": sections}
-        (tmp_path / f"{day}.json").write_text(json.dumps(top), encoding="utf-8")
+    write_measured(tmp_path, 2, [(ER, 2.0)])
+    write_measured(tmp_path, 1, [(ER, 1.0), (HAL, 1.0)])
     (kept,) = read(tmp_path.glob("*.json"), ORDER)
-    assert kept.results[0]["step_ms"] == 2.0
+    assert [r["step_ms"] for r in kept.results] == [2.0]
+    assert re.findall(r"2026-01-\d\d", show_machines([kept])) == ["2026-01-02"]
 
 
 def test_measured_again_for_some_methods_only(tmp_path: Path) -> None:
-    er, hal, gem = (dataclasses.replace(LITTLE, section="stacked", method=m) for m in ("er", "hal", "gem"))
-    for day, cases, more in ((1, [(er, 1.0), (hal, 9.0)], {}), (2, [(hal, 2.0), (gem, 3.0)], {"method": "gem,hal"})):
-        one = fake("stacked", "cpu", cases)
-        sections = [{"name": "stacked", "device": "cpu", "seconds": 1, "results": one.results}]
-        top = {**one.document, "format": FORMAT, "started_at": f"2026-01-0{day}", "sections": sections, **more}
-        (tmp_path / f"{day}.json").write_text(json.dumps(top), encoding="utf-8")
+    def steps() -> list[tuple[str, float]]:
+        (kept,) = read(tmp_path.glob("*.json"), ORDER)
+        days.append(re.findall(r"2026-01-\d\d", show_machines([kept])))
+        return [(r["case"]["method"], r["step_ms"]) for r in kept.results]
+
+    days: list[list[str]] = []
+    write_measured(tmp_path, 1, [(ER, 1.0), (HAL, 9.0)])
+    write_measured(tmp_path, 2, [(HAL, 2.0), (GEM, 3.0)], method="gem,hal")
+    assert steps() == [("er", 1.0), ("hal", 2.0), ("gem", 3.0)]
+    write_measured(tmp_path, 3, [(GEM, 4.0), (HAL, 5.0)], method="gem,hal")
+    assert steps() == [("er", 1.0), ("hal", 5.0), ("gem", 4.0)]
+    assert days == [["2026-01-01", "2026-01-02"], ["2026-01-01", "2026-01-03"]]
+    write_measured(tmp_path, 4, [(HAL, 6.0)], method="hal", images="random")
+    assert steps() == [("hal", 6.0)]
+
+
+def test_rows_of_one_case_that_differ_in_their_data_stay_apart(tmp_path: Path) -> None:
+    peers = [
+        {"case": {"method": "avalanche"}, "step_ms": ms, "data": d} for ms, d in ((1.0, "tensors"), (2.0, "images"))
+    ]
+    write_measured(tmp_path, 1, [], results=peers)
+    write_measured(tmp_path, 2, [], results=[{**peers[1], "step_ms": 3.0}], method="er")
     (kept,) = read(tmp_path.glob("*.json"), ORDER)
-    assert [(r["case"]["method"], r["step_ms"]) for r in kept.results] == [("er", 1.0), ("hal", 2.0), ("gem", 3.0)]
-    assert re.findall(r"2026-01-\d\d", show_machines([kept])) == ["2026-01-01", "2026-01-02"]
+    assert [(r["data"], r["step_ms"]) for r in kept.results] == [("tensors", 1.0), ("images", 3.0)]
 
 
 def test_only_the_cases_of_some_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def result(run: Any) -> dict[str, Any]:
-        return {"step_ms": 1.0}
-
     monkeypatch.setattr(measure, "Run", lambda case, *_: case)
-    monkeypatch.setattr(measure, "take_turns", lambda runs: [result(run) for run in runs])
+    monkeypatch.setattr(measure, "take_turns", lambda runs: [{"step_ms": 1.0} for _ in runs])
     out = tmp_path / "some.json"
-    command = ["measure.py", "--suite", "methods", "--device", "cpu", "--method", "hal,er", "--out", str(out)]
+    command = ["measure.py", "--suite", "methods,whole", "--device", "cpu", "--method", "hal,er", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", command)
     measure.main()
     written = json.loads(out.read_text())
+    assert [section["name"] for section in written["sections"]] == ["methods"]
     assert {r["case"]["method"] for r in written["sections"][0]["results"]} == {"er", "hal"}
     assert written["method"] == "hal,er"
     assert "--method hal,er" in written["command"]
-    monkeypatch.setattr(sys, "argv", [*command, "--method", "hal,nix"])
-    with pytest.raises(SystemExit):
-        measure.main()
+    for wrong in ([*command, "--method", "hal,nix"], command[:-2]):
+        monkeypatch.setattr(sys, "argv", wrong)
+        with pytest.raises(SystemExit):
+            measure.main()
 
 
 def test_numbers_have_three_digits() -> None:

@@ -18,11 +18,13 @@ from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
 from cclfp.engine import compiled as compiled_module
 from cclfp.engine import compiler, graph
+from cclfp.engine.capture import overwrite
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.group import Group
 from cclfp.engine.replica import Replica
 from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS
+from cclfp.methods.base import fold
 from cclfp.methods.er import ER
 from cclfp.nets import linear
 from cclfp.runs.events import Event, Finished, Note, Step
@@ -350,6 +352,20 @@ def test_side_by_side_and_compiled() -> None:
         assert_alike(ours[seed], trained([with_batch_norm("er", seed)], "eager")[0])
 
 
+def test_steps_at_the_end_of_a_task_are_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+
+    def spy(step: Any, carried: Any, rows: Tensor) -> Any:
+        counts.append(len(rows))
+        return fold(step, carried, rows)
+
+    monkeypatch.setattr(compiled_module.Programs, "fold", staticmethod(spy))
+    trained([replica("hal", "class", 0)], "eager")
+    assert counts == []
+    trained([replica("hal", "class", seed) for seed in range(2)], "stacked")
+    assert counts.count(100) == 2 * 3  # the ascents of two replicas in three tasks
+
+
 class Recorded(graph._Recorded):
     """In the place of a CUDA graph: a step that is taken again each time, on the same tensors."""
 
@@ -360,7 +376,7 @@ class Recorded(graph._Recorded):
         self._counter, self._segment = torch.full((1,), segment[0]), segment
 
     def replay(self) -> None:
-        self._write(self.step(self.changing, self._fixed, self._row(self._segment)))
+        overwrite(self.changing, self.step(self.changing, self._fixed, self._row(self._segment)))
         self._counter.add_(1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ import cclfp
 from cclfp.core.finite import not_finite
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
-from cclfp.engine import cohort, graph
+from cclfp.engine import folds, graph
 from cclfp.engine.cohort import Cohort
+from cclfp.engine.folds import Folds
 from cclfp.engine.precision import autocast_of
 from cclfp.engine.replica import Replica
 from cclfp.errors import DivergenceError
@@ -301,22 +303,54 @@ def test_steps_replayed_from_a_graph_as_in_a_loop(count: int) -> None:
         return sgd(p, grads, lr)
 
     start = {"w": torch.zeros(8, device="cuda")}
-    in_a_graph = graph.replayed_fold(step, start, rows)
-    assert len(calls) == (3 if count == 3 else 2)  # of many, the first and the one that is recorded
+    in_a_graph = Folds(pytest.fail).fold(step, start, rows)
+    assert len(calls) == 3  # of many: the first, the one that is compared, and the one that is recorded
     looped = fold(step, start, rows)
     assert torch.equal(in_a_graph["w"], looped["w"])
     assert looped["w"].any()
     assert not start["w"].any()
 
 
-def test_steps_that_wait_for_the_device_are_taken_in_a_loop() -> None:
+def test_a_replayed_step_may_exchange_what_it_carries() -> None:
     def step(given: Tensors, row: Tensor) -> Tensors:
-        return {"sum": given["sum"] + float(row)}
+        return {"a": given["b"], "b": given["a"], "c": given["c"], "sum": given["sum"] + given["a"] * row}
 
-    rows = torch.arange(30.0, device="cuda")
-    assert graph.replayed_fold(step, {"sum": torch.zeros((), device="cuda")}, rows)["sum"] == 435
+    start = {name: torch.full((3,), value, device="cuda") for name, value in zip("abc", (1.0, 2.0, 3.0), strict=True)}
+    start["sum"], rows = torch.zeros(3, device="cuda"), torch.arange(21.0, device="cuda")
+    looped, replayed = fold(step, start, rows), Folds(pytest.fail).fold(step, start, rows)
+    assert all(torch.equal(replayed[name], looped[name]) for name in looped)
+    assert looped["a"][0] == 2
+
+
+def waits(given: Tensors, row: Tensor) -> Tensors:
+    return {"sum": given["sum"] + float(row)}
+
+
+def fails(given: Tensors, row: Tensor) -> Tensors:
+    if torch.cuda.is_current_stream_capturing():
+        raise ValueError("not in a recording")
+    return {"sum": given["sum"] + row}
+
+
+def draws(given: Tensors, row: Tensor) -> Tensors:
+    return {"sum": given["sum"] + row * torch.rand((), device="cuda")}
+
+
+@pytest.mark.parametrize(("step", "reason"), [(waits, ""), (fails, "not in a recording"), (draws, "random")])
+def test_steps_that_cannot_be_recorded_are_taken_in_a_loop(step: Any, reason: str) -> None:
+    notes: list[str] = []
+    rows, start = torch.arange(30.0, device="cuda"), {"sum": torch.zeros((), device="cuda")}
+    torch.cuda.manual_seed(0)
+    ours, after = Folds(notes.append).fold(step, start, rows), torch.rand(3, device="cuda")
+    gc.collect()
+    torch.cuda.manual_seed(0)
+    assert torch.equal(ours["sum"], fold(step, start, rows)["sum"])
+    assert torch.equal(after, torch.rand(3, device="cuda"))
+    assert len(notes) == 1
+    assert reason in notes[0]
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
-    torch.rand(3, device="cuda")
+    torch.cuda.empty_cache()
+    Folds(pytest.fail).fold(lambda given, row: {"sum": given["sum"] + row}, start, rows)
 
 
 @pytest.mark.usefixtures("short_graphs")
@@ -326,20 +360,21 @@ def test_anchors_learned_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     def anchors() -> Tensor:
         replica = on_cuda("hal", "class", 0, psi=batch_norm_psi(0).float())
         replica.learner.trainer.autocast = autocast_of("bf16")
-        (ours,), _ = in_a_cohort([replica], "graph", "bf16")
+        (ours,), notes = in_a_cohort([replica], "graph", "bf16")
+        assert notes == []
         x: Tensor = ours.learner.trainer.state["anchors"]["x"]
         return x
 
-    folded = []
+    counts, recording = [], folds.capture
 
     def counted(*arguments: Any) -> Any:
-        folded.append(len(arguments[2]))
-        return graph.replayed_fold(*arguments)
+        counts.append(1)
+        return recording(*arguments)
 
-    monkeypatch.setattr(cohort, "replayed_fold", counted)
+    monkeypatch.setattr(folds, "capture", counted)
     replayed = anchors()
-    assert folded.count(100) == 3  # the ascents of three tasks
-    monkeypatch.setattr(cohort, "replayed_fold", fold)
+    assert len(counts) == 3  # the ascents of three tasks; the fine-tuning is too short
+    monkeypatch.setattr(folds, "SHORTEST", 1000)
     assert torch.equal(replayed, anchors())
 
 

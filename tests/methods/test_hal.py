@@ -23,6 +23,7 @@ from cclfp.errors import InputError
 from cclfp.learner import Learner
 from cclfp.learner.saving import learner_state
 from cclfp.methods import Batch
+from cclfp.methods.base import fold
 from cclfp.methods.hal import HAL, _start
 from cclfp.testing import Case, same, toy_psi
 
@@ -326,6 +327,40 @@ def test_anchors_maximise_the_hindsight_objective() -> None:
         if steps == 0:
             assert {tuple(row) for row in anchors["x"].tolist()} <= {tuple(row) for row in held.x.tolist()}
     assert gains[1] > gains[0]
+
+
+def test_steps_at_the_end_of_a_task_are_left_to_the_engine() -> None:
+    shapes = []
+
+    def spy(step: Any, carried: Any, rows: Tensor) -> Any:
+        shapes.append(tuple(rows.shape))
+        return fold(step, carried, rows)
+
+    learner = tiny()
+    train(learner, 0, SPLIT[0])
+    learner.trainer.end_task(fold=spy)
+    train(learner, 1, SPLIT[1])
+    learner.trainer.end_task(fold=spy)
+    assert shapes == [(5,), (1, 10), (5,)]  # the ascent; one minibatch of the 13 earlier examples, and the ascent
+
+
+@pytest.mark.parametrize("count", [4, 10, 20, 23])
+def test_the_fine_tuning_takes_every_example_once(count: int) -> None:
+    learner = tiny()
+    train(learner, 0, SPLIT[0])
+    x, y = points([0, 1] * count, seed=3)
+    past = Examples(x[:count], y[:count], torch.zeros(count, dtype=torch.int64))
+    trainer = learner.trainer
+    params, buffers, _ = trainer.model
+    given = (past, params, buffers, trainer.hyper_tensors, trainer.task_context(), generator(0, "order"))
+    ours = trainer.method._fine_tuned(*given)  # type: ignore[attr-defined]
+    theta = [p.detach().clone() for p in params.values()]
+    for rows in torch.randperm(count, generator=generator(0, "order")).split(10):
+        q = leaves(theta)
+        loss = loss_of(q, past.x[rows], past.y[rows].tolist(), [[0, 1]] * len(rows))
+        theta = [a - 0.2 * b for a, b in zip(theta, torch.autograd.grad(loss, q), strict=True)]
+    for a, b in zip(ours.values(), theta, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 def test_a_class_the_ring_has_lost_gets_an_anchor_too() -> None:

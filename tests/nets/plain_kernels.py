@@ -25,6 +25,10 @@ class Conv:
     stride: int
     side: int
 
+    @property
+    def out(self) -> int:
+        return self.side // self.stride
+
 
 @dataclasses.dataclass(frozen=True)
 class Norm:

@@ -110,10 +110,21 @@ def test_the_gradient_in_eval_mode() -> None:
         assert_alike(at(ours, r), gradient(at(params, r), at(buffers, r), x[r], target[r]))
 
 
-def test_a_step_of_hal() -> None:
-    """The analytic gradient is that which autograd finds through the tentative update."""
+class BuildsOnHAL(HAL):
+    name = "builds-on-hal"
+
+    def step(self, *arguments: Any) -> Any:
+        return super().step(*arguments)
+
+
+@pytest.mark.parametrize("kind", [HAL, BuildsOnHAL])
+def test_a_step_of_hal(kind: type[HAL]) -> None:
+    """The analytic gradient is that which autograd finds through the tentative update.
+
+    The filters with a rounded copy are overwritten, unless a subclass may still use them.
+    """
     net, params, buffers = stacked_networks(2)
-    method = HAL(net)
+    method = kind(net)
     g = torch.Generator().manual_seed(2)
 
     def some(*shape: int) -> Tensor:
@@ -134,8 +145,14 @@ def test_a_step_of_hal() -> None:
         batch = Batch(x, y, task, allowed, 2, torch.arange(2), torch.ones(2, dtype=torch.bool))
         return method.step(params, buffers, state, batch, numbers)
 
-    with rounded([], []):
+    before = {name: p.clone() for name, p in params.items()}
+    filters = [p for p in params.values() if p.ndim == 5]
+    with rounded(filters, [p.clone() for p in filters]):
         ours = vmap(step)(params, buffers, state, x)
+    assert len(filters) == 20
+    changed = {name for name, p in params.items() if not torch.equal(p, before[name])}
+    assert changed == ({name for name, p in params.items() if p.ndim == 5} if kind is HAL else set())
+    params = before
     for r in range(2):
         own = {"embedding": state["embedding"][r], "task": state["task"][r], "anchors": at(state["anchors"], r)}
         exact = step(at(params, r), at(buffers, r), own, x[r])

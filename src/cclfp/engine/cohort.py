@@ -15,7 +15,7 @@ from cclfp.engine.capacity import count_fitting
 from cclfp.engine.compiled import Programs
 from cclfp.engine.compiler import NotCompiled, first_line
 from cclfp.engine.evaluate import evaluate_alone, evaluate_together
-from cclfp.engine.graph import Graphs, replayed_fold
+from cclfp.engine.graph import Graphs
 from cclfp.engine.grouping import has_kernels, is_normalised, make_group
 from cclfp.engine.packages import Kind
 from cclfp.engine.plan import Plan
@@ -111,7 +111,7 @@ class Cohort:
             replica, scaled = self.replicas[number], self._progress_of(progress, slice(number, number + 1))
             eager.train(replica.trainer, replica.stream.train, masks[number], plans[number], scaled)
         for replica, plan in zip(self.replicas, plans, strict=True):
-            replica.end_task(plan, replayed_fold if isinstance(self._fast, Graphs) else fold)
+            replica.end_task(plan, fold if self._fast is None else self._fast.fold)
         find_diverged(self.replicas)
         for replica in self.replicas:
             replica.train_seconds += (time.perf_counter() - began) / len(self.replicas)

@@ -6,8 +6,6 @@ and again, and does not wait for the device between the first and the last step 
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
@@ -16,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cclfp.engine.capture import capture, overwrite
 from cclfp.engine.compiled import Steps
 from cclfp.engine.compiler import NotCompiled
+from cclfp.engine.folds import Folds
 from cclfp.engine.group import Group, Step
 from cclfp.engine.tables import Tables
-from cclfp.methods.base import fold
-from cclfp.nets.network import Tensors, copy_all
+from cclfp.nets.network import copy_all
 
 WORTH = 100_000  # steps of one kind that pay for a program: compiling takes half a minute, or two minutes for ResNet18
 SHORTEST = 8  # steps of one segment that are worth recording
@@ -32,12 +31,14 @@ MARK_EVERY = 32  # steps between two marks that show how far the device is
 class Graphs:
     """Trains tasks with graphs, which are kept from task to task.
 
-    ``note`` is called with the reason where a step is not compiled.
+    ``note`` is called with the reason where a step is not compiled, or not recorded at the end of a task. ``fold`` is
+    :func:`cclfp.methods.base.fold` in graphs.
     """
 
     def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
         self.steps = Steps()
         self._note = note
+        self.fold = Folds(note).fold
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -92,7 +93,6 @@ class _Recorded:
         self._fixed = [group.fixed[0], *(t.clone() for t in group.fixed[1:])]
         self._tables = tables  # later tasks' tables are copied into these
         self._counter = torch.full((1,), segment[0], device=group.fixed[0].device)
-        self.graph = torch.cuda.CUDAGraph()
         side = torch.cuda.Stream(self._counter.device)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -100,11 +100,11 @@ class _Recorded:
                 step([t.clone() for t in self.changing], self._fixed, self._row(segment))
         torch.cuda.current_stream().wait_stream(side)
 
-        def once() -> None:
-            self._write(step(self.changing, self._fixed, self._row(segment)))
+        def take_step() -> None:
+            overwrite(self.changing, step(self.changing, self._fixed, self._row(segment)))
             self._counter.add_(1)
 
-        _record(self.graph, once, side, pool)
+        self.graph = capture(take_step, side, pool)
 
     def once(self, tables: Tables, segment: range) -> Step:
         """A step function that takes the first step of a segment with the graph."""
@@ -131,79 +131,6 @@ class _Recorded:
 
     def _row(self, segment: range) -> list[Tensor]:
         return self._tables.row_at(self._counter, segment[0])
-
-    def _write(self, new: list[Tensor]) -> None:
-        """Copy what a step returned to the tensors that it read."""
-        places = {t.untyped_storage().data_ptr() for t in self.changing if t.numel()}
-        pairs = [(ours, t) for ours, t in zip(self.changing, new, strict=True) if t.numel() and not _same(ours, t)]
-        # A result that is one of the step's own arguments is copied before that argument is overwritten.
-        sources = [t.clone() if t.untyped_storage().data_ptr() in places else t for _, t in pairs]
-        copy_all([ours for ours, _ in pairs], sources)
-
-
-def replayed_fold(step: Callable[[Tensors, Tensor], Tensors], carried: Tensors, rows: Tensor) -> Tensors:
-    """:func:`cclfp.methods.base.fold`, where a graph takes all steps but the first: Python takes ten times as long.
-
-    ``step`` must not make the host wait for the device; if it does, Python takes all steps.
-    """
-    if not rows.is_cuda or len(rows) < SHORTEST:
-        return fold(step, carried, rows)
-    here, side, graph = torch.cuda.current_stream(), _fold_stream(rows.device), torch.cuda.CUDAGraph()
-    side.wait_stream(here)
-    with torch.cuda.stream(side):  # also lets libraries allocate workspaces and choose kernels before recording
-        first = step(carried, rows[0])
-    here.wait_stream(side)
-    held, row = {name: t.clone() for name, t in first.items()}, rows[1].clone()
-
-    def once() -> None:
-        new = step(held, row)
-        copy_all(list(held.values()), [new[name] for name in held])
-
-    try:
-        _record(graph, once, side, torch.cuda.graph_pool_handle())
-    except Exception:  # noqa: BLE001  whatever a network may raise: without a graph it is raised again, or all is well
-        return fold(step, held, rows[1:])
-    for each in rows[1:]:
-        row.copy_(each)
-        graph.replay()
-    return held
-
-
-@functools.cache
-def _fold_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
-
-
-def _record(graph: torch.cuda.CUDAGraph, work: Callable[[], None], stream: torch.cuda.Stream, pool: Any) -> None:
-    """Record what ``work`` launches on a stream as a graph, without running it."""
-    here, reason = torch.cuda.current_stream(), None
-    try:
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
-            try:
-                work()
-            except BaseException as error:
-                reason = error
-                raise
-    except BaseException as error:  # noqa: BLE001  raised again
-        # torch does not clean up after a capture that failed, and hides the reason.
-        torch.cuda.set_stream(here)
-        for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
-            with contextlib.suppress(RuntimeError):
-                end(stream.device_index, pool)
-        _forget_capture(stream.device)
-        raise (error if reason is None else reason) from None
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
-
-
-def _forget_capture(device: torch.device) -> None:
-    """Give the device's generator a new state: after a failed capture it cannot be drawn from."""
-    ours = torch.cuda.default_generators[device.index or 0]
-    seed = ours.initial_seed()
-    ours.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
-    ours.manual_seed(seed)
 
 
 class _Marks:

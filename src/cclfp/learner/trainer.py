@@ -190,8 +190,7 @@ class Trainer:
         ``fold`` takes the steps that the method takes at the end of a task.
         """
         with torch.no_grad(), seeded(self.settings.seed, "end of task", self.tasks_done, self.device):
-            context = dataclasses.replace(self.task_context(), fold=fold)
-            state = self.method.end_task(*self.model, self.hyper_tensors, context)
+            state = self.method.end_task(*self.model, self.hyper_tensors, self.task_context(fold))
         state = self._keep_storage(self.state, state)
         if check:
             refuse_not_finite("the end of the task", self.model, ({}, {}, state), self.settings.hyper.lr)
@@ -206,9 +205,10 @@ class Trainer:
         names = self.method.remembers(self.settings.num_classes)
         return {**{name: before[name] for name in names}, **after} if names else after
 
-    def task_context(self) -> TaskContext:
+    def task_context(self, fold: Fold = fold) -> TaskContext:
         """What the method may look at when a task begins or ends."""
-        return TaskContext(self.tasks_done, self.memory, self.classes, self.inputs.for_testing, self.settings.seed)
+        prepare = self.inputs.for_testing
+        return TaskContext(self.tasks_done, self.memory, self.classes, prepare, self.settings.seed, fold)
 
     def snapshot(self) -> dict[str, Any]:
         """What a step or the end of a task may change before it fails; :meth:`restore` brings it back."""

@@ -62,7 +62,10 @@ class Batch:
 
 
 def fold(step: Callable[[Tensors, Tensor], Tensors], carried: Tensors, rows: Tensor) -> Tensors:
-    """``carried = step(carried, row)`` for each row of a tensor.
+    """``carried = step(carried, row)`` for each row of a tensor, for loops at the end of a task.
+
+    The graph engine records a step and replays it. For this, a step must be a function of its arguments alone, without
+    random numbers, and return tensors of the same names, shapes and dtypes as ``carried``, all on one device.
 
     >>> fold(lambda sums, row: {"sum": sums["sum"] + row}, {"sum": torch.tensor(0)}, torch.tensor([1, 2, 3]))
     {'sum': tensor(6)}
@@ -84,7 +87,7 @@ class TaskContext:
     classes: ClassMask  # the classes of each task
     prepare: Callable[[Tensor], Tensor]  # from raw examples, such as the memory's, to inputs of psi
     seed: int
-    fold: Fold = fold  # for loops in end_task: the graph engine records a step and replays it
+    fold: Fold = fold  # for loops in end_task
 
     def generator(self, purpose: str) -> torch.Generator:
         """A generator for the method's own use, determined by the seed, the task and the purpose."""
@@ -393,8 +396,8 @@ def _detach(tree: Any) -> Any:
 def sgd(params: Tensors, grads: Tensors, lr: Tensor, *, in_place: bool = False) -> Tensors:
     """Plain SGD: no momentum, no weight decay.
 
-    ``in_place`` says that nothing reads ``params`` afterwards, that ``grads`` are as :func:`gradient` gave them and
-    that ``lr`` is a hyperparameter: an engine that owns the parameters may then overwrite them.
+    ``in_place`` says that nothing reads ``params`` afterwards, that ``grads`` are new tensors or as :func:`gradient`
+    gave them and that ``lr`` is a hyperparameter: an engine that owns the parameters may then overwrite them.
     """
     before = [p.detach() for p in params.values()]
     along = [grads[name] for name in params]

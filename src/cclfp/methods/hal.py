@@ -100,7 +100,8 @@ class HAL(Method):
         if "anchors" in state and is_rounding():
             grads, aux = self._anchored_gradient(params, buffers, state, batch, hyper)
             state = {**state, **_seen(state, aux.pop(FEATURES), batch, hyper.beta)}
-            return sgd(params, grads, hyper.lr, in_place=True), aux, state
+            # As in Method.step: a subclass that calls this step may still use the parameters that it was given.
+            return sgd(params, grads, hyper.lr, in_place=type(self).step is HAL.step), aux, state
 
         def anchored(p: Tensors) -> tuple[Tensor, Tensors]:
             grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(p)
@@ -156,7 +157,7 @@ class HAL(Method):
             away = (self.net.normalised_features(params, buffers, e) - phi).square().sum()
             return len(y) * forgetting - hyper.gamma * away, {}
 
-        def ascend(given: Tensors, _: Tensor) -> Tensors:
+        def ascend(given: Tensors, number: Tensor) -> Tensors:
             ascent, _ = gradient(hindsight, given)
             return {"e": (given["e"] + hyper.anchor_lr * ascent["e"]).clamp(low, high)}
 

@@ -124,16 +124,18 @@ class Derivatives:
         self._head = {name: params[name] for name in HEAD}
         self._of_head = torch.func.grad(lambda head, z: loss(net.classify(head, z)), argnums=(0, 1))
         head, dz = self._of_head(self._head, self.z)
-        self._psi, self._passed = tangents.gradient(self._layout, self._params, dz, self._saved)
-        self.gradient = self._in_order(params, self._psi, head)
+        self._of_psi, self._of_norms = tangents.gradient(self._layout, self._params, dz, self._saved)
+        self.gradient = self._in_order(params, self._of_psi, head)
 
     def hessian_times(self, direction: Tensors) -> Tensors:
         """The Hessian of the loss times a direction, which has a tensor for each parameter."""
         own = self._net._own(direction)
         z, others = tangents.tangent(self._layout, self._params, own, self._saved)
         times = torch.func.vjp(self._of_head, self._head, self.z)[1]  # a Hessian is symmetric
-        head, dz = times(({name: direction[name] for name in HEAD}, z))
-        psi = tangents.curvature(self._layout, self._params, own, self._psi, dz, self._saved, others, self._passed)
+        head, dz_rate = times(({name: direction[name] for name in HEAD}, z))
+        psi = tangents.curvature(
+            self._layout, self._params, own, self._of_psi, dz_rate, self._saved, others, self._of_norms
+        )
         return self._in_order(direction, psi, head)
 
     def _in_order(self, like: Tensors, psi: Tensors, head: Tensors) -> Tensors:

@@ -22,6 +22,11 @@ class SideStream:
         self._stream = _side_stream(device, number) if device.type == "cuda" else None
         self._is_used = False
 
+    @property
+    def stream(self) -> torch.cuda.Stream:
+        assert self._stream is not None
+        return self._stream
+
     @contextlib.contextmanager
     def after(self, *events: Event) -> Iterator[None]:
         """Work launched inside waits only for these events and for earlier work on this stream."""
@@ -33,11 +38,6 @@ class SideStream:
             self._stream.wait_event(event)
         with torch.cuda.stream(self._stream):
             yield
-
-    def wait_here(self, *events: Event) -> None:
-        """Make the current stream wait for these events of this one."""
-        for event in events:
-            torch.cuda.current_stream().wait_event(event)
 
     def join(self) -> None:
         """Make the current stream wait for all work on this one."""
@@ -53,3 +53,9 @@ def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
 def events_now(t: Tensor) -> list[Event]:
     """An event after all work so far on the current stream, if the tensor is on a GPU; otherwise nothing."""
     return [torch.cuda.current_stream().record_event()] if t.is_cuda else []
+
+
+def wait_for(*events: Event) -> None:
+    """Make the current stream wait for these events."""
+    for event in events:
+        torch.cuda.current_stream().wait_event(event)

@@ -76,8 +76,8 @@ def run_gradient(
 ) -> list[Tensor]:
     """The gradients of the filters, gammas and betas.
 
-    With ``keep`` they are followed by those of the outputs of all BatchNorms, without the shortcuts', which equal those
-    of the layers before them, and by those of the inputs of all BatchNorms.
+    With ``keep`` they are followed by those of the outputs of all BatchNorms (but not the shortcuts', which equal those
+    of their block's second BatchNorm), and by those of the inputs of all BatchNorms.
     """
     from cclfp.nets.stacking import kernels
 

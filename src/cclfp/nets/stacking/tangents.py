@@ -29,7 +29,7 @@ from cclfp.nets.stacking.arrangement import (
     side_by_side,
     with_stem,
 )
-from cclfp.nets.stacking.cuda_streams import Event, SideStream, events_now
+from cclfp.nets.stacking.cuda_streams import Event, SideStream, events_now, wait_for
 from cclfp.nets.stacking.functions import Folded
 from cclfp.nets.stacking.layout import Layout, Parts, Tensors
 from cclfp.nets.stacking.passes import blocks_of, compiled, pooled, run_gradient, unpooled
@@ -44,7 +44,7 @@ Saved = Sequence[Tensor]  # by a training pass; the first dimension is one repli
 def gradient(layout: Layout, params: Tensors, dz: Tensor, saved: Saved) -> tuple[Tensors, Saved]:
     """The gradient of psi's parameters, from the gradient of z and the tensors that the training pass saved.
 
-    The other result is the gradients of the inputs and outputs of all BatchNorms.
+    The other result is the gradients of the outputs and inputs of all BatchNorms.
     """
     own, n = [t.unsqueeze(0) for t in _parameters(layout, params)], 3 * len(layout.layers)
     grads = _Gradient.apply(layout, dz.unsqueeze(0), *own, *saved)
@@ -59,16 +59,16 @@ def tangent(layout: Layout, params: Tensors, direction: Tensors, saved: Saved) -
 
 
 def curvature(
-    layout: Layout, params: Tensors, direction: Tensors, grads: Tensors, dz: Tensor, saved: Saved, tangents: Saved,
-    passed: Saved,
+    layout: Layout, params: Tensors, direction: Tensors, grads: Tensors, dz_rate: Tensor, saved: Saved, tangents: Saved,
+    norm_grads: Saved,
 ) -> Tensors:  # fmt: skip
     """The tangent of the gradient of psi's parameters: psi's part of the Hessian times the direction.
 
-    ``dz`` is the tangent of the gradient of z; ``grads`` and ``passed`` are what :func:`gradient` gave.
+    ``dz_rate`` is the tangent of the gradient of z; ``grads`` and ``norm_grads`` are what :func:`gradient` gave.
     """
     kinds = (_parameters(layout, params), _parameters(layout, direction), _parameters(layout, grads))
     given = (t.unsqueeze(0) for kind in kinds for t in kind)
-    return _named(layout, _Curvature.apply(layout, dz.unsqueeze(0), *given, *saved, *tangents, *passed))
+    return _named(layout, _Curvature.apply(layout, dz_rate.unsqueeze(0), *given, *saved, *tangents, *norm_grads))
 
 
 def _parameters(layout: Layout, params: Tensors) -> list[Tensor]:
@@ -110,14 +110,14 @@ class _Tangent(_Constant):
 
 class _Curvature(_Constant):
     @staticmethod
-    def forward(layout: Layout, dz: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-        n, R = len(layout.layers), len(dz)
+    def forward(layout: Layout, dz_rate: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        n, R = len(layout.layers), len(dz_rate)
         parts, directions, grads = (parts_of(layout, tensors[i : i + 3 * n], 3, R) for i in (0, 3 * n, 6 * n))
         others, relus = tensors[9 * n :], 1 + 2 * len(layout.blocks)
         counts = (1 + 2 * n + relus, 2 * n + relus)  # of the tensors that run_training and run_tangent return
         saved, tangents = others[: counts[0]], others[counts[0] : sum(counts)]
-        passed = others[sum(counts) :]
-        return tuple(run_curvature(layout, dz, parts, directions, grads, saved, tangents, passed))
+        norm_grads = others[sum(counts) :]
+        return tuple(run_curvature(layout, dz_rate, parts, directions, grads, saved, tangents, norm_grads))
 
 
 # -- for all replicas -------------------------------------------------------------------------------------------------
@@ -126,22 +126,30 @@ class _Curvature(_Constant):
 class _Norms:
     """BatchNorms in training, and the tangents of their outputs and gradients along a direction.
 
-    Whatever is known before the pass is computed for all layers with one call (``_foreach``): a vector's operations
-    take as long as their launches. Quotients are by the number of pixels.
+    ``grads`` are the gradients of their parameters, which :meth:`curvature` needs. Whatever is known before a pass is
+    computed for all layers with one call (``_foreach``), because an operation on vectors takes as long as its launch.
+    A name with ``quotient`` is of a vector divided by the number of pixels.
     """
 
-    def __init__(self, parts: Parts, directions: Parts, sums: Sequence[Tensor], pixels: Sequence[int]) -> None:
-        _, self._gammas, _ = ([t.flatten() for t in kind] for kind in parts)
+    def __init__(
+        self, parts: Parts, directions: Parts, activations: Saved, convs: Sequence[Any], grads: Parts | None = None
+    ) -> None:
+        _, gammas, _ = ([t.flatten() for t in kind] for kind in parts)
         _, along, shifts = ([t.flatten() for t in kind] for kind in directions)
-        self._counts = [float(count) for count in pixels]
-        moments = torch._foreach_div([t.sum(0) for t in sums], self._counts)
-        means, squares = [mean for mean, _ in moments], [square for _, square in moments]
-        variances = torch._foreach_sub(squares, torch._foreach_mul(means, means))
-        self._means = means
+        counts = [float(len(activations[0]) * conv.out**2) for conv in convs]  # pixels
+        moments = torch._foreach_div([t.sum(0) for t in activations[-len(convs) :]], counts)
+        self._means, squares = [mean for mean, _ in moments], [square for _, square in moments]
+        variances = torch._foreach_sub(squares, torch._foreach_mul(self._means, self._means))
         self._r = torch._foreach_rsqrt(torch._foreach_add(torch._foreach_clamp_min(variances, 0.0), EPS))
-        self._r_quotients = torch._foreach_div(self._r, self._counts)
-        self._slopes = torch._foreach_mul(along, self._r)
-        self._constants = torch._foreach_sub(shifts, torch._foreach_mul(self._slopes, means))
+        self._r_quotients = torch._foreach_div(self._r, counts)
+        self._gammas, self._slopes = gammas, torch._foreach_mul(along, self._r)
+        self._constants = torch._foreach_sub(shifts, torch._foreach_mul(self._slopes, self._means))
+        if grads is not None:
+            _, of_gammas, of_betas = ([t.flatten() for t in kind] for kind in grads)  # the sums of d x^ and of d
+            self._scales = torch._foreach_mul(gammas, self._r)
+            self._scale_quotients = torch._foreach_div(self._scales, counts)
+            self._mean_dx, self._mean_d = torch._foreach_div(of_gammas, counts), torch._foreach_div(of_betas, counts)
+            self._pulls = torch._foreach_neg(torch._foreach_mul(self._scales, self._mean_dx))
 
     def tangent(self, i: int, y: Tensor, along: Tensor) -> tuple[Tensor, Tensor]:
         """The tangent of x^, from ``along``, the tangent of y; and t."""
@@ -157,13 +165,6 @@ class _Norms:
         """The tangent of gamma x^ + beta as tensors, their weights, and a constant vector. h is the tangent of x^."""
         return [h, y], [self._gammas[i], self._slopes[i]], self._constants[i]
 
-    def begin_curvature(self, of_gammas: Sequence[Tensor], of_betas: Sequence[Tensor]) -> None:
-        """Before :meth:`curvature`: the gradients of all gammas and betas, which are the sums of d x^ and of d."""
-        self._scales = torch._foreach_mul(self._gammas, self._r)
-        self._scale_quotients = torch._foreach_div(self._scales, self._counts)
-        self._by_d, self._of_d = (torch._foreach_div(list(each), self._counts) for each in (of_gammas, of_betas))
-        self._pulls = torch._foreach_neg(torch._foreach_mul(self._scales, self._by_d))
-
     def curvature(
         self, i: int, y: Tensor, h: Tensor, t: Tensor, d: Tensor, along: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,8 +175,8 @@ class _Norms:
         inner, total, crossed = kernels.pair_sums(along, y, mean, d, h)
         dgamma = torch.addcmul(crossed, inner, r)
         change = torch.addcmul(self._slopes[i], scale * r, t, value=-1)
-        slope = -r * torch.addcmul(quotient * dgamma, change, self._by_d[i])
-        constant = -torch.addcmul(torch.addcmul(quotient * total, change, self._of_d[i]), slope, mean)
+        slope = -r * torch.addcmul(quotient * dgamma, change, self._mean_dx[i])
+        constant = -torch.addcmul(torch.addcmul(quotient * total, change, self._mean_d[i]), slope, mean)
         return kernels.blend([along, d, y, h], [scale, change, slope, self._pulls[i], constant]), dgamma, total
 
 
@@ -186,7 +187,7 @@ def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -
     n, R = len(layout.layers), len(parts[1][0])
     joined = [side_by_side(t) for t in saved]
     activations, convs = joined[:-n], convs_of(layout, saved[0].shape[3])
-    norms = _Norms(parts, directions, joined[-n:], [len(joined[0]) * (c.side // c.stride) ** 2 for c in convs])
+    norms = _Norms(parts, directions, joined, convs)
     matrices, along = with_stem(parts[0], layout.dtype), with_stem(directions[0], layout.dtype)
     by_filters: list[Any] = [None] * n  # how the outputs of the convolutions change with their filters
     ready: list[list[Event]] = [[] for _ in range(n)]
@@ -197,7 +198,7 @@ def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -
 
     def through(i: int, rate: Tensor | None, y: Tensor) -> None:
         """Propagate the tangent of a convolution's input, ``rate``, through it and to its BatchNorm's x^."""
-        beside.wait_here(*ready[i])
+        wait_for(*ready[i])
         whole = by_filters[i]
         if rate is not None:
             whole, _ = kernels.convolve(convs[i], R, rate, matrices[i], residual=whole)
@@ -242,76 +243,83 @@ def run_tangent(layout: Layout, parts: Parts, directions: Parts, saved: Saved) -
 
 
 def run_curvature(
-    layout: Layout, dz: Tensor, parts: Parts, directions: Parts, grads: Parts, saved: Saved, tangents: Saved,
-    passed: Saved,
+    layout: Layout, dz_rate: Tensor, parts: Parts, directions: Parts, grads: Parts, saved: Saved, tangents: Saved,
+    norm_grads: Saved,
 ) -> list[Tensor]:  # fmt: skip
-    """The tangents of the gradients of the filters, gammas and betas. ``dz`` is that of the gradient of z."""
+    """The tangents of the gradients of the filters, gammas and betas. ``dz_rate`` is that of the gradient of z."""
     from cclfp.nets.stacking import kernels
 
-    n, R = len(layout.layers), len(dz)
-    joined, rates, passed = ([side_by_side(t) for t in several] for several in (saved, tangents, passed))
+    n, R = len(layout.layers), len(dz_rate)
+    joined, rates, d_and_dy = ([side_by_side(t) for t in several] for several in (saved, tangents, norm_grads))
     activations, convs = joined[:-n], convs_of(layout, saved[0].shape[3])
-    norms = _Norms(parts, directions, joined[-n:], [len(joined[0]) * (c.side // c.stride) ** 2 for c in convs])
+    norms = _Norms(parts, directions, joined, convs, grads)
     h, t, rates = rates[:n], rates[n : 2 * n], rates[2 * n :]
-    shortcuts = {block[2]: block[1] for block in layout.blocks if len(block) > 2}
-    of_outputs, dy = iter(passed[:-n]), passed[-n:]
-    d: list[Any] = [None if i in shortcuts else next(of_outputs) for i in range(n)]
-    norms.begin_curvature(*([t.flatten() for t in kind] for kind in grads[1:]))
-    matrices = [dz, *matrices_of(parts[0][1:], layout.dtype)]
-    along = [dz, *matrices_of(directions[0][1:], layout.dtype)]
-    dw, dgamma, dbeta = ([dz] * n for _ in range(3))
+    seconds = {block[2]: block[1] for block in layout.blocks if len(block) > 2}  # beside each shortcut
+    of_outputs, dy = iter(d_and_dy[:-n]), d_and_dy[-n:]
+    d: list[Any] = [None if i in seconds else next(of_outputs) for i in range(n)]
+    matrices = [dz_rate, *matrices_of(parts[0][1:], layout.dtype)]
+    along = [dz_rate, *matrices_of(directions[0][1:], layout.dtype)]
+    dw, dgamma, dbeta = ([dz_rate] * n for _ in range(3))
     kept: list[Tensor] = []  # until the side streams have read them
-    of_filters, of_inputs = SideStream(dz.device), SideStream(dz.device, 1)
+    filter_stream, input_stream = SideStream(dz_rate.device), SideStream(dz_rate.device, 1)
 
     def through_norm(i: int, y: Tensor, rate: Tensor) -> Tensor:
         """The tangent of dy, from the tangent of d."""
-        own = d[shortcuts.get(i, i)]
-        dy_rate, dgamma[i], dbeta[i] = norms.curvature(i, y, h[i], t[i], own, rate)
+        dy_rate, dgamma[i], dbeta[i] = norms.curvature(i, y, h[i], t[i], d[seconds.get(i, i)], rate)
+        kept.append(dy_rate)
         return dy_rate
 
-    def filter_gradient(i: int, a: Tensor, a_rate: Tensor | None, dy_rate: Tensor) -> None:
-        kept.append(dy_rate)
-        with of_filters.after(*events_now(dy_rate)):
+    def filter_gradient(i: int, a: Tensor, a_rate: Tensor | None, dy_rate: Tensor, ready: list[Event]) -> None:
+        with filter_stream.after(*ready):
             other = None if a_rate is None else dy[i]
             dw[i] = kernels.filter_gradient(convs[i], R, a, dy_rate, a_rate, other)
 
-    def by_filters(i: int, s: int | None, residual: Tensor | None) -> tuple[Tensor, list[Event]]:
-        """How the gradient of a convolution's input, or of two that share it, changes with the filters."""
+    def change_by_filters(i: int, s: int | None, residual: Tensor | None) -> tuple[Tensor, list[Event]]:
+        """How the gradient of a convolution's input changes with the filters (and with those of a shortcut s).
+
+        Nothing else waits for it, so it runs beside the other kernels; the events say when it is ready.
+        """
         more: dict[str, Any] = {} if s is None else {"x2": dy[s], "w2": along[s]}
-        with of_inputs.after(*events_now(dz)):
+        with input_stream.after(*events_now(dz_rate)):
             part, _ = kernels.convolve(convs[i], R, dy[i], along[i], gradient=True, residual=residual, **more)
             kept.append(part)
-            return part, events_now(dz)
+            return part, events_now(dz_rate)
 
     def through_conv(i: int, dy_rate: Tensor, mask: Tensor, part: Tensor, ready: list[Event], **more: Any) -> Tensor:
         """The tangent of the gradient of the input of the ReLU whose output is ``mask``."""
-        of_inputs.wait_here(*ready)
+        wait_for(*ready)
         rate, _ = kernels.convolve(convs[i], R, dy_rate, matrices[i], gradient=True, mask=mask, residual=part, **more)
         return rate
 
     def run() -> None:
         kept.clear()
         columns, y0, *_, last = activations
-        rate = unpooled(dz, last)
+        rate = unpooled(dz_rate, last)
         inputs, firsts = [rates[0], *rates[2:-1:2]], rates[1::2]
         blocks = blocks_of(layout, activations)
         for (i, k, s, a, y1, a1, y2, ys, _), a_rate, a1_rate in reversed(
             list(zip(blocks, inputs, firsts, strict=True))
         ):
             kept.append(rate)
-            second, first = by_filters(k, None, None), by_filters(i, s, rate if s is None else None)
+            of_second = change_by_filters(k, None, None)
+            of_first = change_by_filters(i, s, rate if s is None else None)
+            more: dict[str, Any] = {}
+            if s is not None:
+                more = {"x2": through_norm(s, ys, rate), "w2": matrices[s]}
             dy2_rate = through_norm(k, y2, rate)
-            rate_s = None if s is None else through_norm(s, ys, rate)
-            dy1_rate = through_norm(i, y1, through_conv(k, dy2_rate, a1, *second))
-            filter_gradient(k, a1, a1_rate, dy2_rate)
-            more = {} if s is None else {"x2": rate_s, "w2": matrices[s]}
-            rate = through_conv(i, dy1_rate, a, *first, **more)
-            filter_gradient(i, a, a_rate, dy1_rate)
-            if s is not None and rate_s is not None:
-                filter_gradient(s, a, a_rate, rate_s)
-        filter_gradient(0, columns, None, through_norm(0, y0, rate))
-        of_inputs.join()
-        of_filters.join()
+            ready = events_now(dy2_rate)
+            d1_rate = through_conv(k, dy2_rate, a1, *of_second)  # launched first: everything that follows waits for it
+            filter_gradient(k, a1, a1_rate, dy2_rate, ready)
+            dy1_rate = through_norm(i, y1, d1_rate)
+            ready = events_now(dy1_rate)
+            rate = through_conv(i, dy1_rate, a, *of_first, **more)
+            filter_gradient(i, a, a_rate, dy1_rate, ready)
+            if s is not None:
+                filter_gradient(s, a, a_rate, more["x2"], [])  # follows that of i, so it waits long enough
+        dy0_rate = through_norm(0, y0, rate)
+        filter_gradient(0, columns, None, dy0_rate, events_now(dy0_rate))
+        input_stream.join()
+        filter_stream.join()
 
     compiled(run, "curvature", layout, saved[0], parts[0])
     vectors = [t.view(R, -1) for t in (*dgamma, *dbeta)]

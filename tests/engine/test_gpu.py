@@ -18,6 +18,7 @@ from cclfp.core.finite import not_finite
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
 from cclfp.engine import folds, graph
+from cclfp.engine.capture import capture
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.folds import Folds
 from cclfp.engine.precision import autocast_of
@@ -365,7 +366,7 @@ def test_anchors_learned_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
         x: Tensor = ours.learner.trainer.state["anchors"]["x"]
         return x
 
-    counts, recording = [], folds.capture
+    counts, recording = [], capture
 
     def counted(*arguments: Any) -> Any:
         counts.append(1)

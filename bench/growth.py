@@ -107,7 +107,6 @@ def series_name(result: Result, cases: Sequence[dict[str, Any]]) -> str:
     parts = [case["method"]]
     parts += [case["precision"]] * (len({one["precision"] for one in cases}) > 1)
     parts += ["eager"] * (case["engine"] == "eager" and len({one["engine"] for one in cases}) > 1)
-    parts += ["not compiled"] * (result["engine_used"] == "stacked")  # as such steps once ran: now they run eagerly
     return ", ".join(parts)
 
 

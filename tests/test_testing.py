@@ -160,7 +160,7 @@ class TwicePassing(ER):
         (Wordy, "returns_the_loss: some steps of a task return a loss, and others do not"),
         (Infinite, "returns_the_loss: a step returned the loss nan"),
         (Growing, "steps_purely: the states of two replicas differ in structure: .*'seed 1'"),
-        (Peeking, "trains_stacked: replicas are not stacked: .* a step reads something that differs between them"),
+        (Peeking, "trains_stacked: replicas are not stacked: .* a step reads something that is not in its arguments"),
     ],
 )
 def test_finds(method: type[Method], finding: str) -> None:

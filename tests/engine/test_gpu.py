@@ -327,6 +327,11 @@ def waits(given: Tensors, row: Tensor) -> Tensors:
     return {"sum": given["sum"] + float(row)}
 
 
+def fails_after_a_kernel(given: Tensors, row: Tensor) -> Tensors:
+    new = {"sum": given["sum"] + row}
+    return fails(new, 0 * row)
+
+
 def fails(given: Tensors, row: Tensor) -> Tensors:
     if torch.cuda.is_current_stream_capturing():
         raise ValueError("not in a recording")
@@ -337,7 +342,10 @@ def draws(given: Tensors, row: Tensor) -> Tensors:
     return {"sum": given["sum"] + row * torch.rand((), device="cuda")}
 
 
-@pytest.mark.parametrize(("step", "reason"), [(waits, ""), (fails, "not in a recording"), (draws, "random")])
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [(waits, ""), (fails, "not in a"), (fails_after_a_kernel, "not in a"), (draws, "random")],
+)
 def test_steps_that_cannot_be_recorded_are_taken_in_a_loop(step: Any, reason: str) -> None:
     notes: list[str] = []
     rows, start = torch.arange(30.0, device="cuda"), {"sum": torch.zeros((), device="cuda")}

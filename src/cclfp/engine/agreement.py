@@ -39,7 +39,7 @@ def compare_steps(before: list[Tensor], ours: list[Tensor], theirs: list[Tensor]
             slack = 1e-6 * float(start.double().nan_to_num(0.0, 0.0, 0.0).norm()) + 1e-3 * tolerance * largest
         if not off <= tolerance * size * is_float + slack:
             text = f"off by {off:.1e} where it is {size:.1e}"
-            raise ValueError(f"a step reads something that differs between them and is not in its arguments: {text}")
+            raise ValueError(f"a step reads something that is not in its arguments: {text}")
 
 
 def _distance(a: Tensor, b: Tensor, where: Tensor) -> float:
@@ -79,4 +79,4 @@ def refuse_randomness(step: Callable[[], object], device: torch.device) -> None:
     if any(not torch.equal(g.get_state(), state) for g, state in zip(generators, before, strict=True)):
         for g, state in zip(generators, before, strict=True):
             g.set_state(state)
-        raise ValueError("psi or a transform has random layers")
+        raise ValueError("a step draws random numbers, for example in random layers")

@@ -28,11 +28,11 @@ def capture(work: Callable[[], None], stream: torch.cuda.Stream, pool: Any = Non
                 reason = error
                 raise
     except BaseException as error:  # noqa: BLE001  raised again
-        if error is not reason:  # ending the recording failed: torch does not clean up then, and hides the reason
+        if error is not reason:  # torch's own beginning or end failed: it does not clean up then, and hides the reason
             torch.cuda.set_stream(here)
-            for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
-                with contextlib.suppress(RuntimeError):
-                    end(stream.device_index, pool)
+            with contextlib.suppress(RuntimeError):  # raised if the recording had ended: the graph releases its pool
+                torch._C._cuda_endAllocateToPool(stream.device_index, pool)
+                torch._C._cuda_releasePool(stream.device_index, pool)
             # The generator still takes part in the recording, and cannot be drawn from: give it a new state.
             generator.graphsafe_set_state(torch.Generator(stream.device).graphsafe_get_state())
             generator.set_state(drawn)

@@ -14,7 +14,7 @@ from cclfp.methods.base import fold
 from cclfp.nets.network import Tensors
 from cclfp.nets.stacking.cuda_streams import SideStream, events_now
 
-SHORTEST = 8  # steps that are worth recording
+SHORTEST = 16  # steps that are worth recording and comparing
 
 FoldStep = Callable[[Tensors, Tensor], Tensors]
 
@@ -44,6 +44,7 @@ class Folds:
         except Exception as error:  # noqa: BLE001  if it is the step's own error, the loop raises it again
             reason = first_line(error)
         # After the handler, where nothing refers to the tensors of the attempt any more:
+        side.join()
         self._works = False
         self._note(f"the steps at the end of a task cannot be recorded ({reason}): they are taken one by one")
         return fold(step, first, rows[1:])

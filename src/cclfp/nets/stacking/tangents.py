@@ -134,8 +134,8 @@ class _Norms:
     def __init__(
         self, parts: Parts, directions: Parts, activations: Saved, convs: Sequence[Any], grads: Parts | None = None
     ) -> None:
-        _, gammas, _ = ([t.flatten() for t in kind] for kind in parts)
-        _, along, shifts = ([t.flatten() for t in kind] for kind in directions)
+        gammas, _ = ([t.flatten() for t in kind] for kind in parts[1:])
+        along, shifts = ([t.flatten() for t in kind] for kind in directions[1:])
         counts = [float(len(activations[0]) * conv.out**2) for conv in convs]  # pixels
         moments = torch._foreach_div([t.sum(0) for t in activations[-len(convs) :]], counts)
         self._means, squares = [mean for mean, _ in moments], [square for _, square in moments]
@@ -145,7 +145,7 @@ class _Norms:
         self._gammas, self._slopes = gammas, torch._foreach_mul(along, self._r)
         self._constants = torch._foreach_sub(shifts, torch._foreach_mul(self._slopes, self._means))
         if grads is not None:
-            _, of_gammas, of_betas = ([t.flatten() for t in kind] for kind in grads)  # the sums of d x^ and of d
+            of_gammas, of_betas = ([t.flatten() for t in kind] for kind in grads[1:])  # the sums of d x^ and of d
             self._scales = torch._foreach_mul(gammas, self._r)
             self._scale_quotients = torch._foreach_div(self._scales, counts)
             self._mean_dx, self._mean_d = torch._foreach_div(of_gammas, counts), torch._foreach_div(of_betas, counts)
@@ -277,7 +277,8 @@ def run_curvature(
     def change_by_filters(i: int, s: int | None, residual: Tensor | None) -> tuple[Tensor, list[Event]]:
         """How the gradient of a convolution's input changes with the filters (and with those of a shortcut s).
 
-        Nothing else waits for it, so it runs beside the other kernels; the events say when it is ready.
+        It needs only what is known when the block begins, so it runs beside the other kernels. The events say when it
+        is ready.
         """
         more: dict[str, Any] = {} if s is None else {"x2": dy[s], "w2": along[s]}
         with input_stream.after(*events_now(dz_rate)):

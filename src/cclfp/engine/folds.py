@@ -10,13 +10,11 @@ from torch import Tensor
 from cclfp.engine.agreement import TOLERANCE, compare_steps, refuse_randomness
 from cclfp.engine.capture import capture, overwrite
 from cclfp.engine.compiler import first_line
-from cclfp.methods.base import fold
+from cclfp.methods.base import FoldStep, fold
 from cclfp.nets.network import Tensors
 from cclfp.nets.stacking.cuda_streams import SideStream, events_now
 
 SHORTEST = 16  # steps that are worth recording and comparing
-
-FoldStep = Callable[[Tensors, Tensor], Tensors]
 
 
 class Folds:

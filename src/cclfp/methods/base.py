@@ -61,7 +61,11 @@ class Batch:
         return parts
 
 
-def fold(step: Callable[[Tensors, Tensor], Tensors], carried: Tensors, rows: Tensor) -> Tensors:
+FoldStep = Callable[[Tensors, Tensor], Tensors]
+Fold = Callable[[FoldStep, Tensors, Tensor], Tensors]
+
+
+def fold(step: FoldStep, carried: Tensors, rows: Tensor) -> Tensors:
     """``carried = step(carried, row)`` for each row of a tensor, for loops at the end of a task.
 
     The graph engine records a step and replays it. For this, a step must be a function of its arguments alone, without
@@ -73,9 +77,6 @@ def fold(step: Callable[[Tensors, Tensor], Tensors], carried: Tensors, rows: Ten
     for row in rows:
         carried = step(carried, row)
     return carried
-
-
-Fold = Callable[[Callable[[Tensors, Tensor], Tensors], Tensors, Tensor], Tensors]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ Event = torch.cuda.Event
 
 
 class SideStream:
-    """A second stream of a GPU. On other devices everything runs in sequence.
+    """A second stream of a GPU, or one of several, told apart by their numbers. On other devices all runs in sequence.
 
     The caller must hold the tensors that it reads or writes until it is joined.
     """

@@ -231,7 +231,8 @@ def main() -> None:
     if arguments.method:
         chosen = [(section, device) for section, device in chosen if section.name not in WITHOUT_METHODS]
     if not chosen:
-        parser.error(f"--suite {arguments.suite}: it has no section for {' or '.join(devices)}")
+        some = " whose cases have a method" if arguments.method else ""
+        parser.error(f"--suite {arguments.suite}: it has no section for {' or '.join(devices)}{some}")
     out: Path = arguments.out or default_file()
 
     torch.set_num_threads(1)

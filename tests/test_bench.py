@@ -465,7 +465,9 @@ def test_rows_of_one_case_that_differ_in_their_data_stay_apart(tmp_path: Path) -
     assert [(r["data"], r["step_ms"]) for r in kept.results] == [("tensors", 1.0), ("images", 3.0)]
 
 
-def test_only_the_cases_of_some_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_cases_of_some_methods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(measure, "Run", lambda case, *_: case)
     monkeypatch.setattr(measure, "take_turns", lambda runs: [{"step_ms": 1.0} for _ in runs])
     out = tmp_path / "some.json"
@@ -477,10 +479,16 @@ def test_only_the_cases_of_some_methods(tmp_path: Path, monkeypatch: pytest.Monk
     assert {r["case"]["method"] for r in written["sections"][0]["results"]} == {"er", "hal"}
     assert written["method"] == "hal,er"
     assert "--method hal,er" in written["command"]
-    for wrong in ([*command, "--method", "hal,nix"], command[:-2]):
-        monkeypatch.setattr(sys, "argv", wrong)
+    wrong = {
+        "--method nix: expected some of": [*command, "--method", "hal,nix"],
+        "--method needs --out": command[:-2],
+        "no section for cpu whose cases have a method": [*command, "--suite", "whole"],
+    }
+    for message, arguments in wrong.items():
+        monkeypatch.setattr(sys, "argv", arguments)
         with pytest.raises(SystemExit):
             measure.main()
+        assert message in capsys.readouterr().err
 
 
 def test_numbers_have_three_digits() -> None:

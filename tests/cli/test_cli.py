@@ -249,6 +249,14 @@ def test_show_a_benchmark_split_otherwise(cli: Cli) -> None:
     assert len({name for members in tasks for name in members}) == 100
 
 
+def test_show_names_the_class_orders(cli: Cli) -> None:
+    command = ("show", "split-tiny-imagenet", "--class-order", "wnids")
+    assert cli(*command, "--json").json["class_orders"] == ["wnids"]
+    assert cli(*command, "--json").json["tasks"][0][0] == "Egyptian cat"
+    assert "class orders with a name: wnids" in cli(*command).out
+    assert "class orders" not in cli("show", "split-mnist").out
+
+
 @pytest.mark.slow
 def test_run_with_a_narrow_resnet_and_augmentation(cli: Cli, small_data: Path, tmp_path: Path) -> None:
     arguments = ("run", "er", "split-cifar10", "--backbone", "resnet18:width=2", "--seeds", "1", "augment=on,off")

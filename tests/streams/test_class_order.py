@@ -123,3 +123,20 @@ def test_names_with_commas_and_slashes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MNIST.split_into(None, '"km/h","black, white"/cat') == ((2, 0, 1), (2, 1))
     with pytest.raises(InputError, match="a quotation mark has no partner"):
         MNIST.split_into(None, '"km/h,cat')
+
+
+def test_a_class_order_with_a_name() -> None:
+    """In the order of wnids.txt, tasks mix animals and things; the labels are sorted by WordNet id, like with like."""
+    tiny = get_benchmark("split-tiny-imagenet")
+    order, sizes = tiny.split_into(None, "wnids")
+    assert sizes is None
+    names = list(itertools.chain(*tiny.task_classes(order, sizes, seed=0)))
+    assert names[:4] == ["Egyptian cat", "reel", "volleyball", "rocking chair"]
+    assert names[-2:] == ["cauliflower", "African elephant"]
+    assert sorted(names) == sorted(tiny.classes)
+    assert tiny.classes[:3] == ("goldfish", "European fire salamander", "bullfrog")
+    assert tiny.split_into(5, "wnids") == (order, (40,) * 5)
+    with pytest.raises(InputError, match="'wnid': expected 'random', 'wnids', or each of the 200 classes once"):
+        tiny.split_into(None, "wnid")
+    with pytest.raises(InputError, match="'wnids': expected 'random', or each of the 10 classes once"):
+        MNIST.split_into(None, "wnids")

@@ -8,6 +8,7 @@ import hashlib
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
@@ -47,7 +48,8 @@ class Source(abc.ABC):
 
     name: str
     title: str
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # in the order of the labels
+    orders: Mapping[str, tuple[int, ...]] = MappingProxyType({})  # other orders of the labels, by name
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     expected: str  # describes the files to place by hand

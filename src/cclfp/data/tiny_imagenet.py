@@ -19,7 +19,7 @@ from cclfp.data.decode import decode
 from cclfp.data.source import Arrays, ArraySpec, Listener, abbreviate
 from cclfp.errors import DataError
 
-WNIDS = tuple(TINY_IMAGENET)  # sorted
+WNIDS = tuple(sorted(TINY_IMAGENET))  # in the order of the labels
 TRAIN_PER_CLASS, TEST = 500, 10_000
 ANNOTATIONS = "val/val_annotations.txt"
 # Of all train/*/images/*.JPEG and val/images/*.JPEG, sorted by path: each one's path, a zero byte and its content.
@@ -29,7 +29,8 @@ SHA256 = "4ec81091d988ae70d6bf81fb28396b16ff663a2a563b48e0f1c60165d39e3fa2"
 class TinyImageNet(ArchivedSource):
     name = "tiny-imagenet"
     title = "Tiny ImageNet (Stanford CS231n): 100,000 + 10,000 photographs, 64×64, 200 classes"
-    classes = tuple(TINY_IMAGENET.values())
+    classes = tuple(TINY_IMAGENET[wnid] for wnid in WNIDS)
+    orders: Mapping[str, tuple[int, ...]] = {"wnids": tuple(WNIDS.index(wnid) for wnid in TINY_IMAGENET)}
     mean = (0.4802, 0.4481, 0.3975)
     std = (0.2764, 0.2689, 0.2816)
     archive = Archive(

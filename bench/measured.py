@@ -44,10 +44,10 @@ class Measured:
         return next((r for r in self.results if all({**r, **r["case"]}.get(k) == v for k, v in wanted.items())), None)
 
     def peers_of(self, result: Result) -> list[Result]:
-        """The whole runs of others with the same method; of the plain loop, those with as many seeds."""
+        """The whole runs of others with the same method: the plain loop's with as many seeds, the others' with one."""
         case = result["case"]
         same = [r for r in self.results if r["case"]["who"] != "cclfp" and r["case"]["method"] == case["method"]]
-        return [r for r in same if r["case"]["who"] != "plain" or r["case"]["seeds"] == case["seeds"]]
+        return [r for r in same if r["case"]["seeds"] == (case["seeds"] if r["case"]["who"] == "plain" else 1)]
 
     @property
     def avalanche(self) -> dict[str, Result]:

@@ -19,7 +19,7 @@ from estimate import show_estimate
 from formatting import format_count, format_number, format_range, format_ratio, format_table
 from growth import AXES, show_growth
 from measured import BENCHMARKS, DEVICES, Measured, Result, read, show_peer, whole_ratios
-from sections import SECTIONS
+from sections import SECTIONS, show_precision
 
 from cclfp.core.files import write_atomic
 
@@ -43,7 +43,7 @@ METHOD = """\
 
 def summarise(sections: Sequence[Measured]) -> list[str]:
     """The most important ratios, one sentence each."""
-    summaries = {"peers": _peers, "whole": _whole, "networks": _networks, "grid": _grid}
+    summaries = {"peers": _peers, "whole": _whole, "networks": _networks, "stacked": _stacked, "grid": _grid}
     return [
         f"{sentence} ({section.hardware})."
         for section in sections
@@ -116,8 +116,18 @@ def _networks(section: Measured) -> Iterator[str]:
         if eager is not None and r is not eager:
             yield (
                 f"{BENCHMARKS[case['benchmark']]}, `ccl-fp+`, ResNet18, {case['replicas']} runs, "
-                f"{case['precision']}: {format_number(r['step_ms'])} ms per step of one run, "
+                f"{show_precision(r)}: {format_number(r['step_ms'])} ms per step of one run, "
                 f"{format_ratio(eager['step_ms'] / r['step_ms'])} the speed of the eager engine"
+            )
+
+
+def _stacked(section: Measured) -> Iterator[str]:
+    for r in sorted(section.results, key=lambda r: (r["case"]["benchmark"], r["case"]["replicas"])):
+        case = r["case"]
+        if case["method"] == "ccl-fp+":
+            yield (
+                f"{BENCHMARKS[case['benchmark']]}, `ccl-fp+`, ResNet18, {case['replicas']} runs, {case['precision']}, "
+                f"stacked kernels: {format_number(r['step_ms'])} ms per step of one run"
             )
 
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from estimate import Times, step_time, step_times
+from estimate import MEASURED_RUNS, SEEDS, STACKED, StepModel, fixed_part, step_times
 from formatting import format_table
 from measured import Measured, read
 
@@ -25,7 +25,6 @@ from cclfp.paper.tables import Cell
 from cclfp.runs.costs import steps
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, into_cohorts
-from cclfp.streams import BENCHMARKS
 
 BENCH = Path(__file__).parent
 PAGE = BENCH.parent / "docs" / "cluster.md"
@@ -35,24 +34,16 @@ MARKS = re.compile(r"(<!-- bench/scaling.py -->\n).*?(<!-- end -->)", re.DOTALL)
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What was measured.
+    """What was measured."""
 
-    A step of k runs takes (fixed + k) / (fixed + n) of the time of a step of n: small cohorts leave a GPU idle.
-    """
-
-    times: Times  # milliseconds per step of one run, with the usual number of runs
-    fixed: dict[str, float]  # by backbone: the time of a step without runs, in those of one run
+    step: StepModel
     start_seconds: float  # of a process that trains a cohort
     cohorts_per_second: float  # through the driver
 
     def seconds(self, cells: dict[str, Cell], cohort: Sequence[Job]) -> float:
         """How long a cohort takes, with the start of its process."""
-        configuration = cohort[0].configuration
-        backbone = BENCHMARKS[configuration.benchmark].backbone
-        usual = 5 if backbone == "mlp" else 10  # runs of the measured step
-        step = usual * step_time(cells[cohort[0].key], self.times)
-        share = (self.fixed[backbone] + len(cohort)) / (self.fixed[backbone] + usual)
-        return self.start_seconds + steps(configuration) * step * share / 1000
+        step = self.step.milliseconds(cells[cohort[0].key], len(cohort))
+        return self.start_seconds + steps(cohort[0].configuration) * step / 1000
 
 
 def read_model(sections: Sequence[Measured]) -> Model:
@@ -64,21 +55,15 @@ def read_model(sections: Sequence[Measured]) -> Model:
     stacked, replicas, cluster = find("stacked", "cuda"), find("replicas", "cuda"), find("cluster", "cpu")
     idle = [r["cohorts_per_second"] for r in cluster.results if r["case"]["method"] == "idle"]
     starts = [r["startup_seconds"] for r in cluster.results if r["case"].get("place") == "local"]
+    fixed = {
+        "mlp": fixed_part(replicas, "split-mnist", 1, MEASURED_RUNS["mlp"]),
+        "resnet18": fixed_part(stacked, STACKED, SEEDS, MEASURED_RUNS["resnet18"]),
+    }
     return Model(
-        step_times(stacked, find("methods", "cuda")),
-        {"mlp": fixed_part(replicas, "split-mnist", 1, 5), "resnet18": fixed_part(stacked, "split-cifar10", 5, 10)},
+        StepModel(step_times(stacked, find("methods", "cuda")), fixed),
         sum(starts) / len(starts),
         len(idle) / sum(1 / rate for rate in idle),
     )
-
-
-def fixed_part(section: Measured, benchmark: str, few: int, many: int) -> float:
-    """The time of a step of ER that does not depend on the number of runs, in those of one run."""
-    found = [section.find(method="er", benchmark=benchmark, replicas=count) for count in (few, many)]
-    if found[0] is None or found[1] is None:
-        raise SystemExit(f"{section.name} has no steps of er on {benchmark} with {few} and {many} runs")
-    first, second = few * found[0]["step_ms"], many * found[1]["step_ms"]
-    return max(0.0, float(first * (many - few) / (second - first) - few))
 
 
 def schedule(seconds: Sequence[float], cards: int) -> float:
@@ -122,7 +107,7 @@ def main() -> None:
         PAGE.write_text(MARKS.sub(lambda found: f"{found[1]}{text}\n{found[2]}", page), encoding="utf-8")
         print(f"{PAGE}: written")
     else:
-        print(f"{model.start_seconds:.1f} s per process, {model.cohorts_per_second:.0f} cohorts/s, {model.fixed}")
+        print(f"{model.start_seconds:.1f} s per process, {model.cohorts_per_second:.0f} cohorts/s, {model.step.fixed}")
         print(text)
 
 

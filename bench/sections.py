@@ -82,9 +82,9 @@ def show_whole(section: Measured, charts: Charts) -> list[str]:
     return [
         "Replay on Split MNIST as above, from the prompt to the table: starting Python, importing, reading the images, "
         "training and testing after each task, on one core. Our runs train together. The others train one run after "
-        "the other: the plain loop in one process, Avalanche and Mammoth in one process per run, so that five runs "
-        "take five times as long. *Cold* is the first command of all, which compiles its programs. *Warm* is every "
-        "later command, which loads them. *Anew* is what every command was before programs were kept.",
+        "the other: the plain loop in one process, Avalanche and Mammoth in one process per run. "
+        "*Cold* is the first command of all, which compiles its programs. *Warm* is every later command, which loads "
+        "them. *Anew* is what every command was before programs were kept.",
         format_table(columns, [_whole_row(section, r) for r in section.results]),
         "The steps per second are those of all runs together. Those of training leave out the start of the process "
         "and the tests; they include compilation.",
@@ -92,8 +92,8 @@ def show_whole(section: Measured, charts: Charts) -> list[str]:
 
 
 def _others(section: Measured) -> list[Result]:
-    """The peers other than the plain loop."""
-    return [r for r in section.results if r["case"]["who"] not in ("cclfp", "plain")]
+    """The peers other than the plain loop, with one seed."""
+    return [r for r in section.results if r["case"]["who"] not in ("cclfp", "plain") and r["case"]["seeds"] == 1]
 
 
 def _whole_row(section: Measured, result: Result) -> list[str]:
@@ -167,6 +167,13 @@ def _mean(section: Measured, place: str, field: str) -> float:
     return float(sum(values) / len(values))
 
 
+def show_precision(result: Result) -> str:
+    """The precision, and whose kernels: bf16 has its own, but was measured before them too."""
+    precision = str(result["case"]["precision"])
+    is_stacked = any("stacked kernels" in note for note in result["notes"])
+    return precision if precision != "bf16" or is_stacked else f"{precision}, PyTorch's kernels"
+
+
 def show_networks(section: Measured, charts: Charts) -> list[str]:
     rows, points = [], []
     for r in section.results:
@@ -177,7 +184,7 @@ def show_networks(section: Measured, charts: Charts) -> list[str]:
             [
                 title,
                 f"`{case['method']}`",
-                f"{engine_used(r)}, {case['precision']}" + ", compiled" * case.get("compiled", False),
+                f"{engine_used(r)}, {show_precision(r)}" + ", compiled" * case.get("compiled", False),
                 str(case["replicas"]),
                 format_number(r["step_ms"]),
                 format_ratio(eager["step_ms"] / r["step_ms"]) if eager else "–",

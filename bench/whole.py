@@ -58,7 +58,8 @@ ROWS = (
     Row("plain", "er", 1),
     Row("avalanche", "er", 1, "tensors"),
     Row("avalanche", "er", 1, "images"),
-    Row("mammoth", "er", 1, repeats=1),
+    Row("mammoth", "er", 1),
+    Row("mammoth", "er", 5, repeats=1),
     Row("cclfp", "er", 5, "compiled, cold", repeats=1),
     Row("cclfp", "er", 5, "compiled, anew", repeats=1),
     Row("cclfp", "er", 5, "compiled, warm"),
@@ -115,7 +116,8 @@ def _command(row: Row, store: Path) -> list[str]:
     if row.who == "avalanche":
         return [str(PEER), "-W", "ignore", str(peers / "avalanche_replay.py"), arrays, "--data", row.how]
     if row.who == "mammoth":
-        return [str(PEER), "-W", "ignore", str(peers / "mammoth_replay.py"), str(MAMMOTH), arrays]
+        script = str(peers / "mammoth_replay.py")
+        return [str(PEER), "-W", "ignore", script, str(MAMMOTH), arrays, "--seeds", str(row.seeds)]
     engine, state = row.how.split(", ")
     python = ["-c", ANEW] if state == "anew" else ["-m", "cclfp"]
     options = ["--seeds", str(row.seeds), "--device", "cpu", "--engine", engine, "--store", str(store)]

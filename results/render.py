@@ -269,18 +269,24 @@ def _code(environment: dict[str, Any]) -> str:
     return commit[:10] + "+" * commit.endswith("+") if commit else f"checksum {checksum[:8]}"
 
 
+def _made_with(records: Sequence[Record]) -> str:
+    """The options that all of these records were made with."""
+    made = {name: {record["environment"].get(name) for record in records} for name in ("engine", "precision")}
+    return "".join(f" --{name} {used.pop()}" for name, used in made.items() if len(used) == 1)
+
+
 def show_commands(results: Results) -> str:
     """The commands that make the records."""
     lines = []
     for dataset in DATASETS:
         names = ",".join(name for name, benchmark in BENCHMARKS.items() if benchmark.dataset == dataset)
         records = results.records.get(f"{dataset}.jsonl", [])
-        made = {name: {record["environment"].get(name) for record in records} for name in ("engine", "precision")}
-        options = "".join(f" --{name} {used.pop()}" for name, used in made.items() if len(used) == 1)
-        lines.append(f"cclfp study all --benchmark {names}{options} --store {dataset}.sqlite")
+        trained = [record for record in records if record["seed"] != TIMING_SEED]
+        lines.append(f"cclfp study all --benchmark {names}{_made_with(trained)} --store {dataset}.sqlite")
         if any(record["seed"] == TIMING_SEED for record in records):
-            timed = ",".join(sorted({r["benchmark"] for r in records if r["seed"] == TIMING_SEED}))
-            lines.append(f"cclfp study runtime --benchmark {timed} --store {dataset}.sqlite")
+            timed = [record for record in records if record["seed"] == TIMING_SEED]
+            names = ",".join(sorted({record["benchmark"] for record in timed}))
+            lines.append(f"cclfp study runtime --benchmark {names}{_made_with(timed)} --store {dataset}.sqlite")
         lines.append(f"cclfp runs export results/{dataset}.jsonl --store {dataset}.sqlite")
     return "```\n" + "\n".join([*lines, "make results"]) + "\n```"
 

@@ -18,7 +18,7 @@ import pytest
 import scaling
 from case import Case, Run, Task, make_stream
 from charts import BENCH_STYLES, Charts, Point
-from estimate import minutes, step_times
+from estimate import StepModel, fixed_part, minutes, step_times
 from flops import count
 from formatting import format_number
 from growth import read_bends
@@ -193,6 +193,7 @@ def test_whole_runs_have_a_range_of_ratios(tmp_path: Path) -> None:
     shown.results.append(whole("plain", [1000.0, 500.0, 800.0]))
     shown.results.append(whole("plain", [900.0], seeds=1))
     shown.results.append(whole("mammoth", [100.0], seeds=1))
+    shown.results.append(whole("mammoth", [90.0], seeds=5))
     shown.results.append(whole("cclfp", [2500.0, 2000.0, 2400.0], how="compiled, warm"))
     text = render_document([shown], Charts(tmp_path))
     assert (
@@ -200,6 +201,7 @@ def test_whole_runs_have_a_range_of_ratios(tmp_path: Path) -> None:
         in text
     )
     assert "| Mammoth 1.2, `er` | 1 | 60.0 | 100 | 200 | 0.111× | 1.00× | 512 | 80.0 | 98 % |" in text
+    assert "| Mammoth 1.2, `er` | 5 | 333 | 90.0 | 180 | 0.0900× | 0.900× | 512 | 80.0 | 98 % |" in text
     ours = "| 5 | 12.0–15.0 | 2,000–2,500 | 4,000–5,000 | 2.50–4.00× | 20.0–25.0× | 512 | 80.0 | 98 % |"
     assert f"| cclfp `er`, compiled, warm {ours}" in text
 
@@ -329,7 +331,7 @@ def test_cohorts_go_to_the_card_that_is_free_first() -> None:
 def test_the_time_of_a_step_without_replicas() -> None:
     small, large = (dataclasses.replace(LITTLE, seeds=seeds) for seeds in (1, 5))
     section = fake("replicas", "cuda", [(small, 4.0), (large, 1.6)])  # per replica: 4 ms for one, 8 ms for five
-    assert scaling.fixed_part(section, "split-mnist", 1, 5) == pytest.approx(3.0)  # 3 ms, and 1 ms per replica
+    assert fixed_part(section, "split-mnist", 1, 5) == pytest.approx(3.0)  # 3 ms, and 1 ms per replica
 
 
 def test_the_estimate_of_scaling_is_that_of_the_committed_measurements() -> None:
@@ -403,12 +405,18 @@ def test_an_estimate_is_of_measured_steps() -> None:
         fake("stacked", "cuda", [*((case, 1.0) for case in stacked), *tiny]),
         fake("methods", "cuda", [(case, 1.0) for case in mlp]),
     )
-    found = {(c.method, c.benchmark): minutes(c, times) for c in cells("accuracy") if c.scenario == "class"}
+    model = StepModel(times, {"mlp": 0.0, "resnet18": 0.0})
+    found = {(c.method, c.benchmark): minutes(c, model) for c in cells("accuracy") if c.scenario == "class"}
     assert found["er", "split-mnist"] == pytest.approx(5 * 6_000 / 60_000)
     assert found["er", "split-cifar100"] == pytest.approx(5 * 5_000 / 60_000)
     assert found["er", "split-tiny-imagenet"] == pytest.approx(3 * 5 * 10_000 / 60_000)
     assert found["gem", "split-tiny-imagenet"] == pytest.approx(7 * 5 * 10_000 / 60_000)
     assert found["si", "split-tiny-imagenet"] == pytest.approx(3 * 5 * 10_000 / 60_000)  # by ER's factor
+    idle = StepModel(times, {"mlp": 0.0, "resnet18": 5.0})  # a step without runs would take as long as 5 of them do
+    er = {c.benchmark: c for c in cells("accuracy") if c.scenario == "class" and c.method == "er"}
+    assert [idle.milliseconds(er["split-cifar10"], runs) for runs in (10, 5, 1)] == pytest.approx([10, 20 / 3, 4])
+    assert minutes(er["split-cifar10"], idle) == pytest.approx(5_000 * 20 / 3 / 60_000)
+    assert minutes(er["split-mnist"], idle) == found["er", "split-mnist"]
 
 
 def test_operations_of_a_step_are_those_of_its_convolutions() -> None:

@@ -1,9 +1,10 @@
 """Train Mammoth's `er` on our job with its own command, and print its speed and accuracy as one JSON object.
 
-    bench/peers/.venv/bin/python bench/peers/mammoth_replay.py MAMMOTH ARRAYS [--seed 0]
+    bench/peers/.venv/bin/python bench/peers/mammoth_replay.py MAMMOTH ARRAYS [--seeds 1]
 
 The job is that of avalanche_replay.py. MAMMOTH is a checkout of Mammoth's repository. ARRAYS is the folder ``arrays``
-in what ``cclfp data path mnist`` prints. Runs in the environment that install.sh makes.
+in what ``cclfp data path mnist`` prints. Runs in the environment that install.sh makes. Several seeds are trained one
+after the other, each by a command of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import re
 import runpy
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -74,14 +76,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mammoth", type=Path, help="the folder of Mammoth's main.py")
     parser.add_argument("arrays", type=Path, help="the folder with train_images.npy and the other arrays")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from 0")
+    parser.add_argument("--seed", type=int, help="this seed alone")
     arguments = parser.parse_args()
     mammoth, arrays = arguments.mammoth.resolve(), arguments.arrays.resolve()
     if not (mammoth / "main.py").is_file():
         parser.error(f"{mammoth} has no main.py")
+    if arguments.seed is None and arguments.seeds > 1:
+        print(json.dumps(run_each(mammoth, arrays, arguments.seeds)))
+    else:
+        print(json.dumps(run(mammoth, arrays, arguments.seed or 0)))
 
-    torch.set_num_threads(arguments.threads)
+
+def run_each(mammoth: Path, arrays: Path, seeds: int) -> dict[str, Any]:
+    """The totals of several seeds, and their mean accuracy."""
+    found = []
+    for seed in range(seeds):
+        command = [sys.executable, "-W", "ignore", __file__, str(mammoth), str(arrays), "--seed", str(seed)]
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        found.append(json.loads(printed.splitlines()[-1]))
+    total = {name: sum(one[name] for one in found) for name in ("steps", "seconds")}
+    return {
+        **found[0],
+        **total,
+        "seed": list(range(seeds)),
+        "steps_per_second": round(total["steps"] / total["seconds"], 1),
+        "average_accuracy": sum(one["average_accuracy"] for one in found) / seeds,
+    }
+
+
+def run(mammoth: Path, arrays: Path, seed: int) -> dict[str, Any]:
+    """Train one seed in this process."""
+    torch.set_num_threads(1)
+    torch.set_num_threads = lambda number: None  # type: ignore[assignment]  # its main.py asks for two, on one core
     declare_operators()
     sys.modules["open_clip"] = MagicMock()  # its datasets, which are all imported, would download weights with it
     os.chdir(mammoth)
@@ -92,22 +119,21 @@ def main() -> None:
         clock.watch(importlib.import_module("models.er").Er)
         given = ["--model", "er", "--dataset", "seq-mnist", "--buffer_size", str(MEMORY), "--lr", str(LR)]
         given += ["--batch_size", str(BATCH), "--minibatch_size", str(BATCH), "--n_epochs", "1", "--num_workers", "0"]
-        given += ["--seed", str(arguments.seed), "--base_path", f"{folder}/", "--non_verbose", "1"]
+        given += ["--seed", str(seed), "--base_path", f"{folder}/", "--non_verbose", "1"]
         sys.argv = ["main.py", *given]
         runpy.run_path("main.py", run_name="__main__")
     accuracy = re.findall(r"Accuracy for 5 task\(s\):\s+\[Class-IL\]: ([\d.]+)", printed.getvalue())
     about = tomllib.loads((mammoth / "pyproject.toml").read_text(encoding="utf-8"))
-    found = {
+    return {
         "peer": "mammoth",
         "version": about["project"]["version"],
-        "seed": arguments.seed,
+        "seed": seed,
         "threads": torch.get_num_threads(),
         "steps": clock.steps,
         "seconds": round(clock.seconds, 3),
         "steps_per_second": round(clock.steps / clock.seconds, 1),
         "average_accuracy": float(accuracy[-1]),
     }
-    print(json.dumps(found))
 
 
 if __name__ == "__main__":

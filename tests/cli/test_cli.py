@@ -253,7 +253,7 @@ def test_show_names_the_class_orders(cli: Cli) -> None:
     command = ("show", "split-tiny-imagenet", "--class-order", "wnids")
     assert cli(*command, "--json").json["class_orders"] == ["wnids"]
     assert cli(*command, "--json").json["tasks"][0][0] == "Egyptian cat"
-    assert "class orders with a name: wnids" in cli(*command).out
+    assert "named class orders: wnids" in cli(*command).out
     assert "class orders" not in cli("show", "split-mnist").out
 
 

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import plain_kernels
@@ -484,6 +485,44 @@ def test_a_stacked_cohort(method: str, in_pytorch: Counted, monkeypatch: pytest.
     assert (("curvature", 2) in in_pytorch.calls) == (method == "hal")
     for one in ours:
         assert one.learner.psi.state_dict()["norm.num_batches_tracked"] == one.learner.steps
+
+
+@pytest.mark.slow
+def test_what_cannot_be_stacked_trains_side_by_side(in_pytorch: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.setattr(compiled.Steps, "_compiler", lambda self, key: lambda step, *arguments, **options: step)
+
+    def refusing(*arguments: Any) -> Any:
+        raise RuntimeError("no such kernel\nand more")
+
+    monkeypatch.setattr(passes, "run_training", refusing)
+    ours, eager = ([replica("er", seed, pictures("cpu", each=6)) for seed in range(2)] for _ in range(2))
+    assert trained(ours, "compiled", tasks=2) == [
+        "its runs cannot be stacked (RuntimeError: no such kernel): they train side by side"
+    ]
+    trained(eager, "eager", tasks=2)
+    for one, other in zip(ours, eager, strict=True):
+        torch.testing.assert_close(one.learner.psi.state_dict(), other.learner.psi.state_dict(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("fitting", "at_once", "note"),
+    [
+        (100, 13, "25 runs train in stacked kernels, in 2 turns of at most 13"),
+        (9, 9, "25 runs train in stacked kernels, in 3 turns of at most 9"),
+        (25, 13, "25 runs train in stacked kernels, in 2 turns of at most 13"),
+    ],
+)
+def test_many_runs_take_turns(fitting: int, at_once: int, note: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most 20 train as one network, and turns are of about the same size."""
+    notes: list[str] = []
+    cohort = SimpleNamespace(
+        replicas=[None] * 25, _pool=SimpleNamespace(is_cuda=True), _offsets=[0], _note=notes.append
+    )
+    cohort._uses_kernels = lambda runs: True
+    monkeypatch.setattr("cclfp.engine.cohort.count_fitting", lambda *arguments: fitting)
+    assert Cohort._count_at_once(cohort, None, None) == at_once  # type: ignore[arg-type]
+    assert notes == [note]
 
 
 @pytest.mark.parametrize(("method", "copies"), [("er", 1), ("si", 1), ("ccl-fp+", 2), ("icarl", 2)])

@@ -84,7 +84,7 @@ def _benchmark(benchmark: Any, order: Any, sizes: Any, seed: int) -> dict[str, A
         "scenarios": list(benchmark.scenarios),
         "backbone": benchmark.backbone,
         "augmentation": benchmark.no_augmentation is None,
-        "class_orders": list(benchmark.orders),
+        "class_orders": list(benchmark.class_orders),
         "tasks": benchmark.task_classes(order, sizes, seed),
         "presets": [_preset(preset) for preset in presets() if preset.benchmark == benchmark.name],
     }
@@ -103,7 +103,7 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
     facts = [] if answer["dataset"] == name else [f"dataset: {answer['dataset']}"]
     facts += [f"scenarios: {', '.join(answer['scenarios'])}"]
     facts += [f"backbone: {answer['backbone']}", f"can be augmented: {'yes' if answer['augmentation'] else 'no'}"]
-    facts += [f"class orders with a name: {', '.join(answer['class_orders'])}"] if answer["class_orders"] else []
+    facts += [f"named class orders: {', '.join(answer['class_orders'])}"] if answer["class_orders"] else []
     print_text("   ".join(facts) + "\n")
     tasks = answer["tasks"]
     if "example" in answer:

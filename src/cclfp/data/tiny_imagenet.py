@@ -30,7 +30,7 @@ class TinyImageNet(ArchivedSource):
     name = "tiny-imagenet"
     title = "Tiny ImageNet (Stanford CS231n): 100,000 + 10,000 photographs, 64×64, 200 classes"
     classes = tuple(TINY_IMAGENET[wnid] for wnid in WNIDS)
-    orders: Mapping[str, tuple[int, ...]] = {"wnids": tuple(WNIDS.index(wnid) for wnid in TINY_IMAGENET)}
+    class_orders: Mapping[str, tuple[int, ...]] = {"wnids": tuple(WNIDS.index(wnid) for wnid in TINY_IMAGENET)}
     mean = (0.4802, 0.4481, 0.3975)
     std = (0.2764, 0.2689, 0.2816)
     archive = Archive(

@@ -54,9 +54,9 @@ class Benchmark:
         return len(self.classes)
 
     @property
-    def orders(self) -> Mapping[str, tuple[int, ...]]:
-        """Orders of the classes that have a name."""
-        return get_dataset(self.dataset).orders
+    def class_orders(self) -> Mapping[str, tuple[int, ...]]:
+        """The named class orders, as class ids."""
+        return get_dataset(self.dataset).class_orders
 
     @property
     def is_own(self) -> bool:
@@ -128,7 +128,7 @@ class Benchmark:
         missing = [name for number, name in enumerate(names) if number not in count]
         problems = ((wrong, "not a class: "), (twice, "given twice: "), (missing, "not given: "))
         listed = "; ".join(text + _few(classes) for classes, text in problems if classes)
-        named = "".join(f", {name!r}" for name in self.orders)
+        named = "".join(f", {name!r}" for name in self.class_orders)
         raise InputError(
             f"class order {_few(list(map(_shown, order)))!r}: expected 'random'{named}, or each of the {len(names)} "
             f"classes once, by name or by number from 0 to {len(names) - 1} ({listed})"
@@ -142,10 +142,10 @@ class Benchmark:
         """Resolve a user's choice to the order of the class ids and the number of classes per task; None: the default.
 
         A class order made of lists, or a text with slashes between tasks, also gives the classes of each task. The name
-        of one of ``orders`` stands for that order.
+        of one of ``class_orders`` stands for that order.
         """
         if isinstance(class_order, str):
-            class_order = self.orders.get(class_order, class_order)
+            class_order = self.class_orders.get(class_order, class_order)
         order, sizes = _groups(class_order)
         if self.domains is not None:
             if order is not None or tasks is not None:

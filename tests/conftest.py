@@ -36,8 +36,12 @@ def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    """Every test finds Python's own signal handlers: a command leaves others behind, as a process does that ends."""
-    handlers = {number: signal.getsignal(number) for number in ANSWERED}
+    """Every test finds Python's own signal handlers.
+
+    A command leaves others behind, as a process does that ends. nohup, and a shell's ``&``, make a process ignore some.
+    """
+    usual = {number: signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL for number in ANSWERED}
+    handlers = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -26,14 +26,6 @@ GOES_ON = "stopped: what is finished is stored, and the same command continues f
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and pipes as POSIX has them")
 
 
-@pytest.fixture(autouse=True)
-def no_nohup() -> Iterator[None]:
-    """The tests may run under nohup, which ignores SIGHUP; then so does cclfp."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 def send(*numbers: signal.Signals) -> Callable[..., Any]:
     """A function that sends this process signals, one after the other."""
 

@@ -200,6 +200,7 @@ def test_whole_runs_have_a_range_of_ratios(tmp_path: Path) -> None:
         "warm, from prompt to table: 12.0–15.0 s; its speed is 2.50–4.00× a plain PyTorch loop; 20.0–25.0× Mammoth 1.2"
         in text
     )
+    assert text.count("× Mammoth 1.2") == 1  # ratios are to a run with one seed
     assert "| Mammoth 1.2, `er` | 1 | 60.0 | 100 | 200 | 0.111× | 1.00× | 512 | 80.0 | 98 % |" in text
     assert "| Mammoth 1.2, `er` | 5 | 333 | 90.0 | 180 | 0.0900× | 0.900× | 512 | 80.0 | 98 % |" in text
     ours = "| 5 | 12.0–15.0 | 2,000–2,500 | 4,000–5,000 | 2.50–4.00× | 20.0–25.0× | 512 | 80.0 | 98 % |"

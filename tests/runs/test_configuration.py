@@ -147,6 +147,15 @@ def test_validation_is_part_of_the_run() -> None:
     assert not chosen.is_papers_protocol
 
 
+def test_runs_in_the_order_of_the_labels_keep_their_keys() -> None:
+    """Split Tiny ImageNet had that order before, and None stood for it."""
+    (usual,), (labels,) = (configurations(["er"], "split-tiny-imagenet", class_order=o) for o in (None, "labels"))
+    assert (labels.class_order, usual.class_order) == (None, BENCHMARKS["split-tiny-imagenet"].usual_order)
+    assert labels.key(0) != usual.key(0)
+    assert (usual.is_papers_protocol, labels.is_papers_protocol) == (True, False)
+    assert Configuration.from_dict(json.loads(json.dumps(usual.to_dict()))) == usual
+
+
 def test_tasks_are_part_of_the_run() -> None:
     (usual,), (ten,) = (configurations(["er"], "split-cifar100", tasks=tasks) for tasks in (None, 10))
     assert ten.tasks == (10,) * 10

@@ -104,7 +104,7 @@ def scalars(ids: tuple[int, ...]) -> list[Any]:
 
 @pytest.mark.parametrize("order", [(0, 1), (0,) * 10, (0, 1, 2, 3, 4, 5, 6, 7, 8, 10), "0,1", (0.5,) * 10])
 def test_a_stream_takes_each_class_once(order: Any, small_mnist: object) -> None:
-    with pytest.raises(InputError, match="expected 'random', or each of the 10 classes once"):
+    with pytest.raises(InputError, match="expected 'random', 'labels', or each of the 10 classes once"):
         MNIST.stream("class", 0, order)
 
 
@@ -129,14 +129,18 @@ def test_a_class_order_with_a_name() -> None:
     """In the order of wnids.txt, tasks mix animals and things; the labels are sorted by WordNet id, like with like."""
     tiny = get_benchmark("split-tiny-imagenet")
     order, sizes = tiny.split_into(None, "wnids")
-    assert sizes is None
+    assert (order, sizes) == tiny.split_into(None, None) == (tiny.usual_order, None)
+    assert tiny.split_into(None, "labels") == tiny.split_into(None, range(200)) == (None, None)
+    assert MNIST.split_into(None, "labels") == MNIST.split_into(None, None) == (None, None)
     names = list(itertools.chain(*tiny.task_classes(order, sizes, seed=0)))
     assert names[:4] == ["Egyptian cat", "reel", "volleyball", "rocking chair"]
     assert names[-2:] == ["cauliflower", "African elephant"]
     assert sorted(names) == sorted(tiny.classes)
     assert tiny.classes[:3] == ("goldfish", "European fire salamander", "bullfrog")
     assert tiny.split_into(5, "wnids") == (order, (40,) * 5)
-    with pytest.raises(InputError, match="'wnid': expected 'random', 'wnids', or each of the 200 classes once"):
+    with pytest.raises(
+        InputError, match="'wnid': expected 'random', 'labels', 'wnids', or each of the 200 classes once"
+    ):
         tiny.split_into(None, "wnid")
-    with pytest.raises(InputError, match="'wnids': expected 'random', or each of the 10 classes once"):
+    with pytest.raises(InputError, match="'wnids': expected 'random', 'labels', or each of the 10 classes once"):
         MNIST.split_into(None, "wnids")

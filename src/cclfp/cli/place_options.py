@@ -41,7 +41,8 @@ ClassOrderOption = Annotated[
     typer.Option(
         metavar="A,B,...|random",
         help="The order classes come in, by name or number; A,B/C,D says which classes each task has. Quotes keep "
-        "a comma or a slash inside a name. Split Tiny ImageNet also has wnids, the order of its file wnids.txt.",
+        "a comma or a slash inside a name. By default that of the labels (labels), but on Split Tiny "
+        "ImageNet that of its file wnids.txt (wnids).",
         show_default=False,
     ),
 ]

@@ -103,7 +103,8 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
     facts = [] if answer["dataset"] == name else [f"dataset: {answer['dataset']}"]
     facts += [f"scenarios: {', '.join(answer['scenarios'])}"]
     facts += [f"backbone: {answer['backbone']}", f"can be augmented: {'yes' if answer['augmentation'] else 'no'}"]
-    facts += [f"named class orders: {', '.join(answer['class_orders'])}"] if answer["class_orders"] else []
+    orders = answer["class_orders"]
+    facts += [f"named class orders: {', '.join(orders)}"] if len(orders) > 1 else []
     print_text("   ".join(facts) + "\n")
     tasks = answer["tasks"]
     if "example" in answer:

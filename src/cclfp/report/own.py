@@ -18,8 +18,7 @@ from cclfp.runs.configuration import PROTOCOL, USUAL, show_value
 from cclfp.runs.naming import method_labels
 from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
-from cclfp.streams import get_benchmark
-from cclfp.streams.benchmarks import benchmark_names
+from cclfp.streams.benchmarks import benchmark_names, get_benchmark, has_usual_order
 from cclfp.streams.split import even_sizes
 
 # What the runs of one table share, besides the size of the memory.
@@ -80,7 +79,7 @@ class OwnRow:
         words = ["cclfp", "run", method, c["benchmark"]]
         words += [f"{name}={_show(value)}" for name, value in self.settings.items()]
         words += ["--scenario", c["scenario"], *([] if c["buffer"] is None else ["--memory", str(c["buffer"])])]
-        words += _split_options(c["class_order"], c["tasks"])
+        words += _split_options(c["benchmark"], c["class_order"], c["tasks"])
         if c["backbone"] is not None:
             is_file = "file" in c["backbone"]
             words += ["--backbone", show_reference(c["backbone"]) if is_file else show_backbone(c["backbone"])]
@@ -118,7 +117,7 @@ class OwnTable:
     @property
     def _protocol(self) -> list[str]:
         s = self.shared
-        parts = [] if s["class_order"] is None else ["other class order"]
+        parts = [] if has_usual_order(s["benchmark"], s["class_order"]) else ["other class order"]
         parts += [] if s["tasks"] is None else [f"{len(s['tasks'])} tasks"]
         parts += [] if s["backbone"] is None else [show_backbone(s["backbone"])]
         parts += [] if s["max_classes"] is None else [f"room for {s['max_classes']} classes"]
@@ -232,12 +231,13 @@ def _as_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _split_options(order: Any, sizes: Sequence[int] | None) -> list[str]:
-    """The options of ``cclfp run`` that split the classes like this."""
+def _split_options(benchmark: str, order: Any, sizes: Sequence[int] | None) -> list[str]:
+    """The options of ``cclfp run`` that split a benchmark's classes like this."""
     is_even = sizes is None or tuple(sizes) == even_sizes(sum(sizes), len(sizes))
-    if order == "random" or (order is None and is_even):
+    is_usual = has_usual_order(benchmark, order)
+    if order == "random" or (is_even and (is_usual or order is None)):
         tasks = [] if sizes is None else ["--tasks", str(len(sizes))]
-        return tasks + ([] if order is None else ["--class-order", "random"])
+        return tasks + ([] if is_usual else ["--class-order", order or "labels"])
     numbers = iter(map(str, range(sum(sizes or ())) if order is None else order))
     groups = [",".join(next(numbers) for _ in range(size)) for size in sizes or [len(order)]]
     return ["--class-order", "/".join(groups)]

@@ -10,7 +10,7 @@ from typing import Any
 from cclfp.core.userfiles import Reference
 from cclfp.methods import METHODS, Method, get_method, own_method
 from cclfp.nets.backbones import Backbone
-from cclfp.streams.benchmarks import ClassOrder
+from cclfp.streams.benchmarks import ClassOrder, has_usual_order
 
 # How the stream is trained: the paper's protocol by default.
 PROTOCOL = {"batch": 10, "replay": 10, "epochs": 1}
@@ -86,8 +86,9 @@ class Configuration:
     def is_papers_protocol(self) -> bool:
         """Whether the result may be set beside a published number."""
         given = {"batch": self.batch, "replay": self.replay or PROTOCOL["replay"], "epochs": self.epochs}
-        others = ("class_order", "tasks", "backbone", "validation", "max_classes")
-        return given == PROTOCOL and all(getattr(self, name) == USUAL[name] for name in others)
+        others = ("tasks", "backbone", "validation", "max_classes")
+        is_usual = given == PROTOCOL and all(getattr(self, name) == USUAL[name] for name in others)
+        return is_usual and has_usual_order(self.benchmark, self.class_order)
 
 
 def replays(kind: type[Method]) -> bool:

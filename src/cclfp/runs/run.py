@@ -110,8 +110,8 @@ def run(
     tasks
         How many tasks the classes are split into; by default as the benchmark has it.
     class_order
-        The order in which classes come, by name or number, ``"random"``, or a list of each task's classes. Split Tiny
-        ImageNet also has ``"wnids"``, the order of its file wnids.txt.
+        The order in which classes come, by name or number, ``"random"``, or a list of each task's classes. By
+        default that of the labels (``"labels"``), but on Split Tiny ImageNet that of its file wnids.txt (``"wnids"``).
     backbone
         ``"mlp"``, ``"resnet18"``, ``"resnet18:width=16"`` or ``"FILE.py:factory"``, a function that takes the shape of
         an image and returns any ``nn.Module`` that maps images to features.

@@ -39,6 +39,7 @@ class Benchmark:
     sizes: tuple[
         int, ...
     ] = ()  # the number of classes per task; empty: every task has all of them, or the user chooses
+    class_order: str = "labels"  # the name of the order its classes come in, one of class_orders
     domains: Callable[[Dataset, int], Stream] | None = None
     # Settings that replace the method's defaults, unless a preset or the user gives another value.
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -56,7 +57,12 @@ class Benchmark:
     @property
     def class_orders(self) -> Mapping[str, tuple[int, ...]]:
         """The named class orders, as class ids."""
-        return get_dataset(self.dataset).class_orders
+        return {"labels": tuple(range(self.num_classes)), **get_dataset(self.dataset).class_orders}
+
+    @property
+    def usual_order(self) -> tuple[int, ...] | None:
+        """The order its classes come in, unless a run has another; None: the order of the labels."""
+        return None if self.class_order == "labels" else self.class_orders[self.class_order]
 
     @property
     def is_own(self) -> bool:
@@ -78,8 +84,8 @@ class Benchmark:
     ) -> Stream:
         """The stream for a seed.
 
-        ``class_order`` is the order of the classes ("random" draws one from the seed), ``sizes`` the number of classes
-        per task.
+        ``class_order`` is the order of the classes ("random" draws one from the seed, None is that of the labels),
+        ``sizes`` the number of classes per task.
         """
         self.check(scenario)
         data = load_dataset(self.dataset)
@@ -139,7 +145,9 @@ class Benchmark:
         tasks: int | None,
         class_order: str | Sequence[Any] | None,
     ) -> tuple[ClassOrder, tuple[int, ...] | None]:
-        """Resolve a user's choice to the order of the class ids and the number of classes per task; None: the default.
+        """Resolve a user's choice to the order of the class ids and the number of classes per task.
+
+        An order of None is that of the labels, sizes of None are the benchmark's.
 
         A class order made of lists, or a text with slashes between tasks, also gives the classes of each task. The name
         of one of ``class_orders`` stands for that order.
@@ -152,6 +160,8 @@ class Benchmark:
                 what = "a class order" if order is not None else "tasks"
                 raise InputError(f"{self.name} has all classes in every task: {what} cannot be chosen")
             return None, None
+        if order is None:
+            order = self.usual_order
         if sizes is not None and tasks not in (None, len(sizes)):
             raise InputError(f"tasks={tasks}, but the class order has {len(sizes)} tasks")
         if order is not None and order != "random":
@@ -280,6 +290,7 @@ BENCHMARKS = {
             dataset="tiny-imagenet",
             scenarios=("class", "task"),
             sizes=(20,) * 10,
+            class_order="wnids",  # as in the code of DER++, whose ResNet18 the paper takes
             backbone="resnet18",
             settings=_CONVOLUTIONAL,
             description="10 tasks of 20 classes each, 10,000 training images per task, 64×64",
@@ -291,6 +302,12 @@ BENCHMARKS = {
 def benchmark_names() -> list[str]:
     """All benchmarks: those that ship with the package, then the user's own images."""
     return [*BENCHMARKS, *own_datasets()]
+
+
+def has_usual_order(benchmark: str, class_order: ClassOrder | list[int]) -> bool:
+    """Whether a run's classes come in the benchmark's own order. That of a user's own images is that of the labels."""
+    usual = BENCHMARKS[benchmark].usual_order if benchmark in BENCHMARKS else None
+    return (tuple(class_order) if isinstance(class_order, list) else class_order) == usual
 
 
 def unknown_benchmark(name: str) -> InputError:

@@ -9,9 +9,10 @@ Importing the records into a store checks them. The remarks on the numbers are i
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from checklist import describe_searches, describe_streams, describe_time
 
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
+from cclfp.methods import METHODS
 from cclfp.metrics import mean_std, number, plus_minus, signed
 from cclfp.paper import TIMING_SEED
 from cclfp.paper.figures import run_time_cells
@@ -26,6 +28,7 @@ from cclfp.paper.tables import LABELS
 from cclfp.report import Content, collect
 from cclfp.report.entries import RARE_VERDICTS, Entry, Table, column_title
 from cclfp.report.tables import to_markdown
+from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
 from cclfp.runs.store import Store
@@ -33,7 +36,7 @@ from cclfp.runs.transfer import import_runs, read
 from cclfp.streams import BENCHMARKS
 
 RESULTS = Path(__file__).parent
-EARLIER = RESULTS / "earlier"  # runs with settings of earlier presets
+EARLIER = RESULTS / "earlier"  # runs with settings of earlier presets, or classes in another order
 TUNING = RESULTS / "tuning"  # runs that chose the settings
 SEEDS = range(5)
 DATASETS = tuple(dict.fromkeys(benchmark.dataset for benchmark in BENCHMARKS.values()))  # one file of records each
@@ -192,20 +195,32 @@ def list_missing(content: Content) -> list[str]:
 
 
 def compare_earlier(files: Sequence[Path], accuracy: Table, include_diverged: bool) -> list[str]:
-    """The numbers of runs with the settings of earlier presets, beside those of the table."""
-    before: dict[tuple[str, str, str], list[Record]] = {}
-    for path in sorted(files):
-        for _, record in read(path):
+    """The numbers of runs with other settings, or another order of the classes, beside those of the table."""
+    before: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
+    for record in _records(sorted(files)):
+        if record["seed"] in SEEDS:  # others were made for their time
             place = (record["benchmark"], record["scenario"], LABELS[record["method"]])
-            if record["seed"] in SEEDS:  # others were made for their time
-                before.setdefault(place, []).append(record)
+            configured = json.dumps(record["configuration"], sort_keys=True)
+            before.setdefault(place, {}).setdefault(configured, []).append(record)
     rows = []
     for entry in accuracy.entries:
-        if (found := before.get((entry.cell.benchmark, entry.cell.scenario, entry.cell.row))) is not None:
-            title = column_title((entry.cell.benchmark, entry.cell.scenario))
+        title = column_title((entry.cell.benchmark, entry.cell.scenario))
+        for found in before.get((entry.cell.benchmark, entry.cell.scenario, entry.cell.row), {}).values():
+            then = _differences(found[0]["configuration"], entry.cell.configuration())
             numbers = [Seeds(found, include_diverged).text("average_accuracy"), entry.comparison.text()]
-            rows.append([title, entry.cell.row, *numbers, plus_minus(*entry.cell.published)])
-    return [table(["column", "row", ">earlier settings", ">now", ">paper"], rows)] if rows else []
+            rows.append([title, entry.cell.row, then, *numbers, plus_minus(*entry.cell.published)])
+    columns = ["column", "row", "earlier", ">then", ">now", ">paper"]
+    return ["### Earlier numbers", f"Runs in `results/{EARLIER.name}/`.", table(columns, rows)] if rows else []
+
+
+def _differences(earlier: Mapping[str, Any], now: Configuration) -> str:
+    """How a run was configured where that is not so now."""
+    added = METHODS[now.method].earlier_values(earlier)  # hyperparameters that the method did not have yet
+    settings = added | earlier["hyperparameters"] | {"augment": earlier["augment"]}
+    present = now.hyperparameters | {"augment": now.augment}
+    changed = [f"{name}={show_value(value)}" for name, value in settings.items() if value != present[name]]
+    order = None if now.class_order is None else list(now.class_order)
+    return ", ".join([" ".join(changed)] * bool(changed) + ["classes by label"] * (earlier["class_order"] != order))
 
 
 def list_environments(results: Results) -> list[str]:
@@ -336,8 +351,8 @@ def render_document(
         remarks["missing"],
         "## How the settings were chosen",
         remarks["settings"],
-        *compare_earlier(old, next(one for one in content.tables if one.name == "accuracy"), include_diverged),
         *list_searches(searched),
+        *compare_earlier(old, next(one for one in content.tables if one.name == "accuracy"), include_diverged),
         "## How the runs were made",
         *list_environments(results),
         remarks["runs"],

@@ -251,10 +251,10 @@ def test_show_a_benchmark_split_otherwise(cli: Cli) -> None:
 
 def test_show_names_the_class_orders(cli: Cli) -> None:
     command = ("show", "split-tiny-imagenet")
-    assert cli(*command, "--json").json["class_orders"] == ["labels", "wnids"]
+    assert cli(*command, "--json").json["class_orders"] == ["wnids", "labels"]
     assert cli(*command, "--json").json["tasks"][0][0] == "Egyptian cat"
     assert cli(*command, "--class-order", "labels", "--json").json["tasks"][0][0] == "goldfish"
-    assert "named class orders: labels, wnids" in cli(*command).out
+    assert "class order: wnids (or labels)" in cli(*command).out
     assert "class orders" not in cli("show", "split-mnist").out
 
 

@@ -165,10 +165,6 @@ def outdated(known: Sequence[Preset]) -> list[Preset]:
     """Those on the convolutional streams that inherited other settings than the presets they come from have now.
 
     In the order in which to tune them again.
-
-    >>> from cclfp.runs.presets import presets
-    >>> outdated(presets())
-    []
     """
 
     def is_outdated(preset: Preset) -> bool:

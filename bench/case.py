@@ -124,7 +124,8 @@ def make_stream(case: Case, images: str, seed: int) -> Stream:
     if images == "random" or case.is_random:
         stream = random_stream(case)
     else:
-        stream = BENCHMARKS[case.benchmark].stream(check_scenario(case.scenario), seed)
+        benchmark = BENCHMARKS[case.benchmark]
+        stream = benchmark.stream(check_scenario(case.scenario), seed, benchmark.usual_order)
     if case.is_cut:
         rows = [_some(rows, case.examples_of(task, stream.num_tasks)) for task, rows in enumerate(stream.train_rows)]
         test = [examples.rows(_some(torch.arange(len(examples.y)), TEST)) for examples in stream.test]

@@ -9,10 +9,9 @@ Importing the records into a store checks them. The remarks on the numbers are i
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,13 @@ from cclfp.paper.tables import LABELS
 from cclfp.report import Content, collect
 from cclfp.report.entries import RARE_VERDICTS, Entry, Table, column_title
 from cclfp.report.tables import to_markdown
-from cclfp.runs.configuration import Configuration, show_value
+from cclfp.runs.configuration import USUAL, Configuration, show_value
 from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs, read
 from cclfp.streams import BENCHMARKS
+from cclfp.streams.benchmarks import show_order
 
 RESULTS = Path(__file__).parent
 EARLIER = RESULTS / "earlier"  # runs with settings of earlier presets, or classes in another order
@@ -197,30 +197,38 @@ def list_missing(content: Content) -> list[str]:
 def compare_earlier(files: Sequence[Path], accuracy: Table, include_diverged: bool) -> list[str]:
     """The numbers of runs with other settings, or another order of the classes, beside those of the table."""
     before: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
-    for record in _records(sorted(files)):
-        if record["seed"] in SEEDS:  # others were made for their time
+    now = {(e.cell.benchmark, e.cell.scenario, e.cell.row): e for e in accuracy.entries}
+    for path in sorted(files):
+        for where, record in read(path):
             place = (record["benchmark"], record["scenario"], LABELS[record["method"]])
-            configured = json.dumps(record["configuration"], sort_keys=True)
-            before.setdefault(place, {}).setdefault(configured, []).append(record)
+            then = Configuration.from_dict({**USUAL, **record["configuration"]})  # a record may be older than a setting
+            different = _differences(then, now[place].cell.configuration())
+            if not different:
+                raise InputError(f"{where}: neither its settings nor its class order differ from those of the table")
+            if record["seed"] in SEEDS:  # others were made for their time
+                before.setdefault(place, {}).setdefault(different, []).append(record)
     rows = []
-    for entry in accuracy.entries:
-        title = column_title((entry.cell.benchmark, entry.cell.scenario))
-        for found in before.get((entry.cell.benchmark, entry.cell.scenario, entry.cell.row), {}).values():
-            then = _differences(found[0]["configuration"], entry.cell.configuration())
-            numbers = [Seeds(found, include_diverged).text("average_accuracy"), entry.comparison.text()]
-            rows.append([title, entry.cell.row, then, *numbers, plus_minus(*entry.cell.published)])
-    columns = ["column", "row", "earlier", ">then", ">now", ">paper"]
-    return ["### Earlier numbers", f"Runs in `results/{EARLIER.name}/`.", table(columns, rows)] if rows else []
+    in_order = [*dict.fromkeys(place[:2] for place in now)]
+    for place in sorted(now, key=lambda place: in_order.index(place[:2])):
+        for different, found in before.get(place, {}).items():
+            numbers = [Seeds(found, include_diverged).text("average_accuracy"), now[place].comparison.text()]
+            paper = plus_minus(*now[place].cell.published)
+            rows.append([column_title(place[:2]), place[2], different, *numbers, paper])
+    columns = ["column", "row", "what was different", ">then", ">now", ">paper"]
+    text = (
+        f"The runs in `results/{EARLIER.name}/` were made with settings of earlier presets, or before Split Tiny "
+        "ImageNet had its present class order."
+    )
+    return ["### Earlier numbers", text, table(columns, rows)] if rows else []
 
 
-def _differences(earlier: Mapping[str, Any], now: Configuration) -> str:
-    """How a run was configured where that is not so now."""
-    added = METHODS[now.method].earlier_values(earlier)  # hyperparameters that the method did not have yet
-    settings = added | earlier["hyperparameters"] | {"augment": earlier["augment"]}
+def _differences(then: Configuration, now: Configuration) -> str:
+    """How runs were configured where that is not so now: their settings, and the order of their classes."""
+    added = METHODS[then.method].earlier_values(then.to_dict())  # hyperparameters that the method did not have yet
+    settings = added | then.hyperparameters | {"augment": then.augment}
     present = now.hyperparameters | {"augment": now.augment}
-    changed = [f"{name}={show_value(value)}" for name, value in settings.items() if value != present[name]]
-    order = None if now.class_order is None else list(now.class_order)
-    return ", ".join([" ".join(changed)] * bool(changed) + ["classes by label"] * (earlier["class_order"] != order))
+    changed = " ".join(f"{name}={show_value(value)}" for name, value in settings.items() if value != present[name])
+    return ", ".join(filter(None, [changed, show_order(then.benchmark, then.class_order)]))
 
 
 def list_environments(results: Results) -> list[str]:
@@ -261,7 +269,7 @@ def list_searches(searched: Sequence[Path]) -> list[str]:
 
 
 def sum_hours(results: Results, old: Sequence[Path], searched: Sequence[Path]) -> list[str]:
-    kinds = {"the numbers above": results.runs, "searches": _records(searched), "earlier settings": _records(old)}
+    kinds = {"the numbers above": results.runs, "searches": _records(searched), "earlier numbers": _records(old)}
     return [
         "Hours of all runs whose records are kept. A run that was trained together with others counts with its share "
         "of their time. Where several processes shared the GPU, the hours of all of them are added up.",

@@ -6,13 +6,16 @@ import dataclasses
 import importlib.util
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from records import made_up, matrix_of
 
 from cclfp.errors import InputError
@@ -26,6 +29,7 @@ from cclfp.runs.record import Record
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import export, import_runs
 from cclfp.streams import BENCHMARKS
+from cclfp.testing import check_method
 
 REPOSITORY = Path(__file__).parents[1]
 FILES = sorted((REPOSITORY / "results").glob("*.jsonl"))
@@ -129,6 +133,8 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
         else:
             assert tuned.preset == dataclasses.replace(preset, chosen=chosen)
     assert without == [("ccl-fp+", "split-cifar100", "class")]  # lost with the machine that made them
+    in_present_order = [p for p in presets() if p.benchmark == TINY and not p.chosen.endswith(IN_LABEL_ORDER)]
+    assert [(p.method, p.scenario) for p in in_present_order] == [("er", "task"), ("a-gem", "task")]
 
 
 @pytest.mark.slow
@@ -297,7 +303,8 @@ def test_searches_are_counted_with_their_minutes(tmp_path: Path) -> None:
 
 
 def test_earlier_numbers_say_what_was_different_then(tmp_path: Path) -> None:
-    a_gem, er = find("accuracy", "A-GEM", "split-mnist", "class"), find("accuracy", "ER-Res.", TINY, "class")
+    a_gem = find("accuracy", "A-GEM", "split-mnist", "class")
+    er, ccl_fp = (find("accuracy", row, TINY, "class") for row in ("ER-Res.", "CCL-FP"))
     records = [
         record
         for seed, accuracy in ((0, 7.0), (1, 8.0), (200, 50.0))  # 200: made for its time
@@ -305,15 +312,30 @@ def test_earlier_numbers_say_what_was_different_then(tmp_path: Path) -> None:
             record_of(a_gem, seed, accuracy, hyperparameters={"lr": 0.5}),  # reference was 10, and not in records
             record_of(er, seed, accuracy, class_order=None),
             record_of(er, seed, accuracy + 1, class_order=None, augment=False),
+            record_of(ccl_fp, seed, accuracy + 1, class_order="random"),
         )
     ]
     text = render.render_document([], NO_REMARKS, [write(tmp_path / "old.jsonl", records)])
     tiny = "Split Tiny ImageNet, class"
-    assert sorted(lines(section(text, "Earlier numbers"))) == [
+    assert lines(section(text, "Earlier numbers")) == [
         ["Split MNIST, class", "A-GEM", "reference=10 lr=0.5", "7.50 ± 0.71", "–", "45.69 ± 3.77"],
-        [tiny, "ER-Res.", "augment=off, classes by label", "8.50 ± 0.71", "–", "7.21 ± 0.29"],
         [tiny, "ER-Res.", "classes by label", "7.50 ± 0.71", "–", "7.21 ± 0.29"],
+        [tiny, "ER-Res.", "augment=off, classes by label", "8.50 ± 0.71", "–", "7.21 ± 0.29"],
+        [tiny, "CCL-FP", "other class order", "8.50 ± 0.71", "–", "10.52 ± 0.28"],
     ]
+    with pytest.raises(InputError, match=r"old.jsonl, line 1: neither its settings nor its class order differ"):
+        render.render_document([], NO_REMARKS, [write(tmp_path / "old.jsonl", [record_of(er, 0, 7.0)])])
+
+
+@pytest.mark.slow
+def test_the_other_lwf_of_the_remarks_has_one_softmax_over_all_past_classes() -> None:
+    one_softmax = runpy.run_path(str(REPOSITORY / "results" / "lwf_one_softmax.py"))["OneSoftmax"]
+    check_method(one_softmax, quick=True)
+    seen = torch.tensor([True, True, False])
+    classes = SimpleNamespace(classes_of=torch.eye(3, dtype=torch.bool).repeat_interleave(2, 1), seen=seen)
+    context = SimpleNamespace(classes=classes)
+    masks = one_softmax.end_task(object.__new__(one_softmax), {}, {}, {}, None, context)["masks"]
+    assert masks.tolist() == [[True] * 4 + [False] * 2, [False] * 6, [False] * 6]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,15 @@ import numpy as np
 import pytest
 from conftest import Cli
 from PIL import Image
+from records import made_up, matrix_of
 
 import cclfp
 from cclfp.methods import METHODS
+from cclfp.runs.grid import configurations
 from cclfp.runs.presets import presets
+from cclfp.runs.transfer import export
 from cclfp.streams import BENCHMARKS
+from cclfp.streams.benchmarks import ClassOrder
 from cclfp.transforms import CropFlip, Normalise
 
 QUICK = ("run", "finetune", "split-mnist", "--seeds", "2", "--device", "cpu")
@@ -203,6 +208,19 @@ def test_runs(small_mnist: Path, cli: Cli) -> None:
     assert cli("runs", "--method", "er", "--json").json["runs"] == []
 
 
+def test_runs_whose_classes_come_in_another_order_say_so(cli: Cli, tmp_path: Path) -> None:
+    orders: dict[ClassOrder, str] = {BENCHMARKS["split-tiny-imagenet"].usual_order: "", None: "classes by label"}
+    orders["random"] = "other class order"
+    (usual,) = configurations(["er"], "split-tiny-imagenet", "task")
+    for seed, order in enumerate(orders):
+        configuration = dataclasses.replace(usual, class_order=order)
+        export([made_up(configuration, seed, matrix_of([50.0] * 10, "task"))], tmp_path / f"{seed}.jsonl")
+    assert cli("runs", "import", *(tmp_path / f"{seed}.jsonl" for seed in range(3))).code == 0
+    rows = [line.split("│")[7:9] for line in cli("runs").out.splitlines() if "│ er" in line]
+    expected = {seed: f"lr=0.1 {text}".strip() for seed, text in enumerate(orders.values())}
+    assert {int(seed): settings.strip() for seed, settings in rows} == expected
+
+
 @pytest.mark.parametrize("what", ["methods", "benchmarks", "datasets"])
 def test_list(what: str, cli: Cli) -> None:
     names = [item["name"] for item in cli("list", what, "--json").json[what]]
@@ -254,8 +272,9 @@ def test_show_names_the_class_orders(cli: Cli) -> None:
     assert cli(*command, "--json").json["class_orders"] == ["wnids", "labels"]
     assert cli(*command, "--json").json["tasks"][0][0] == "Egyptian cat"
     assert cli(*command, "--class-order", "labels", "--json").json["tasks"][0][0] == "goldfish"
-    assert "class order: wnids (or labels)" in cli(*command).out
+    assert "class orders: wnids (default), labels" in cli(*command).out
     assert "class orders" not in cli("show", "split-mnist").out
+    assert cli("show", "permuted-mnist", "--json").json["class_orders"] == []
 
 
 @pytest.mark.slow

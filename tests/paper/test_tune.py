@@ -8,6 +8,7 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Cli
@@ -201,6 +202,26 @@ def test_with_halving_a_method_searches_its_own_step_size_too(monkeypatch: pytes
     fake.calls.clear()
     assert "of 4 settings" in tune("a-gem", "split-cifar10", "class", known=_known(), halving=50).preset.chosen
     assert [len(call) for call in fake.calls] == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_papers"),
+    [
+        ({}, True),
+        ({"class_order": "wnids"}, True),
+        ({"tasks": 10}, True),
+        ({"class_order": "labels"}, False),
+        ({"class_order": "random"}, False),
+        ({"tasks": 5}, False),
+        ({"memory": 500}, False),
+        ({"backbone": "mlp"}, False),
+        ({"method": "half.py:Half"}, False),
+        ({"benchmark": "pets-219526c7"}, False),
+    ],
+)
+def test_which_places_are_the_papers(changes: dict[str, Any], is_papers: bool) -> None:
+    tiny = Place("er", "split-tiny-imagenet", "task")
+    assert dataclasses.replace(tiny, **changes).is_papers == is_papers
 
 
 def test_what_there_was_no_time_to_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,16 +157,23 @@ def test_the_command_of_a_row_makes_its_runs(options: dict[str, Any], words: str
 
 
 @pytest.mark.parametrize(
-    ("order", "words"),
-    [(None, ""), ("wnids", ""), ("labels", " --class-order labels"), (range(199, -1, -1), " 199,198,")],
+    ("order", "name", "words"),
+    [
+        (None, None, ""),
+        ("wnids", None, ""),
+        ("labels", "classes by label", " --class-order labels"),
+        (range(199, -1, -1), "other class order", " 199,198,"),
+    ],
 )
-def test_the_command_of_a_row_names_an_order_that_is_not_the_usual(order: Any, words: str, tmp_path: Path) -> None:
+def test_a_table_and_the_commands_of_its_rows_name_an_order_that_is_not_the_usual(
+    order: Any, name: str | None, words: str, tmp_path: Path
+) -> None:
     store = Store(tmp_path / "runs.sqlite")
     add(store, "er", "split-tiny-imagenet", seeds=1, class_order=order, tasks=5)
     table = table_of(store, "Split Tiny ImageNet")
-    assert ("other class order" in table.place) == bool(words)
+    assert table.place.split(", ") == ["Split Tiny ImageNet", "class", *filter(None, [name]), "5 tasks"]
     assert words in table.rows[0].command
-    assert ("--class-order" in table.rows[0].command) == bool(words)
+    assert ("--class-order" in table.rows[0].command) == (name is not None)
 
 
 def test_runs_on_images_that_are_not_here_are_shown_too(store: Store, tmp_path: Path) -> None:

@@ -87,11 +87,11 @@ def _flat(columns: Sequence[Sequence[OwnResult]]) -> list[OwnResult]:
 def _parts(results: Sequence[OwnResult]) -> list[str]:
     """What a column is trained on."""
     from cclfp.nets.backbones import show_backbone
-    from cclfp.streams.benchmarks import get_benchmark, has_usual_order
+    from cclfp.streams.benchmarks import get_benchmark, show_order
 
     place, c = results[0].cell.place, results[0].cell.configuration()
     parts = [get_benchmark(place.benchmark).title, f"{place.scenario}-incremental", f"memory {place.memory}"]
-    parts += [] if has_usual_order(c.benchmark, c.class_order) else ["other class order"]
+    parts += [order] if (order := show_order(c.benchmark, c.class_order)) else []
     parts += [] if c.tasks is None else [f"{len(c.tasks)} tasks"]
     return parts + ([] if c.backbone is None else [show_backbone(c.backbone)])
 

@@ -239,14 +239,14 @@ def _print_results(results: list[Result], varied: list[str], include_diverged: b
     from cclfp.paper import published_for
     from cclfp.runs.configuration import show_value
     from cclfp.runs.naming import method_labels
-    from cclfp.streams.benchmarks import get_benchmark, has_usual_order
+    from cclfp.streams.benchmarks import get_benchmark, show_order
 
     c = results[0].configuration
     buffers = {r.configuration.buffer for r in results} - {None}
     seeds = [run["seed"] for run in results[0].runs]
     title = f"{get_benchmark(c.benchmark).title}, {c.scenario}-incremental"
     title += "".join(f", memory {size}" for size in buffers)
-    title += "" if has_usual_order(c.benchmark, c.class_order) else ", other class order"
+    title += f", {order}" if (order := show_order(c.benchmark, c.class_order)) else ""
     title += "" if c.tasks is None else f", {len(c.tasks)} tasks"
     title += "" if c.backbone is None else f", {show_backbone(c.backbone)}"
     title += "" if c.max_classes is None else f", room for {c.max_classes} classes"

@@ -195,7 +195,7 @@ def _print_records(records: Sequence[Record], title: str) -> None:
     from cclfp.nets.backbones import show_backbone
     from cclfp.runs.configuration import PROTOCOL, USUAL
     from cclfp.runs.naming import method_labels
-    from cclfp.streams.benchmarks import has_usual_order
+    from cclfp.streams.benchmarks import show_order
 
     columns = ["key", "finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
     columns += [">accuracy", ">forgetting", ">seconds"]
@@ -205,8 +205,8 @@ def _print_records(records: Sequence[Record], title: str) -> None:
         configuration = {**USUAL, **record["configuration"]}  # a record may be older than a setting
         unusual = {name: configuration[name] for name in PROTOCOL if configuration[name] not in (None, PROTOCOL[name])}
         unusual |= {"augment": True} if configuration["augment"] else {}
-        is_usual = has_usual_order(configuration["benchmark"], configuration["class_order"])
-        other = "" if is_usual else " other class order"
+        order = show_order(configuration["benchmark"], configuration["class_order"])
+        other = f" {order}" if order else ""
         other += " validation" if configuration["validation"] else ""
         other += "" if configuration["max_classes"] is None else f" room for {configuration['max_classes']} classes"
         other += "" if configuration["tasks"] is None else f" {len(configuration['tasks'])} tasks"

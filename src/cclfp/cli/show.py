@@ -84,9 +84,7 @@ def _benchmark(benchmark: Any, order: Any, sizes: Any, seed: int) -> dict[str, A
         "scenarios": list(benchmark.scenarios),
         "backbone": benchmark.backbone,
         "augmentation": benchmark.no_augmentation is None,
-        "class_orders": sorted(
-            benchmark.class_orders, key=lambda name: name != benchmark.class_order
-        ),  # the usual first
+        "class_orders": sorted(benchmark.class_orders, key=lambda name: name != benchmark.class_order),
         "tasks": benchmark.task_classes(order, sizes, seed),
         "presets": [_preset(preset) for preset in presets() if preset.benchmark == benchmark.name],
     }
@@ -105,8 +103,8 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
     facts = [] if answer["dataset"] == name else [f"dataset: {answer['dataset']}"]
     facts += [f"scenarios: {', '.join(answer['scenarios'])}"]
     facts += [f"backbone: {answer['backbone']}", f"can be augmented: {'yes' if answer['augmentation'] else 'no'}"]
-    usual, *others = answer["class_orders"]
-    facts += [f"class order: {usual} (or {', '.join(others)})"] if others else []
+    orders = answer["class_orders"]  # the default first
+    facts += [f"class orders: {orders[0]} (default), {', '.join(orders[1:])}"] if len(orders) > 1 else []
     print_text("   ".join(facts) + "\n")
     tasks = answer["tasks"]
     if "example" in answer:

@@ -49,7 +49,7 @@ class Source(abc.ABC):
     name: str
     title: str
     classes: tuple[str, ...]  # in the order of the labels
-    class_orders: Mapping[str, tuple[int, ...]] = MappingProxyType({})  # other orders of the labels, by name
+    class_orders: Mapping[str, tuple[int, ...]] = MappingProxyType({})  # other orders of the classes, by name
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     expected: str  # describes the files to place by hand

@@ -10,6 +10,7 @@ from cclfp.methods import METHODS, Method, get_method
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.grid import configurations
 from cclfp.streams import BENCHMARKS
+from cclfp.streams.benchmarks import has_usual_order
 
 # What is the same for all settings of a method at a place.
 FIXED = ("method", "method_file", "benchmark", "scenario", "buffer", "class_order", "tasks", "backbone")
@@ -34,9 +35,11 @@ class Place:
     @property
     def is_papers(self) -> bool:
         """Whether the method and the benchmark are of the paper, and all else as there."""
-        others = (self.tasks, self.class_order, self.backbone)
-        known = self.method in METHODS and self.benchmark in BENCHMARKS
-        return known and self.memory == 200 and others == (None, None, None)
+        if self.method not in METHODS or self.benchmark not in BENCHMARKS:
+            return False
+        order, sizes = BENCHMARKS[self.benchmark].split_into(self.tasks, self.class_order)
+        is_usual = sizes is None and has_usual_order(self.benchmark, order)
+        return is_usual and self.memory == 200 and self.backbone is None
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from cclfp.runs.configuration import PROTOCOL, USUAL, show_value
 from cclfp.runs.naming import method_labels
 from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
-from cclfp.streams.benchmarks import benchmark_names, get_benchmark, has_usual_order
+from cclfp.streams.benchmarks import benchmark_names, get_benchmark, has_usual_order, show_order
 from cclfp.streams.split import even_sizes
 
 # What the runs of one table share, besides the size of the memory.
@@ -117,7 +117,7 @@ class OwnTable:
     @property
     def _protocol(self) -> list[str]:
         s = self.shared
-        parts = [] if has_usual_order(s["benchmark"], s["class_order"]) else ["other class order"]
+        parts = [order] if (order := show_order(s["benchmark"], s["class_order"])) else []
         parts += [] if s["tasks"] is None else [f"{len(s['tasks'])} tasks"]
         parts += [] if s["backbone"] is None else [show_backbone(s["backbone"])]
         parts += [] if s["max_classes"] is None else [f"room for {s['max_classes']} classes"]

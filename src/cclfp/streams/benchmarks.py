@@ -56,7 +56,9 @@ class Benchmark:
 
     @property
     def class_orders(self) -> Mapping[str, tuple[int, ...]]:
-        """The named class orders, as class ids."""
+        """The named class orders, as class ids; none where every task has all classes."""
+        if self.domains is not None:
+            return {}
         return {"labels": tuple(range(self.num_classes)), **get_dataset(self.dataset).class_orders}
 
     @property
@@ -308,6 +310,17 @@ def has_usual_order(benchmark: str, class_order: ClassOrder | list[int]) -> bool
     """Whether a run's classes come in the benchmark's own order. That of a user's own images is that of the labels."""
     usual = BENCHMARKS[benchmark].usual_order if benchmark in BENCHMARKS else None
     return (tuple(class_order) if isinstance(class_order, list) else class_order) == usual
+
+
+def show_order(benchmark: str, class_order: ClassOrder | list[int]) -> str:
+    """How a table names the order of a run's classes; empty where it is the benchmark's own.
+
+    >>> show_order("split-tiny-imagenet", None)
+    'classes by label'
+    """
+    if has_usual_order(benchmark, class_order):
+        return ""
+    return "classes by label" if class_order is None else "other class order"
 
 
 def unknown_benchmark(name: str) -> InputError:

@@ -230,8 +230,8 @@ def show_stacked(section: Measured, charts: Charts) -> list[str]:
         format_table(columns, rows),
         "The share of the peak relates the operations of plain PyTorch's step (`bench/flops.py`), two per "
         f"multiply-add, to the {peak or 'unknown'} TFLOP/s that the data sheet of the {section.hardware} gives "
-        "for dense bf16 products. GiB, what PyTorch holds for one case, depend on the cases before it, so those of "
-        "methods that were measured at different times cannot be compared.",
+        "for dense bf16 products. GiB is the most that PyTorch had allocated. Two measurements of one case differed "
+        "by up to 13 %, with other cases before it.",
     ]
 
 

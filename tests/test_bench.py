@@ -33,6 +33,7 @@ from cclfp.learner.trainer import Trainer
 from cclfp.methods import METHODS
 from cclfp.paper.tables import cells
 from cclfp.report.styles import DARK_COLOURS, LIGHT_COLOURS
+from cclfp.streams import BENCHMARKS
 
 BENCH = Path(__file__).parents[1] / "bench"
 TINY = {"er": 3.0, "gem": 7.0}  # milliseconds per step on Split Tiny ImageNet
@@ -111,6 +112,13 @@ def test_streams_have_the_sizes_asked_for(small_mnist: Path) -> None:
     assert make_stream(side, "real", 0).train.x.shape[1:] == (3, 40, 40)
     many = Case("tasks", "er", "permuted-mnist", "eager", scenario="domain", stream_tasks=30, examples=10, last=50)
     assert [len(rows) for rows in make_stream(many, "real", 0).train_rows] == [10] * 29 + [50]
+
+
+def test_the_classes_of_a_real_stream_come_in_the_benchmarks_own_order(small_data: Path) -> None:
+    stream = make_stream(Case("stacked", "er", "split-tiny-imagenet", "eager", examples=5), "real", 0)
+    order = BENCHMARKS["split-tiny-imagenet"].usual_order
+    assert order is not None
+    assert [c for classes in stream.classes for c in classes] == list(order)
 
 
 def test_all_cases_can_be_asked_for() -> None:

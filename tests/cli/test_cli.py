@@ -206,6 +206,7 @@ def test_runs(small_mnist: Path, cli: Cli) -> None:
     assert sorted(record["seed"] for record in records) == [0, 0, 1, 1]
     assert {"configuration", "accuracy_matrix", "environment", "seconds"} <= set(records[0])
     assert cli("runs", "--method", "er", "--json").json["runs"] == []
+    assert "class-incremental, other class order, seeds 0,1: mean" in cli(*QUICK, "--class-order", "random").out
 
 
 def test_runs_whose_classes_come_in_another_order_say_so(cli: Cli, tmp_path: Path) -> None:

@@ -85,14 +85,18 @@ def test_the_command_prints_a_table_per_column_and_one_of_all(cli: Cli, small_mn
     methods = f"er,{write_method(tmp_path / 'half.py')}"
     command = ["study", "mine", "--method", methods, "--images", tmp_path / "pets.npz", "--benchmark", "split-mnist"]
     command += ["--tasks", "2", "--backbone", "mlp", "--memory", "20,40", "--scenario", "task", "--seeds", "2"]
+    command += ["--class-order", "random"]
     plan = cli(*command, "--dry-run")
     assert plan.code == 0, plan.err
     assert "16 runs to train" in plan.out
     answer = cli(*command, "--engine", "eager")
     assert answer.code == 0, answer.err
     for memory in (20, 40):
-        assert f"Split MNIST, task-incremental, memory {memory}, 2 tasks, seeds 0,1: mean ± std, %" in answer.out
-    assert "All columns, task-incremental, 2 tasks: mean ± std, %" in answer.out
+        assert (
+            f"Split MNIST, task-incremental, memory {memory}, other class order, 2 tasks, seeds 0,1: mean ± std, %"
+            in answer.out
+        )
+    assert "All columns, task-incremental, other class order, 2 tasks: mean ± std, %" in answer.out
     assert answer.out.count(" best │") == 2 * 4  # in the header, and the best of each column
     assert "no claim with fewer than 5 such seeds" in answer.out
     assert "not tuned, trained with the defaults: " in answer.out

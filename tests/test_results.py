@@ -6,16 +6,13 @@ import dataclasses
 import importlib.util
 import json
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from records import made_up, matrix_of
 
 from cclfp.errors import InputError
@@ -29,7 +26,6 @@ from cclfp.runs.record import Record
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import export, import_runs
 from cclfp.streams import BENCHMARKS
-from cclfp.testing import check_method
 
 REPOSITORY = Path(__file__).parents[1]
 FILES = sorted((REPOSITORY / "results").glob("*.jsonl"))
@@ -325,17 +321,6 @@ def test_earlier_numbers_say_what_was_different_then(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match=r"old.jsonl, line 1: neither its settings nor its class order differ"):
         render.render_document([], NO_REMARKS, [write(tmp_path / "old.jsonl", [record_of(er, 0, 7.0)])])
-
-
-@pytest.mark.slow
-def test_the_other_lwf_of_the_remarks_has_one_softmax_over_all_past_classes() -> None:
-    one_softmax = runpy.run_path(str(REPOSITORY / "results" / "lwf_one_softmax.py"))["OneSoftmax"]
-    check_method(one_softmax, quick=True)
-    seen = torch.tensor([True, True, False])
-    classes = SimpleNamespace(classes_of=torch.eye(3, dtype=torch.bool).repeat_interleave(2, 1), seen=seen)
-    context = SimpleNamespace(classes=classes)
-    masks = one_softmax.end_task(object.__new__(one_softmax), {}, {}, {}, None, context)["masks"]
-    assert masks.tolist() == [[True] * 4 + [False] * 2, [False] * 6, [False] * 6]
 
 
 @pytest.mark.slow

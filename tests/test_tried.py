@@ -13,7 +13,6 @@ from torch import Tensor
 
 import cclfp
 from cclfp.core.memory import Examples
-from cclfp.learner import Learner
 from cclfp.methods import METHODS
 from cclfp.nets import MLP
 from cclfp.streams.stream import Stream
@@ -40,8 +39,8 @@ def test_methods_on_all_outputs_keep_the_contract(name: str) -> None:
     check_method(ALL_OUTPUTS[name], quick=True)
 
 
-def train(method: Any, scenario: str, **hyper: float) -> Learner:
-    """A learner after two tasks of two classes each, of six."""
+def rows_of(method: Any, scenario: str, **hyper: Any) -> Tensor:
+    """The rows of f after two tasks of two classes each, of six classes."""
     learner = cclfp.make(method, psi=MLP(8, (5,)), num_classes=6, scenario=scenario, memory=8, replay=4, **hyper)
     g = torch.Generator().manual_seed(0)
     for task in range(2):
@@ -49,7 +48,8 @@ def train(method: Any, scenario: str, **hyper: float) -> Learner:
             y = 2 * task + torch.randint(2, (4,), generator=g)
             learner.observe(torch.randn(4, 8, generator=g) + y[:, None], y, task=task)
         learner.end_task()
-    return learner
+    assert learner.f is not None
+    return learner.f.weight.detach()
 
 
 @pytest.mark.parametrize("name", ["SI", "ER", "CCLFPPlus"])
@@ -58,11 +58,9 @@ def test_all_outputs_train_as_if_all_classes_had_been_seen(name: str) -> None:
     ours = METHODS[tried.name.removesuffix("-all-outputs")]
     hyper = {"tau": 0.1} if name == "CCLFPPlus" else {}  # the domain scenario has another default
 
-    def rows(learner: Learner) -> Tensor:
-        return learner.f.weight.detach()
-
-    assert rows(train(tried, "class", **hyper)).equal(rows(train(ours, "domain", **hyper)))
-    assert not rows(train(tried, "class", **hyper)).equal(rows(train(ours, "class", **hyper)))
+    rows = rows_of(tried, "class", **hyper)
+    assert rows.equal(rows_of(ours, "domain", **hyper))
+    assert not rows.equal(rows_of(ours, "class", **hyper))
 
 
 def test_one_stream_is_trained_from_several_seeds() -> None:

@@ -106,6 +106,22 @@ def test_plain_lines_about_all_of_many_runs(
     ]
 
 
+@pytest.mark.parametrize(("runs", "together"), [(module.MOST_BARS, False), (module.MOST_BARS + 1, True)])
+def test_plain_lines_are_about_all_where_runs_are_many(
+    runs: int, together: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    with PlainProgress() as shown:
+        shown.update(Planned({f"{n}": f"er seed {n}" for n in range(runs)}, "runs.sqlite"))
+        for now in (0.0, 100.0):
+            for n in range(runs):
+                shown.update(step(f"{n}", int(30 * now)))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (1 if together else runs)
+    assert f"0 of {runs} runs finished" in lines[0] or not together
+
+
 def test_plain_lines_about_a_cluster(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)

@@ -62,8 +62,8 @@ class Work:
 class Progress:
     """Takes events (``update``) and shows them; subclasses show steps and bars.
 
-    Where the runs are many and of several kinds, the first event has their costs, and what is shown is about all of
-    them together.
+    Where the runs are many, what is shown is about all of them together. If they are of several kinds, the first event
+    has their costs.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,10 @@ class Progress:
             case Planned():
                 self._report_stored()
                 self.labels, self.store, self.finished, self.in_store = event.labels, event.store, 0, set()
-                self.work = None if event.costs is None else Work(dict(event.costs))
+                costs = event.costs
+                if costs is None and len(event.labels) > MOST_BARS:
+                    costs = dict.fromkeys(event.labels, 1.0)
+                self.work = None if costs is None else Work(dict(costs))
                 self.begin()
             case DataProgress():
                 self.data(event)

@@ -28,6 +28,7 @@ from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
 MEMORY = 200  # examples that the replay memory holds by default, as in the paper
+FEW_RUNS = 16  # of more, the number is said before they are trained: --seeds 100 is 100 seeds
 SWITCHES = {"on": True, "true": True, "off": False, "false": False}
 
 
@@ -169,7 +170,11 @@ def run(
     if get_benchmark(benchmark).is_own and "augment" not in grid:
         augment, reason = default_augmentation(get_benchmark(benchmark), chosen[0].backbone)
         on_event(Note(describe_choice(benchmark, augment, reason)))
-    jobs = take_shard(make_jobs(chosen, chosen_seeds, execution))
+    whole = make_jobs(chosen, chosen_seeds, execution)
+    jobs = take_shard(whole)
+    if len(whole) > FEW_RUNS:
+        shard = f", {len(jobs):,} of them in this shard" if len(jobs) < len(whole) else ""
+        on_event(Note(f"{len(whole):,} runs (settings: {len(chosen):,}, seeds: {len(chosen_seeds):,}){shard}"))
     varied = [name for name, values in grid.items() if len(values) > 1]
     on_event(Planned(name_runs(jobs, varied), str(store_of(execution))))
     records = run_jobs(jobs, on_event)

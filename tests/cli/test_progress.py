@@ -106,20 +106,31 @@ def test_plain_lines_about_all_of_many_runs(
     ]
 
 
-@pytest.mark.parametrize(("runs", "together"), [(module.MOST_BARS, False), (module.MOST_BARS + 1, True)])
-def test_plain_lines_are_about_all_where_runs_are_many(
-    runs: int, together: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_compiling_does_not_count_as_training_in_lines_about_all_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     with PlainProgress() as shown:
-        shown.update(Planned({f"{n}": f"er seed {n}" for n in range(runs)}, "runs.sqlite"))
-        for now in (0.0, 100.0):
-            for n in range(runs):
-                shown.update(step(f"{n}", int(30 * now)))
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == (1 if together else runs)
-    assert f"0 of {runs} runs finished" in lines[0] or not together
+        shown.update(dataclasses.replace(RUNS, costs={"a": 1.0, "b": 1.0, "c": 1.0}))
+        for key in "abc":
+            shown.update(step(key, 0, compiling=True))
+        now = 600.0
+        shown.update(step("a", 0))
+        shown.update(step("a", 600))
+        now = 640.0
+        shown.update(step("a", 3000))  # half of a run in 40 s
+        now = 650.0
+        shown.update(step("a", 3000, compiling=True))
+        now = 700.0
+        shown.update(step("a", 3000))
+        now = 740.0
+        shown.update(step("a", 6000))
+    assert capsys.readouterr().err.splitlines() == [
+        "0 of 3 runs finished, compiling",
+        "0 of 3 runs finished, 1 in training: 17% of the work, 60 replica-steps/s, 3 min left",
+        "0 of 3 runs finished, 0 in training: 33% of the work, 75 replica-steps/s, 3 min left",
+    ]
 
 
 def test_plain_lines_about_a_cluster(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

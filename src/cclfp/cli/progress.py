@@ -39,9 +39,14 @@ class Work:
         self.fractions.pop(key, None)
 
     def step(self, key: str, fraction: float) -> None:
+        """How much of a run is done now."""
         self.began = time.monotonic() if self.began is None else self.began
         self.first.setdefault(key, fraction if fraction < 1 else 0.0)
         self.fractions[key] = fraction
+
+    def restart(self) -> None:
+        """Measure the speed anew from the next step on: the time before says nothing of it."""
+        self.began, self.first = None, dict(self.fractions)
 
     @property
     def done(self) -> float:
@@ -62,8 +67,7 @@ class Work:
 class Progress:
     """Takes events (``update``) and shows them; subclasses show steps and bars.
 
-    Where the runs are many, what is shown is about all of them together. If they are of several kinds, the first event
-    has their costs.
+    Where the runs are many, the first event has their costs, and what is shown is about all of them together.
     """
 
     def __init__(self) -> None:
@@ -88,10 +92,7 @@ class Progress:
             case Planned():
                 self._report_stored()
                 self.labels, self.store, self.finished, self.in_store = event.labels, event.store, 0, set()
-                costs = event.costs
-                if costs is None and len(event.labels) > MOST_BARS:
-                    costs = dict.fromkeys(event.labels, 1.0)
-                self.work = None if costs is None else Work(dict(costs))
+                self.work = None if event.costs is None else Work(dict(event.costs))
                 self.begin()
             case DataProgress():
                 self.data(event)
@@ -107,7 +108,9 @@ class Progress:
             case Step():
                 self._report_stored()
                 self.rate.add(event.key, event.step)
-                if self.work is not None:
+                if self.work is not None and event.compiling:
+                    self.work.restart()
+                elif self.work is not None:
                     self.work.step(event.key, event.step / event.steps)
                 self.step(event)
             case Failed():
@@ -184,7 +187,7 @@ class PlainProgress(Progress):
     def step(self, event: Step) -> None:
         now = time.monotonic()
         if self.work is not None:
-            self._report_all(self.work, now)
+            self._report_all(self.work, now, event.compiling)
             return
         place = f"{self.labels[event.key]}: task {event.task}/{event.tasks}, step {event.step:,}/{event.steps:,}"
         if event.compiling:
@@ -202,15 +205,24 @@ class PlainProgress(Progress):
         speed = f"{rate:,.0f} steps/s" if rate >= 1 else f"{1 / rate:,.0f} s per step"
         self.say(f"{place}, {speed}, {duration(left)} left{so_far}")
 
-    def _report_all(self, work: Work, now: float) -> None:
-        self.last_line_of_all = now if self.last_line_of_all is None else self.last_line_of_all
-        if now - self.last_line_of_all >= ALL_HEARTBEAT and (left := work.seconds_left) is not None:
+    def _report_all(self, work: Work, now: float, compiling: bool) -> None:
+        if self.last_line_of_all is None and not compiling:
             self.last_line_of_all = now
-            in_training = sum(fraction < 1 for fraction in work.fractions.values())
-            runs = f"{self.finished} of {len(self.labels)} runs finished, {in_training} in training"
-            runs += f" ({self.nodes.describe(MOST_NODES)})" if self.nodes is not None else ""
-            speed = f"{rate:,.0f} replica-steps/s, " if (rate := self.rate.per_second) is not None else ""
-            self.say(f"{runs}: {work.done / work.total:.0%} of the work, {speed}{duration(left)} left")
+        if self.last_line_of_all is not None and now - self.last_line_of_all < ALL_HEARTBEAT:
+            return
+        runs = f"{self.finished} of {len(self.labels)} runs finished"
+        if compiling:
+            self.last_line_of_all = now
+            self.say(f"{runs}, compiling")
+            return
+        left, began = work.seconds_left, work.began
+        if left is None or began is None or now - began < HEARTBEAT:  # too soon to know the speed
+            return
+        self.last_line_of_all = now
+        runs += f", {sum(fraction < 1 for fraction in work.fractions.values())} in training"
+        runs += f" ({self.nodes.describe(MOST_NODES)})" if self.nodes is not None else ""
+        speed = f"{rate:,.0f} replica-steps/s, " if (rate := self.rate.per_second) is not None else ""
+        self.say(f"{runs}: {work.done / work.total:.0%} of the work, {speed}{duration(left)} left")
 
     def finish(self, key: str) -> None:
         self.started.pop(key, None)

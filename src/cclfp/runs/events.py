@@ -19,7 +19,7 @@ class Planned:
 
     labels: dict[str, str]  # the name of each run, by its key
     store: str
-    costs: dict[str, float] | None = None  # how much work each run is, where the runs differ much
+    costs: dict[str, float] | None = None  # how much work each run is, where the runs are many
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from cclfp.methods import get_method
 from cclfp.runs.augmentation import default_augmentation, describe_choice
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.configuration import Configuration
+from cclfp.runs.costs import cost
 from cclfp.runs.devices import pick_device
 from cclfp.runs.events import DatasetEvents, Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
@@ -28,7 +29,9 @@ from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
 MEMORY = 200  # examples that the replay memory holds by default, as in the paper
-FEW_RUNS = 16  # of more, the number is said before they are trained: --seeds 100 is 100 seeds
+# If there are more runs, their number is shown before they are trained: --seeds 100 means 100 seeds, not seed 100. And
+# progress is shown for all of them together.
+FEW_RUNS = 16
 SWITCHES = {"on": True, "true": True, "off": False, "false": False}
 
 
@@ -170,13 +173,15 @@ def run(
     if get_benchmark(benchmark).is_own and "augment" not in grid:
         augment, reason = default_augmentation(get_benchmark(benchmark), chosen[0].backbone)
         on_event(Note(describe_choice(benchmark, augment, reason)))
-    whole = make_jobs(chosen, chosen_seeds, execution)
-    jobs = take_shard(whole)
-    if len(whole) > FEW_RUNS:
-        shard = f", {len(jobs):,} of them in this shard" if len(jobs) < len(whole) else ""
-        on_event(Note(f"{len(whole):,} runs (settings: {len(chosen):,}, seeds: {len(chosen_seeds):,}){shard}"))
+    all_jobs = make_jobs(chosen, chosen_seeds, execution)
+    jobs, costs = take_shard(all_jobs), None
+    if len(all_jobs) > FEW_RUNS:
+        of_shard = f", {len(jobs):,} of them in this shard" if len(jobs) < len(all_jobs) else ""
+        counts = f"configurations: {len(chosen):,}, seeds: {len(chosen_seeds):,}"
+        on_event(Note(f"{len(all_jobs):,} runs ({counts}){of_shard}"))
+        costs = {job.key: cost(job.configuration) for job in jobs}
     varied = [name for name, values in grid.items() if len(values) > 1]
-    on_event(Planned(name_runs(jobs, varied), str(store_of(execution))))
+    on_event(Planned(name_runs(jobs, varied), str(store_of(execution)), costs))
     records = run_jobs(jobs, on_event)
     found = [Result(c, [records[key] for seed in chosen_seeds if (key := c.key(seed)) in records]) for c in chosen]
     return [result for result in found if result.runs]  # a shard may have no run of a configuration

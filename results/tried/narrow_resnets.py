@@ -1,6 +1,6 @@
-"""Narrow ResNet18s for CIFAR-10 that begin in other ways: which of them would change the numbers of Split CIFAR-10?
+"""Narrow ResNet18s with other inputs or other initial values than ours, which is ``resnet18:width=8``.
 
-RESULTS.md has the numbers, below the table of the components. ``resnet18:width=8`` is ours.
+RESULTS.md has the numbers, below the table of the components.
 
     cclfp run er split-cifar10 --backbone results/tried/narrow_resnets.py:he --engine eager
 """
@@ -33,6 +33,7 @@ class Unnormalised(nn.Module):
 
 
 def unnormalised() -> nn.Module:
+    """Our network on inputs that are not normalised. `cclfp run` seeds torch, and ResNet18 draws from a seed."""
     return Unnormalised(ResNet18(width=WIDTH, seed=torch.initial_seed()))
 
 

@@ -88,19 +88,6 @@ def test_three_shards_merged_equal_one_run(small_mnist: Path, tmp_path: Path, cl
 
 
 @pytest.mark.slow
-def test_the_number_of_runs_is_shown_where_they_are_many(
-    small_mnist: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cclfp.runs.run.FEW_RUNS", 4)
-    assert "runs (" not in cli(*RUN, "--store", tmp_path / "few.sqlite").err
-    monkeypatch.setattr("cclfp.runs.run.FEW_RUNS", 3)
-    shown = "4 runs (configurations: 2, seeds: 2)"
-    assert cli(*RUN, "--store", tmp_path / "few.sqlite").err.startswith(f"{shown}\n4 of 4 runs are in the store")
-    shard = cli(*RUN, "--store", tmp_path / "runs.sqlite", "--shard", "1/4")
-    assert shard.err.startswith(f"{shown}, 1 of them in this shard\n")
-
-
-@pytest.mark.slow
 def test_a_shard_that_was_stopped_continues(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
     store = tmp_path / "runs.sqlite"
     first = cli(*RUN, "--store", store, "--shard", "2/2", "--json")

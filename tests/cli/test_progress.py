@@ -118,6 +118,7 @@ def test_compiling_does_not_count_as_training_in_lines_about_all_runs(
         now = 600.0
         shown.update(step("a", 0))
         shown.update(step("a", 600))
+        shown.update(step("b", 0))
         now = 640.0
         shown.update(step("a", 3000))  # half of a run in 40 s
         now = 650.0
@@ -128,8 +129,8 @@ def test_compiling_does_not_count_as_training_in_lines_about_all_runs(
         shown.update(step("a", 6000))
     assert capsys.readouterr().err.splitlines() == [
         "0 of 3 runs finished, compiling",
-        "0 of 3 runs finished, 1 in training: 17% of the work, 60 replica-steps/s, 3 min left",
-        "0 of 3 runs finished, 0 in training: 33% of the work, 75 replica-steps/s, 3 min left",
+        "0 of 3 runs finished, 2 in training: 17% of the work, 60 replica-steps/s, 3 min left",
+        "0 of 3 runs finished, 1 in training: 33% of the work, 75 replica-steps/s, 3 min left",
     ]
 
 

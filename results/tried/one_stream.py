@@ -7,7 +7,7 @@ numbers, under "Numbers below the paper's".
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 import torch
 
@@ -34,7 +34,9 @@ def accuracy(stream: Stream, seed: int, lr: float) -> float:
 
 
 def main() -> None:
-    lr = float(sys.argv[1]) if len(sys.argv) > 1 else 0.03
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("lr", type=float, nargs="?", default=0.03, help="step size (default: 0.03)")
+    lr = parser.parse_args().lr
     torch.set_num_threads(1)
     means = []
     for number in range(6):

@@ -2,7 +2,7 @@
 
 The code of DER++ does this in the class scenario. RESULTS.md has its numbers, under "Numbers below the paper's".
 
-    cclfp run results/tried/lwf_one_softmax.py:OneSoftmax split-mnist lr=0.03 lambda_o=3
+    cclfp run results/tried/lwf_one_softmax.py:OneSoftmax split-mnist lr=0.03 lambda_o=10
 """
 
 from typing import Any

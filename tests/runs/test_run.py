@@ -19,9 +19,9 @@ def test_the_number_of_runs_is_shown_where_they_are_many(
     small_mnist: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "runs.sqlite"
-    monkeypatch.setattr("cclfp.runs.run.FEW_RUNS", 4)
+    monkeypatch.setattr("cclfp.runs.run.SHOWN_ONE_BY_ONE", 4)
     assert "configurations" not in cli(*RUN, "--store", store).err
-    monkeypatch.setattr("cclfp.runs.run.FEW_RUNS", 3)
+    monkeypatch.setattr("cclfp.runs.run.SHOWN_ONE_BY_ONE", 3)
     shown = "4 runs (configurations: 2, seeds: 2)"
     assert cli(*RUN, "--store", store).err.startswith(f"{shown}\n4 of 4 runs are in the store")
     shard = cli(*RUN, "--store", tmp_path / "other.sqlite", "--shard", "1/4")
@@ -31,7 +31,7 @@ def test_the_number_of_runs_is_shown_where_they_are_many(
 @pytest.mark.slow
 @pytest.mark.parametrize("few", [3, 4])
 def test_many_runs_have_costs(few: int, small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.runs.run.FEW_RUNS", few)
+    monkeypatch.setattr("cclfp.runs.run.SHOWN_ONE_BY_ONE", few)
     events: list[Event] = []
     options: dict[str, Any] = {"engine": "eager", "device": "cpu", "store": tmp_path / "runs.sqlite"}
     cclfp.run(["finetune", "er"], "split-mnist", seeds=2, on_event=events.append, **options)

@@ -29,9 +29,9 @@ from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
 MEMORY = 200  # examples that the replay memory holds by default, as in the paper
-# If there are more runs, their number is shown before they are trained: --seeds 100 means 100 seeds, not seed 100. And
-# progress is shown for all of them together.
-FEW_RUNS = 16
+# Of more runs than this, the number is shown before they are trained (--seeds 100 means 100 seeds, not seed 100), and
+# their progress is shown together.
+SHOWN_ONE_BY_ONE = 16
 SWITCHES = {"on": True, "true": True, "off": False, "false": False}
 
 
@@ -175,7 +175,7 @@ def run(
         on_event(Note(describe_choice(benchmark, augment, reason)))
     all_jobs = make_jobs(chosen, chosen_seeds, execution)
     jobs, costs = take_shard(all_jobs), None
-    if len(all_jobs) > FEW_RUNS:
+    if len(all_jobs) > SHOWN_ONE_BY_ONE:
         of_shard = f", {len(jobs):,} of them in this shard" if len(jobs) < len(all_jobs) else ""
         counts = f"configurations: {len(chosen):,}, seeds: {len(chosen_seeds):,}"
         on_event(Note(f"{len(all_jobs):,} runs ({counts}){of_shard}"))

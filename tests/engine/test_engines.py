@@ -462,7 +462,7 @@ def test_auto_compiles_where_there_is_enough_to_train(
     record = train(make_job(), events.append)
     assert record["environment"]["engine"] == "eager"
     assert any(text.startswith("engine: eager (eager would take about") for text in texts(events))
-    monkeypatch.setattr("cclfp.runs.starting.seconds_per_step", lambda replica: 1.0)
+    monkeypatch.setattr("cclfp.engine.eager.seconds_per_step", lambda replica: 1.0)
     assert train(make_job(seed=1))["environment"]["engine"] == "compiled"
 
 
@@ -491,7 +491,7 @@ def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monke
 
     monkeypatch.setattr(compiled_module, "program", program)
     # Eager would take 9 s: too few for the compiler, but not where its programs are kept.
-    monkeypatch.setattr("cclfp.runs.starting.seconds_per_step", lambda r: 9 / sum(map(r.steps, range(5))))
+    monkeypatch.setattr("cclfp.engine.eager.seconds_per_step", lambda r: 9 / sum(map(r.steps, range(5))))
     engines = [
         train(make_job(seed=seed, engine=engine))["environment"]["engine"]
         for seed, engine in enumerate(["auto", "compiled", "auto"])

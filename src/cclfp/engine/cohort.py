@@ -17,7 +17,7 @@ from cclfp.engine.compiler import NotCompiled, first_line
 from cclfp.engine.evaluate import evaluate_alone, evaluate_together
 from cclfp.engine.graph import Graphs
 from cclfp.engine.grouping import has_kernels, is_normalised, make_group
-from cclfp.engine.packages import Kind
+from cclfp.engine.packages import Kind, Packages
 from cclfp.engine.plan import Plan
 from cclfp.engine.planning import Planner
 from cclfp.engine.precision import computing_in
@@ -26,6 +26,9 @@ from cclfp.engine.tables import Tables
 from cclfp.methods.base import fold
 
 MAX_STACKED = 20  # replicas that train as one network: more are hardly faster
+GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to pay
+COMPILING_SECONDS = 15.0  # what it takes to compile a program
+LOADING_SECONDS = 0.1  # what it takes to load one that was compiled before
 
 Progress = Callable[[int], None]
 Note = Callable[[str], None]
@@ -37,6 +40,23 @@ RUNNERS: dict[str, Callable[[Note, Kind | None], Programs | Graphs | None]] = {
     "compiled": Programs,
     "graph": lambda note, kind: Graphs(note),
 }
+
+
+def choose_engine(probe: Replica, runs: int, programs: Kind | None) -> tuple[str, float]:
+    """The engine that finishes this many runs first, compilation included, and the seconds that the eager one takes.
+
+    ``probe`` is a new replica like those of the runs. It cannot be used afterwards. ``programs`` is the kind of their
+    compiled programs.
+    """
+    steps = sum(map(probe.steps, range(len(probe.stream.train_rows))))
+    seconds = runs * steps * eager.seconds_per_step(probe)
+    if probe.trainer.device.type == "cuda":
+        return "graph" if seconds > GRAPH_SECONDS else "eager", seconds
+    if is_normalised(probe.trainer.psi):  # for networks with BatchNorm, compiling does not pay
+        return "eager", seconds
+    preparing = LOADING_SECONDS if Packages(programs).any() else COMPILING_SECONDS
+    # A compiled cohort takes about a sixth of the time.
+    return "compiled" if seconds * 5 / 6 > preparing else "eager", seconds
 
 
 class Cohort:

@@ -16,9 +16,8 @@ import torch
 
 from cclfp.core.userfiles import imported_by
 from cclfp.engine.choice import Engine
-from cclfp.engine.eager import seconds_per_step
-from cclfp.engine.grouping import is_normalised
-from cclfp.engine.packages import Kind, Packages
+from cclfp.engine.cohort import choose_engine
+from cclfp.engine.packages import Kind
 from cclfp.engine.precision import autocast_of, computing_in
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError, shortage
@@ -31,9 +30,6 @@ from cclfp.runs.events import Note, OnEvent
 from cclfp.runs.jobs import Job
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
-GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to pay
-COMPILING_SECONDS = 15.0  # what it takes to compile a program
-LOADING_SECONDS = 0.1  # what it takes to load one that was compiled before
 KNOWN_PACKAGES = sys.stdlib_module_names | {"cclfp", "numpy", "torch"}  # whose versions are part of a kind
 
 Streams = dict[tuple[int, str], Stream]  # by seed and device: replicas of one seed share a stream
@@ -152,23 +148,14 @@ def computing_threads(n: int) -> Iterator[None]:
 
 
 def _choose_engine(started: Sequence[Started], streams: Streams, on_event: OnEvent) -> list[Started]:
-    """Choose the engine of the runs that leave it open: the one that finishes first, compilation included."""
+    """Choose one engine for all runs that leave it open."""
     undecided = [one for one in started if one.engine.is_open]
     if not undecided:
         return list(started)
     first = undecided[0]
     with computing_threads(first.engine.threads), computing_in(first.engine.precision):
         probe = make_replica(first.job, first.engine, streams)
-        steps = sum(map(probe.steps, range(len(probe.stream.train_rows))))
-        seconds = len(undecided) * steps * seconds_per_step(probe)
-    name = "eager"
-    if first.engine.device == "cuda":
-        name = "graph" if seconds > GRAPH_SECONDS else name
-    elif not is_normalised(first.replica.learner.psi):  # for networks with BatchNorm, compiling does not pay
-        with computing_threads(first.engine.threads):
-            is_kept = Packages(kind_of_programs(first.job, len(undecided))).any()
-        # A compiled cohort takes about a sixth of the time.
-        name = "compiled" if seconds * 5 / 6 > (LOADING_SECONDS if is_kept else COMPILING_SECONDS) else name
+        name, seconds = choose_engine(probe, len(undecided), kind_of_programs(first.job, len(undecided)))
     on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", first.job.key))
     return [dataclasses.replace(one, engine=one.engine.named(name)) if one.engine.is_open else one for one in started]
 

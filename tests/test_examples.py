@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.core.schedules import Reservoir
 from cclfp.methods import Method
 from cclfp.nets import linear
+from cclfp.schedules import Reservoir
 from cclfp.testing import check_method
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import cclfp
 from cclfp.core.memory import Examples, Memory
 from cclfp.core.randomness import generator
-from cclfp.core.schedules import Reservoir
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.plan import plan_task
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
+from cclfp.schedules import Reservoir
 from cclfp.streams import Stream
 from cclfp.testing import same
 from cclfp.transforms import CropFlip, Normalise, Scale, build_transform, describe

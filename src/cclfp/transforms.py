@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cclfp.core.checks import check_whole
+from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError, unknown
 
 Transform = Callable[[Tensor], Tensor]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cclfp.core.memory import Examples, Memory
 from cclfp.core.randomness import generator
-from cclfp.core.schedules import Exemplars, PastRing, Reservoir, Ring, Schedule
 from cclfp.errors import InputError
+from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring, Schedule
 
 CPU = torch.device("cpu")
 

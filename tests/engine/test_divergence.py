@@ -20,11 +20,11 @@ from training import Stop, stop_at, texts, train
 from training import make_job as make_any_job
 
 import cclfp
-from cclfp.core.finite import not_finite
 from cclfp.engine import compiled as compiled_module
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import DivergenceError, InputError
+from cclfp.learner.divergence import not_finite
 from cclfp.methods import METHODS, Method
 from cclfp.methods.er import ER
 from cclfp.methods.icarl import ICaRL

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from training import Stop, make_job, stop_at, texts, train, train_all
 
 import cclfp
-from cclfp.core.finite import not_finite
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
 from cclfp.engine import folds, graph
@@ -24,6 +23,7 @@ from cclfp.engine.folds import Folds
 from cclfp.engine.precision import autocast_of
 from cclfp.engine.replica import Replica
 from cclfp.errors import DivergenceError
+from cclfp.learner.divergence import not_finite
 from cclfp.methods import METHODS
 from cclfp.methods.base import fold, gradient, sgd
 from cclfp.methods.er import ER

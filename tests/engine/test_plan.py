@@ -12,9 +12,9 @@ from torch import Tensor
 
 from cclfp.core.memory import Examples, Memory
 from cclfp.core.randomness import generator
-from cclfp.core.schedules import Exemplars, PastRing, Reservoir, Ring, Schedule
 from cclfp.engine.plan import plan_task
 from cclfp.methods import METHODS
+from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring, Schedule
 from cclfp.testing import Case
 from cclfp.transforms import CropFlip
 

@@ -28,7 +28,6 @@ from training import make_job as make_any_job
 
 import cclfp
 from cclfp.core import tensorfiles
-from cclfp.core.schedules import Schedule
 from cclfp.core.tensorfiles import read_tensors, write_tensors
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
@@ -45,6 +44,7 @@ from cclfp.runs.events import Event, ignore
 from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
 from cclfp.runs.store import Store
+from cclfp.schedules import Schedule
 from cclfp.testing import Case, _equal, same
 from cclfp.transforms import CropFlip, Normalise
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.core.checks import check_names
+from cclfp.core.arguments import check_names
 from cclfp.data import DATASETS
 from cclfp.data.source import Source
 from cclfp.errors import DamagedError, InputError

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.core.schedules import PastRing
 from cclfp.core.tensorfiles import write_tensors
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
@@ -32,6 +31,7 @@ from cclfp.runs.jobs import into_cohorts, make_jobs
 from cclfp.runs.presets import read_presets
 from cclfp.runs.record import check_record
 from cclfp.runs.validation import check_configuration
+from cclfp.schedules import PastRing
 from cclfp.testing import same, toy_psi, toy_stream
 
 SCENARIOS = ("class", "task", "domain")

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import cclfp
-from cclfp.core.schedules import Exemplars, PastRing, Reservoir, Ring
 from cclfp.engine import compiled
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
 from cclfp.methods.base import Batch
 from cclfp.methods.er import ER
+from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring
 from cclfp.testing import Case, check_method, same, stackable_psi, toy_psi
 
 

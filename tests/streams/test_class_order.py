@@ -12,7 +12,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cclfp.core.names import quote, split_names, unquote
+from cclfp.core.arguments import quote, split_names, unquote
 from cclfp.errors import InputError
 from cclfp.streams import get_benchmark
 

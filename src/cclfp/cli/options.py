@@ -135,7 +135,7 @@ def parse_classes(option: str, given: str | None) -> list[str] | None:
     """Class names that are separated by commas, quoted where they contain one; None where the option is not given."""
     if given is None:
         return None
-    from cclfp.core.names import split_names, unquote
+    from cclfp.core.arguments import split_names, unquote
 
     names = [unquote(name) for name in split_names(given)]
     if not all(names):

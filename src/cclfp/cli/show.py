@@ -43,7 +43,7 @@ def show(
 
     cclfp show split-cifar10 --images tasks.png
     """
-    from cclfp.core.checks import check_whole
+    from cclfp.core.arguments import check_whole
     from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
     from cclfp.streams.benchmarks import BENCHMARKS, benchmark_names, get_benchmark
@@ -119,7 +119,7 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
 
 
 def _print_own(classes: list[str], example: dict[str, Any]) -> None:
-    from cclfp.core.names import quote
+    from cclfp.core.arguments import quote
 
     print_text(f"{len(classes)} classes: {', '.join(classes)}\n")
     split = "/".join(",".join(map(quote, members)) for members in example["tasks"])

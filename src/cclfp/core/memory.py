@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cclfp.core.layouts import Like, check_layout, check_value
-from cclfp.core.schedules import Exemplars, Schedule
 from cclfp.errors import DamagedError, InputError
+
+if TYPE_CHECKING:
+    from cclfp.schedules import Schedule
 
 
 class Examples(NamedTuple):
@@ -136,7 +138,6 @@ class Memory:
 
     def keep(self, slots: Tensor, current: Tensor) -> None:
         """Keep only the examples in ``slots``, followed by those of the current task at the indices ``current``."""
-        assert isinstance(self.schedule, Exemplars), "the method chooses examples only with the schedule Exemplars"
         if self._current_rows is not None:
             assert self._rows is not None
             self._rows = torch.cat([self._rows[slots], self._current_rows[current]])

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cclfp.core.checks import check_whole
+from cclfp.core.arguments import check_whole
 from cclfp.core.randomness import generator
 from cclfp.data.arrays import LABELS, PARTS, NpzFile, check_count
 from cclfp.data.cache import is_cached, store, verify

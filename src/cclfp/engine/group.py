@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
-from cclfp.core.finite import not_finite
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine.agreement import compare_steps, perturb, pick_replicas, refuse_randomness, tolerance_of
 from cclfp.engine.tables import Tables
+from cclfp.learner.divergence import not_finite
 from cclfp.learner.trainer import Trainer
 from cclfp.methods import Batch
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.memory import Memory
-from cclfp.core.schedules import PlannedReplay, Schedule
+from cclfp.schedules import PlannedReplay, Schedule
 
 
 @dataclasses.dataclass(frozen=True)

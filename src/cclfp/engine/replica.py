@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from cclfp.core.finite import not_finite
 from cclfp.core.layouts import check_value
 from cclfp.core.memory import Memory
 from cclfp.core.randomness import generator
@@ -20,6 +19,7 @@ from cclfp.core.scenarios import ClassMask
 from cclfp.engine.plan import Plan, plan_task
 from cclfp.errors import DamagedError
 from cclfp.learner import Learner
+from cclfp.learner.divergence import not_finite
 from cclfp.learner.saving import learner_state, load_learner_state
 from cclfp.methods import Method
 from cclfp.methods.base import Fold, fold

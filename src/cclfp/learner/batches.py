@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.core.checks import as_tensor
+from cclfp.core.arguments import as_tensor
 from cclfp.core.memory import Examples
 from cclfp.errors import InputError
 from cclfp.learner.trainer import Trainer

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from cclfp.core.checks import check_whole
+from cclfp.core.arguments import check_whole
 from cclfp.core.randomness import generator
 from cclfp.data import Listener
 from cclfp.data.folders import find_images

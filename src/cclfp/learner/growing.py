@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cclfp.core.checks import check_names, check_whole
+from cclfp.core.arguments import check_names, check_whole
 from cclfp.errors import InputError
 from cclfp.learner.trainer import Trainer
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cclfp.core.checks import check_names
+from cclfp.core.arguments import check_names
 from cclfp.core.memory import Examples, Memory, MemorySlots
-from cclfp.core.schedules import Schedule
 from cclfp.errors import InputError
 from cclfp.learner.batches import Task, check_batch, check_inputs, check_task
 from cclfp.learner.growing import add_task
@@ -24,6 +23,7 @@ from cclfp.learner.settings import Settings
 from cclfp.learner.trainer import Trainer
 from cclfp.methods import Method, get_method
 from cclfp.methods.base import Hyperparameters
+from cclfp.schedules import Schedule
 from cclfp.transforms import Augmentation, Transform
 
 

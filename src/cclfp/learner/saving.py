@@ -12,17 +12,17 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from cclfp._version import __version__
-from cclfp.core.checks import check_names
+from cclfp.core.arguments import check_names
 from cclfp.core.layouts import check_layout, check_value
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator, seeded
-from cclfp.core.schedules import is_shipped
 from cclfp.core.tensorfiles import write_tensors
 from cclfp.errors import DamagedError, InputError
 from cclfp.learner.trainer import PROBE, Trainer
 from cclfp.methods import METHODS
 from cclfp.nets import describe_backbone
 from cclfp.nets.network import check_mode, check_psi_tensors, load_psi_tensors, psi_tensors
+from cclfp.schedules import is_shipped
 from cclfp.transforms import describe
 
 FORMAT = "cclfp learner 2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from cclfp.core.checks import check_tasks, check_whole
+from cclfp.core.arguments import check_tasks, check_whole
 from cclfp.core.scenarios import ClassMask
 from cclfp.errors import InputError
 from cclfp.methods import Method

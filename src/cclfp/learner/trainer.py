@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from cclfp.core.checks import check_device
+from cclfp.core.arguments import check_device
 from cclfp.core.memory import Examples, Memory, MemorySlots
 from cclfp.core.randomness import generator, seeded
 from cclfp.core.scenarios import ClassMask

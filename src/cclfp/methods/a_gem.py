@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from cclfp.core.layouts import Layout
-from cclfp.core.schedules import PastRing
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import (
     Batch,
@@ -25,6 +24,7 @@ from cclfp.methods.base import (
 )
 from cclfp.methods.gem import past_loss
 from cclfp.nets.network import Tensors
+from cclfp.schedules import PastRing
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,15 +19,14 @@ from torch import Tensor
 
 from cclfp.core.layouts import Layout
 from cclfp.core.memory import Memory
-from cclfp.core.overrides import overrides_any
 from cclfp.core.randomness import generator
 from cclfp.core.scenarios import SCENARIOS, ClassMask, check_scenario
-from cclfp.core.schedules import Schedule
 from cclfp.errors import InputError, unknown
 from cclfp.losses import is_transformed
 from cclfp.nets.network import Network, Tensors
 from cclfp.nets.stacking.rounding import is_rounding
 from cclfp.nets.stacking.update import Update
+from cclfp.schedules import Schedule, overrides_any
 
 State = dict[str, Any]  # nested dictionaries of tensors
 Objective = Callable[[Tensors], tuple[Tensor, Any]]  # a loss of the parameters, and nested dictionaries of tensors

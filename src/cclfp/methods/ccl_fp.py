@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from cclfp.core.layouts import Layout
-from cclfp.core.schedules import Reservoir
 from cclfp.losses import contrastive_rehearsal, cross_entropy, distances, propagate, supervised_contrastive
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
 from cclfp.nets.network import Tensors
+from cclfp.schedules import Reservoir
 
 REFERENCE = "Han & Guo 2021, Contrastive Continual Learning with Feature Propagation"
 

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from cclfp.core.schedules import Reservoir, Schedule
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Method, State
 from cclfp.nets.network import Tensors
+from cclfp.schedules import Reservoir, Schedule
 
 
 class ER(Method):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from cclfp.core.layouts import Layout, Like
-from cclfp.core.schedules import Reservoir
 from cclfp.losses import MASKED, cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
 from cclfp.nets.network import Tensors, chunks
+from cclfp.schedules import Reservoir
 
 
 @dataclasses.dataclass(frozen=True)

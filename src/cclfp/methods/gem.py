@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cclfp.core.layouts import ANY, Layout, Like
-from cclfp.core.schedules import Ring
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient, setting, sgd
 from cclfp.methods.qp import solve
 from cclfp.nets.network import Network, Tensors
 from cclfp.nets.stacking.projection import Combined, Products
 from cclfp.nets.stacking.rounding import is_rounding
+from cclfp.schedules import Ring
 
 RIDGE = 1e-3  # on the diagonal of the dual programme's matrix, as in the authors' code
 LOSS = ".loss"  # which no buffer can be called

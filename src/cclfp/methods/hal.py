@@ -10,7 +10,6 @@ from torch import Tensor
 
 from cclfp.core.layouts import Layout, Like
 from cclfp.core.memory import Examples
-from cclfp.core.schedules import Ring, Schedule
 from cclfp.errors import InputError
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import (
@@ -27,6 +26,7 @@ from cclfp.methods.base import (
 )
 from cclfp.nets.network import Derivatives, Tensors
 from cclfp.nets.stacking.rounding import is_rounding
+from cclfp.schedules import Ring, Schedule
 
 FEATURES = ".features"  # which no buffer can be called
 BATCH = 10  # of the fine-tuning on the memory

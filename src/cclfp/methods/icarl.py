@@ -10,10 +10,10 @@ from torch import Tensor
 
 from cclfp.core.layouts import Layout, Like
 from cclfp.core.memory import Memory
-from cclfp.core.schedules import Exemplars, Schedule
 from cclfp.losses import distances
 from cclfp.methods.base import Batch, Method, State, Stepped, TaskContext, gradient_and_loss, sgd
 from cclfp.nets.network import Tensors, chunks
+from cclfp.schedules import Exemplars, Schedule
 
 FEATURES = ".features"  # a name that no buffer can have
 FAR = 10.0  # farther than any distance between unit vectors

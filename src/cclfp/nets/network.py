@@ -15,7 +15,7 @@ from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cclfp.core.checks import check_device
+from cclfp.core.arguments import check_device
 from cclfp.core.layouts import describe_value
 from cclfp.errors import DamagedError, InputError
 from cclfp.losses import is_transformed

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cclfp.core.checks import check_whole
+from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError
 from cclfp.methods import METHODS, get_method
 from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, inherits, stages

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from cclfp.core.checks import check_device
+from cclfp.core.arguments import check_device
 from cclfp.errors import InputError
 
 EXPECTED = "expected auto, cpu, cuda, or GPUs by number such as cuda:0,2"

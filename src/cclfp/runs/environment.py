@@ -22,6 +22,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)  
 # The code that affects what a run computes.
 TRAINS = (
     "losses.py",
+    "schedules.py",
     "transforms.py",
     *(f"{package}/**/*.py" for package in ("core", "data", "engine", "learner", "methods", "nets", "streams")),
     "runs/starting.py",

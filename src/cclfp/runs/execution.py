@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from cclfp.core.checks import check_whole
+from cclfp.core.arguments import check_whole
 from cclfp.core.machine import cores
 from cclfp.engine.choice import ENGINES, Engine
 from cclfp.engine.precision import PRECISIONS, pick_precision

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from cclfp.core.checks import check_whole
+from cclfp.core.arguments import check_whole
 from cclfp.core.scenarios import check_scenario
 from cclfp.core.userfiles import is_reference, refer
 from cclfp.errors import InputError, unknown

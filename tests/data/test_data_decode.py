@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from listening import EventListener
 
-from cclfp.data import Listener
 from cclfp.data import decode as module
 from cclfp.data.decode import Image, TooLarge
 from cclfp.data.folders import FORMATS
 from cclfp.errors import DataError, RunError
+from cclfp.events import ignore
 
 pil = pytest.importorskip("PIL.Image")
 
@@ -36,7 +35,7 @@ decode = functools.partial(module.decode, formats=sorted(set(FORMATS.values())))
 
 
 def one(content: bytes, size: int | None = None) -> Image:
-    (image,) = decode([("mine", content)], 1, Listener(), "decoding", size=size)
+    (image,) = decode([("mine", content)], 1, ignore, "decoding", size=size)
     return image
 
 
@@ -96,9 +95,9 @@ def test_sixteen_bits_have_no_transparency() -> None:
 
 def test_a_rectangle_takes_the_centre() -> None:
     wide = np.random.default_rng(1).integers(0, 256, (8, 24, 3), np.uint8)
-    (image,) = decode([("mine", encoded(wide))], 1, Listener(), "decoding", size=(8, 12))
+    (image,) = decode([("mine", encoded(wide))], 1, ignore, "decoding", size=(8, 12))
     assert np.array_equal(image.pixels, wide[:, 6:18])
-    (image,) = decode([("mine", encoded(wide))], 1, Listener(), "decoding", size=(2, 3))
+    (image,) = decode([("mine", encoded(wide))], 1, ignore, "decoding", size=(2, 3))
     assert image.pixels.shape == (2, 3, 3)
 
 
@@ -128,19 +127,19 @@ def test_many_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
             taken.append(number)
             yield f"{number}.png", encoded(np.full((1 + number % 5, 2, 3), number, np.uint8))
 
-    events: list[dict[str, Any]] = []
-    with contextlib.closing(decode(files(), 100, EventListener(events.append), "decoding")) as images:
+    events: list[Any] = []
+    with contextlib.closing(decode(files(), 100, events.append, "decoding")) as images:
         first = next(images)
         assert len(taken) <= 2 * 3 * 3  # no more than a few chunks are held
         rest = list(images)
     assert [int(image.pixels[0, 0, 0]) for image in (first, *rest)] == list(range(100))
     assert [len(image.pixels) for image in (first, *rest)] == [1 + number % 5 for number in range(100)]
-    done = [event["done"] for event in events]
+    done = [event.done for event in events]
     assert done == [*range(0, 100, 3), 100]
 
 
 def test_nothing_to_decode() -> None:
-    assert list(decode([], 0, Listener(), "decoding")) == []
+    assert list(decode([], 0, ignore, "decoding")) == []
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ def test_nothing_to_decode() -> None:
 def test_what_cannot_be_decoded_is_named(content: bytes, message: str) -> None:
     files = [(f"{number}.png", encoded(PIXELS)) for number in range(5)]
     with pytest.raises(DataError, match=rf"bad\.png cannot be decoded: .*({message})"):
-        list(decode([*files, ("bad.png", content), *files], 11, Listener(), "decoding"))
+        list(decode([*files, ("bad.png", content), *files], 11, ignore, "decoding"))
 
 
 @pytest.mark.parametrize("side", [10_000, 20_000])  # Pillow warns of the one and refuses the other
@@ -164,7 +163,7 @@ def test_a_huge_image_is_refused(side: int) -> None:
     content = b"\x89PNG\r\n\x1a\n\0\0\0\r" + header + zlib.crc32(header).to_bytes(4, "big")
     content += b"\0\0\0\0IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
     with pytest.raises(TooLarge, match="mine has more than 99,000,000 pixels"):
-        list(decode([("mine", content)], 1, Listener(), "decoding", most_pixels=99_000_000))
+        list(decode([("mine", content)], 1, ignore, "decoding", most_pixels=99_000_000))
 
 
 @pytest.fixture
@@ -181,7 +180,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 
 
 def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(started: list[subprocess.Popen[bytes]]) -> None:
-    images = decode(((str(number), encoded(PIXELS)) for number in range(10_000)), 10_000, Listener(), "decoding")
+    images = decode(((str(number), encoded(PIXELS)) for number in range(10_000)), 10_000, ignore, "decoding")
     next(images)
     os.kill(started[0].pid, signal.SIGKILL)
     with pytest.raises(RunError, match=r"a process that decodes images was killed by signal 9, .* at \d+"):
@@ -203,8 +202,8 @@ def test_workers_end_with_an_error_or_when_closed(started: list[subprocess.Popen
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(decode(files(), 2, Listener(), "decoding"))
-    with contextlib.closing(decode([("good", encoded(PIXELS))] * 2, 2, Listener(), "decoding")) as images:
+        list(decode(files(), 2, ignore, "decoding"))
+    with contextlib.closing(decode([("good", encoded(PIXELS))] * 2, 2, ignore, "decoding")) as images:
         next(images)
     assert len(started) >= 2
     assert all(process.poll() is not None for process in started)
@@ -219,10 +218,10 @@ def test_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
     script.parent.mkdir()
     script.write_text(
         "from pathlib import Path\n"
-        "from cclfp.data import Listener\n"
+        "from cclfp.events import ignore\n"
         "from cclfp.data.decode import decode\n"
         "files = [('mine', Path('mine.png').read_bytes())]\n"
-        "for image in decode(files, 1, Listener(), '', formats=['PNG']): print(image.pixels.sum())\n"
+        "for image in decode(files, 1, ignore, '', formats=['PNG']): print(image.pixels.sum())\n"
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == f"{PIXELS.sum()}\n", done.stderr

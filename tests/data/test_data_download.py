@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
-from listening import EventListener
 
-from cclfp.data import Listener, download
+from cclfp.data import download
 from cclfp.data.download import discard, retrieve
+from cclfp.events import DataProgress, Note, ignore
 
 CONTENT = np.random.default_rng(0).bytes(3_500_000)
 SOME = 60 * download.CHUNK  # bytes that come before a connection breaks off
@@ -81,9 +81,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     httpd.server_close()
 
 
-def get(server: Server, folder: Path, events: list[dict[str, Any]] | None = None) -> Path:
-    listener = Listener() if events is None else EventListener(events.append)
-    return retrieve(server.url, MD5, folder, listener, "downloading")
+def get(server: Server, folder: Path, events: list[Any] | None = None) -> Path:
+    return retrieve(server.url, MD5, folder, ignore if events is None else events.append, "downloading")
 
 
 def part(folder: Path) -> Path:
@@ -91,12 +90,12 @@ def part(folder: Path) -> Path:
 
 
 def test_a_whole_file(server: Server, tmp_path: Path) -> None:
-    events: list[dict[str, Any]] = []
+    events: list[Any] = []
     path = get(server, tmp_path, events)
     assert path.read_bytes() == CONTENT
     assert not part(tmp_path).exists()
-    assert events[-1] == {"event": "data", "what": "downloading", "done": 3, "total": 3, "unit": "MB"}
-    assert [event["done"] for event in events] == sorted(event["done"] for event in events)
+    assert events[-1] == DataProgress("downloading", 3, 3, "MB")
+    assert [event.done for event in events] == sorted(event.done for event in events)
     get(server, tmp_path)
     assert server.asked == [None]  # it was there
     discard(tmp_path)
@@ -105,10 +104,10 @@ def test_a_whole_file(server: Server, tmp_path: Path) -> None:
 
 def test_it_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -> None:
     server.breaks = (SOME, 2 * SOME + 100, None)
-    events: list[dict[str, Any]] = []
+    events: list[Any] = []
     assert get(server, tmp_path, events).read_bytes() == CONTENT
     assert server.asked == [None, f"bytes={SOME}-", f"bytes={3 * SOME}-"]
-    assert [event["text"] for event in events if event["event"] == "note"] == [
+    assert [event.text for event in events if isinstance(event, Note)] == [
         "downloading was interrupted after 1 MB: continuing",
         "downloading was interrupted after 3 MB: continuing",
     ]

@@ -22,7 +22,6 @@ import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from listening import EventListener
 from PIL import Image, PngImagePlugin
 
 from cclfp.data import cache, decoder, import_dataset, import_images, load_dataset, mnist, own_datasets, verify
@@ -30,8 +29,9 @@ from cclfp.data import decode as decoding
 from cclfp.data.arrays import NpzFile
 from cclfp.data.folders import FORMATS
 from cclfp.data.npy import read_header
-from cclfp.data.source import ARRAYS, Listener
+from cclfp.data.source import ARRAYS
 from cclfp.errors import DataError, InputError
+from cclfp.events import ignore
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
 %%BoundingBox: 0 0 12 10
@@ -113,7 +113,7 @@ def test_the_first_of_many_frames_is_taken(kind: str) -> None:
     others = [Image.fromarray(np.full_like(first, i)) for i in range(100)]
     options = {"lossless": True} if kind == "webp" else {}
     content = encoded(kind, first, save_all=True, append_images=others, **options)
-    (image,) = decode([("many", content)], 1, Listener(), "")
+    (image,) = decode([("many", content)], 1, ignore, "")
     assert np.array_equal(image.pixels, first)
 
 
@@ -169,13 +169,13 @@ def test_texts_and_profiles_that_unpack_to_much() -> None:
     for content in (encoded("png", pnginfo=texts), encoded("png", icc_profile=bytes(1 << 21))):
         assert len(content) < 10_000
         with pytest.raises(DataError, match="mine cannot be decoded: ValueError: Decompressed data too large"):
-            list(decode([("mine", content)], 1, Listener(), ""))
+            list(decode([("mine", content)], 1, ignore, ""))
 
 
 def test_pixels_of_more_than_16_bits_are_not_cut_off() -> None:
     for values in (np.full((4, 4), 1 << 20, np.int32), np.full((4, 4), -1, np.int32)):
         with pytest.raises(DataError, match="more than 16 bits, or are negative"):
-            list(decode([("mine", encoded("tiff", values))], 1, Listener(), ""))
+            list(decode([("mine", encoded("tiff", values))], 1, ignore, ""))
 
 
 decode = functools.partial(decoding.decode, formats=sorted(set(FORMATS.values())))
@@ -377,7 +377,7 @@ def test_labels_that_no_one_type_holds(tmp_path: Path) -> None:
     train = np.array([2**63 - 1, 2**63 - 2, -1, 0], np.int64)[np.arange(8) % 4]
     test = np.array([2**63 - 1, 2**63 - 2, 2**64 - 1, 0], np.uint64)
     path = write(tmp_path / "mine.npz", {"train_labels": npy(train), "test_labels": npy(test)})
-    arrays, classes = NpzFile(path, Listener()).read()
+    arrays, classes = NpzFile(path, ignore).read()
     assert classes == ["-1", "0", str(2**63 - 2), str(2**63 - 1), str(2**64 - 1)]
     assert arrays["train_labels"].tolist() == [3, 2, 0, 1] * 2
     assert arrays["test_labels"].tolist() == [3, 2, 4, 1]
@@ -413,7 +413,7 @@ def test_any_npz_is_refused_or_read_right(tmp_path: Path, edits: Any, compressio
     path = write(tmp_path / "mine.npz", compression=compression)
     path.write_bytes(edited(path.read_bytes(), edits)[:end])
     try:
-        arrays, classes = NpzFile(path, Listener()).read()
+        arrays, classes = NpzFile(path, ignore).read()
     except InputError:
         return
     assert classes == ["cat", "ox"]
@@ -488,9 +488,9 @@ def test_a_flipped_bit_is_found_when_the_arrays_are_loaded(array: str, stored: P
     answer = cli("run", "er", name, "--tasks", "2", "--seeds", "1", "--backbone", "mlp")
     assert answer.code == 2
     assert f"the stored {name} cannot be read ({array} does" in answer.err.replace("\n", " ")
-    events: list[dict[str, Any]] = []
-    assert import_images(tmp_path / "mine.npz", listener=EventListener(events.append)) == name
-    assert "the stored dataset is damaged, so it is imported again" in events[0]["text"]
+    events: list[Any] = []
+    assert import_images(tmp_path / "mine.npz", on_event=events.append) == name
+    assert "the stored dataset is damaged, so it is imported again" in events[0].text
     check_loaded(name)
 
 

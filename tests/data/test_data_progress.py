@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from cclfp.cli.progress import LiveProgress, PlainProgress
-from cclfp.runs.events import DataProgress, Note, Planned
+from cclfp.events import DataProgress, Note, Planned
 
 
 def data(done: int, total: int = 170) -> DataProgress:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from listening import EventListener
 
 from cclfp.data import (
     DATASETS,
@@ -26,6 +25,7 @@ from cclfp.data import (
 )
 from cclfp.data.source import ArraySpec
 from cclfp.errors import DataError
+from cclfp.events import DataProgress
 
 pil = pytest.importorskip("PIL.Image")
 
@@ -142,11 +142,11 @@ def test_import(form: str, files: Files, tmp_path: Path, monkeypatch: pytest.Mon
         path = archive(files, tmp_path / "mine" / name, monkeypatch)
     else:
         path = folder(files, tmp_path / "mine" / "tiny-imagenet-200")
-    events: list[dict[str, Any]] = []
-    import_dataset(NAME, path.parent if form.startswith("parent") else path, EventListener(events.append))
+    events: list[Any] = []
+    import_dataset(NAME, path.parent if form.startswith("parent") else path, events.append)
     check_stored()
-    assert events[-1] == {"event": "data", "what": f"{NAME}: decoding", "done": 23, "total": 23, "unit": "images"}
-    assert {"event": "data", "what": f"{NAME}: reading", "done": 24, "total": 24, "unit": "files"} in events
+    assert events[-1] == DataProgress(f"{NAME}: decoding", 23, 23, "images")
+    assert DataProgress(f"{NAME}: reading", 24, 24, "files") in events
 
 
 def test_fetch_finds_files_placed_by_hand(files: Files) -> None:

@@ -11,10 +11,11 @@ from unittest.mock import ANY
 import numpy as np
 import pytest
 from conftest import Cli
+from listening import Notes
 from PIL import Image
 
 import cclfp
-from cclfp.data import Listener, import_images, is_cached, load_dataset, own_datasets, verify
+from cclfp.data import import_images, is_cached, load_dataset, own_datasets, verify
 from cclfp.errors import DataError, InputError
 from cclfp.paper import published_for
 from cclfp.runs.augmentation import default_augmentation
@@ -41,17 +42,9 @@ def photos(folder: Path, each: int = 10, mode: str = "RGB", size: tuple[int, int
     return folder
 
 
-class RecordingListener(Listener):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, line: str) -> None:
-        self.lines.append(line)
-
-
 def test_a_folder_of_class_folders(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "My photos"), RecordingListener()
-    name = import_images(folder, listener=listener)
+    folder, listener = photos(tmp_path / "My photos"), Notes()
+    name = import_images(folder, on_event=listener)
     assert name.startswith("my-photos-")
     assert own_datasets() == [name]
     assert listener.lines == [f"{name}: 4 classes, 32 training and 8 test images, split with seed 0"]
@@ -75,9 +68,9 @@ def test_a_folder_of_class_folders(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_same_images_are_imported_once_and_others_get_another_name(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos"), RecordingListener()
+    folder, listener = photos(tmp_path / "photos"), Notes()
     name = import_images(folder)
-    assert import_images(folder, listener=listener) == name
+    assert import_images(folder, on_event=listener) == name
     assert "has not changed since it was imported" in listener.lines[0]
     assert import_images(photos(tmp_path / "elsewhere" / "photos")) == name
     names = {name, import_images(folder, split_seed=1), import_images(folder, size=8)}
@@ -96,8 +89,8 @@ def test_the_split_depends_on_the_seed_alone(tmp_path: Path) -> None:
 def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
     photos(tmp_path / "data" / "train", each=3)
     photos(tmp_path / "data" / "test", each=1)
-    listener = RecordingListener()
-    data = load_dataset(import_images(tmp_path / "data", listener=listener))
+    listener = Notes()
+    data = load_dataset(import_images(tmp_path / "data", on_event=listener))
     assert (len(data.train_labels), len(data.test_labels)) == (12, 4)
     assert listener.lines[-1].endswith("trained on the folder train, tested on the folder test")
 
@@ -105,8 +98,8 @@ def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
 def test_train_beside_more_folders_is_no_class(tmp_path: Path) -> None:
     photos(tmp_path / "data" / "train", each=3)
     photos(tmp_path / "data" / "val", each=1)
-    listener = RecordingListener()
-    assert len(load_dataset(import_images(tmp_path / "data", listener=listener)).test_labels) == 4
+    listener = Notes()
+    assert len(load_dataset(import_images(tmp_path / "data", on_event=listener)).test_labels) == 4
     assert listener.lines[-1].endswith("tested on the folder val")
     with pytest.raises(InputError, match="a split seed does not apply to it"):
         import_images(tmp_path / "data", split_seed=1)
@@ -180,7 +173,7 @@ def test_grey_images_have_one_channel_unless_some_are_coloured(tmp_path: Path) -
 
 
 def test_other_formats_folders_and_files(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos", each=3), RecordingListener()
+    folder, listener = photos(tmp_path / "photos", each=3), Notes()
     (folder / "cat" / "more").mkdir()
     picture(7).save(folder / "cat" / "more" / "a.BMP")
     picture(8).save(folder / "dog" / "b.jpeg")
@@ -190,7 +183,7 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     (folder / "cat" / ".checkpoints").mkdir()
     picture(10).save(folder / "cat" / ".checkpoints" / "0.png")
     (folder / ".hidden").mkdir()
-    data = load_dataset(import_images(folder, listener=listener))
+    data = load_dataset(import_images(folder, on_event=listener))
     assert len(data.train_labels) + len(data.test_labels) == 15
     assert "photos: skipped files that are not images: cat/notes.txt" in listener.lines
 
@@ -249,16 +242,16 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("skip_bad", [False, True])
 def test_all_images_that_cannot_be_decoded_are_listed_at_once(skip_bad: bool, tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos"), RecordingListener()
+    folder, listener = photos(tmp_path / "photos"), Notes()
     for name in ("cat/4.png", "dog/1.png"):
         (folder / name).write_bytes(b"not a picture")
     if not skip_bad:
         with pytest.raises(DataError, match="photos: 2 images cannot be decoded .--skip-bad leaves such") as raised:
-            import_images(folder, listener=listener)
+            import_images(folder, on_event=listener)
         assert [line.split()[0] for line in str(raised.value).splitlines()[1:]] == ["cat/4.png", "dog/1.png"]
         assert own_datasets() == []
         return
-    data = load_dataset(import_images(folder, skip_bad=True, listener=listener))
+    data = load_dataset(import_images(folder, skip_bad=True, on_event=listener))
     assert len(data.train_labels) + len(data.test_labels) == 38
     said = next(line for line in listener.lines if "left out 2 images that cannot be decoded" in line)
     assert [line.split()[0] for line in said.splitlines()[1:]] == ["cat/4.png", "dog/1.png"]
@@ -277,18 +270,18 @@ def test_a_class_whose_images_are_all_bad_is_refused(tmp_path: Path) -> None:
 
 
 def test_hidden_folders_and_those_of_macos_are_ignored(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos"), RecordingListener()
+    folder, listener = photos(tmp_path / "photos"), Notes()
     name = import_images(folder)
     for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
         (folder / ignored).mkdir()
         picture(1).save(folder / ignored / "1.png")
-    assert import_images(folder, listener=listener) == name
+    assert import_images(folder, on_event=listener) == name
     assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in listener.lines
 
 
 def test_transparent_images_are_put_on_white(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos", mode="RGBA"), RecordingListener()
-    import_images(folder, listener=listener)
+    folder, listener = photos(tmp_path / "photos", mode="RGBA"), Notes()
+    import_images(folder, on_event=listener)
     assert "photos: 40 images have transparent pixels, which are made white" in listener.lines
 
 
@@ -356,19 +349,19 @@ def test_an_npz(shape: tuple[int, ...], stored: tuple[int, ...], tmp_path: Path)
 
 
 def test_floats_are_stored_as_whole_numbers(tmp_path: Path) -> None:
-    given, listener = arrays(), RecordingListener()
+    given, listener = arrays(), Notes()
     parts = ("train_images", "test_images")
     for dtype in (np.float32, np.float64):
         floats = {part: (given[part] / 255).astype(dtype) for part in parts}
-        data = load_dataset(import_images(npz(tmp_path / "mine.npz", **floats), listener=listener))
+        data = load_dataset(import_images(npz(tmp_path / "mine.npz", **floats), on_event=listener))
         assert np.array_equal(data.train_images.numpy().transpose(0, 2, 3, 1), given["train_images"])
         assert "mine.npz: train_images has floats, which are stored as whole numbers from 0 to 255" in listener.lines
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 4), (4, 8, 8)])
 def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_path: Path) -> None:
-    given, listener = arrays(shape), RecordingListener()
-    data = load_dataset(import_images(npz(tmp_path / "mine.npz", **given), listener=listener))
+    given, listener = arrays(shape), Notes()
+    data = load_dataset(import_images(npz(tmp_path / "mine.npz", **given), on_event=listener))
     last = given["train_images"] if shape[-1] == 4 else given["train_images"].transpose(0, 2, 3, 1)
     for i in range(3):
         white = Image.new("RGBA", (8, 8), "white")

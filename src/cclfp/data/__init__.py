@@ -6,13 +6,11 @@ from cclfp.data.cache import Dataset, dataset_path, fetch, import_dataset, is_ca
 from cclfp.data.images import import_images
 from cclfp.data.inventory import list_datasets, remove_dataset
 from cclfp.data.own import own_datasets
-from cclfp.data.source import Listener
 from cclfp.data.sources import DATASETS, dataset_names, get_dataset
 
 __all__ = [
     "DATASETS",
     "Dataset",
-    "Listener",
     "dataset_names",
     "dataset_path",
     "fetch",

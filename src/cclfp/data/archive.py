@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from cclfp.data.source import Listener, abbreviate, first_line, with_progress
+from cclfp.data.source import abbreviate, first_line
 from cclfp.errors import DataError
+from cclfp.events import OnEvent, with_progress
 
 # The exceptions of tarfile, zipfile and zlib for damaged archives.
 BROKEN = (
@@ -85,7 +86,7 @@ def open_archive(path: Path) -> Iterator[Tar | Zip]:
 
 
 def read_members(
-    path: Path, required: Iterable[str], optional: Iterable[str] | None, listener: Listener, what: str
+    path: Path, required: Iterable[str], optional: Iterable[str] | None, on_event: OnEvent, what: str
 ) -> dict[str, bytes]:
     """The contents of the required members. Other members must be in ``optional``; None: any are allowed."""
     names = set(required)
@@ -93,7 +94,7 @@ def read_members(
         with open_archive(path) as archive:
             if found := find_faults(archive.members(), names, optional):
                 raise DataError(f"{path} is refused: it has members {'; '.join(found)}")
-            return dict(with_progress(archive.contents(names), len(names), listener, what, "files"))
+            return dict(with_progress(archive.contents(names), len(names), on_event, what, "files"))
     except DataError:
         raise
     except BROKEN as error:

@@ -9,8 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from cclfp.data.archive import diagnose, read_members
 from cclfp.data.download import retrieve
-from cclfp.data.source import Arrays, Listener, Origin, Source, md5_of, with_progress
+from cclfp.data.source import Arrays, Origin, Source, md5_of
 from cclfp.errors import DataError
+from cclfp.events import OnEvent, with_progress
 
 Files = dict[str, bytes]  # path below the archive's folder -> content
 
@@ -51,26 +52,26 @@ class ArchivedSource(Source):
         """Raise DataError if files are missing, unexpected or links."""
 
     @abc.abstractmethod
-    def decode(self, files: Files, origin: str, listener: Listener) -> Arrays:
+    def decode(self, files: Files, origin: str, on_event: OnEvent) -> Arrays:
         """Verify the required files and decode them into arrays."""
 
-    def read(self, path: Path, listener: Listener) -> Arrays | None:
+    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
         if path.is_file():
-            return self._read_archive(path, listener)
+            return self._read_archive(path, on_event)
         for folder in (path / self.archive.folder, path):
             if self.is_folder(folder):
-                return self._read_folder(folder, listener)
+                return self._read_folder(folder, on_event)
         archive = path / self.archive.name
-        return self._read_archive(archive, listener) if archive.is_file() else None
+        return self._read_archive(archive, on_event) if archive.is_file() else None
 
-    def origins(self, listener: Listener, folder: Path) -> list[Origin]:
+    def origins(self, on_event: OnEvent, folder: Path) -> list[Origin]:
         def download() -> Arrays:
-            path = retrieve(self.archive.url, f"md5:{self.archive.md5}", folder, listener, f"{self.name}: downloading")
-            return self._read_archive(path, listener)
+            path = retrieve(self.archive.url, f"md5:{self.archive.md5}", folder, on_event, f"{self.name}: downloading")
+            return self._read_archive(path, on_event)
 
         return [(self.archive.url, download)]
 
-    def _read_folder(self, folder: Path, listener: Listener) -> Arrays:
+    def _read_folder(self, folder: Path, on_event: OnEvent) -> Arrays:
         self.check_folder(folder)
         required = self.required()
 
@@ -78,10 +79,10 @@ class ArchivedSource(Source):
             for name in required:
                 yield name, (folder / name).read_bytes()
 
-        files = dict(with_progress(contents(), len(required), listener, f"{self.name}: reading", "files"))
-        return self.decode(files, str(folder), listener)
+        files = dict(with_progress(contents(), len(required), on_event, f"{self.name}: reading", "files"))
+        return self.decode(files, str(folder), on_event)
 
-    def _read_archive(self, path: Path, listener: Listener) -> Arrays:
+    def _read_archive(self, path: Path, on_event: OnEvent) -> Arrays:
         start = f"{self.archive.folder}/"
         required, optional = ([start + name for name in names] for names in (self.required(), self.optional()))
         found = md5_of(path)
@@ -92,5 +93,5 @@ class ArchivedSource(Source):
                 f"{diagnose(path, required, optional)}. Nothing of it was kept"
             )
         # This is exactly the published archive, so additional members are harmless.
-        files = read_members(path, required, None, listener, f"{self.name}: reading")
-        return self.decode({name.removeprefix(start): content for name, content in files.items()}, str(path), listener)
+        files = read_members(path, required, None, on_event, f"{self.name}: reading")
+        return self.decode({name.removeprefix(start): content for name, content in files.items()}, str(path), on_event)

@@ -13,8 +13,9 @@ import numpy as np
 from cclfp.data.folders import choose_classes
 from cclfp.data.npy import Header, Npz, open_npz
 from cclfp.data.reading import MOST_BYTES, say_transparent
-from cclfp.data.source import ARRAYS, Arrays, Listener
+from cclfp.data.source import ARRAYS, Arrays
 from cclfp.errors import DataError, InputError
+from cclfp.events import Note, OnEvent
 
 PARTS = ("train", "test")
 LABELS = np.uint16
@@ -23,8 +24,8 @@ LABELS = np.uint16
 class NpzFile:
     """Arrays in a file. With ``classes``, only the images of these classes."""
 
-    def __init__(self, path: Path, listener: Listener, wanted: Sequence[str] | None = None) -> None:
-        self.path, self.listener, self.wanted = path, listener, wanted
+    def __init__(self, path: Path, on_event: OnEvent, wanted: Sequence[str] | None = None) -> None:
+        self.path, self.on_event, self.wanted = path, on_event, wanted
         self.facts: dict[str, Any] = {}
         try:
             with path.open("rb") as file:
@@ -97,7 +98,7 @@ class NpzFile:
         low, high = float(images.min()), float(images.max())
         if not 0 <= low <= high <= 1:  # NaN is refused too
             raise InputError(f"{self.path}: {name} has floats from {low:g} to {high:g}; expected 0 to 1, or uint8")
-        self.listener.say(f"{self.path.name}: {name} has floats, which are stored as whole numbers from 0 to 255")
+        self.on_event(Note(f"{self.path.name}: {name} has floats, which are stored as whole numbers from 0 to 255"))
         whole: np.ndarray = np.rint(images * 255).astype(np.uint8)
         return whole
 
@@ -106,7 +107,7 @@ class NpzFile:
         if images.shape[1] != 4:
             return images
         alpha = images[:, 3:].astype(np.uint32)
-        say_transparent(self.path.name, int((alpha < 255).any(axis=(1, 2, 3)).sum()), self.listener)
+        say_transparent(self.path.name, int((alpha < 255).any(axis=(1, 2, 3)).sum()), self.on_event)
         return ((images[:, :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
 
     def summary(self, arrays: Arrays) -> str:

@@ -21,10 +21,11 @@ from torch import Tensor
 from cclfp.core.files import sync_directory, write_atomic
 from cclfp.data.download import discard
 from cclfp.data.own import own_datasets
-from cclfp.data.source import ARRAYS, Arrays, Listener, Source, sha256_of
+from cclfp.data.source import ARRAYS, Arrays, Source, sha256_of
 from cclfp.data.sources import DATASETS, dataset_names, get_dataset
 from cclfp.data.stored import CHECKSUMS, arrays_folder, damaged, dataset_folder, map_arrays, read_checksums
 from cclfp.errors import DataError, unknown
+from cclfp.events import Note, OnEvent, ignore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,18 +72,18 @@ def load_dataset(name: str) -> Dataset:
     return Dataset(**_tensors(name, _fingerprint(name)), classes=source.classes, mean=source.mean, std=source.std)
 
 
-def fetch(name: str, listener: Listener | None = None) -> Path:
+def fetch(name: str, on_event: OnEvent = ignore) -> Path:
     """Store a dataset, unless it is stored: from raw files in its folder, otherwise from the network."""
-    source, folder, listener = get_dataset(name), dataset_path(name), listener or Listener()
+    source, folder = get_dataset(name), dataset_path(name)
     if is_cached(name):
         return folder
     with lock(name), _os_error_as_data_error(name):
         if is_cached(name):  # another process has stored it in the meantime
             return folder
-        arrays = source.read(folder, listener)
+        arrays = source.read(folder, on_event)
         if arrays is None:
             try:
-                arrays = source.download(listener, folder)
+                arrays = source.download(on_event, folder)
             except DataError as error:
                 raise DataError(
                     f"{error}\nTo place it by hand: put {source.expected} into {folder}, "
@@ -90,17 +91,17 @@ def fetch(name: str, listener: Listener | None = None) -> Path:
                 ) from error
         _write(source, arrays, {})
         discard(folder)
-    listener.say(f"{name}: verified and stored in {folder}")
+    on_event(Note(f"{name}: verified and stored in {folder}"))
     return folder
 
 
-def import_dataset(name: str, path: Path, listener: Listener | None = None) -> Path:
+def import_dataset(name: str, path: Path, on_event: OnEvent = ignore) -> Path:
     """Store a dataset from a folder or an archive, which is left unchanged."""
-    source, listener = get_dataset(name), listener or Listener()
+    source = get_dataset(name)
     if not path.exists():
         raise DataError(f"{path} does not exist: expected {source.expected}")
     with _os_error_as_data_error(name):
-        arrays = source.read(path, listener)
+        arrays = source.read(path, on_event)
     if arrays is None:
         raise DataError(f"{path} has none of {name}'s files: expected {source.expected}")
     store(source, arrays, {})

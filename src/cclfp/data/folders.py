@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cclfp.data.source import Listener, abbreviate
+from cclfp.data.source import abbreviate
 from cclfp.errors import DataError, InputError, unknown
+from cclfp.events import Note, OnEvent
 
 FORMATS = {  # suffix -> Pillow's name for the format
     ".png": "PNG",
@@ -38,11 +39,11 @@ class ImageFile(NamedTuple):
 class ClassFolders:
     """The image files in class folders, or in two folders of class folders: ``train``, and ``test`` or ``val``.
 
-    With ``classes``, only those with these names. Other files, hidden folders and ``__MACOSX`` are left out; the
-    listener learns which.
+    With ``classes``, only those with these names. Other files, hidden folders and ``__MACOSX`` are left out;
+    ``on_event`` learns which.
     """
 
-    def __init__(self, path: Path, listener: Listener, classes: Sequence[str] | None = None) -> None:
+    def __init__(self, path: Path, on_event: OnEvent, classes: Sequence[str] | None = None) -> None:
         self.path, self._ignored = path, list[str]()
         by_part, self.test_folder = self._find_parts()
         found = sorted({name for members in by_part.values() for name in members}, key=numeric_order)
@@ -60,9 +61,9 @@ class ClassFolders:
         if not self.files:
             raise InputError(f"--images {path}: expected folders of images, one per class, and found none")
         if other:
-            listener.say(f"{path.name}: skipped files that are not images: {abbreviate(other)}")
+            on_event(Note(f"{path.name}: skipped files that are not images: {abbreviate(other)}"))
         if self._ignored:
-            listener.say(f"{path.name}: ignored folders: {abbreviate(self._ignored)}")
+            on_event(Note(f"{path.name}: ignored folders: {abbreviate(self._ignored)}"))
 
     @property
     def is_split(self) -> bool:

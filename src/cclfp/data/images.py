@@ -21,9 +21,10 @@ from cclfp.data.decode import MOST_PIXELS, Image, TooLarge, decode_each
 from cclfp.data.folders import FORMATS, ClassFolders, read_file
 from cclfp.data.own import OwnImages, own_dataset, own_datasets
 from cclfp.data.reading import MOST_BYTES, Undecoded, say_transparent
-from cclfp.data.source import ARRAYS, Arrays, Listener, abbreviate, first_line, sha256_of, with_progress
+from cclfp.data.source import ARRAYS, Arrays, abbreviate, first_line, sha256_of
 from cclfp.data.stored import ABOUT
 from cclfp.errors import DataError, InputError
+from cclfp.events import Note, OnEvent, ignore, with_progress
 
 TEST_SHARE = 5  # one of this many images in a class folder is for testing
 MOST_NAME = 255  # characters of a class's name
@@ -37,7 +38,7 @@ def import_images(
     split_seed: int | None = None,
     classes: Sequence[str] | None = None,
     skip_bad: bool = False,
-    listener: Listener | None = None,
+    on_event: OnEvent = ignore,
 ) -> str:
     """Store your own images as a dataset, and return its name.
 
@@ -52,7 +53,7 @@ def import_images(
 
     ``size`` resizes the images of a folder to squares: the short side is resized and the centre is cropped.
     ``classes`` names the classes to import, all by default. The name depends only on the folder's name, the images, the
-    classes, the size and the seed. With ``skip_bad``, images that cannot be decoded are left out; the listener learns
+    classes, the size and the seed. With ``skip_bad``, images that cannot be decoded are left out; ``on_event`` learns
     which. Transparent images are put on white.
 
     The content of an image file may be in any of the ``FORMATS``, whatever its suffix, so a JPEG file named ``.png`` is
@@ -71,7 +72,7 @@ def import_images(
     """
     if not isinstance(path, str | Path) or not str(path):
         raise InputError(f"images={path!r}: expected a folder of class folders, or an .npz file")
-    given, path, listener = path, Path(path).expanduser().resolve(), listener or Listener()
+    given, path = path, Path(path).expanduser().resolve()
     size = None if size is None else check_whole("image size", size, at_least=1)
     split_seed = None if split_seed is None else check_whole("split seed", split_seed, at_least=0)
     if isinstance(classes, str):
@@ -79,18 +80,18 @@ def import_images(
     if not path.exists():
         raise InputError(f"--images {path} does not exist: expected a folder of class folders, or an .npz file")
     if path.is_dir():
-        found: _Folder | NpzFile = _Folder(path, size, split_seed, classes, skip_bad, listener)
+        found: _Folder | NpzFile = _Folder(path, size, split_seed, classes, skip_bad, on_event)
     elif path.is_file() and path.suffix == ".npz":
         if size is not None or split_seed is not None:
             raise InputError(f"{path} is an .npz: size and split seed do not apply to it")
-        found = NpzFile(path, listener, classes)
+        found = NpzFile(path, on_event, classes)
     else:
         raise InputError(f"--images {given}: expected a folder of class folders, or an .npz file")
     slug = re.sub(r"[^a-z0-9]+", "-", (path.name if path.is_dir() else path.stem).casefold()).strip("-") or "images"
     name = f"{slug}-{found.digest[:8]}"
     is_stored = name in own_datasets() and is_cached(name)
-    if is_stored and _is_intact(name, found.digest, listener):
-        listener.say(f"{name}: {path.name} has not changed since it was imported")
+    if is_stored and _is_intact(name, found.digest, on_event):
+        on_event(Note(f"{name}: {path.name} has not changed since it was imported"))
         return name
     arrays, names = found.read()
     _check(path, arrays, names)
@@ -108,17 +109,17 @@ def import_images(
         **found.facts,
     }
     store(OwnImages(about), arrays, {ABOUT: about}, replace=is_stored)
-    listener.say(f"{name}: {found.summary(arrays)}")
+    on_event(Note(f"{name}: {found.summary(arrays)}"))
     return name
 
 
-def _is_intact(name: str, digest: str, listener: Listener) -> bool:
+def _is_intact(name: str, digest: str, on_event: OnEvent) -> bool:
     """Whether the stored dataset is undamaged; InputError if it comes from files with another digest."""
     try:
         verify(name)
         stored = own_dataset(name).about["digest"]
     except (DataError, KeyError) as error:
-        listener.say(f"{name}: the stored dataset is damaged, so it is imported again ({first_line(error)})")
+        on_event(Note(f"{name}: the stored dataset is damaged, so it is imported again ({first_line(error)})"))
         return False
     if stored != digest:
         raise InputError(f"{name} is already the name of other images: rename the folder or file")
@@ -135,18 +136,18 @@ class _Folder:
         split_seed: int | None,
         classes: Sequence[str] | None,
         skip_bad: bool,
-        listener: Listener,
+        on_event: OnEvent,
     ) -> None:
-        self.path, self.size, self.split_seed, self.listener = path, size, split_seed or 0, listener
-        self.folders = ClassFolders(path, listener, classes)
+        self.path, self.size, self.split_seed, self.on_event = path, size, split_seed or 0, on_event
+        self.folders = ClassFolders(path, on_event, classes)
         self.files, self.classes = self.folders.files, self.folders.classes
-        self.bad = Undecoded(path.name, listener, skip=skip_bad)
+        self.bad = Undecoded(path.name, on_event, skip=skip_bad)
         is_split = self.folders.is_split
         if is_split and split_seed is not None:
             raise InputError(f"{path} has separate folders for training and testing: a split seed does not apply to it")
         self.facts = {"split_seed": None if is_split else self.split_seed, "size": size}
         digest = hashlib.sha256(json.dumps([self.classes, self.facts]).encode())
-        files = with_progress(self.files, len(self.files), listener, f"{path.name}: reading", "files")
+        files = with_progress(self.files, len(self.files), on_event, f"{path.name}: reading", "files")
         for file in files:
             content = read_file(file.path)
             relative = os.fsencode(file.path.relative_to(path).as_posix())  # it need not be UTF-8
@@ -173,7 +174,7 @@ class _Folder:
                 colour = colour or not image.grey
                 transparent += image.transparent
         self.bad.report()
-        say_transparent(self.path.name, transparent, self.listener)
+        say_transparent(self.path.name, transparent, self.on_event)
         arrays: Arrays = {}
         for part in PARTS:
             kept = images[part][: len(labels[part])] if images else np.empty((0, 1, 1, 1), np.uint8)
@@ -190,7 +191,7 @@ class _Folder:
         what, formats = f"{self.path.name}: decoding", sorted(set(FORMATS.values()))
         most_pixels = MOST_PIXELS if self.size is not None else min(MOST_PIXELS, each)
         for image in decode_each(
-            files, len(names), self.listener, what, formats=formats, size=self.size, most_pixels=most_pixels
+            files, len(names), self.on_event, what, formats=formats, size=self.size, most_pixels=most_pixels
         ):
             if isinstance(image, TooLarge) and most_pixels < MOST_PIXELS:
                 raise InputError(f"{image}, and {len(names):,} images of that size {_TOO_MUCH}")

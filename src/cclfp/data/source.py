@@ -6,32 +6,20 @@ import abc
 import dataclasses
 import hashlib
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 import numpy as np
 
 from cclfp.errors import DataError
+from cclfp.events import Note, OnEvent
 
 Arrays = dict[str, np.ndarray]  # train_images, train_labels, test_images, test_labels
 Origin = tuple[str, Callable[[], Arrays]]  # a place on the network, and a function that downloads the arrays from there
 
-Item = TypeVar("Item")
-
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 CHUNK = 1 << 24  # bytes hashed at a time
-
-
-class Listener:
-    """Receives messages and progress while a dataset is downloaded or imported. This base class ignores them."""
-
-    def say(self, line: str) -> None:
-        """Receive a message of one line."""
-
-    def progress(self, what: str, done: int, total: int, unit: str) -> None:
-        """Receive the progress of a long step; ``total`` is 0 if it is unknown."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,18 +49,18 @@ class Source(abc.ABC):
         return len(self.classes)
 
     @abc.abstractmethod
-    def read(self, path: Path, listener: Listener) -> Arrays | None:
+    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
         """Read and verify the arrays from a folder or an archive; None if a folder has none of the dataset's files."""
 
     @abc.abstractmethod
-    def origins(self, listener: Listener, folder: Path) -> list[Origin]:
+    def origins(self, on_event: OnEvent, folder: Path) -> list[Origin]:
         """The places on the network, best first. ``folder`` keeps incomplete downloads, so that they can be resumed."""
 
-    def download(self, listener: Listener, folder: Path) -> Arrays:
+    def download(self, on_event: OnEvent, folder: Path) -> Arrays:
         """Download and verify the arrays from the first place that has all of them."""
         tried = []
-        for place, download in self.origins(listener, folder):
-            listener.say(f"{self.name}: trying {place}")
+        for place, download in self.origins(on_event, folder):
+            on_event(Note(f"{self.name}: trying {place}"))
             try:
                 return download()
             except (OSError, ValueError, subprocess.SubprocessError) as error:  # no network, or a missing or wrong file
@@ -126,16 +114,3 @@ def abbreviate(names: list[str]) -> str:
     'a, b, c and 2 more'
     """
     return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
-
-
-def with_progress(
-    items: Iterable[Item], total: int, listener: Listener, what: str, unit: str, every: int = 500
-) -> Iterator[Item]:
-    """Yield the items, and report the progress to the listener after every ``every`` of them."""
-    done = 0
-    for item in items:
-        if done % every == 0:
-            listener.progress(what, done, total, unit)
-        yield item
-        done += 1
-    listener.progress(what, done, total, unit)

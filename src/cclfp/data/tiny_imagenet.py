@@ -16,8 +16,9 @@ import numpy as np
 from cclfp.data.archived import Archive, ArchivedSource, Files
 from cclfp.data.classes import TINY_IMAGENET
 from cclfp.data.decode import decode
-from cclfp.data.source import Arrays, ArraySpec, Listener, abbreviate
+from cclfp.data.source import Arrays, ArraySpec, abbreviate
 from cclfp.errors import DataError
+from cclfp.events import OnEvent
 
 WNIDS = tuple(sorted(TINY_IMAGENET))  # in the order of the labels
 TRAIN_PER_CLASS, TEST = 500, 10_000
@@ -65,7 +66,7 @@ class TinyImageNet(ArchivedSource):
         if wrong := [f"{fault}: {abbreviate(names)}" for fault, names in found.items() if names]:
             raise DataError(f"{folder} is not {self.archive.folder} as published. Files that are {'; '.join(wrong)}")
 
-    def decode(self, files: Files, origin: str, listener: Listener) -> Arrays:
+    def decode(self, files: Files, origin: str, on_event: OnEvent) -> Arrays:
         _check_files(files, origin)
         labels = _test_labels(files.pop(ANNOTATIONS), f"{origin}: {ANNOTATIONS}")
         names = [*_train_files(), *_test_files()]
@@ -74,7 +75,7 @@ class TinyImageNet(ArchivedSource):
         test = np.empty(self.arrays["test_images"].shape, np.uint8)
         # The content of each file is freed as soon as it is decoded.
         contents = ((name, files.pop(name)) for name in names)
-        decoded = decode(contents, len(names), listener, f"{self.name}: decoding", formats=("JPEG",))
+        decoded = decode(contents, len(names), on_event, f"{self.name}: decoding", formats=("JPEG",))
         with contextlib.closing(decoded) as images:
             for row, (name, image) in enumerate(zip(names, images, strict=True)):
                 part, place = (train, row) if row < count else (test, row - count)

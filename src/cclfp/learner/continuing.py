@@ -10,10 +10,10 @@ import torch
 
 from cclfp.core.arguments import check_whole
 from cclfp.core.randomness import generator
-from cclfp.data import Listener
 from cclfp.data.folders import find_images
 from cclfp.data.reading import read_images, read_labelled
 from cclfp.errors import InputError
+from cclfp.events import DataProgress, OnEvent
 from cclfp.learner.learner import Learner
 
 
@@ -34,11 +34,11 @@ def class_name(learner: Learner, row: int) -> str:
 
 
 def predict_images(
-    learner: Learner, paths: Sequence[Path], listener: Listener, *, task: int | None = None, skip_bad: bool = False
+    learner: Learner, paths: Sequence[Path], on_event: OnEvent, *, task: int | None = None, skip_bad: bool = False
 ) -> list[dict[str, Any]]:
     """For each image file, also those below folders, its most likely class and the probability of each class."""
     files = find_images(paths)
-    x, places = read_images(files, image_shape(learner), listener, skip_bad=skip_bad)
+    x, places = read_images(files, image_shape(learner), on_event, skip_bad=skip_bad)
     if not len(x):
         return []
     probabilities = learner.predict_proba(torch.from_numpy(x), task)
@@ -61,7 +61,7 @@ def predict_images(
 def observe_images(
     learner: Learner,
     path: Path,
-    listener: Listener,
+    on_event: OnEvent,
     *,
     classes: Sequence[str] | None = None,
     batch: int = 10,
@@ -80,7 +80,7 @@ def observe_images(
         raise InputError(
             "this learner has no class names, which class folders are matched with (an earlier cclfp saved it)"
         )
-    x, names = read_labelled(path, image_shape(learner), listener, classes=classes, skip_bad=skip_bad)
+    x, names = read_labelled(path, image_shape(learner), on_event, classes=classes, skip_bad=skip_bad)
     if not names:
         raise InputError(f"--images {path}: expected images, and none could be read")
     seen = dict.fromkeys(names)
@@ -94,7 +94,7 @@ def observe_images(
     for part in order.split(batch):
         learner.observe(torch.from_numpy(x[part.numpy()]), y[part], task)
         done += len(part)
-        listener.progress("learning", done, len(order), "images")
+        on_event(DataProgress("learning", done, len(order), "images"))
     learner.end_task()
     return {
         "images": len(y),

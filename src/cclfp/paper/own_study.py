@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cclfp.errors import InputError
+from cclfp.events import OnEvent
 from cclfp.paper.places import Place
 from cclfp.paper.plans import TrainingPlan
 from cclfp.paper.ranking import Standing, rank
@@ -14,7 +15,6 @@ from cclfp.paper.searches import latest_search
 from cclfp.paper.trials import Settings
 from cclfp.paper.tuning import tune
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.events import OnEvent
 from cclfp.runs.execution import Execution
 from cclfp.runs.presets import find_preset
 from cclfp.runs.record import Record

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from cclfp.events import OnEvent, Planned, ignore
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import cost
-from cclfp.runs.events import OnEvent, Planned, ignore
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, make_jobs, name_methods
 from cclfp.runs.record import Record

@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 
 from cclfp.errors import InputError
+from cclfp.events import Event, Finished, Note, OnEvent, Planned, Step, Stored
 from cclfp.paper.grids import Grid
 from cclfp.paper.places import Place
 from cclfp.paper.trials import Settings, Trial, search_in_time, spread, successive_halving
 from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
-from cclfp.runs.events import Event, Finished, Note, OnEvent, Planned, Step, Stored
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import make_executor
 from cclfp.runs.jobs import make_jobs, name_runs

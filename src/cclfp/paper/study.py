@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 from cclfp.core.scenarios import SCENARIOS
 from cclfp.engine.precision import pick_precision
 from cclfp.errors import DataError, InputError, unknown
+from cclfp.events import OnEvent, ignore
 from cclfp.methods import METHODS
 from cclfp.paper.comparison import Comparison, compare, gather
 from cclfp.paper.figures import (
@@ -26,7 +27,6 @@ from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import steps
 from cclfp.runs.devices import pick_device
 from cclfp.runs.environment import device_name
-from cclfp.runs.events import OnEvent, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.executors import local_executor
 from cclfp.runs.jobs import Job, check_seeds
@@ -152,7 +152,7 @@ def study(
         ``class_order``, ``backbone``, ``memory`` (one size or several) and ``auto`` (minutes of tuning per method and
         column).
     on_event
-        Called with what happens: see :mod:`cclfp.runs.events`.
+        Called with what happens: see :mod:`cclfp.events`.
 
     Examples
     --------

@@ -13,13 +13,13 @@ from typing import Any
 
 from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError
+from cclfp.events import Note, OnEvent, ignore
 from cclfp.methods import METHODS, get_method
 from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, inherits, stages
 from cclfp.paper.places import Place
 from cclfp.paper.search import Search, Tuned, combine, describe_search, tune_anywhere
 from cclfp.paper.searches import find_search, make_request, save_search
 from cclfp.paper.trials import Settings, Trial, successive_halving
-from cclfp.runs.events import Note, OnEvent, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.grid import check_setting_names
 from cclfp.runs.presets import Preset, find_preset, presets

@@ -19,10 +19,10 @@ from cclfp.engine.choice import Engine
 from cclfp.engine.precision import pick_precision
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
+from cclfp.events import Note, OnEvent
 from cclfp.learner.loading import DAMAGED
 from cclfp.runs.devices import pick_device
 from cclfp.runs.environment import code
-from cclfp.runs.events import Note, OnEvent
 from cclfp.runs.jobs import Job
 
 FORMAT = "cclfp checkpoint 1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Protocol
 
+from cclfp.events import Note, OnEvent
 from cclfp.runs.checkpoints import checkpoint_path, locked, remove_checkpoint
-from cclfp.runs.events import Note, OnEvent
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record
 from cclfp.runs.store import Store

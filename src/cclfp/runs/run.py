@@ -11,13 +11,13 @@ from typing import Any
 
 from cclfp.data import fetch, import_images
 from cclfp.errors import InputError
+from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
 from cclfp.methods import get_method
 from cclfp.runs.augmentation import default_augmentation, describe_choice
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import cost
 from cclfp.runs.devices import pick_device
-from cclfp.runs.events import DatasetEvents, Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
 from cclfp.runs.execution import FIELDS, Execution, split_options
 from cclfp.runs.executors import Executor, make_executor
 from cclfp.runs.grid import check_setting_names, configurations
@@ -133,7 +133,7 @@ def run(
     execution
         How and where to train, and where to keep the results.
     on_event
-        Called with what happens: see :mod:`cclfp.runs.events`.
+        Called with what happens: see :mod:`cclfp.events`.
 
     Examples
     --------
@@ -201,7 +201,7 @@ def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor
     if not missing:
         return records
     for dataset in dict.fromkeys(get_benchmark(job.configuration.benchmark).dataset for job in missing):
-        fetch(dataset, DatasetEvents(on_event))
+        fetch(dataset, on_event)
     failures: list[Exception] = []
 
     def listen(event: Event) -> None:
@@ -256,7 +256,7 @@ def benchmark_of(
     how: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if benchmark is None:
         assert images is not None
-        return import_images(images, **how, listener=DatasetEvents(on_event))
+        return import_images(images, **how, on_event=on_event)
     if how:
         names = {"size": "an image size", "split_seed": "a split seed", "classes": "classes", "skip_bad": "skip_bad"}
         raise InputError(f"{names[next(iter(how))]} can be given with images of your own only: give images too")

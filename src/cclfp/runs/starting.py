@@ -21,12 +21,12 @@ from cclfp.engine.packages import Kind
 from cclfp.engine.precision import autocast_of, computing_in
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError, shortage
+from cclfp.events import Note, OnEvent
 from cclfp.learner import make
 from cclfp.learner.loading import DAMAGED
 from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint
 from cclfp.runs.environment import code
-from cclfp.runs.events import Note, OnEvent
 from cclfp.runs.jobs import Job
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 

@@ -13,9 +13,9 @@ from cclfp.engine.cohort import Cohort
 from cclfp.engine.compiler import first_line
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
+from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.runs.checkpoints import checkpoint_path, make_folder, write_checkpoint
 from cclfp.runs.environment import code, commit, device_name
-from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.runs.jobs import Job
 from cclfp.runs.keeping import InStore, Keeper
 from cclfp.runs.record import MEASURES, Record

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cclfp._version import __version__
-from cclfp.cli import data, list_, observe, predict, report, run, runs, show, study, transfer, tune
+from cclfp.cli import data, look_up, observe, predict, run, runs, study, transfer, tune, write_report
 from cclfp.cli.output import unwrap
 
 app = typer.Typer(
@@ -25,11 +25,11 @@ app.command("run")(run.run)
 app.command("predict")(predict.predict)
 app.command("observe")(observe.observe)
 app.command("study")(study.study)
-app.command("report")(report.report)
+app.command("report")(write_report.report)
 app.command("tune")(tune.tune)
 app.add_typer(runs.app, name="runs")
-app.command("list")(list_.list_)
-app.command("show")(show.show)
+app.command("list")(look_up.list_)
+app.command("show")(look_up.show)
 runs.app.command("export")(transfer.export)
 runs.app.command("import")(transfer.import_runs)
 app.command("export", hidden=True)(transfer.export)  # older names of runs export and runs import

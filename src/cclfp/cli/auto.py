@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.output import hyperparameters, plus_minus, print_text
 from cclfp.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,18 +75,3 @@ def run_tuned(
         )
         found.append((result, tuned))
     return found
-
-
-def print_chosen(searches: Sequence[Tuned]) -> None:
-    """What each search chose, from how many settings."""
-    from cclfp.runs.naming import method_labels
-
-    methods = method_labels([tuned.place.configuration().to_dict() for tuned in searches])
-    for method, tuned in zip(methods, searches, strict=True):
-        best = tuned.trials[0] if tuned.trials else None
-        how = "nothing to search"
-        if best is not None:
-            count = len(tuned.trials)
-            how = f"{count} setting{'s' * (count > 1)} tried, {plus_minus(best.mean, best.std)} % on held-out images"
-        settings = hyperparameters(tuned.settings | {"augment": tuned.preset.augment})
-        print_text(f"{method}: {settings} ({how})")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cclfp.cli.auto import print_chosen, run_tuned
+from cclfp.cli.auto import run_tuned
 from cclfp.cli.options import (
     CheckpointsOption,
     DeviceOption,
@@ -25,7 +25,7 @@ from cclfp.cli.options import (
     parse_seeds,
     parse_settings,
 )
-from cclfp.cli.output import number, plus_minus, print_json, print_table
+from cclfp.cli.output import print_json
 from cclfp.cli.place_options import (
     BackboneOption,
     ClassesOption,
@@ -37,12 +37,10 @@ from cclfp.cli.place_options import (
     SplitSeedOption,
     TasksOption,
 )
-from cclfp.cli.shards import print_shard
-from cclfp.cli.tune import to_dict
+from cclfp.cli.printing import print_chosen, print_results, print_shard, result_to_dict, tuned_to_dict
 
 if TYPE_CHECKING:
     from cclfp.paper.search import Tuned
-    from cclfp.runs.run import Result
 
 
 def run(
@@ -215,60 +213,11 @@ def run(
     if shard is not None:
         print_shard(execution, [run for result in results for run in result.runs], json)
     elif json:
-        listed = [_to_dict(result, include_diverged) for result in results]
-        chosen = {"auto": [to_dict(tuned) for tuned in searches]} if auto is not None else {}
+        listed = [result_to_dict(result, include_diverged) for result in results]
+        chosen = {"auto": [tuned_to_dict(tuned) for tuned in searches]} if auto is not None else {}
         print_json({"configurations": listed, **chosen})
     else:
-        _print_results(results, [name for name, several in values.items() if len(several) > 1], include_diverged)
+        print_results(results, [name for name, several in values.items() if len(several) > 1], include_diverged)
         print_chosen(searches)
         if save is not None:
             typer.echo(f"learners saved in {save}")
-
-
-def _to_dict(result: Result, include_diverged: bool) -> dict[str, Any]:
-    from cclfp.paper import published_for
-
-    published = published_for(result.configuration)
-    values = result.to_dict(include_diverged=include_diverged)
-    rest = {name: values.pop(name) for name in ("diverged", "runs")}
-    return {**values, "published": None if published is None else published._asdict(), **rest}
-
-
-def _print_results(results: list[Result], varied: list[str], include_diverged: bool) -> None:
-    from cclfp.nets.backbones import show_backbone
-    from cclfp.paper import published_for
-    from cclfp.runs.configuration import show_value
-    from cclfp.runs.naming import method_labels
-    from cclfp.streams.benchmarks import get_benchmark, show_order
-
-    c = results[0].configuration
-    buffers = {r.configuration.buffer for r in results} - {None}
-    seeds = [run["seed"] for run in results[0].runs]
-    title = f"{get_benchmark(c.benchmark).title}, {c.scenario}-incremental"
-    title += "".join(f", memory {size}" for size in buffers)
-    title += f", {order}" if (order := show_order(c.benchmark, c.class_order)) else ""
-    title += "" if c.tasks is None else f", {len(c.tasks)} tasks"
-    title += "" if c.backbone is None else f", {show_backbone(c.backbone)}"
-    title += "" if c.max_classes is None else f", room for {c.max_classes} classes"
-    title += ", tested on held-out training images" if c.validation else ""
-    title += f", seed{'s' if len(seeds) > 1 else ''} {','.join(map(str, seeds))}: mean ± std, %"
-    methods = method_labels([result.configuration.to_dict() for result in results])
-    published = [published_for(result.configuration) for result in results]
-    has_published = any(published)
-    rows = []
-    for result, method, paper in zip(results, methods, published, strict=True):
-        ours = result.seeds(include_diverged)
-        settings = {**result.configuration.to_dict(), **result.configuration.hyperparameters}
-        rows.append(
-            [
-                method,
-                *("–" if settings.get(name) is None else show_value(settings[name]) for name in varied),
-                ours.text("average_accuracy", between="\n"),
-                *(["–" if paper is None else plus_minus(paper.mean, paper.std)] if has_published else []),
-                plus_minus(**ours.mean_std("forgetting")),
-                number(ours.mean_std("seconds")["mean"], 1),
-            ]
-        )
-    columns = ["method", *varied, ">average accuracy", *([">paper"] if has_published else [])]
-    columns += [">forgetting", ">seconds per run"]
-    print_table(columns, rows, title, drop=("seconds per run", "forgetting"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cclfp.cli import own_study_output, study_output
+from cclfp.cli import printing
 from cclfp.cli.options import (
     CheckpointsOption,
     DeviceOption,
@@ -34,7 +34,6 @@ from cclfp.cli.place_options import (
     SplitSeedOption,
     TasksOption,
 )
-from cclfp.cli.shards import print_shard
 from cclfp.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def study(
             **given,
         )
     if dry_run:
-        study_output.print_plan(planned, json)
+        printing.print_plan(planned, json)
     elif isinstance(planned, RunTimes):
         _measure(planned, json)
     elif shard is not None:
@@ -204,7 +203,7 @@ def _train_own(planned: OwnStudy, include_diverged: bool, json: bool) -> None:
         with progress() as shown:
             planned.train(shown.update)
     finally:
-        own_study_output.print_results(planned, include_diverged, json)
+        printing.print_own(planned, include_diverged, json)
 
 
 def _measure(planned: RunTimes, json: bool) -> None:
@@ -214,7 +213,7 @@ def _measure(planned: RunTimes, json: bool) -> None:
         with progress() as shown:
             planned.train(shown.update)
     finally:
-        study_output.print_times(planned, json)
+        printing.print_times(planned, json)
 
 
 def _train_shard(planned: Study | OwnStudy, json: bool) -> None:
@@ -222,7 +221,7 @@ def _train_shard(planned: Study | OwnStudy, json: bool) -> None:
 
     with progress() as shown:
         records = planned.train(shown.update)
-    print_shard(planned.execution, list(records.values()), json)
+    printing.print_shard(planned.execution, list(records.values()), json)
 
 
 def _train(planned: Study, include_diverged: bool, json: bool) -> None:
@@ -251,15 +250,15 @@ def _train(planned: Study, include_diverged: bool, json: bool) -> None:
         ours = {cell: compare(cell, [records[k] for k in keys[cell]], include_diverged) for cell in complete}
         for cell, comparison in ours.items():
             if key in keys[cell]:
-                shown.say(study_output.line(comparison))
+                shown.say(printing.line(comparison))
         for column, cells in planned.columns.items():
             if not json and column not in printed and all(cell in ours for cell in cells):
                 printed.add(column)
                 with shown.aside():
-                    study_output.print_column([ours[cell] for cell in cells], planned.seeds)
+                    printing.print_column([ours[cell] for cell in cells], planned.seeds)
 
     try:
         with progress() as shown:
             planned.train(listen)
     finally:
-        study_output.print_rest(planned, printed, include_diverged, json)
+        printing.print_rest(planned, printed, include_diverged, json)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -21,7 +20,7 @@ from cclfp.cli.options import (
     parse_classes,
     parse_settings,
 )
-from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table, print_text
+from cclfp.cli.output import print_json
 from cclfp.cli.place_options import (
     BackboneOption,
     ClassesOption,
@@ -33,14 +32,8 @@ from cclfp.cli.place_options import (
     SplitSeedOption,
     TasksOption,
 )
+from cclfp.cli.printing import print_tuned, tuned_to_dict
 from cclfp.errors import InputError
-from cclfp.metrics import of_seeds_diverged
-
-if TYPE_CHECKING:
-    from cclfp.paper.search import Tuned
-    from cclfp.paper.trials import Trial
-
-SHOWN = 10  # how many of the settings that were tried are shown
 
 
 def tune(
@@ -193,56 +186,6 @@ def tune(
             again = shlex.join(["cclfp", *words])
             typer.echo(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
     if json:
-        print_json(to_dict(tuned))
+        print_json(tuned_to_dict(tuned))
     else:
-        _print(tuned, write)
-
-
-def to_dict(tuned: Tuned) -> dict[str, Any]:
-    """A search for ``--json``."""
-    trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]
-    return {"preset": dataclasses.asdict(tuned.preset), "settings": tuned.settings, "trials": trials}
-
-
-def _print(tuned: Tuned, write: Path | None) -> None:
-    preset = tuned.preset
-    if tuned.trials:
-        _print_trials(tuned)
-    settings = hyperparameters(tuned.settings | preset.hyperparameters | {"augment": preset.augment})
-    place = tuned.place
-    options = ["--scenario", place.scenario]
-    options += ["--memory", str(place.memory)] if place.memory != 200 else []
-    options += [] if place.tasks is None else ["--tasks", str(place.tasks)]
-    options += [] if place.class_order is None else ["--class-order", str(place.class_order)]
-    options += [] if place.backbone is None else ["--backbone", place.backbone]
-    print_text(f"chosen: {settings}")
-    print_text(f"how: {preset.chosen}")
-    typer.echo(f"to use it: cclfp run {place.method} {place.benchmark} {settings} {shlex.join(options)}")
-    if write is not None:
-        typer.echo(f"written to {write}")
-
-
-def _print_trials(tuned: Tuned) -> None:
-    from cclfp.runs.configuration import show_value
-
-    varied = [name for name in tuned.trials[0].settings if len({t.settings[name] for t in tuned.trials}) > 1]
-    rows = [
-        [
-            *(show_value(trial.settings[name]) for name in varied),
-            _score(trial),
-            str(trial.seeds),
-        ]
-        for trial in tuned.trials[:SHOWN]
-    ]
-    preset, count = tuned.preset, len(tuned.trials)
-    title = f"{preset.method} on {preset.benchmark}, {preset.scenario}-incremental, on held-out training images, %: "
-    title += f"the best {SHOWN} of {count} settings" if count > SHOWN else f"{count} setting{'' if count == 1 else 's'}"
-    print_table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
-    if diverged := sum(bool(trial.diverged) for trial in tuned.trials):
-        print_text(f"{diverged} of {count} settings had a run that diverged: they are ranked last and never chosen")
-
-
-def _score(trial: Trial) -> str:
-    remark = of_seeds_diverged(len(trial.diverged), trial.seeds)
-    parts = [] if trial.mean is None else [plus_minus(trial.mean, trial.std)]
-    return "\n".join(parts + [remark] * bool(remark))
+        print_tuned(tuned, write)

@@ -24,7 +24,6 @@ from cclfp.engine.group import Group
 from cclfp.engine.replica import Replica
 from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS
-from cclfp.methods.base import fold
 from cclfp.methods.er import ER
 from cclfp.nets import linear
 from cclfp.runs.events import Event, Finished, Note, Step
@@ -350,20 +349,6 @@ def test_side_by_side_and_compiled() -> None:
     ours = trained([with_batch_norm("er", seed) for seed in range(2)], "compiled")
     for seed in range(2):
         assert_alike(ours[seed], trained([with_batch_norm("er", seed)], "eager")[0])
-
-
-def test_steps_at_the_end_of_a_task_are_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: list[int] = []
-
-    def spy(step: Any, carried: Any, rows: Tensor) -> Any:
-        counts.append(len(rows))
-        return fold(step, carried, rows)
-
-    monkeypatch.setattr(compiled_module.Programs, "fold", staticmethod(spy))
-    trained([replica("hal", "class", 0)], "eager")
-    assert counts == []
-    trained([replica("hal", "class", seed) for seed in range(2)], "stacked")
-    assert counts.count(100) == 2 * 3  # the ascents of two replicas in three tasks
 
 
 class Recorded(graph._Recorded):

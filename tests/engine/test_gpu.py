@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,15 @@ from training import Stop, make_job, stop_at, texts, train, train_all
 import cclfp
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
-from cclfp.engine import folds, graph
-from cclfp.engine.capture import capture
+from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.folds import Folds
 from cclfp.engine.precision import autocast_of
 from cclfp.engine.replica import Replica
 from cclfp.errors import DivergenceError
 from cclfp.learner.divergence import not_finite
 from cclfp.methods import METHODS
-from cclfp.methods.base import fold, gradient, sgd
 from cclfp.methods.er import ER
 from cclfp.nets import ResNet18, linear
-from cclfp.nets.network import Tensors
 from cclfp.runs.events import Event
 from cclfp.runs.grid import configurations
 from cclfp.streams import Stream
@@ -289,102 +284,6 @@ def test_what_cannot_be_recorded_is_said_and_trained_eagerly() -> None:
     assert_alike(others[1], ours[1])
     (alone,), _ = in_a_cohort([make(1, "er")], "eager")
     assert_alike(ours[1], alone)
-
-
-@pytest.mark.parametrize("count", [3, 40])
-def test_steps_replayed_from_a_graph_as_in_a_loop(count: int) -> None:
-    g = torch.Generator().manual_seed(0)
-    x, target = torch.randn(50, 8, generator=g).cuda(), torch.randn(50, generator=g).cuda()
-    rows = torch.randint(0, 50, (count, 10), generator=g).cuda()
-    lr, calls = torch.tensor(0.1, device="cuda"), []
-
-    def step(p: Tensors, rows: Tensor) -> Tensors:
-        calls.append(len(rows))
-        grads, _ = gradient(lambda p: ((x[rows] @ p["w"] - target[rows]).square().mean(), {}), p)
-        return sgd(p, grads, lr)
-
-    start = {"w": torch.zeros(8, device="cuda")}
-    in_a_graph = Folds(pytest.fail).fold(step, start, rows)
-    assert len(calls) == 3  # of many: the first, the one that is compared, and the one that is recorded
-    looped = fold(step, start, rows)
-    assert torch.equal(in_a_graph["w"], looped["w"])
-    assert looped["w"].any()
-    assert not start["w"].any()
-
-
-def test_a_replayed_step_may_exchange_what_it_carries() -> None:
-    def step(given: Tensors, row: Tensor) -> Tensors:
-        return {"a": given["b"], "b": given["a"], "c": given["c"], "sum": given["sum"] + given["a"] * row}
-
-    start = {name: torch.full((3,), value, device="cuda") for name, value in zip("abc", (1.0, 2.0, 3.0), strict=True)}
-    start["sum"], rows = torch.zeros(3, device="cuda"), torch.arange(21.0, device="cuda")
-    looped, replayed = fold(step, start, rows), Folds(pytest.fail).fold(step, start, rows)
-    assert all(torch.equal(replayed[name], looped[name]) for name in looped)
-    assert looped["a"][0] == 2
-
-
-def waits(given: Tensors, row: Tensor) -> Tensors:
-    return {"sum": given["sum"] + float(row)}
-
-
-def fails_after_a_kernel(given: Tensors, row: Tensor) -> Tensors:
-    new = {"sum": given["sum"] + row}
-    return fails(new, 0 * row)
-
-
-def fails(given: Tensors, row: Tensor) -> Tensors:
-    if torch.cuda.is_current_stream_capturing():
-        raise ValueError("not in a recording")
-    return {"sum": given["sum"] + row}
-
-
-def draws(given: Tensors, row: Tensor) -> Tensors:
-    return {"sum": given["sum"] + row * torch.rand((), device="cuda")}
-
-
-@pytest.mark.parametrize(
-    ("step", "reason"),
-    [(waits, ""), (fails, "not in a"), (fails_after_a_kernel, "not in a"), (draws, "random")],
-)
-def test_steps_that_cannot_be_recorded_are_taken_in_a_loop(step: Any, reason: str) -> None:
-    notes: list[str] = []
-    rows, start = torch.arange(30.0, device="cuda"), {"sum": torch.zeros((), device="cuda")}
-    torch.cuda.manual_seed(0)
-    ours, after = Folds(notes.append).fold(step, start, rows), torch.rand(3, device="cuda")
-    gc.collect()
-    torch.cuda.manual_seed(0)
-    assert torch.equal(ours["sum"], fold(step, start, rows)["sum"])
-    assert torch.equal(after, torch.rand(3, device="cuda"))
-    assert len(notes) == 1
-    assert reason in notes[0]
-    assert torch.cuda.current_stream() == torch.cuda.default_stream()
-    torch.cuda.empty_cache()
-    Folds(pytest.fail).fold(lambda given, row: {"sum": given["sum"] + row}, start, rows)
-
-
-@pytest.mark.usefixtures("short_graphs")
-def test_anchors_learned_in_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HAL's fine-tuning and ascent at the end of a task, as in a loop, with BatchNorm and in bf16."""
-
-    def anchors() -> Tensor:
-        replica = on_cuda("hal", "class", 0, psi=batch_norm_psi(0).float())
-        replica.learner.trainer.autocast = autocast_of("bf16")
-        (ours,), notes = in_a_cohort([replica], "graph", "bf16")
-        assert notes == []
-        x: Tensor = ours.learner.trainer.state["anchors"]["x"]
-        return x
-
-    counts, recording = [], capture
-
-    def counted(*arguments: Any) -> Any:
-        counts.append(1)
-        return recording(*arguments)
-
-    monkeypatch.setattr(folds, "capture", counted)
-    replayed = anchors()
-    assert len(counts) == 3  # the ascents of three tasks; the fine-tuning is too short
-    monkeypatch.setattr(folds, "SHORTEST", 1000)
-    assert torch.equal(replayed, anchors())
 
 
 @pytest.mark.usefixtures("short_graphs")

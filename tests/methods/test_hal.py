@@ -23,7 +23,6 @@ from cclfp.errors import InputError
 from cclfp.learner import Learner
 from cclfp.learner.saving import learner_state
 from cclfp.methods import Batch
-from cclfp.methods.base import fold
 from cclfp.methods.hal import HAL, _start
 from cclfp.testing import Case, same, toy_psi
 
@@ -327,21 +326,6 @@ def test_anchors_maximise_the_hindsight_objective() -> None:
         if steps == 0:
             assert {tuple(row) for row in anchors["x"].tolist()} <= {tuple(row) for row in held.x.tolist()}
     assert gains[1] > gains[0]
-
-
-def test_steps_at_the_end_of_a_task_are_left_to_the_engine() -> None:
-    shapes = []
-
-    def spy(step: Any, carried: Any, rows: Tensor) -> Any:
-        shapes.append(tuple(rows.shape))
-        return fold(step, carried, rows)
-
-    learner = tiny()
-    train(learner, 0, SPLIT[0])
-    learner.trainer.end_task(fold=spy)
-    train(learner, 1, SPLIT[1])
-    learner.trainer.end_task(fold=spy)
-    assert shapes == [(5,), (1, 10), (5,)]  # the ascent; one minibatch of the 13 earlier examples, and the ascent
 
 
 @pytest.mark.parametrize("count", [4, 10, 20, 23])

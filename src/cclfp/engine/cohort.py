@@ -23,7 +23,6 @@ from cclfp.engine.planning import Planner
 from cclfp.engine.precision import computing_in
 from cclfp.engine.replica import Replica, find_diverged
 from cclfp.engine.tables import Tables
-from cclfp.methods.base import fold
 
 MAX_STACKED = 20  # replicas that train as one network: more are hardly faster
 GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to pay
@@ -131,7 +130,7 @@ class Cohort:
             replica, scaled = self.replicas[number], self._progress_of(progress, slice(number, number + 1))
             eager.train(replica.trainer, replica.stream.train, masks[number], plans[number], scaled)
         for replica, plan in zip(self.replicas, plans, strict=True):
-            replica.end_task(plan, fold if self._fast is None else self._fast.fold)
+            replica.end_task(plan)
         find_diverged(self.replicas)
         for replica in self.replicas:
             replica.train_seconds += (time.perf_counter() - began) / len(self.replicas)

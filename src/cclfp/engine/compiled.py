@@ -14,7 +14,6 @@ from cclfp.engine.compiler import program
 from cclfp.engine.group import Compile, Group, Step
 from cclfp.engine.packages import Kind, Packages
 from cclfp.engine.tables import Tables
-from cclfp.methods.base import fold
 
 WORTH = 3_000  # steps of one kind, over all replicas, that pay for a program: compiling takes about 15 seconds
 
@@ -101,8 +100,6 @@ class Programs:
 
     With ``compile=False`` the same steps run without the compiler, which is slow, and is for tests.
     """
-
-    fold = staticmethod(fold)  # for the end of a task
 
     def __init__(
         self, note: Callable[[str], None] = lambda text: None, kind: Kind | None = None, *, compile: bool = True

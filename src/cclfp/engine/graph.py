@@ -17,7 +17,6 @@ from torch import Tensor
 from cclfp.engine.capture import capture, overwrite
 from cclfp.engine.compiled import Steps
 from cclfp.engine.compiler import NotCompiled
-from cclfp.engine.folds import Folds
 from cclfp.engine.group import Group, Step
 from cclfp.engine.tables import Tables
 from cclfp.nets.network import copy_all
@@ -31,14 +30,12 @@ MARK_EVERY = 32  # steps between two marks that show how far the device is
 class Graphs:
     """Trains tasks with graphs, which are kept from task to task.
 
-    ``note`` is called with the reason where a step is not compiled, or not recorded at the end of a task. ``fold`` is
-    :func:`cclfp.methods.base.fold` in graphs.
+    ``note`` is called with the reason where a step is not compiled.
     """
 
     def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
         self.steps = Steps()
         self._note = note
-        self.fold = Folds(note).fold
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
 

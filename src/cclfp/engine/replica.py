@@ -22,7 +22,6 @@ from cclfp.learner import Learner
 from cclfp.learner.divergence import not_finite
 from cclfp.learner.saving import learner_state, load_learner_state
 from cclfp.methods import Method
-from cclfp.methods.base import Fold, fold
 from cclfp.streams import Stream
 
 CONFUSION_CLASSES = 50  # the confusion matrix of more classes would be larger than the rest of a record
@@ -109,12 +108,12 @@ class Replica:
         self.trainer.begin_task()
         return mask
 
-    def end_task(self, plan: Plan, fold: Fold = fold) -> None:
-        """End a task whose planned steps have been taken. ``fold`` takes the method's own steps at its end."""
+    def end_task(self, plan: Plan) -> None:
+        """End a task whose planned steps have been taken."""
         if self.trainer.memory is not None and plan.schedule is not None:
             schedule = copy.deepcopy(plan.schedule)  # other replicas may share the plan
             self.trainer.memory.point_to(self.stream.train, plan.memory, schedule, plan.current)
-        self.trainer.end_task(fold=fold)  # without a check: a run that has diverged continues to its end
+        self.trainer.end_task()  # without a check: a run that has diverged continues to its end
         if self.trainer.device.type == "cuda":
             torch.cuda.synchronize(self.trainer.device)
         self.position += 1

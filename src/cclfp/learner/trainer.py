@@ -22,7 +22,7 @@ from cclfp.learner.divergence import Model, refuse_not_finite
 from cclfp.learner.inputs import Inputs
 from cclfp.learner.settings import Settings
 from cclfp.methods import Batch, Method, TaskContext
-from cclfp.methods.base import Fold, Hyperparameters, State, fold, unpack_step
+from cclfp.methods.base import Hyperparameters, State, unpack_step
 from cclfp.nets import linear
 from cclfp.nets.network import Network, Tensors, check_psi, chunks, copy_all, device_of, psi_mode
 
@@ -184,13 +184,10 @@ class Trainer:
         self.update(params, buffers, state, steps=1)
         return loss
 
-    def end_task(self, *, check: bool = False, fold: Fold = fold) -> None:
-        """Let the method, and the memory, finish a task. With ``check``, a state that is not finite is refused.
-
-        ``fold`` takes the steps that the method takes at the end of a task.
-        """
+    def end_task(self, *, check: bool = False) -> None:
+        """Let the method, and the memory, finish a task. With ``check``, a state that is not finite is refused."""
         with torch.no_grad(), seeded(self.settings.seed, "end of task", self.tasks_done, self.device):
-            state = self.method.end_task(*self.model, self.hyper_tensors, self.task_context(fold))
+            state = self.method.end_task(*self.model, self.hyper_tensors, self.task_context())
         state = self._keep_storage(self.state, state)
         if check:
             refuse_not_finite("the end of the task", self.model, ({}, {}, state), self.settings.hyper.lr)
@@ -205,10 +202,10 @@ class Trainer:
         names = self.method.remembers(self.settings.num_classes)
         return {**{name: before[name] for name in names}, **after} if names else after
 
-    def task_context(self, fold: Fold = fold) -> TaskContext:
+    def task_context(self) -> TaskContext:
         """What the method may look at when a task begins or ends."""
         prepare = self.inputs.for_testing
-        return TaskContext(self.tasks_done, self.memory, self.classes, prepare, self.settings.seed, fold)
+        return TaskContext(self.tasks_done, self.memory, self.classes, prepare, self.settings.seed)
 
     def snapshot(self) -> dict[str, Any]:
         """What a step or the end of a task may change before it fails; :meth:`restore` brings it back."""

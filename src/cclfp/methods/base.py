@@ -60,24 +60,6 @@ class Batch:
         return parts
 
 
-FoldStep = Callable[[Tensors, Tensor], Tensors]
-Fold = Callable[[FoldStep, Tensors, Tensor], Tensors]
-
-
-def fold(step: FoldStep, carried: Tensors, rows: Tensor) -> Tensors:
-    """``carried = step(carried, row)`` for each row of a tensor, for loops at the end of a task.
-
-    The graph engine records a step and replays it. For this, a step must be a function of its arguments alone, without
-    random numbers, and return tensors of the same names, shapes and dtypes as ``carried``, all on one device.
-
-    >>> fold(lambda sums, row: {"sum": sums["sum"] + row}, {"sum": torch.tensor(0)}, torch.tensor([1, 2, 3]))
-    {'sum': tensor(6)}
-    """
-    for row in rows:
-        carried = step(carried, row)
-    return carried
-
-
 @dataclasses.dataclass(frozen=True)
 class TaskContext:
     """What ``begin_task`` and ``end_task`` can use besides the model."""
@@ -87,11 +69,21 @@ class TaskContext:
     classes: ClassMask  # the classes of each task
     prepare: Callable[[Tensor], Tensor]  # from raw examples, such as the memory's, to inputs of psi
     seed: int
-    fold: Fold = fold  # for loops in end_task
 
     def generator(self, purpose: str) -> torch.Generator:
         """A generator for the method's own use, determined by the seed, the task and the purpose."""
         return generator(self.seed, purpose, self.position)
+
+    @staticmethod
+    def fold(step: Callable[[Tensors, Tensor], Tensors], carried: Tensors, rows: Tensor) -> Tensors:
+        """``carried = step(carried, row)`` for each row of a tensor, for long loops in ``end_task``.
+
+        >>> TaskContext.fold(lambda sums, row: {"sum": sums["sum"] + row}, {"sum": torch.tensor(0)}, torch.arange(4))
+        {'sum': tensor(6)}
+        """
+        for row in rows:
+            carried = step(carried, row)
+        return carried
 
 
 def setting(

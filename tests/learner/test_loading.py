@@ -27,8 +27,8 @@ from training import Stop, stop_at, texts, train
 from training import make_job as make_any_job
 
 import cclfp
-from cclfp.core import tensorfiles
-from cclfp.core.tensorfiles import read_tensors, write_tensors
+from cclfp.core import files
+from cclfp.core.files import read_tensors, write_tensors
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
@@ -549,7 +549,7 @@ class Failing(io.BytesIO):
 def test_the_reason_why_nothing_could_be_written_comes_through(space: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()):
         file = Failing(space, error)
-        monkeypatch.setattr(tensorfiles, "write_atomic", lambda path, write, file=file: write(file))
+        monkeypatch.setattr(files, "write_atomic", lambda path, write, file=file: write(file))
         with pytest.raises(type(error)) as raised:
             write_tensors(Path("file"), {"tensor": torch.zeros(2000)})
         assert raised.value is error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import io
 import json
 import os
@@ -12,15 +11,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import Cli
-from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 from training import make_job
@@ -29,14 +25,11 @@ import cclfp
 from cclfp.cli import streams
 from cclfp.cli.output import print_json, print_table
 from cclfp.core import files
-from cclfp.core.files import remove_stale, write_atomic
 from cclfp.errors import InputError, Stopped
 from cclfp.methods import get_method
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.runs.checkpoints import remove_left_overs
 from cclfp.runs.events import Event, Failed
 from cclfp.runs.grid import configurations
-from cclfp.runs.store import Store
 from cclfp.runs.training import train_cohort
 from cclfp.testing import check_method
 
@@ -239,73 +232,7 @@ def test_a_method_without_loss_and_step_is_refused_before_anything_is_trained(cl
     assert answer.err.startswith("error: mine.py:Mine defines neither loss nor step")
 
 
-# -- left-overs ---------------------------------------------------------------------------------------------------
-
-
-def dead() -> int:
-    """The number of a process that has ended."""
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
-def test_temporary_files_of_killed_processes_are_removed_by_the_next_write(tmp_path: Path) -> None:
-    here, there = files._host_id(), "00000000"
-    stale = [f".a[1].md.{dead()}-{here}0a1b2c3d.tmp"]
-    old = [f".a[1].md.{dead()}-{there}0a1b2c3d.tmp", ".a[1].md.123-0a1b2c3d.tmp"]  # another machine; an old version
-    fresh = [name.replace("0a1b", "ffff") for name in old]
-    alive = [f".a[1].md.{os.getpid()}-{here}0a1b2c3d.tmp", f".b.md.{dead()}-{here}0a1b2c3d.tmp", ".a1.md.tmp"]
-    for name in [*stale, *old, *fresh, *alive]:
-        (tmp_path / name).touch()
-    for name in [*old, alive[0]]:
-        os.utime(tmp_path / name, (time.time() - 2 * files.DAY,) * 2)
-    write_atomic(tmp_path / "a[1].md", lambda file: file.write(b"new"))
-    assert {path.name for path in tmp_path.iterdir()} == {"a[1].md", *fresh, *alive}
-
-
-def test_a_killed_write_leaves_what_the_next_one_knows(tmp_path: Path) -> None:
-    code = (
-        "import os, pathlib, sys, cclfp.core.files\n"
-        "cclfp.core.files.write_atomic(pathlib.Path(sys.argv[1]), lambda file: os.kill(os.getpid(), 9))"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "index.html")])
-    assert done.returncode == -signal.SIGKILL
-    assert len(list(tmp_path.iterdir())) == 1
-    write_atomic(tmp_path / "index.html", lambda file: file.write(b"new"))
-    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
-
-
-def test_what_cannot_be_removed_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / f".a.{dead()}-{files._host_id()}0a1b2c3d.tmp").mkdir()
-    remove_stale(tmp_path)
-    remove_stale(tmp_path / "nowhere")
-
-
-def test_lock_files_that_nobody_holds_are_removed(tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs.sqlite")
-    store.checkpoints.mkdir()
-    for name in ("free.lock", "held.lock", "free.ckpt", f".a.ckpt.{dead()}-{files._host_id()}0a1b2c3d.tmp"):
-        (store.checkpoints / name).touch()
-    with FileLock(store.checkpoints / "held.lock"):
-        remove_left_overs(store.checkpoints)
-    assert {path.name for path in store.checkpoints.iterdir()} == {"held.lock", "free.ckpt"}
-
-
-def test_a_lock_whose_file_was_removed_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What makes removing them safe: who locks a file that its holder has removed meanwhile starts over."""
-    path, real, removed = tmp_path / "a.lock", fcntl.flock, list[int]()
-
-    def flock(file: Any, operation: int) -> None:
-        if not removed:
-            removed.append(path.stat().st_ino)
-            path.unlink()
-        real(file, operation)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with FileLock(path):
-        assert removed
-        with pytest.raises(BlockingIOError), path.open() as file:
-            real(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the name is that of the file which is locked
+# -- shortages ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

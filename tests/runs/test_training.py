@@ -185,7 +185,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_left_alone(
     def refuse(file: Any) -> int:
         raise error
 
-    monkeypatch.setattr("cclfp.core.tensorfiles._check_archive", refuse)
+    monkeypatch.setattr("cclfp.core.files._check_archive", refuse)
     with pytest.raises(expected):
         train(job)
     assert checkpoint.exists()

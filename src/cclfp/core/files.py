@@ -1,24 +1,38 @@
-"""Where files are kept, and how they are written: completely or not at all."""
+"""Where files are, and how they are written: completely or not at all, and never over what this program did not write.
+
+Besides plain files there are files of tensors, for learners and checkpoints, whose checksums are verified, and the
+user's private folder for compiled programs.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
-import glob
 import hashlib
 import os
 import platform
 import re
 import secrets
 import shutil
+import stat
+import tempfile
 import time
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from cclfp.errors import InputError
+import torch
+from torch.utils.serialization import config
+
+from cclfp.errors import DamagedError, InputError, shortage
 
 DAY = 86_400  # seconds
+HEAD = 4096  # the first bytes of a file, which say who wrote it
+TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)-(?P<host>[0-9a-f]{8})[0-9a-f]{8}\.tmp")  # see temporary_name
+
+# -- where files are ----------------------------------------------------------------------------------------------
 
 
 def home() -> Path:
@@ -55,13 +69,64 @@ def chosen_by(path: Path) -> str:
     return f" (CCLFP_HOME={chosen!r})" if chosen is not None and path.is_relative_to(home()) else ""
 
 
+# -- what may be written ------------------------------------------------------------------------------------------
+
+
+def real_file(path: Path) -> Path:
+    """The regular file that a path names, or would: links are followed. InputError where something else is there."""
+    try:
+        found = Path(os.path.realpath(path))
+        mode = found.lstat().st_mode if os.path.lexists(found) else stat.S_IFREG
+    except (OSError, ValueError) as error:  # ValueError: a null character
+        raise InputError(f"{str(path)!r} cannot be the path of a file: {error}") from error
+    if stat.S_ISLNK(mode):
+        raise InputError(f"{path} is a symbolic link that leads back to itself")
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a device, a pipe or a socket"
+        raise InputError(f"{path} is {what}: expected the path of a file")
+    return found
+
+
+def check_output(
+    path: Path, is_ours: Callable[[bytes], bool], *, force: bool = False, inputs: Iterable[Path] = ()
+) -> None:
+    """InputError where writing a file would destroy an input of the same command, or what another program wrote.
+
+    ``is_ours`` tells from the first bytes of a file whether this program wrote it. With ``force`` any file but an input
+    may be replaced.
+    """
+    file = real_file(path)
+    try:
+        if not file.exists():
+            return
+        for other in inputs:
+            if other.exists() and file.samefile(other):
+                raise InputError(f"{path} is read by this command ({other}): expected another file to write")
+        with file.open("rb") as opened:
+            head = opened.read(HEAD)
+    except OSError as error:
+        raise InputError(f"{path} cannot be replaced: {error}") from error
+    if head and not is_ours(head) and not force:
+        raise InputError(f"{path} exists, and cclfp did not write it: name another file, or replace it with --force")
+
+
+# -- written completely or not at all -----------------------------------------------------------------------------
+
+
 def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write to a temporary file, fsync it and rename it: a reader sees the old file or the new one, never a part."""
+    """Write to a temporary file, fsync it and rename it: a reader sees the old file or the new one, never a part.
+
+    Symbolic links are followed, and what is replaced keeps its mode. InputError where the path names no regular file.
+    """
+    path = real_file(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale(path.parent, f".{glob.escape(path.name)}.*.tmp")
+    remove_stale(path.parent, re.escape(path.name))
     temporary = path.with_name(temporary_name(path.name))
     try:
-        with temporary.open("xb") as file:
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+        with open(temporary, "xb", opener=None if mode is None else _open_private) as file:
+            if mode is not None:
+                temporary.chmod(mode)
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -72,6 +137,10 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
             error.filename = str(path)  # an error of write() has no filename
         raise
     sync_directory(path.parent)
+
+
+def _open_private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 def sync_directory(path: Path) -> None:
@@ -89,24 +158,36 @@ def temporary_name(name: str) -> str:
     return f".{name}.{os.getpid()}-{_host_id()}{secrets.token_hex(4)}.tmp"
 
 
-def remove_stale(folder: Path, pattern: str = ".*.tmp") -> None:
-    """Remove temporary files and folders that killed processes left behind.
+def remove_stale(folder: Path, names: str, *, folders: bool = False) -> None:
+    """Remove the temporary files that killed processes left behind of files whose name matches a regular expression.
 
-    :func:`temporary_name` gave their names. HOST in it is :func:`_host_id`. If HOST is this host, the process id tells
-    whether the process is alive, and the file of a living process is never removed. On a file system shared with other
-    machines or containers this is unknown, so their files are removed after a day without a write.
+    Nothing else is touched: they are regular files with exactly a name that :func:`temporary_name` gives. Only in a
+    folder of this program's own may they be ``folders`` too. HOST in the name is :func:`_host_id`. If it is this host,
+    the process id tells whether the process is alive, and the file of a living process is never removed. On a file
+    system shared with other machines or containers this is unknown, so their files are removed after a day without a
+    write.
     """
-    for path in folder.glob(pattern):
-        named = re.search(r"\.(\d+)-([0-9a-f]{8})[0-9a-f]{8}\.tmp$", path.name)
+    for path in folder.glob(".*.tmp"):
+        named = TEMPORARY.fullmatch(path.name)
+        if named is None or re.fullmatch(names, named["name"]) is None:
+            continue
         with contextlib.suppress(OSError):  # another process removed it first, or this user may not remove it
-            if named is not None and named[2] == _host_id():
-                stale = not _is_alive(int(named[1]))
+            about = path.lstat()
+            if named["host"] == _host_id():
+                stale = not _is_alive(int(named["pid"]))
             else:
-                stale = time.time() - path.stat().st_mtime > DAY
-            if stale and named is not None and path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif stale:
+                stale = time.time() - about.st_mtime > DAY
+            if stale and stat.S_ISREG(about.st_mode):
                 path.unlink()
+            elif stale and folders and stat.S_ISDIR(about.st_mode):
+                shutil.rmtree(path)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a regular file with a name of this program's own; a link, a folder or a device of this name stays."""
+    with contextlib.suppress(FileNotFoundError):  # another process has removed it
+        if stat.S_ISREG(path.lstat().st_mode):
+            path.unlink()
 
 
 @functools.cache
@@ -128,3 +209,163 @@ def _is_alive(pid: int) -> bool:
     except PermissionError:  # a process of another user
         pass
     return True
+
+
+# -- files of tensors and plain values: nothing in them is executed -----------------------------------------------
+
+
+class _Writer:
+    """A file that remembers why a write failed, because torch.save raises its own error instead."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.flush = file.flush
+        self.error: BaseException | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except BaseException as error:
+            self.error = self.error or error
+            raise
+
+
+def write_tensors(path: Path, state: dict[str, Any]) -> None:
+    """Write tensors and plain values to a file, completely or not at all; OSError if there is no space."""
+
+    def write(file: BinaryIO) -> None:
+        writer = _Writer(file)
+        try:
+            # read_tensors needs the checksums, whatever the user has configured in torch
+            with config.patch({"save.compute_crc32": True}):  # type: ignore[attr-defined]
+                torch.save(state, writer)  # type: ignore[arg-type]  # write and flush are all it needs
+        except RuntimeError:
+            if writer.error is not None:
+                raise writer.error from None
+            raise
+
+    write_atomic(path, write)
+
+
+def read_tensors(path: Path, kind: str) -> dict[str, Any]:
+    """Read what :func:`write_tensors` wrote, with ``kind`` as its format; DamagedError if it has changed since."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    what = f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}"
+    try:
+        # Keep one file open: another file may take its name in the meantime.
+        with path.open("rb") as file:
+            size = _check_archive(file)
+            file.seek(0)
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        _check_size(state, size)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # an offset in the file is negative
+            raise DamagedError(f"{what}: it is damaged") from error
+        raise InputError(f"{path} cannot be read: {error}") from error  # its content is unknown
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise DamagedError(f"{what}: it is damaged, or is another kind of file ({error})") from error
+    except Exception as error:  # whatever zipfile and torch's unpickler raise for a malicious file
+        if shortage(error):
+            raise
+        raise DamagedError(f"{what}: it is damaged, or holds more than tensors and plain values") from error
+    if not isinstance(state, dict) or state.get("format") != kind:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise InputError(f"{path} is not a {kind!r} file (its format is {found!r})")
+    return state
+
+
+def _check_archive(file: BinaryIO) -> int:
+    """The size of an archive that torch.save wrote; BadZipFile if a checksum or the structure is wrong.
+
+    torch.load verifies no checksums, so they are all verified here. They cover every tensor and value: a changed name,
+    offset or length in the archive's directory gives an entry that is missing or does not match its checksum. The
+    attributes matter too: torch.load does not read an entry that is marked as a folder, and returns uninitialised
+    memory instead.
+    """
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if (wrong := archive.testzip()) is not None:
+            raise zipfile.BadZipFile(f"{wrong} does not match its checksum")
+        names = {entry.filename for entry in entries}
+        kinds = {(entry.compress_type, entry.external_attr, entry.internal_attr, entry.volume) for entry in entries}
+        starts = min(entry.header_offset for entry in entries)
+        if len(names) < len(entries) or kinds != {(zipfile.ZIP_STORED, 0, 0, 0)} or starts != 0:
+            raise zipfile.BadZipFile("its structure is not that of a file that cclfp writes")
+        return file.seek(0, 2)
+
+
+def _check_size(state: Any, size: int) -> None:
+    """Raise ValueError for nested values that are cyclic, or shared so often that they exceed the size of the file."""
+    pending, count = [state], 0
+    while pending:
+        value = pending.pop()
+        parts: list[Any] = []
+        if isinstance(value, dict):
+            parts = [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple):
+            parts = list(value)
+        count += len(parts)
+        if count > size:
+            raise ValueError("there are more values than a file of this size can hold")
+        pending += parts
+
+
+# -- the private folder: compiled programs, which are executed ----------------------------------------------------
+
+
+class NotPrivate(Exception):
+    """Other users could change a file or folder, or read it."""
+
+
+def cache_folder() -> Path:
+    """``cclfp`` in the folder ``XDG_CACHE_HOME``, or in ``~/.cache``. RuntimeError for a user without a home folder."""
+    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (chosen if chosen.is_absolute() else Path("~/.cache").expanduser()) / "cclfp"
+
+
+def private_folder() -> Path:
+    """The :func:`cache_folder`, made where it does not exist. NotPrivate where it cannot be used."""
+    try:
+        path = cache_folder()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        check_private(path)
+        if not path.is_dir():
+            raise NotPrivate(f"{path} is not a folder")
+    except (OSError, RuntimeError) as error:
+        raise NotPrivate(str(error)) from error
+    return path
+
+
+def check_private(path: Path) -> None:
+    """NotPrivate for a link, and for a file or folder that belongs to another user or that others may read or write."""
+    if not hasattr(os, "getuid"):
+        raise NotPrivate(f"on this platform, the owner of {path} is not known")
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise NotPrivate(f"{path} is a symbolic link")
+    if found.st_uid != os.getuid():
+        raise NotPrivate(f"{path} belongs to another user")
+    if found.st_mode & 0o077:
+        raise NotPrivate(f"{path} has mode {stat.S_IMODE(found.st_mode):o}, expected no access for others: chmod go=")
+
+
+@contextlib.contextmanager
+def building_folder() -> Iterator[Path]:
+    """An empty private folder, removed afterwards. It is in the cache folder or, where that is not private, elsewhere.
+
+    Those that killed processes left in the cache folder are removed, too.
+    """
+    try:
+        parent = private_folder()
+        remove_stale(parent, r"build|[0-9a-f-]+\.so", folders=True)
+    except NotPrivate:
+        parent = Path(tempfile.gettempdir())
+    path = parent / temporary_name("build")
+    path.mkdir(mode=0o700)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.core.private import NotPrivate, building_folder, private_folder
+from cclfp.core.files import NotPrivate, building_folder, private_folder
 from cclfp.engine.group import Step
 from cclfp.engine.packages import load
 

@@ -18,9 +18,8 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from cclfp.core.files import write_atomic
+from cclfp.core.files import NotPrivate, check_private, private_folder, write_atomic
 from cclfp.core.machine import describe_processor
-from cclfp.core.private import NotPrivate, check_private, private_folder
 from cclfp.engine.group import Step
 
 LIMIT = 256 * 2**20  # bytes of all kept programs, about half a million each
@@ -126,7 +125,7 @@ def _remove(path: Path) -> None:
 def _trim(folder: Path) -> None:
     """Remove the programs that were not used for the longest time, until the others are within the limit."""
     found, total = [], 0
-    for path in folder.glob("*.so"):
+    for path in folder.glob("*-*-*.so"):
         with contextlib.suppress(FileNotFoundError):  # another process has removed it
             about = path.stat()
             found.append((about.st_mtime, about.st_size, path))

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from cclfp.core.files import read_tensors
 from cclfp.core.layouts import check_value
-from cclfp.core.tensorfiles import read_tensors
 from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.learner.learner import Learner
 from cclfp.learner.saving import FORMAT, check_finite, load_learner_state

@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from cclfp._version import __version__
 from cclfp.core.arguments import check_names
+from cclfp.core.files import write_tensors
 from cclfp.core.layouts import check_layout, check_value
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator, seeded
-from cclfp.core.tensorfiles import write_tensors
 from cclfp.errors import DamagedError, InputError
 from cclfp.learner.trainer import PROBE, Trainer
 from cclfp.methods import METHODS

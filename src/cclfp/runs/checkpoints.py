@@ -7,14 +7,14 @@ never stopped, which is why a checkpoint of other code, another device or anothe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 
-from cclfp.core.files import remove_stale
-from cclfp.core.tensorfiles import read_tensors, write_tensors
+from cclfp.core.files import read_tensors, remove_file, remove_stale, write_tensors
 from cclfp.engine.choice import Engine
 from cclfp.engine.precision import pick_precision
 from cclfp.engine.replica import Replica
@@ -28,7 +28,8 @@ from cclfp.runs.jobs import Job
 FORMAT = "cclfp checkpoint 1"
 DAMAGED_SUFFIX = ".damaged"  # of the last damaged checkpoint of a run, beside the others
 
-CLUSTER_LOCK = "cluster.lock"  # in the folder of checkpoints, while a driver trains on a cluster with it
+KEY = "[0-9a-f]{64}"  # of a run, with which the names of its files begin
+CLUSTER_LOCK = "cclfp-cluster.lock"  # in the folder of checkpoints, while a driver trains on a cluster with it
 
 
 def checkpoint_path(job: Job) -> Path:
@@ -53,7 +54,7 @@ def write_checkpoint(path: Path, job: Job, replica: Replica, engine: Engine, on_
     }
     try:
         write_tensors(path, state)
-    except OSError as error:
+    except (OSError, InputError) as error:
         on_event(Note(f"no checkpoint could be written, continuing without one: {error}", job.key))
 
 
@@ -95,8 +96,8 @@ def remove_checkpoint(path: Path, job: Job | None = None, on_event: OnEvent | No
 
     A damaged one stays, and ``on_event`` gets a note that says where.
     """
-    for file in [*path.parent.glob(f".{path.name}.*"), path]:
-        file.unlink(missing_ok=True)
+    remove_stale(path.parent, re.escape(path.name))
+    remove_file(path)
     if job is not None and on_event is not None and (kept := path.with_suffix(DAMAGED_SUFFIX)).exists():
         text = f"a damaged checkpoint of this run is kept as {kept}: delete it when you do not need it"
         on_event(Note(text, job.key))
@@ -106,23 +107,27 @@ def clean_up(job: Job) -> None:
     """Remove the checkpoint of a finished run that was killed before it could; not while another process trains it."""
     path = checkpoint_path(job)
     if path.exists():
-        with contextlib.suppress(Timeout), _try_lock(path.with_suffix(".lock")):
+        with contextlib.suppress(Timeout), _hold(path.with_suffix(".lock")):
             remove_checkpoint(path)
 
 
 def remove_left_overs(folder: Path) -> None:
-    """Remove lock files and half-written checkpoints of processes that were killed. Checkpoints stay."""
-    remove_stale(folder)
+    """Remove lock files and half-written checkpoints of processes that were killed. Checkpoints stay.
+
+    The user may have chosen a folder that has other files too, so only names count that no other program gives.
+    """
+    remove_stale(folder, rf"{KEY}\.ckpt")
     for path in folder.glob("*.lock"):
-        with contextlib.suppress(Timeout, OSError), _try_lock(path):
-            pass
+        if re.fullmatch(rf"{KEY}\.lock|{re.escape(CLUSTER_LOCK)}", path.name):
+            with contextlib.suppress(Timeout, OSError), _hold(path):
+                pass
 
 
 @contextlib.contextmanager
 def locked(job: Job, on_event: OnEvent) -> Iterator[None]:
     """Hold the lock of a run."""
     waiting = Note("another process is training this run: waiting for it", job.key)
-    with _hold(checkpoint_path(job).with_suffix(".lock"), waiting, on_event):
+    with _hold(checkpoint_path(job).with_suffix(".lock"), lambda: on_event(waiting)):
         yield
 
 
@@ -130,43 +135,30 @@ def locked(job: Job, on_event: OnEvent) -> Iterator[None]:
 def alone_in(folder: Path, on_event: OnEvent) -> Iterator[None]:
     """Be the only process that trains on a cluster with this folder of checkpoints."""
     waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
-    with _hold(folder / CLUSTER_LOCK, waiting, on_event):
+    with _hold(folder / CLUSTER_LOCK, lambda: on_event(waiting)):
         yield
 
 
 @contextlib.contextmanager
-def _hold(path: Path, waiting: Note, on_event: OnEvent) -> Iterator[None]:
-    """Hold a lock, which may need waiting. Its file is removed in the end, while it is held: see :func:`_release`."""
+def _hold(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[None]:
+    """Hold a lock. Where another process has it, ``waiting`` is called before waiting for it; Timeout without.
+
+    In the end the lock's file is removed while it is held. A process that opened the file before and locks it after
+    this finds that the file has no name any more, and tries again with a new one (filelock does so since 3.21). So two
+    processes never hold locks of the same name together.
+    """
     lock = FileLock(path)
     try:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            on_event(waiting)
+            if waiting is None:
+                raise
+            waiting()
             lock.acquire()
         yield
     finally:
-        _release(lock)
-
-
-@contextlib.contextmanager
-def _try_lock(path: Path) -> Iterator[None]:
-    """Hold a lock, or raise Timeout where another process holds it."""
-    lock = FileLock(path, blocking=False)
-    try:
-        lock.acquire()
-        yield
-    finally:
-        _release(lock)
-
-
-def _release(lock: BaseFileLock) -> None:
-    """Remove a lock's file and release the lock, if it is held.
-
-    A process that opened the file before and locks it after this finds that the file has no name any more, and tries
-    again with a new one (filelock does so since 3.21). So two processes never hold locks of the same name together.
-    """
-    if lock.is_locked:
-        with contextlib.suppress(OSError):  # Windows keeps files that are open; a folder may be read-only by now
-            Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release(force=True)
+        if lock.is_locked:
+            with contextlib.suppress(OSError):  # Windows keeps files that are open; a folder may be read-only by now
+                remove_file(path)
+            lock.release(force=True)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy
 import torch
 
+from cclfp.core.files import remove_file
 from cclfp.core.userfiles import imported_by
 from cclfp.engine.choice import Engine
 from cclfp.engine.cohort import choose_engine
@@ -63,7 +64,7 @@ def _start(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> S
             if isinstance(error.__cause__, OSError):  # it may be good, and readable later
                 raise
             on_event(Note(f"starting again, the checkpoint cannot be used: {error}", job.key))
-            checkpoint.unlink()
+            remove_file(checkpoint)
     engine = job.execution.start_with()
     return Started(job, make_replica(job, engine, streams), engine)
 

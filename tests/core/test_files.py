@@ -1,0 +1,241 @@
+"""What is written and removed: completely or not at all, and never what another program wrote."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Cli
+from filelock import FileLock
+
+import cclfp
+from cclfp.core import files
+from cclfp.core.files import check_output, real_file, remove_file, remove_stale, write_atomic
+from cclfp.errors import InputError
+from cclfp.runs.checkpoints import remove_left_overs
+
+KEY = "0123456789abcdef" * 4  # of a run
+
+
+def dead() -> int:
+    """The number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def put(folder: Path, *names: str, days: float = 0) -> None:
+    """Files that were last written some days ago."""
+    for name in names:
+        (folder / name).write_text(name)
+        os.utime(folder / name, (time.time() - days * files.DAY,) * 2)
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+# -- removing -----------------------------------------------------------------------------------------------------
+
+
+def test_temporary_files_of_killed_processes_are_removed_by_the_next_write(tmp_path: Path) -> None:
+    here, there = files._host_id(), "00000000"
+    stale, old = f".a[1].md.{dead()}-{here}0a1b2c3d.tmp", f".a[1].md.{dead()}-{there}0a1b2c3d.tmp"
+    fresh, alive = old.replace("0a1b", "ffff"), f".a[1].md.{os.getpid()}-{here}0a1b2c3d.tmp"
+    other = f".b.md.{dead()}-{here}0a1b2c3d.tmp"
+    foreign = [".a[1].md.tmp", ".a[1].md.backup.tmp", ".a[1].md.123-0a1b2c3d.tmp", f".a[1].md.x{stale[9:]}"]
+    put(tmp_path, stale, fresh)
+    put(tmp_path, old, alive, other, *foreign, days=2)
+    write_atomic(tmp_path / "a[1].md", lambda file: file.write(b"new"))
+    assert names(tmp_path) == {"a[1].md", fresh, alive, other, *foreign}
+
+
+def test_a_killed_write_leaves_what_the_next_one_knows(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys, cclfp.core.files\n"
+        "cclfp.core.files.write_atomic(pathlib.Path(sys.argv[1]), lambda file: os.kill(os.getpid(), 9))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "index.html")])
+    assert done.returncode == -signal.SIGKILL
+    assert len(names(tmp_path)) == 1
+    write_atomic(tmp_path / "index.html", lambda file: file.write(b"new"))
+    assert names(tmp_path) == {"index.html"}
+
+
+def test_folders_and_links_are_removed_only_where_that_is_said(tmp_path: Path) -> None:
+    ours = f".a.{dead()}-{files._host_id()}0a1b2c3d.tmp"
+    link = ours.replace("0a1b", "0000")
+    (tmp_path / ours).mkdir()
+    (tmp_path / link).symlink_to(tmp_path)
+    put(tmp_path / ours, "precious")
+    remove_stale(tmp_path, "a")
+    remove_stale(tmp_path / "nowhere", "a")
+    assert names(tmp_path) == {ours, link}
+    remove_stale(tmp_path, "a", folders=True)
+    assert names(tmp_path) == {link}
+
+
+def test_only_regular_files_are_removed(tmp_path: Path) -> None:
+    put(tmp_path, "file")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "folder", "pipe", "nothing", "file"):
+        remove_file(tmp_path / name)
+    assert names(tmp_path) == {"link", "folder", "pipe"}
+
+
+FOREIGN = ("uv.lock", "poetry.lock", "cluster.lock", ".x.tmp", f".a.ckpt.{2**22 + 1}-000000000a1b2c3d.tmp", "a.ckpt")
+
+
+def test_a_folder_of_checkpoints_may_be_any_folder(tmp_path: Path) -> None:
+    ours = [f"{KEY}.lock", "cclfp-cluster.lock", f".{KEY}.ckpt.{dead()}-{files._host_id()}0a1b2c3d.tmp"]
+    held, checkpoint = f"{KEY[::-1]}.lock", f"{KEY}.ckpt"
+    put(tmp_path, held, *ours)
+    put(tmp_path, checkpoint, *FOREIGN, days=9)
+    with FileLock(tmp_path / held):
+        remove_left_overs(tmp_path)
+    assert names(tmp_path) == {held, checkpoint, *FOREIGN}
+    assert all((tmp_path / name).read_text() == name for name in FOREIGN)
+
+
+@pytest.mark.slow
+def test_a_run_with_its_checkpoints_among_other_files(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    put(folder, *FOREIGN, days=9)
+    quick = ("--device", "cpu", "--engine", "eager", "--seeds", "1", "--checkpoint-every", "0")
+    answer = cli("run", "er", "split-mnist", *quick, "--store", tmp_path / "s", "--checkpoints", folder)
+    assert answer.code == 0, answer.err
+    assert names(folder) == set(FOREIGN)
+
+
+def test_a_lock_whose_file_was_removed_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What makes removing them safe: who locks a file that its holder has removed meanwhile starts over."""
+    path, real, removed = tmp_path / "a.lock", fcntl.flock, list[int]()
+
+    def flock(file: Any, operation: int) -> None:
+        if not removed:
+            removed.append(path.stat().st_ino)
+            path.unlink()
+        real(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with FileLock(path):
+        assert removed
+        with pytest.raises(BlockingIOError), path.open() as file:
+            real(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the name is that of the file which is locked
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, content: bytes = b"new") -> None:
+    write_atomic(path, lambda file: file.write(content))
+
+
+def test_what_is_replaced_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
+    put(tmp_path, "secret")
+    (tmp_path / "secret").chmod(0o600)
+    (tmp_path / "link").symlink_to("second")
+    (tmp_path / "second").symlink_to(tmp_path / "secret")
+    modes: list[int] = []
+    write_atomic(tmp_path / "link", lambda file: modes.append(os.fstat(file.fileno()).st_mode))
+    assert (tmp_path / "secret").read_bytes() == b""
+    assert names(tmp_path) == {"secret", "link", "second"}
+    modes.append((tmp_path / "secret").stat().st_mode)
+    assert [stat.S_IMODE(mode) for mode in modes] == [0o600, 0o600]
+    (tmp_path / "secret").chmod(0o664)
+    write(tmp_path / "secret")
+    assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o664
+
+
+def test_a_link_to_nothing_gets_its_target(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    write(tmp_path / "link")
+    assert (tmp_path / "target").read_bytes() == b"new"
+    assert (tmp_path / "link").is_symlink()
+
+
+def make(kind: str, path: Path) -> Path:
+    """Something that is no regular file."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as opened:
+            opened.bind(os.path.relpath(path))
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "folder":
+        path.mkdir()
+        put(path, "precious")
+    else:
+        return Path(kind)
+    return path
+
+
+NO_FILES = {
+    "": "is a folder",
+    ".": "is a folder",
+    "folder": "is a folder",
+    "/dev/full": "is a device, a pipe or a socket",
+    "pipe": "is a device, a pipe or a socket",
+    "socket": "is a device, a pipe or a socket",
+    "loop": "is a symbolic link that leads back to itself",
+    "nul\0l": "cannot be the path of a file",
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_regular_file_is_never_replaced(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = make(kind, tmp_path / "here")
+    before = names(tmp_path)
+    learner = cclfp.make("er", psi=torch.nn.Flatten(), num_classes=2)
+    for use in (real_file, write, learner.save, lambda path: check_output(path, lambda head: True, force=True)):
+        with pytest.raises(InputError, match=NO_FILES[kind]):
+            use(path)
+    assert names(tmp_path) == before
+
+
+def test_a_file_of_another_program_is_replaced_only_if_forced(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+
+    def is_ours(head: bytes) -> bool:
+        return head.startswith(b"ours")
+
+    for content in (None, b"", b"ours, 1"):
+        if content is not None:
+            path.write_bytes(content)
+        check_output(path, is_ours)
+    path.write_bytes(b"mine")
+    with pytest.raises(InputError, match="file exists, and cclfp did not write it: .* replace it with --force"):
+        check_output(path, is_ours)
+    check_output(path, is_ours, force=True)
+
+
+@pytest.mark.parametrize("how", ["same", "spelling", "link", "hard link"])
+def test_input_and_output_are_never_the_same_file(how: str, tmp_path: Path) -> None:
+    read, written = tmp_path / "in", tmp_path / "out"
+    put(tmp_path, "in")
+    if how == "link":
+        written.symlink_to("in")
+    elif how == "hard link":
+        written.hardlink_to(read)
+    elif how == "spelling":
+        written = tmp_path / "x" / ".." / "in"
+        (tmp_path / "x").mkdir()
+    else:
+        written = read
+    with pytest.raises(InputError, match="is read by this command"):
+        check_output(written, lambda head: True, force=True, inputs=[tmp_path / "nowhere", read])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
-
-from cclfp.nets.stacking.surrogate import surrogate_step
 
 EPS, MOMENTUM = 1e-5, 0.1
 
@@ -72,9 +69,7 @@ def convolve(conv: Conv, R: int, x: Tensor, w: Tensor, **more: Any) -> tuple[Ten
     return y, sums
 
 
-def filter_gradient(conv: Conv, R: int, x: Tensor, dy: Tensor, x2: Any = None, dy2: Any = None) -> Tensor:
-    if x2 is not None:
-        return filter_gradient(conv, R, x, dy) + filter_gradient(conv, R, x2, dy2)
+def filter_gradient(conv: Conv, R: int, x: Tensor, dy: Tensor) -> Tensor:
     shape = (R * conv.K, conv.C, conv.ks, conv.ks)
     how: Any = {"stride": conv.stride, "padding": conv.ks // 2, "groups": R}
     return nhwc(conv2d_weight(nchw(x), shape, nchw(dy), **how)).flatten(1)
@@ -101,7 +96,7 @@ def normalise(norm: Norm, running: Any, other: Norm | None, running2: Any, resid
     return torch.relu(out + out2 + (0 if residual is None else residual)), new, new2
 
 
-def norm_gradients(d: Tensor, norm: Norm, other: Norm | None, masked: bool, frozen: bool = False) -> Any:
+def norm_gradients(d: Tensor, norm: Norm, other: Norm | None, masked: bool) -> Any:
     def one(norm: Norm, d: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, var, n = moments(norm)
         r = torch.rsqrt(var + EPS)
@@ -109,8 +104,7 @@ def norm_gradients(d: Tensor, norm: Norm, other: Norm | None, masked: bool, froz
         if masked:
             d = torch.where(xhat * norm.gamma.flatten() + norm.beta.flatten() > 0, d, 0)
         dgamma, dbeta = (d * xhat).sum((0, 1, 2)), d.sum((0, 1, 2))
-        inside = d if frozen else d - dbeta / n - xhat * dgamma / n
-        return norm.gamma.flatten() * r * inside, dgamma, dbeta
+        return norm.gamma.flatten() * r * (d - dbeta / n - xhat * dgamma / n), dgamma, dbeta
 
     dy, *grads = one(norm, d)
     if other is None:
@@ -125,41 +119,12 @@ def columns(x: Tensor, dtype: torch.dtype) -> Tensor:
     return F.pad(taps.reshape(N, H, W, R, 27), (0, 5)).flatten(3).to(dtype)
 
 
-def blend(tensors: Any, weights: Any, mask: Tensor | None = None) -> Tensor:
-    out = sum((t * w for t, w in zip(tensors, weights, strict=False)), weights[-1])
-    return out if mask is None else torch.where(mask > 0, out, 0)
-
-
-def pair_sums(a: Tensor, y: Tensor, mean: Tensor, b: Tensor | None = None, h: Tensor | None = None) -> Tensor:
-    pairs = [a * (y - mean), a, *([] if b is None or h is None else [b * h])]
-    return torch.stack([t.sum((0, 1, 2)) for t in pairs])
-
-
-def gram(g: Tensor, rows: Tensor) -> Tensor:
-    both = torch.cat([g.unsqueeze(1), rows], 1).double()
-    return both @ both.mT
-
-
-def combine(g: Tensor, rows: Tensor, v: Tensor) -> Tensor:
-    return g + (v.unsqueeze(-1) * rows).sum(1)
-
-
 def sgd(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
     out.copy_(p - lr.view(-1, *[1] * (p.ndim - 1)) * g)
     copy.copy_(out)
 
 
-def surrogate(tensors: Sequence[Tensor], lr: Tensor, c: Tensor, copy: Tensor) -> None:
-    p, _, path, *_ = tensors
-    ones = [1] * (p.ndim - 1)
-    new, new_path = surrogate_step(tensors, lr.view(-1, *ones), c.view(-1, *ones))
-    p.copy_(new)
-    path.copy_(new_path)
-    copy.copy_(p)
-
-
 kernels = SimpleNamespace(
     Conv=Conv, Norm=Norm, convolve=convolve, filter_gradient=filter_gradient, normalise=normalise,
-    norm_gradients=norm_gradients, columns=columns, gram=gram, combine=combine, sgd=sgd,
-    surrogate=surrogate, blend=blend, pair_sums=pair_sums,
+    norm_gradients=norm_gradients, columns=columns, sgd=sgd,
 )  # fmt: skip

@@ -14,8 +14,6 @@ from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient, setting, sgd
 from cclfp.methods.qp import solve
 from cclfp.nets.network import Network, Tensors
-from cclfp.nets.stacking.projection import Combined, Products
-from cclfp.nets.stacking.rounding import is_rounding
 from cclfp.schedules import Ring
 
 RIDGE = 1e-3  # on the diagonal of the dual programme's matrix, as in the authors' code
@@ -90,8 +88,6 @@ class GEM(Method):
         if "past" not in state:
             return super().step(params, buffers, state, batch, hyper)
         past = list(state["past"].values())
-        if is_rounding() and len({len(task["y"]) for task in past}) == 1:
-            return self._step_at_once(params, buffers, state, batch, hyper)
 
         def losses(copies: Tensors) -> tuple[Tensor, Tensors]:
             """The loss on the batch and those on the past, each a function of its own copy of the parameters.
@@ -114,21 +110,6 @@ class GEM(Method):
         loss = after.pop(LOSS)
         return sgd(params, projected, hyper.lr), after, state, {"loss": loss}
 
-    def _step_at_once(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors, State]:
-        """The same in stacked kernels, with one pass over all past tasks, each normalised by its own statistics."""
-        names = next(iter(state["past"].values()))
-        past = {name: torch.stack([task[name] for task in state["past"].values()]) for name in names}
-        masks = past.get("mask", batch.mask[:1].expand(*past["y"].shape, -1))
-
-        def of_one(x: Tensor, y: Tensor, mask: Tensor) -> Tensors:
-            return gradient(lambda p: (past_loss(self.net, p, buffers, x, y, mask), {}), params)[0]
-
-        grads, after = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
-        rows = torch.func.vmap(of_one)(past["x"], past["y"], masks)
-        return sgd(params, project_all(grads, rows, hyper.gamma), hyper.lr), after, state
-
 
 def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     """The loss on examples of the past, which leaves psi's buffers alone.
@@ -137,25 +118,6 @@ def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Ten
     """
     z = net.features(params, buffers, x)[0] if len(y) > 1 else net.frozen_features(params, buffers, x)
     return cross_entropy(net.classify(params, z), y, mask)
-
-
-def project_all(grads: Tensors, past: Tensors, gamma: Tensor) -> Tensors:
-    """:func:`project` in stacked kernels, for gradients by name, those of the past with a dimension of tasks first.
-
-    The gradients of filters stay where they are; the others, which are small, are one.
-    """
-    filters = [name for name, g in grads.items() if g.ndim == 4]
-    others = {name: g for name, g in grads.items() if name not in filters}
-    row = torch.cat([g.flatten() for g in others.values()])
-    rows = torch.cat([past[name].flatten(1) for name in others], 1)
-    pairs = [(row, rows), *((grads[name], past[name]) for name in filters)]
-    products = torch.stack([Products.apply(*pair) for pair in pairs]).sum(0)
-    v = multipliers(products, gamma, torch.finfo(row.dtype).eps).to(row.dtype)
-    projected, *new = (Combined.apply(*pair, v) for pair in pairs)
-    parts = projected.split([g.numel() for g in others.values()])
-    found = {name: part.view_as(g) for (name, g), part in zip(others.items(), parts, strict=True)}
-    found |= dict(zip(filters, new, strict=True))
-    return {name: found[name] for name in grads}
 
 
 def project(rows: Tensor, gamma: Tensor) -> Tensor:

@@ -24,8 +24,7 @@ from cclfp.methods.base import (
     setting,
     sgd,
 )
-from cclfp.nets.network import Derivatives, Tensors
-from cclfp.nets.stacking.rounding import is_rounding
+from cclfp.nets.network import Tensors
 from cclfp.schedules import Ring, Schedule
 
 FEATURES = ".features"  # which no buffer can be called
@@ -97,12 +96,6 @@ class HAL(Method):
         def loss(p: Tensors) -> tuple[Tensor, Tensors]:
             return self.loss(p, buffers, state, batch, hyper)
 
-        if "anchors" in state and is_rounding():
-            grads, aux = self._anchored_gradient(params, buffers, state, batch, hyper)
-            state = {**state, **_seen(state, aux.pop(FEATURES), batch, hyper.beta)}
-            # As in Method.step: a subclass that calls this step may still use the parameters that it was given.
-            return sgd(params, grads, hyper.lr, in_place=type(self).step is HAL.step), aux, state
-
         def anchored(p: Tensors) -> tuple[Tensor, Tensors]:
             grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(p)
             tentative = {name: p[name] - hyper.lr * grads[name] for name in p}
@@ -113,29 +106,6 @@ class HAL(Method):
         grads, value, aux = gradient_and_loss(anchored if "anchors" in state else loss, params)
         state = {**state, **_seen(state, aux.pop(FEATURES), batch, hyper.beta)}
         return sgd(params, grads, hyper.lr), aux, state, {"loss": value}
-
-    def _anchored_gradient(
-        self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any
-    ) -> tuple[Tensors, Tensors]:
-        """The gradient of the anchored loss in stacked kernels, which do not differentiate twice.
-
-        With H the Hessian of L, J and J~ the derivatives of f_theta(e) and f_theta~(e), and u that of the anchors' term
-        by their difference, it is grad L + J'u - (1 - lr H) J~'u.
-        """
-        anchors = state["anchors"]
-
-        def outputs(p: Tensors) -> Tensor:
-            return self._scores(p, buffers, anchors["x"])
-
-        L = Derivatives(self.net, params, buffers, batch.x, lambda out: cross_entropy(out, batch.y, batch.mask))
-        tentative = sgd(params, L.gradient, hyper.lr)
-        now, pull_now = torch.func.vjp(outputs, params)[:2]
-        then, pull_then = torch.func.vjp(outputs, tentative)[:2]
-        u = 2 * hyper.lam / len(now) * torch.where(anchors["mask"], now - then, 0)
-        (a,), (b,) = pull_now(u), pull_then(-u)
-        bent = L.hessian_times(b)
-        grads = {name: torch.addcmul(g + a[name] + b[name], bent[name], -hyper.lr) for name, g in L.gradient.items()}
-        return grads, {**L.buffers, FEATURES: L.z}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         memory, g = context.memory, context.generator("anchors")

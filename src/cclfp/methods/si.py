@@ -11,8 +11,6 @@ from cclfp.core.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient_and_loss, setting
 from cclfp.nets.network import Tensors
-from cclfp.nets.stacking.rounding import is_rounding
-from cclfp.nets.stacking.surrogate import SurrogateUpdate, surrogate_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,16 +55,12 @@ class SI(Method):
             return cross_entropy(self.net.classify(p, z), batch.y, batch.mask), after
 
         grads, loss, buffers = gradient_and_loss(task_loss, params)
-        given = [
-            [tensors[name].detach() for name in params]
-            for tensors in (params, grads, state["path"], state["importance"], state["start"])
-        ]
-        if is_rounding() and type(self).step is SI.step:  # a subclass may still use what it passed to this step
-            flat = SurrogateUpdate.apply(hyper.lr, hyper.c, *(t for several in given for t in several))
-            after = list(zip(flat[: len(params)], flat[len(params) :], strict=True))
-        else:
-            after = [surrogate_step(own, hyper.lr, hyper.c) for own in zip(*given, strict=True)]
-        new, path = ({name: pair[i] for name, pair in zip(params, after, strict=True)} for i in (0, 1))
+        new, path = {}, {}
+        for name, g in grads.items():
+            p = params[name].detach()
+            pull = 2 * hyper.lr * hyper.c * state["importance"][name]
+            new[name] = p - (hyper.lr * g + pull * (p - state["start"][name])) / (1 + pull)
+            path[name] = state["path"][name] - g * (new[name] - p)
         return new, buffers, {**state, "path": path}, {"loss": loss}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:

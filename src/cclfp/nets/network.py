@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,15 +19,11 @@ from cclfp.core.arguments import check_device
 from cclfp.core.layouts import describe_value
 from cclfp.errors import DamagedError, InputError
 from cclfp.losses import is_transformed
-from cclfp.nets.stacking import tangents
-from cclfp.nets.stacking.functions import freeze, train, train_saving
+from cclfp.nets.stacking.functions import freeze, train
 from cclfp.nets.stacking.layout import Layout
 
 CHUNK = 800_000  # numbers per forward pass: 1,000 MNIST images or 65 colour images of 64×64; 8 times as many on CUDA
 
-HEAD = ("f.weight", "f.bias")
-
-Loss = Callable[[Tensor], Tensor]  # of f's outputs
 Tensors = dict[str, Tensor]
 PsiMode = dict[str, list[str]]
 
@@ -108,39 +104,6 @@ def _copy_of(buffers: Tensors) -> Tensors:
     new = {name: torch.empty_like(b) for name, b in buffers.items()}
     copy_all(list(new.values()), list(buffers.values()))
     return new
-
-
-class Derivatives:
-    """A loss of f(psi(x)) in training, its gradient, and its Hessian times a direction, in stacked kernels.
-
-    The kernels do not support a gradient of a gradient, which is PyTorch's way to compute the Hessian.
-    """
-
-    def __init__(self, net: Network, params: Tensors, buffers: Tensors, x: Tensor, loss: Loss) -> None:
-        assert net.layout is not None
-        self._net, self._layout, self._params = net, net.layout, net._own(params)
-        self.z, after, self._saved = train_saving(self._layout, self._params, buffers, x)
-        self.buffers = {name: after[name] for name in buffers}  # afterwards
-        self._head = {name: params[name] for name in HEAD}
-        self._of_head = torch.func.grad(lambda head, z: loss(net.classify(head, z)), argnums=(0, 1))
-        head, dz = self._of_head(self._head, self.z)
-        self._of_psi, self._of_norms = tangents.gradient(self._layout, self._params, dz, self._saved)
-        self.gradient = self._in_order(params, self._of_psi, head)
-
-    def hessian_times(self, direction: Tensors) -> Tensors:
-        """The Hessian of the loss times a direction, which has a tensor for each parameter."""
-        own = self._net._own(direction)
-        z, others = tangents.tangent(self._layout, self._params, own, self._saved)
-        times = torch.func.vjp(self._of_head, self._head, self.z)[1]  # a Hessian is symmetric
-        head, dz_rate = times(({name: direction[name] for name in HEAD}, z))
-        psi = tangents.curvature(
-            self._layout, self._params, own, self._of_psi, dz_rate, self._saved, others, self._of_norms
-        )
-        return self._in_order(direction, psi, head)
-
-    def _in_order(self, like: Tensors, psi: Tensors, head: Tensors) -> Tensors:
-        named = {f"psi.{name}": t for name, t in psi.items()} | head
-        return {name: named[name] for name in like}
 
 
 class _Cast(torch.autograd.Function):

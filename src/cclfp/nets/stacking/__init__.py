@@ -4,9 +4,7 @@ From what a caller uses down to what runs on the GPU:
 
 - :mod:`~cclfp.nets.stacking.layout`: which networks have kernels, and their layers.
 - :mod:`~cclfp.nets.stacking.functions`: psi(x) in training and in eval mode, as autograd functions with a vmap rule.
-- :mod:`~cclfp.nets.stacking.tangents`: second derivatives, as the Hessian times a direction.
-- :mod:`~cclfp.nets.stacking.update`, :mod:`~cclfp.nets.stacking.surrogate`: the updates of SGD and of SI.
-- :mod:`~cclfp.nets.stacking.projection`: GEM's inner products and combinations of gradients.
+- :mod:`~cclfp.nets.stacking.update`: the update of SGD.
 - :mod:`~cclfp.nets.stacking.rounding`: the copies of the filters in bf16 that convolutions read.
 - :mod:`~cclfp.nets.stacking.passes`: forward and backward passes of all replicas, as sequences of kernels.
 - :mod:`~cclfp.nets.stacking.arrangement`: how the replicas' tensors are arranged for the kernels.

@@ -53,9 +53,3 @@ def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
 def events_now(t: Tensor) -> list[Event]:
     """An event after all work so far on the current stream, if the tensor is on a GPU; otherwise nothing."""
     return [torch.cuda.current_stream().record_event()] if t.is_cuda else []
-
-
-def wait_for(*events: Event) -> None:
-    """Make the current stream wait for these events."""
-    for event in events:
-        torch.cuda.current_stream().wait_event(event)

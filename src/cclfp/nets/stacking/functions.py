@@ -20,21 +20,13 @@ from cclfp.nets.stacking.layout import Layout, NotStackable, Tensors
 
 def train(layout: Layout, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
     """psi(x) in training mode, and the new buffers."""
-    return train_saving(layout, params, buffers, x)[:2]
-
-
-def train_saving(
-    layout: Layout, params: Tensors, buffers: Tensors, x: Tensor
-) -> tuple[Tensor, Tensors, tuple[Tensor, ...]]:
-    """Like :func:`train`, and the tensors that the derivatives need. Their first dimension is one replica."""
     norms = [layer.norm for layer in layout.layers]
     counts = [buffers[f"{name}.num_batches_tracked"] for name in norms]
     given = [x, *layout.tensors(params, buffers), *counts]
     z, *others = _Train.apply(layout, *(t.unsqueeze(0) for t in given))
     kinds = ("running_mean", "running_var", "num_batches_tracked")
     names = [f"{name}.{kind}" for kind in kinds for name in norms]
-    after = {name: t.squeeze(0) for name, t in zip(names, others, strict=False)}
-    return z.squeeze(0), after, tuple(others[len(names) :])
+    return z.squeeze(0), {name: t.squeeze(0) for name, t in zip(names, others, strict=False)}
 
 
 def freeze(layout: Layout, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
@@ -126,34 +118,8 @@ class _Frozen(Folded):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.layout = inputs[0]
-        ctx.save_for_backward(*inputs[1:])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.needs_input_grad[1]:
-            raise NotStackable("a step takes a gradient with respect to psi's input")
-        x, *network = ctx.saved_tensors
-        new = _FrozenGradient.apply(ctx.layout, grads[0], *network, x)
-        return (None, None, *new, *(None,) * (2 * len(ctx.layout.layers)))
-
-
-class _FrozenGradient(Folded):
-    """The gradients of psi's parameters in eval mode, from the gradient of z. It recomputes the activations."""
-
-    kinds = 5
-
-    @staticmethod
-    def forward(layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
-        dz, *network, x = tensors
-        parts = parts_of(layout, network, 5, len(dz))
-        saved = passes.run_training(layout, x, parts, frozen=True)[3]
-        return tuple(passes.run_gradient(layout, dz, parts[:3], saved, frozen=True))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         pass
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise NotStackable("a step takes second derivatives of psi")
+        raise NotStackable("a step takes a gradient through psi in eval mode")

@@ -18,30 +18,22 @@ from cclfp.nets.stacking.rounding import current_copies
 LARGEST = 2**31 - 2**21
 
 
-def run_training(
-    layout: Layout, x: Tensor, parts: Parts, frozen: bool = False
-) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
-    """z (R, N, features), the new running means and variances, and the tensors that :func:`run_gradient` needs.
-
-    ``frozen`` is eval mode: the running statistics replace those of the batch, and the new ones have no meaning.
-    """
+def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+    """z (R, N, features), the new running means and variances, and the tensors that :func:`run_gradient` needs."""
     from cclfp.nets.stacking import kernels
 
     filters, *vectors = parts
     R, matrices, convs = len(x), with_stem(filters, layout.dtype), convs_of(layout, x.shape[3])
     gammas, betas, means, variances = ([t.contiguous() for t in kind] for kind in vectors)
     copies = current_copies()
-    if copies is not None and not frozen:
+    if copies is not None:
         copies.begin_pass(x)
     saved: list[Tensor] = []
     sums: list[Any] = [None] * len(convs)
     new: list[Any] = [None] * len(convs)
 
     def convolved(i: int, a: Tensor) -> kernels.Norm:
-        y, sums[i] = kernels.convolve(convs[i], R, a, matrices[i], statistics=not frozen)
-        if frozen:
-            pixels, mean = y.numel() // y.shape[-1], means[i].flatten()
-            sums[i] = torch.stack([mean, variances[i].flatten() + mean * mean]).unsqueeze(0) * pixels
+        y, sums[i] = kernels.convolve(convs[i], R, a, matrices[i], statistics=True)
         saved.append(y)
         return kernels.Norm(y, sums[i], gammas[i], betas[i])
 
@@ -65,20 +57,14 @@ def run_training(
             a = normalised(k, y, a) if j is None else normalised(k, y, None, j, convolved(j, a))
         return pooled(a, R)
 
-    z = compiled(run, f"training {frozen}", layout, x, filters)
+    z = compiled(run, "training", layout, x, filters)
     halves = [t.view(2, R, -1) for t in new]
     kept = [apart(t, R) for t in (*saved, *sums)]
     return z, [mean for mean, _ in halves], [variance for _, variance in halves], kept
 
 
-def run_gradient(
-    layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tensor], frozen: bool = False, *, keep: bool = False
-) -> list[Tensor]:
-    """The gradients of the filters, gammas and betas.
-
-    With ``keep`` they are followed by those of the outputs of all BatchNorms (but not the shortcuts', which equal those
-    of their block's second BatchNorm), and by those of the inputs of all BatchNorms.
-    """
+def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of the filters, gammas and betas."""
     from cclfp.nets.stacking import kernels
 
     filters, gammas, betas = parts
@@ -86,7 +72,7 @@ def run_gradient(
     joined = [side_by_side(t) for t in saved]
     activations, sums = joined[:-n], joined[-n:]
     matrices, convs = [dz, *matrices_of(filters[1:], layout.dtype)], convs_of(layout, saved[0].shape[3])
-    dw, dgamma, dbeta, dout, din = ([dz] * n for _ in range(5))
+    dw, dgamma, dbeta = ([dz] * n for _ in range(3))
     kept: list[Tensor] = []  # until the side stream has read them
     beside = SideStream(dz.device)
     events: list[list[Event]] = [[] for _ in range(n)]
@@ -96,11 +82,11 @@ def run_gradient(
 
     def through_norm(d: Tensor, i: int, y: Tensor, masked: bool, j: int | None = None, y2: Tensor | None = None) -> Any:
         other = None if j is None or y2 is None else norm(j, y2)
-        dy, dy2, grads = kernels.norm_gradients(d, norm(i, y), other, masked, frozen)
+        dy, dy2, grads = kernels.norm_gradients(d, norm(i, y), other, masked)
         parts = [t.view(R, -1) for t in grads]
-        dgamma[i], dbeta[i], dout[i], din[i] = *parts[:2], d, dy
-        if j is not None and dy2 is not None:
-            dgamma[j], dbeta[j], din[j] = parts[2], parts[1], dy2
+        dgamma[i], dbeta[i] = parts[:2]
+        if j is not None:
+            dgamma[j], dbeta[j] = parts[2], parts[1]
         return dy, dy2
 
     def filter_gradient(i: int, a: Tensor, dy: Tensor, ready: list[Event]) -> None:
@@ -128,8 +114,8 @@ def run_gradient(
         g = unpooled(dz, last)
         for i, k, s, a, y1, a1, y2, ys, _ in reversed(blocks_of(layout, activations)):
             dy2, dys = through_norm(g, k, y2, False, s, ys)
-            d1 = through_conv(k, a1, dy2, mask=a1 if keep else None)
-            dy1, _ = through_norm(d1, i, y1, not keep)
+            d1 = through_conv(k, a1, dy2)
+            dy1, _ = through_norm(d1, i, y1, True)
             if s is None:
                 g = through_conv(i, a, dy1, residual=g, mask=a)
             else:
@@ -140,14 +126,11 @@ def run_gradient(
         filter_gradient(0, columns, dy0, events_now(dy0))
         beside.join()
 
-    compiled(run, f"gradient {frozen} {keep}", layout, saved[0], filters)
+    compiled(run, "gradient", layout, saved[0], filters)
     copies = current_copies()
-    if copies is not None and not frozen:
+    if copies is not None:
         copies.make(dw[1:], events[1:])
-    grads = [*(as_filters(t, w) for t, w in zip(dw, filters, strict=True)), *dgamma, *dbeta]
-    shortcuts = {block[2] for block in layout.blocks if len(block) > 2}
-    own = [t for i, t in enumerate(dout) if i not in shortcuts]
-    return [*grads, *(apart(t, R) for t in (*own, *din))] if keep else grads
+    return [*(as_filters(t, w) for t, w in zip(dw, filters, strict=True)), *dgamma, *dbeta]
 
 
 def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:

@@ -9,25 +9,18 @@ gets the same bits again only beside the same number of others.
 from cclfp.nets.stacking.kernels.convolution import Conv, columns, convolve, filter_gradient
 from cclfp.nets.stacking.kernels.launch import compiling
 from cclfp.nets.stacking.kernels.norm import Norm, norm_gradients, normalise
-from cclfp.nets.stacking.kernels.projection import combine, gram
 from cclfp.nets.stacking.kernels.sums import add_up
-from cclfp.nets.stacking.kernels.tangents import blend, pair_sums
-from cclfp.nets.stacking.kernels.update import sgd, surrogate
+from cclfp.nets.stacking.kernels.update import sgd
 
 __all__ = [
     "Conv",
     "Norm",
     "add_up",
-    "blend",
     "columns",
-    "combine",
     "compiling",
     "convolve",
     "filter_gradient",
-    "gram",
     "norm_gradients",
     "normalise",
-    "pair_sums",
     "sgd",
-    "surrogate",
 ]

@@ -99,13 +99,10 @@ def conv_kernel(
 
 @triton.jit
 def filter_gradient_kernel(
-    x, dy, x2, dy2, dw, R, HB, TILES, C: tl.constexpr, K: tl.constexpr, KS: tl.constexpr, S: tl.constexpr,
+    x, dy, dw, R, HB, TILES, C: tl.constexpr, K: tl.constexpr, KS: tl.constexpr, S: tl.constexpr,
     BI: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """dw[part, k, tap, c]: the sum over the pixels of a part of dy[pixel, k] * x[pixel shifted by the tap, c].
-
-    Where x2 and dy2 are given, their products are added.
-    """
+    """dw[part, k, tap, c]: the sum over the pixels of a part of dy[pixel, k] * x[pixel shifted by the tap, c]."""
     BP: tl.constexpr = BI * BH * BW
     blocks: tl.constexpr = C // BN
     t = tl.program_id(1) // PARTS
@@ -122,11 +119,6 @@ def filter_gradient_kernel(
         g = dy.load([i * BP, r * K + k0])
         pixels = x.load([i // HB * BI, i % HB * BH + (dh >> (S - 1)), dh & (S - 1), dw_ >> (S - 1), column])
         acc = tl.dot(g.T, pixels.reshape(BP, BN), acc)
-    if x2 is not None:
-        for i in range(part * per, tl.minimum(part * per + per, TILES)):
-            g = dy2.load([i * BP, r * K + k0])
-            pixels = x2.load([i // HB * BI, i % HB * BH + (dh >> (S - 1)), dh & (S - 1), dw_ >> (S - 1), column])
-            acc = tl.dot(g.T, pixels.reshape(BP, BN), acc)
     dw.store([(part * R + r) * K + k0, t * C + c0], acc)
 
 
@@ -231,23 +223,16 @@ def convolve(
     return y, None if partial is None else few(partial)
 
 
-def filter_gradient(
-    conv: Conv, R: int, x: Tensor, dy: Tensor, x2: Tensor | None = None, dy2: Tensor | None = None
-) -> Tensor:
-    """The gradient of the filters, as a matrix (R*K, taps*C) in float32; with x2 and dy2, the sum of two such."""
+def filter_gradient(conv: Conv, R: int, x: Tensor, dy: Tensor) -> Tensor:
+    """The gradient of the filters, as a matrix (R*K, taps*C) in float32."""
     taps, N = conv.ks**2, len(x)
     bm, bn, warps, stages, parts = _filter_blocks(conv, R, N)
     bi, bh, bw = _tile(conv.out, 64)
     dw = x.new_empty(parts, R * conv.K, taps * conv.C, dtype=torch.float32)
-
-    def pair(x: Tensor | None, dy: Tensor | None) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
-        if x is None or dy is None:
-            return None, None
-        rows = TensorDescriptor.from_tensor(dy.view(-1, R * conv.K), [bi * bh * bw, bm])
-        return _images(x, conv.stride, [bi, bh, 1, bw, bn]), rows
-
     launch(
-        filter_gradient_kernel, ((conv.K // bm) * (conv.C // bn), taps * parts, R), *pair(x, dy), *pair(x2, dy2),
+        filter_gradient_kernel, ((conv.K // bm) * (conv.C // bn), taps * parts, R),
+        _images(x, conv.stride, [bi, bh, 1, bw, bn]),
+        TensorDescriptor.from_tensor(dy.view(-1, R * conv.K), [bi * bh * bw, bm]),
         TensorDescriptor.from_tensor(dw.flatten(0, 1), [bm, bn]),
         R, conv.out // bh, triton.cdiv(N, bi) * (conv.out // bh),
         C=conv.C, K=conv.K, KS=conv.ks, S=conv.stride, BI=bi, BH=bh, BW=bw, BM=bm, BN=bn, PARTS=parts,

@@ -95,12 +95,11 @@ def norm_sums_kernel(
 def norm_gradient_kernel(
     d, y, sums, gamma, beta, dy, y2, sums2, gamma2, beta2, dy2, partial, grads, M, RC,
     T, BT: tl.constexpr, T2, BT2: tl.constexpr, TG, BTG: tl.constexpr,
-    KINDS: tl.constexpr, MASKED: tl.constexpr, FROZEN: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
+    KINDS: tl.constexpr, MASKED: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a BatchNorm's input y (and of y2), from the sums of :func:`norm_sums_kernel`.
 
-    The program of the first rows also writes these sums to grads (KINDS, RC). The statistics of a FROZEN BatchNorm do
-    not depend on its input.
+    The program of the first rows also writes these sums to grads (KINDS, RC).
     """
     cols = tl.program_id(0) * BC + tl.arange(0, BC)
     rows = tl.program_id(1) * BR + tl.arange(0, BR)
@@ -117,10 +116,7 @@ def norm_gradient_kernel(
         tl.store(grads + cols, dgamma)
         tl.store(grads + RC + cols, dbeta)
     b = dbeta / M
-    value = v
-    if not FROZEN:
-        value = v - b[None, :] - (yy - mean[None, :]) * (dgamma / M * rstd)[None, :]
-    value = scale[None, :] * value
+    value = scale[None, :] * (v - b[None, :] - (yy - mean[None, :]) * (dgamma / M * rstd)[None, :])
     tl.store(dy + off, value.to(dy.dtype.element_ty), mask=ok)
     if y2 is not None:
         yy = tl.load(y2 + off, mask=ok, other=0.0).to(tl.float32)
@@ -128,10 +124,7 @@ def norm_gradient_kernel(
         dgamma = _total(partial + 2 * RC, TG, KINDS * RC, cols, BTG)
         if tl.program_id(1) == 0:
             tl.store(grads + 2 * RC + cols, dgamma)
-        value = v
-        if not FROZEN:
-            value = v - b[None, :] - (yy - mean[None, :]) * (dgamma / M * rstd)[None, :]
-        value = scale[None, :] * value
+        value = scale[None, :] * (v - b[None, :] - (yy - mean[None, :]) * (dgamma / M * rstd)[None, :])
         tl.store(dy2 + off, value.to(dy2.dtype.element_ty), mask=ok)
 
 
@@ -161,9 +154,7 @@ def normalise(
     return out, new, new2
 
 
-def norm_gradients(
-    d: Tensor, norm: Norm, other: Norm | None, masked: bool, frozen: bool = False
-) -> tuple[Tensor, Tensor | None, Tensor]:
+def norm_gradients(d: Tensor, norm: Norm, other: Norm | None, masked: bool) -> tuple[Tensor, Tensor | None, Tensor]:
     """The gradients of y and of the other's y, and those of gamma, beta and the other's gamma as (kinds, RC)."""
     M, RC = _size(norm.y)
     kinds = 2 if other is None else 3
@@ -180,7 +171,7 @@ def norm_gradients(
     launch(
         norm_gradient_kernel, (RC // COLUMNS, triton.cdiv(M, ROWS)),
         d, *_tensors(norm), dy, *_tensors(other), dy2, partial, grads, M, RC, *counts, *_count(partial),
-        KINDS=kinds, MASKED=masked, FROZEN=frozen, BR=ROWS, BC=COLUMNS,
+        KINDS=kinds, MASKED=masked, BR=ROWS, BC=COLUMNS,
     )  # fmt: skip
     return dy, dy2, grads
 

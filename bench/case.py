@@ -23,8 +23,8 @@ from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
 from cclfp.methods import METHODS
 from cclfp.runs.execution import Execution
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
+from cclfp.runs.settings import configurations
 from cclfp.runs.starting import make_replica
 from cclfp.streams import BENCHMARKS, Stream
 from cclfp.transforms import Normalise, Scale

@@ -17,9 +17,9 @@ from cclfp.data import fetch
 from cclfp.runs.events import Event, Finished
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import make_executor
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job, into_cohorts, make_jobs
 from cclfp.runs.record import Record, from_line
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 
 RECORDS = Path(__file__).parents[1] / "results" / "mnist.jsonl"

@@ -12,8 +12,8 @@ from records import made_up
 
 from cclfp.runs import store as store_module
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.grid import configurations
 from cclfp.runs.record import JSON_COLUMNS, Record
+from cclfp.runs.settings import configurations
 
 MATRIX: list[list[float | None]] = [
     [None, None, None],

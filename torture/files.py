@@ -32,10 +32,10 @@ from cclfp.runs.checkpoints import checkpoint_path
 from cclfp.runs.events import Event, OnEvent, Step, ignore
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import ThisProcess
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
 from cclfp.runs.presets import read_presets, with_preset, write_presets
 from cclfp.runs.run import run_jobs
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs
 from torture.campaign import Case, Fault, Kind, Verdict

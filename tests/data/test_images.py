@@ -19,8 +19,8 @@ from cclfp.data import import_images, is_cached, load_dataset, own_datasets, ver
 from cclfp.errors import DataError, InputError
 from cclfp.paper import published_for
 from cclfp.runs.augmentation import default_augmentation
-from cclfp.runs.grid import configurations
 from cclfp.runs.presets import find_preset
+from cclfp.runs.settings import configurations
 from cclfp.streams import BENCHMARKS, get_benchmark
 
 CLASSES = ("Bird", "cat", "dog", "ox")
@@ -454,7 +454,7 @@ def test_the_python_call_is_as_short(tmp_path: Path) -> None:
         cclfp.run("er", "split-mnist", image_size=3)
     for odd in (5, b"photos", ""):
         with pytest.raises(InputError, match="expected a folder of class folders"):
-            cclfp.run("er", images=odd, tasks=2)  # type: ignore[arg-type]
+            cclfp.run("er", images=odd, tasks=2)
     with pytest.raises(InputError, match=r"resnet18 takes images of 9×9 pixels or more, not 3×8×8: try mlp"):
         cclfp.run("er", images=npz(tmp_path / "small.npz"), tasks=2, seeds=1)
 

@@ -37,11 +37,11 @@ from cclfp.report.latex import to_latex
 from cclfp.report.tables import to_csv, to_markdown
 from cclfp.runs import training
 from cclfp.runs.events import Event
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record
 from cclfp.runs.run import Result
 from cclfp.runs.seeds import Seeds
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.testing import Case, same, toy_psi
 

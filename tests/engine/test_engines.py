@@ -28,9 +28,9 @@ from cclfp.methods.er import ER
 from cclfp.nets import linear
 from cclfp.runs.events import Event, Finished, Note, Step
 from cclfp.runs.executors import ThisProcess
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job, into_cohorts
 from cclfp.runs.run import run_jobs
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.streams import Stream
 from cclfp.testing import Case, toy_stream

@@ -25,7 +25,7 @@ from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import ResNet18, linear
 from cclfp.runs.events import Event
-from cclfp.runs.grid import configurations
+from cclfp.runs.settings import configurations
 from cclfp.streams import Stream
 from cclfp.testing import same, toy_psi, toy_stream
 from cclfp.transforms import CropFlip, Normalise

@@ -28,8 +28,8 @@ from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.nets import linear
 from cclfp.runs.execution import Execution
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
+from cclfp.runs.settings import configurations
 from cclfp.runs.starting import kind_of_programs
 from cclfp.testing import Case
 

@@ -41,8 +41,8 @@ from cclfp.methods.er import ER
 from cclfp.nets import MLP
 from cclfp.runs import checkpoints, starting, training
 from cclfp.runs.events import Event, ignore
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.schedules import Schedule
 from cclfp.testing import Case, _equal, same

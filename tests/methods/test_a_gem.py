@@ -26,10 +26,10 @@ from cclfp.methods import Batch
 from cclfp.methods.a_gem import AGEM, project
 from cclfp.runs.configuration import USUAL
 from cclfp.runs.execution import Execution
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import into_cohorts, make_jobs
 from cclfp.runs.presets import read_presets
 from cclfp.runs.record import check_record
+from cclfp.runs.settings import configurations
 from cclfp.runs.validation import check_configuration
 from cclfp.schedules import PastRing
 from cclfp.testing import same, toy_psi, toy_stream

@@ -42,9 +42,9 @@ from cclfp.runs.environment import device_name
 from cclfp.runs.events import Event, Finished, Note, OnEvent
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import Executor, ProcessPool
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 

@@ -17,12 +17,13 @@ from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.paper import search, trials, tuning
 from cclfp.paper.grids import CONVOLUTIONAL, GRIDS
-from cclfp.paper.places import Place
 from cclfp.paper.trials import Settings, Trial, successive_halving
 from cclfp.paper.tuning import outdated, tune
 from cclfp.runs.events import ignore
 from cclfp.runs.execution import Execution
 from cclfp.runs.presets import Preset, presets, read_presets, with_preset, write_presets
+from cclfp.runs.problem import Problem
+from cclfp.runs.settings import is_papers
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 
@@ -205,7 +206,7 @@ def test_with_halving_a_method_searches_its_own_step_size_too(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_papers"),
+    ("changes", "expected"),
     [
         ({}, True),
         ({"class_order": "wnids"}, True),
@@ -219,9 +220,9 @@ def test_with_halving_a_method_searches_its_own_step_size_too(monkeypatch: pytes
         ({"benchmark": "pets-219526c7"}, False),
     ],
 )
-def test_which_places_are_the_papers(changes: dict[str, Any], is_papers: bool) -> None:
-    tiny = Place("er", "split-tiny-imagenet", "task")
-    assert dataclasses.replace(tiny, **changes).is_papers == is_papers
+def test_which_places_are_the_papers(changes: dict[str, Any], expected: bool) -> None:
+    place = {"method": "er", "benchmark": "split-tiny-imagenet", "scenario": "task", **changes}
+    assert is_papers(place.pop("method"), Problem(**place)) == expected
 
 
 def test_what_there_was_no_time_to_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +333,7 @@ def test_every_method_can_be_tuned_on_every_benchmark(
     for scenario in BENCHMARKS[benchmark].scenarios:
         if scenario in METHODS[method].scenarios():
             tuned = tune(method, benchmark, scenario, known=_known(scenario, benchmark))
-            searching = search.Search(Place(method, benchmark, scenario), Execution(), ignore)
+            searching = search.Search(method, Problem(benchmark, scenario=scenario), Execution(), ignore)
             for settings in [s for call in fake.calls for s in call]:
                 assert searching.configuration(settings).validation
             assert tuned.preset.hyperparameters.keys() == {f.name for f in dataclasses.fields(METHODS[method].Hyper)}

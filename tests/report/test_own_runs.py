@@ -17,7 +17,7 @@ from cclfp.report import collect, write_report
 from cclfp.report.own import OwnTable
 from cclfp.report.panels import draw_panel
 from cclfp.report.shapes import CHARACTER
-from cclfp.runs.grid import configurations
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 
 

@@ -21,7 +21,7 @@ from cclfp.report.entries import format_exactly
 from cclfp.report.latex import to_latex
 from cclfp.report.svg import draw_figure
 from cclfp.report.tables import to_csv, to_markdown
-from cclfp.runs.grid import configurations
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 
 

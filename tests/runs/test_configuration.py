@@ -18,9 +18,9 @@ from cclfp.methods.er import ER
 from cclfp.paper import published
 from cclfp.paper.tuning import outdated
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import check_seeds
 from cclfp.runs.presets import find_preset, presets, read_presets
+from cclfp.runs.settings import configurations
 from cclfp.runs.validation import check_configuration
 from cclfp.streams import BENCHMARKS
 

@@ -12,8 +12,8 @@ from stores import record, write
 from training import make_job, train, train_all
 
 from cclfp.errors import InputError
-from cclfp.runs.grid import configurations
 from cclfp.runs.record import Record, check_record, from_line, to_line
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 
 COUNTS = [[7 * (i == j) + (i < j) for j in range(10)] for i in range(10)]

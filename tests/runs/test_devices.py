@@ -15,8 +15,8 @@ from cclfp.errors import InputError
 from cclfp.runs.devices import pick_cards, pick_device, pick_one_device, visible_as
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import ProcessPool, ThisProcess, local_executor
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job, cost_of, into_cohorts, make_jobs
+from cclfp.runs.settings import configurations
 
 Cards = Callable[[int], None]
 

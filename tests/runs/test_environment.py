@@ -29,7 +29,7 @@ from cclfp.errors import InputError, Stopped
 from cclfp.methods import get_method
 from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.runs.events import Event, Failed
-from cclfp.runs.grid import configurations
+from cclfp.runs.settings import configurations
 from cclfp.runs.training import train_cohort
 from cclfp.testing import check_method
 

@@ -24,9 +24,9 @@ from cclfp.runs.events import (
     to_json,
 )
 from cclfp.runs.executors import Executor, ProcessPool, ThisProcess
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
 from cclfp.runs.run import run_jobs
+from cclfp.runs.settings import configurations
 
 
 @pytest.mark.parametrize(

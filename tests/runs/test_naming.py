@@ -13,8 +13,8 @@ from training import make_job
 import cclfp
 from cclfp.paper.study import plan
 from cclfp.runs.events import Event, Planned
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job, name_runs
+from cclfp.runs.settings import configurations
 
 VERSION = r"half@[0-9a-f]{8}"
 

@@ -29,10 +29,10 @@ from cclfp.paper.study import plan
 from cclfp.runs.events import Event, Failed, Finished, OnEvent, Placed, Step
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import ThisProcess
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import make_jobs
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]

@@ -24,11 +24,11 @@ from cclfp.runs import ray_connection, ray_driver
 from cclfp.runs.checkpoints import CLUSTER_LOCK
 from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, Step, to_json
 from cclfp.runs.execution import Execution
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
 from cclfp.runs.keeping import InStore
 from cclfp.runs.ray_connection import connected
 from cclfp.runs.ray_driver import RETRIES, RayCluster, _Driver, _Sent, make_order
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 
 

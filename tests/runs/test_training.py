@@ -27,10 +27,10 @@ from cclfp.methods import METHODS
 from cclfp.runs import checkpoints, training
 from cclfp.runs.events import Event, Failed, Finished, Step
 from cclfp.runs.executors import Executor, ProcessPool, ThisProcess
-from cclfp.runs.grid import configurations
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.testing import same
 

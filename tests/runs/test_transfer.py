@@ -23,8 +23,8 @@ from cclfp.cli.runs import _print_records
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.events import Event, Planned, Stored
-from cclfp.runs.grid import configurations
 from cclfp.runs.record import MEASURES, check_record, to_line
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import export, import_runs, read
 from cclfp.runs.validation import check_configuration

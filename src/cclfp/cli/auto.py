@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from cclfp.errors import InputError
@@ -12,47 +13,40 @@ if TYPE_CHECKING:
     from cclfp.events import OnEvent
     from cclfp.paper.search import Tuned
     from cclfp.runs.execution import Execution
+    from cclfp.runs.problem import Problem
     from cclfp.runs.run import Result
 
 
 def run_tuned(
     minutes: float,
     methods: Sequence[str],
-    benchmark: str,
+    problem: Problem,
     ranges: dict[str, list[Any]],
     *,
-    scenario: str | None,
-    place: dict[str, Any],
-    others: dict[str, Any],
+    seeds: int | Sequence[int],
     execution: Execution,
     on_event: OnEvent,
 ) -> list[tuple[Result, Tuned]]:
-    """The results of each method with the settings that a search of so many minutes found, and the searches.
-
-    ``place`` has the options of ``run`` that a search shares, ``others`` those that it does not.
-    """
+    """The results of each method with the settings that a search of so many minutes found, and the searches."""
     from cclfp.methods import get_method
-    from cclfp.paper.places import Place
     from cclfp.paper.tuning import tune
-    from cclfp.runs.grid import check_setting_names, settings_of
     from cclfp.runs.run import run
-    from cclfp.streams import get_benchmark
+    from cclfp.runs.settings import check_setting_names, make_one, prepare, settings_of
 
     if not 0 < minutes < float("inf"):
         raise InputError(f"--auto {minutes:g}: expected minutes for the search of each method, more than 0")
     kinds = {name: get_method(name) for name in methods}
     check_setting_names(kinds, ranges)
-    where = get_benchmark(benchmark).scenarios[0] if scenario is None else scenario
+    problem = prepare(problem, on_event)
+    searched = dataclasses.replace(problem, validation=False, max_classes=None)
     for name in kinds:
-        Place(name, benchmark, where, **place).configuration()  # refuses what cannot be trained, before any search
+        make_one(name, problem)  # refuses what cannot be trained, before any search
     searches = {}
     for name, kind in kinds.items():  # all searches first: the first that is refused ends the command
         own = {setting: values for setting, values in ranges.items() if setting in settings_of(kind)}
         searches[name] = tune(
             name,
-            benchmark,
-            scenario,
-            **place,
+            problem=searched,
             settings=own,
             budget=minutes,
             repeatable=True,
@@ -65,10 +59,8 @@ def run_tuned(
         settings["augment"] = ["on" if tuned.preset.augment else "off"]
         (result,) = run(
             [name],
-            benchmark,
-            scenario=scenario,
-            **place,
-            **others,
+            problem=problem,
+            seeds=seeds,
             settings=settings,
             execution=execution,
             on_event=on_event,

@@ -314,7 +314,7 @@ def _print_explanation(columns: Sequence[Sequence[OwnResult]]) -> None:
         print_text(f"* the best of its column, = not different from it beyond chance (p of {LEVEL:g} or more)")
     untuned = [r for r in _flat(columns) if not r.cell.has_preset]
     if untuned:
-        names = ", ".join(dict.fromkeys(f"{r.cell.place.name}" for r in untuned))
+        names = ", ".join(dict.fromkeys(f"{r.cell.method} on {r.cell.problem.name}" for r in untuned))
         print_text(f"not tuned, trained with the defaults: {names} (cclfp tune, or --auto MINUTES)")
 
 
@@ -327,8 +327,8 @@ def _parts(results: Sequence[OwnResult]) -> list[str]:
     from cclfp.nets.backbones import show_backbone
     from cclfp.streams.benchmarks import get_benchmark, show_order
 
-    place, c = results[0].cell.place, results[0].cell.configuration()
-    parts = [get_benchmark(place.benchmark).title, f"{place.scenario}-incremental", f"memory {place.memory}"]
+    place, c = results[0].cell.problem, results[0].cell.configuration()
+    parts = [get_benchmark(c.benchmark).title, f"{place.scenario}-incremental", f"memory {place.memory}"]
     parts += [order] if (order := show_order(c.benchmark, c.class_order)) else []
     parts += [] if c.tasks is None else [f"{len(c.tasks)} tasks"]
     return parts + ([] if c.backbone is None else [show_backbone(c.backbone)])
@@ -354,11 +354,11 @@ def _difference(result: OwnResult) -> str:
 
 
 def _own_to_dict(result: OwnResult) -> dict[str, Any]:
-    place, s = result.cell.place, result.standing
+    place, s = result.cell.problem, result.standing
     configuration = result.cell.configuration()
     return {
         "method": configuration.method,
-        "given": place.method,
+        "given": result.cell.method,
         "benchmark": place.benchmark,
         "scenario": place.scenario,
         "buffer": configuration.buffer,
@@ -387,15 +387,15 @@ def print_tuned(tuned: Tuned, write: Path | None) -> None:
     if tuned.trials:
         _print_trials(tuned)
     settings = hyperparameters(tuned.settings | preset.hyperparameters | {"augment": preset.augment})
-    place = tuned.place
-    options = ["--scenario", place.scenario]
+    place = tuned.problem
+    options = ["--scenario", str(place.scenario)]
     options += ["--memory", str(place.memory)] if place.memory != 200 else []
     options += [] if place.tasks is None else ["--tasks", str(place.tasks)]
     options += [] if place.class_order is None else ["--class-order", str(place.class_order)]
     options += [] if place.backbone is None else ["--backbone", place.backbone]
     print_text(f"chosen: {settings}")
     print_text(f"how: {preset.chosen}")
-    typer.echo(f"to use it: cclfp run {place.method} {place.benchmark} {settings} {shlex.join(options)}")
+    typer.echo(f"to use it: cclfp run {tuned.method} {place.benchmark} {settings} {shlex.join(options)}")
     if write is not None:
         typer.echo(f"written to {write}")
 
@@ -429,8 +429,9 @@ def _score(trial: Trial) -> str:
 def print_chosen(searches: Sequence[Tuned]) -> None:
     """What each search chose, from how many settings."""
     from cclfp.runs.naming import method_labels
+    from cclfp.runs.settings import make_one
 
-    methods = method_labels([tuned.place.configuration().to_dict() for tuned in searches])
+    methods = method_labels([make_one(tuned.method, tuned.problem).to_dict() for tuned in searches])
     for method, tuned in zip(methods, searches, strict=True):
         best = tuned.trials[0] if tuned.trials else None
         how = "nothing to search"

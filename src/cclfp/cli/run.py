@@ -163,7 +163,8 @@ def run(
 
     from cclfp.cli.progress import progress
     from cclfp.runs.execution import Execution
-    from cclfp.runs.run import benchmark_of, run
+    from cclfp.runs.problem import Problem
+    from cclfp.runs.run import run
 
     execution = Execution.from_dict(
         {
@@ -181,33 +182,28 @@ def run(
             "shard": shard,
         }
     )
-    place: dict[str, Any] = {"memory": memory, "class_order": class_order, "tasks": tasks, "backbone": backbone}
-    others: dict[str, Any] = {"seeds": chosen_seeds, "validation": validation, "max_classes": max_classes}
-    own: dict[str, Any] = {
-        "images": images,
-        "image_size": image_size,
-        "split_seed": split_seed,
-        "classes": parse_classes("--classes", classes),
-        "skip_bad": skip_bad,
-    }
+    problem = Problem(
+        benchmark=benchmark,
+        images=images,
+        image_size=image_size,
+        split_seed=split_seed,
+        classes=parse_classes("--classes", classes),
+        skip_bad=skip_bad,
+        tasks=tasks,
+        class_order=class_order,
+        backbone=backbone,
+        scenario=scenario,
+        memory=memory,
+        validation=validation,
+        max_classes=max_classes,
+    )
     searches: list[Tuned] = []
     with progress() as shown:
+        options: dict[str, Any] = {"seeds": chosen_seeds, "execution": execution, "on_event": shown.update}
         if auto is None:
-            options = {**place, **others, **own, "settings": values, "execution": execution}
-            results = run(names, benchmark, scenario=scenario, on_event=shown.update, **options)
+            results = run(names, problem=problem, settings=values, **options)
         else:
-            known = benchmark_of(benchmark, **own, on_event=shown.update)
-            found = run_tuned(
-                auto,
-                names,
-                known,
-                values,
-                scenario=scenario,
-                place=place,
-                others=others,
-                execution=execution,
-                on_event=shown.update,
-            )
+            found = run_tuned(auto, names, problem, values, **options)
             results, searches = [result for result, _ in found], [tuned for _, tuned in found]
             values = {}
     if shard is not None:

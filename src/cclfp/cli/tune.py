@@ -129,19 +129,27 @@ def tune(
     ranges = parse_settings(settings or [])
 
     from cclfp.cli.progress import progress
-    from cclfp.paper.places import Place
     from cclfp.paper.tuning import halved_settings, outdated, tune
     from cclfp.runs.execution import Execution
     from cclfp.runs.presets import presets, read_presets, with_preset, write_presets
-    from cclfp.streams import get_benchmark
+    from cclfp.runs.problem import Problem
+    from cclfp.runs.settings import is_papers, prepare
 
-    if write is not None:
-        is_papers = False
-        if benchmark is not None and images is None:
-            first = get_benchmark(benchmark).scenarios[0]
-            is_papers = Place(method, benchmark, scenario or first, memory, tasks, class_order, backbone).is_papers
-        if not is_papers:
-            raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
+    problem = Problem(
+        benchmark=benchmark,
+        images=images,
+        image_size=image_size,
+        split_seed=split_seed,
+        classes=parse_classes("--classes", classes),
+        skip_bad=skip_bad,
+        tasks=tasks,
+        class_order=class_order,
+        backbone=backbone,
+        scenario=scenario,
+        memory=memory,
+    )
+    if write is not None and (images is not None or not is_papers(method, prepare(problem))):
+        raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
     known = read_presets(write) if write is not None and write.exists() else None
     execution = Execution.from_dict(
         {
@@ -157,17 +165,7 @@ def tune(
     with progress() as shown:
         tuned = tune(
             method,
-            benchmark,
-            scenario,
-            images=images,
-            image_size=image_size,
-            split_seed=split_seed,
-            classes=parse_classes("--classes", classes),
-            skip_bad=skip_bad,
-            tasks=tasks,
-            class_order=class_order,
-            backbone=backbone,
-            memory=memory,
+            problem=problem,
             settings=ranges,
             seeds=seeds,
             budget=budget,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from cclfp.errors import InputError
 from cclfp.events import OnEvent
-from cclfp.paper.places import Place
+from cclfp.methods import get_method
 from cclfp.paper.plans import TrainingPlan
 from cclfp.paper.ranking import Standing, rank
 from cclfp.paper.searches import latest_search
@@ -17,8 +17,10 @@ from cclfp.paper.tuning import tune
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.execution import Execution
 from cclfp.runs.presets import find_preset
+from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
+from cclfp.runs.settings import make_one
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
@@ -27,14 +29,15 @@ OwnColumn = tuple[str, str, int]  # a benchmark, a scenario and the size of the 
 
 @dataclasses.dataclass(frozen=True)
 class OwnCell:
-    """A method at a place, and its settings: ``chosen`` says where they come from."""
+    """A method on a problem, and its settings: ``chosen`` says where they come from."""
 
-    place: Place
+    method: str  # a name or FILE.py:NAME
+    problem: Problem
     settings: tuple[tuple[str, float], ...]
     chosen: str
 
     def configuration(self) -> Configuration:
-        return self.place.configuration(dict(self.settings))
+        return make_one(self.method, self.problem, dict(self.settings))
 
     @property
     def has_preset(self) -> bool:
@@ -43,7 +46,7 @@ class OwnCell:
 
     @property
     def column(self) -> OwnColumn:
-        return self.place.benchmark, self.place.scenario, self.place.memory
+        return str(self.problem.benchmark), str(self.problem.scenario), self.problem.memory
 
 
 class OwnResult(NamedTuple):
@@ -76,7 +79,7 @@ class OwnStudy(TrainingPlan):
     def not_tuned(self) -> list[dict[str, str]]:
         """The methods and columns without a search or a preset: they are trained with the defaults."""
         places = dict.fromkeys(
-            (c.place.method, c.place.benchmark, c.place.scenario) for c in self.cells if not c.has_preset
+            (c.method, str(c.problem.benchmark), str(c.problem.scenario)) for c in self.cells if not c.has_preset
         )
         return [dict(zip(("method", "benchmark", "scenario"), place, strict=True)) for place in places]
 
@@ -100,7 +103,9 @@ DEFAULTS = "defaults"
 def standings(cells: Sequence[OwnCell], records: Sequence[Sequence[Record]], include_diverged: bool) -> list[OwnResult]:
     """The cells of one column with their runs, compared with each other, except for methods that train jointly."""
     seeds = [Seeds(several, include_diverged) for several in records]
-    candidates = [bool(one.accuracies) and not cell.place.kind.joint for cell, one in zip(cells, seeds, strict=True)]
+    candidates = [
+        bool(one.accuracies) and not get_method(cell.method).joint for cell, one in zip(cells, seeds, strict=True)
+    ]
     places = rank([one.accuracies for one in seeds], candidates)
     return [OwnResult(*one) for one in zip(cells, seeds, places, strict=True)]
 
@@ -115,7 +120,7 @@ def plan_mine(
     memories: Sequence[int] = (200,),
     auto: float | None = None,
     on_event: OnEvent,
-    **place: Any,
+    **options: Any,
 ) -> OwnStudy:
     """The study of these methods on these benchmarks; nothing is trained yet, except for ``auto`` searches.
 
@@ -125,28 +130,26 @@ def plan_mine(
     for what, names in (("benchmark", benchmarks), ("method", methods)):
         if not names:
             raise InputError(f"which {what}s? A study of your own needs one or more: --{what} A,B")
-    places = [
-        Place(method, benchmark, scenario, memory, **place)
+    chosen = [
+        (method, Problem(benchmark, scenario=scenario, memory=memory, **options))
         for benchmark in dict.fromkeys(benchmarks)
         for scenario in scenarios or get_benchmark(benchmark).scenarios[:1]
         for memory in dict.fromkeys(memories)
         for method in dict.fromkeys(methods)
     ]
-    for one in places:
-        one.configuration()  # refuses what cannot be trained, before anything is
-    return OwnStudy([_cell(one, auto, execution, on_event) for one in places], seeds, execution)
+    for one in chosen:
+        make_one(*one)  # refuses what cannot be trained, before anything is
+    return OwnStudy([_cell(*one, auto, execution, on_event) for one in chosen], seeds, execution)
 
 
-def _cell(place: Place, auto: float | None, execution: Execution, on_event: OnEvent) -> OwnCell:
+def _cell(method: str, problem: Problem, auto: float | None, execution: Execution, on_event: OnEvent) -> OwnCell:
     if auto is not None:
-        where = dataclasses.asdict(place)
-        options: dict[str, Any] = {"budget": auto, "repeatable": True, "execution": execution, "on_event": on_event}
-        tuned = tune(where.pop("method"), where.pop("benchmark"), where.pop("scenario"), **where, **options)
-        return OwnCell(place, _items(tuned.settings), f"tuned in {auto:g} min")
-    if (found := latest_search(execution.store, place)) is not None:
-        return OwnCell(place, _items(found.settings), "tuned")
-    is_known = find_preset(place.kind.name, place.benchmark, place.scenario) is not None
-    return OwnCell(place, (), "preset" if is_known else DEFAULTS)
+        tuned = tune(method, problem=problem, budget=auto, repeatable=True, execution=execution, on_event=on_event)
+        return OwnCell(method, problem, _items(tuned.settings), f"tuned in {auto:g} min")
+    if (found := latest_search(execution.store, method, problem)) is not None:
+        return OwnCell(method, problem, _items(found.settings), "tuned")
+    is_known = find_preset(get_method(method).name, str(problem.benchmark), str(problem.scenario)) is not None
+    return OwnCell(method, problem, (), "preset" if is_known else DEFAULTS)
 
 
 def _items(settings: Settings) -> tuple[tuple[str, float], ...]:

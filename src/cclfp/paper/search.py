@@ -11,15 +11,16 @@ from collections.abc import Sequence
 from cclfp.errors import InputError
 from cclfp.events import Event, Finished, Note, OnEvent, Planned, Step, Stored
 from cclfp.paper.grids import Grid
-from cclfp.paper.places import Place
 from cclfp.paper.trials import Settings, Trial, search_in_time, spread, successive_halving
 from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.executors import make_executor
 from cclfp.runs.jobs import make_jobs, name_runs
 from cclfp.runs.presets import Preset
+from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
+from cclfp.runs.settings import make_one
 
 MEASURED = 1.0  # seconds of training that tell how long the rest will take
 
@@ -31,7 +32,8 @@ class Tuned:
     ``preset`` has the hyperparameters and how they were chosen, ``settings`` what ``run`` needs to use them.
     """
 
-    place: Place
+    method: str  # a name or FILE.py:NAME
+    problem: Problem
     preset: Preset
     settings: Settings
     trials: list[Trial]
@@ -40,8 +42,9 @@ class Tuned:
 class Search:
     """Trains settings of one method on held-out data."""
 
-    def __init__(self, place: Place, execution: Execution, on_event: OnEvent) -> None:
-        self.place, self.on_event = place, on_event
+    def __init__(self, method: str, problem: Problem, execution: Execution, on_event: OnEvent) -> None:
+        self.method, self.problem, self.on_event = method, problem, on_event
+        self.name = f"{method} on {problem.name}"
         self.execution = dataclasses.replace(execution, save=None)  # nobody needs the learners of a search
         self.executor = make_executor(self.execution)  # one for all rounds of the search
         self._first: Settings | None = None  # what was trained first: runs are named by what differs from it
@@ -50,7 +53,7 @@ class Search:
         self.executor.close()
 
     def configuration(self, settings: Settings) -> Configuration:
-        return self.place.configuration(settings, validation=True)
+        return make_one(self.method, dataclasses.replace(self.problem, validation=True), settings)
 
     def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
         """The trial of each, and how many runs were not in the store; all in one call, together."""
@@ -85,7 +88,7 @@ class Search:
         self, starts: Sequence[Settings], grids: Sequence[Grid], seeds: Sequence[int], minutes: float
     ) -> list[Trial]:
         """The trials that there is time for; InputError where it is too short for one run."""
-        limit: _Limit | None = _Limit(self.place.name, minutes)
+        limit: _Limit | None = _Limit(self.name, minutes)
 
         def train(several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
             nonlocal limit
@@ -99,14 +102,14 @@ class Search:
         if found[0].diverged:
             several = f"all {len(found)} settings" if len(found) > 1 else "the one setting"
             raise InputError(
-                f"{self.place.name}: {several} that were tried diverged, so none is chosen; "
+                f"{self.name}: {several} that were tried diverged, so none is chosen; "
                 "the runs are in the store (cclfp runs)"
             )
 
     def result(self, best: Settings, how: str, trials: list[Trial]) -> Tuned:
         c = self.configuration(best)
         preset = Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, how)
-        return Tuned(self.place, preset, best, trials)
+        return Tuned(self.method, self.problem, preset, best, trials)
 
 
 class _Limit:
@@ -158,9 +161,9 @@ def tune_anywhere(
     Without ``halving``, the usual settings are compared first with all optional weights at 0, so that a method whose
     parts do not help on this data is not worse than without them, however short the time is.
     """
-    start = usual_settings(search.place, ranges)
+    start = usual_settings(search.method, search.problem, ranges)
     starts = [start, off] if (off := start | switched_off(grids)) != start else [start]
-    search.on_event(Note(f"{search.place.name}: {describe_grids(grids, jointly=halving is not None)}"))
+    search.on_event(Note(f"{search.name}: {describe_grids(grids, jointly=halving is not None)}"))
     trials: dict[str, Trial] = {}
 
     def best_of(candidates: Sequence[Settings]) -> Settings:
@@ -187,9 +190,9 @@ def tune_anywhere(
     return search.result(order[0].settings if order else start, text, order)
 
 
-def usual_settings(place: Place, ranges: Grid) -> Settings:
+def usual_settings(method: str, problem: Problem, ranges: Grid) -> Settings:
     """The settings without any search; those with a range of their own are at its value nearest to the usual one."""
-    usual = place.configuration()
+    usual = make_one(method, problem)
     known: Settings = {**usual.hyperparameters, "augment": usual.augment}
     known |= {name: value for name in PROTOCOL if name in ranges and (value := getattr(usual, name)) is not None}
     return known | {name: min(values, key=lambda v: abs(v - known[name])) for name, values in ranges.items()}

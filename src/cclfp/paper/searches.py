@@ -13,22 +13,29 @@ from typing import Any
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
 from cclfp.paper.grids import Grid
-from cclfp.paper.places import Place
 from cclfp.paper.search import Tuned, usual_settings
 from cclfp.paper.trials import Trial
 from cclfp.runs.presets import Preset
+from cclfp.runs.problem import Problem
 from cclfp.runs.record import parse_json
+from cclfp.runs.settings import make_one
 
 Request = dict[str, Any]
 
 
 def make_request(
-    place: Place, grids: Sequence[Grid], ranges: Grid, seeds: Sequence[int], budget: float | None, halving: int | None
+    method: str,
+    problem: Problem,
+    grids: Sequence[Grid],
+    ranges: Grid,
+    seeds: Sequence[int],
+    budget: float | None,
+    halving: int | None,
 ) -> Request:
     """All that determines a search, as JSON: the same request finds the same search."""
     values = {
-        "place": place.identity(),
-        "start": usual_settings(place, ranges),
+        "place": make_one(method, problem).place,
+        "start": usual_settings(method, problem, ranges),
         "grids": list(grids),
         "seeds": list(seeds),
         "budget": budget,
@@ -55,15 +62,15 @@ def save_search(store: Path, request: Request, tuned: Tuned) -> None:
         raise InputError(f"{path} cannot be written: {error}") from error
 
 
-def find_search(store: Path, request: Request, place: Place) -> Tuned | None:
+def find_search(store: Path, request: Request, method: str, problem: Problem) -> Tuned | None:
     """The result of a search that was made before."""
     path = _folder(store) / f"{_key(request)}.json"
-    return _tuned(path, _read(path), place) if path.exists() else None
+    return _tuned(path, _read(path), method, problem) if path.exists() else None
 
 
-def latest_search(store: Path, place: Place) -> Tuned | None:
+def latest_search(store: Path, method: str, problem: Problem) -> Tuned | None:
     """The latest search at a place; with another size of the memory where there is none with this one."""
-    wanted = json.loads(json.dumps(place.identity()))
+    wanted = json.loads(json.dumps(make_one(method, problem).place))
     anywhere = {**wanted, "buffer": None}
     found = [
         (content["request"]["place"] == wanted, content["finished_at"], path.name, content)
@@ -73,7 +80,7 @@ def latest_search(store: Path, place: Place) -> Tuned | None:
     if not found:
         return None
     _, _, name, content = max(found, key=lambda one: one[:3])
-    return _tuned(_folder(store) / name, content, place)
+    return _tuned(_folder(store) / name, content, method, problem)
 
 
 def _folder(store: Path) -> Path:
@@ -99,11 +106,11 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _tuned(path: Path, content: dict[str, Any], place: Place) -> Tuned:
+def _tuned(path: Path, content: dict[str, Any], method: str, problem: Problem) -> Tuned:
     try:
         trials = [Trial(**trial) for trial in content["trials"]]
-        tuned = Tuned(place, Preset(**content["preset"]), dict(content["settings"]), trials)
-        place.configuration(tuned.settings)
+        tuned = Tuned(method, problem, Preset(**content["preset"]), dict(content["settings"]), trials)
+        make_one(method, problem, tuned.settings)
     except (InputError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
     return tuned

@@ -27,11 +27,14 @@ from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import steps
 from cclfp.runs.devices import pick_device
 from cclfp.runs.environment import device_name
-from cclfp.runs.execution import FIELDS, Execution, split_options
+from cclfp.runs.execution import Execution
 from cclfp.runs.executors import local_executor
+from cclfp.runs.fields import field_names, from_keywords
 from cclfp.runs.jobs import Job, check_seeds
+from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
-from cclfp.runs.run import benchmark_of, run_jobs
+from cclfp.runs.run import run_jobs
+from cclfp.runs.settings import ABOUT_IMAGES, prepare
 from cclfp.runs.store import Store, exists
 from cclfp.streams import BENCHMARKS
 
@@ -159,7 +162,7 @@ def study(
     >>> comparisons = study("accuracy", benchmarks=["split-mnist"], methods=["er"])  # doctest: +SKIP
     >>> [(c.cell.scenario, c.mean, c.cell.published.mean, c.verdict) for c in comparisons]  # doctest: +SKIP
     """
-    execution, others = split_options(execution, options)
+    execution, others = from_keywords(Execution, execution, options)
     if what == "runtime":
         raise InputError("run times are not compared with published numbers: use cclfp.paper.study.plan('runtime')")
     chosen: dict[str, Any] = {"benchmarks": benchmarks, "methods": methods, "scenarios": scenarios}
@@ -200,7 +203,7 @@ def plan(
         numbers = check_seeds(5 if seeds is None else seeds)
         return _plan_mine(benchmarks, methods, scenarios, numbers, execution, on_event, options)
     if options:
-        raise unknown("option", next(iter(options)), sorted(FIELDS))
+        raise unknown("option", next(iter(options)), sorted(field_names(Execution)))
     chosen = select(TABLES if what == "all" else [what], benchmarks, methods, scenarios)
     if what != "runtime":
         return Study(chosen, check_seeds(5 if seeds is None else seeds), execution)
@@ -213,7 +216,7 @@ def plan(
     return RunTimes(chosen, [TIMING_SEED], execution)
 
 
-IMAGE_OPTIONS = ("images", "image_size", "split_seed", "classes", "skip_bad")
+IMAGE_OPTIONS = ("images", *ABOUT_IMAGES)
 OWN_OPTIONS = (*IMAGE_OPTIONS, "tasks", "class_order", "backbone", "memory", "auto")
 
 
@@ -227,13 +230,13 @@ def _plan_mine(
     options: dict[str, Any],
 ) -> OwnStudy:
     if strange := [name for name in options if name not in OWN_OPTIONS]:
-        raise unknown("option", strange[0], [*OWN_OPTIONS, *sorted(FIELDS)])
+        raise unknown("option", strange[0], [*OWN_OPTIONS, *sorted(field_names(Execution))])
     options = {name: value for name, value in options.items() if value is not None}
     images = {name: options.pop(name) for name in IMAGE_OPTIONS if name in options}
     if "images" in images:
-        benchmarks = [*benchmarks, benchmark_of(None, **images, on_event=on_event)]
+        benchmarks = [*benchmarks, str(prepare(Problem(**images), on_event).benchmark)]
     elif benchmarks:
-        benchmark_of(benchmarks[0], None, **images)  # refuses options that are about images
+        prepare(Problem(benchmarks[0], **images))  # refuses options that are about images
     memory = options.pop("memory", 200)
     memories = [memory] if isinstance(memory, int) else list(memory)
     return plan_mine(benchmarks, methods, scenarios, seeds, execution, memories=memories, on_event=on_event, **options)

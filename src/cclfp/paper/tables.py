@@ -11,8 +11,9 @@ from typing import NamedTuple
 from cclfp.errors import unknown
 from cclfp.methods import METHODS
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.grid import configurations
 from cclfp.runs.presets import find_preset
+from cclfp.runs.problem import MEMORY, Problem
+from cclfp.runs.settings import make_one
 
 TABLES = {
     "accuracy": "Average accuracy by the end of training",
@@ -94,14 +95,10 @@ class Cell:
     published: Published
 
     def configuration(self) -> Configuration:
-        (found,) = configurations(
-            [self.method],
-            self.benchmark,
-            self.scenario,
-            memory=200 if self.buffer is None else self.buffer,
-            settings={name: [value] for name, value in self.settings},
+        memory = MEMORY if self.buffer is None else self.buffer
+        return make_one(
+            self.method, Problem(self.benchmark, scenario=self.scenario, memory=memory), dict(self.settings)
         )
-        return found
 
     def key(self, seed: int) -> str:
         """The key of the cell's run with this seed."""

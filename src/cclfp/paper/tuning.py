@@ -8,7 +8,6 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cclfp.core.arguments import check_whole
@@ -16,14 +15,15 @@ from cclfp.errors import InputError
 from cclfp.events import Note, OnEvent, ignore
 from cclfp.methods import METHODS, get_method
 from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, inherits, stages
-from cclfp.paper.places import Place
 from cclfp.paper.search import Search, Tuned, combine, describe_search, tune_anywhere
 from cclfp.paper.searches import find_search, make_request, save_search
 from cclfp.paper.trials import Settings, Trial, successive_halving
-from cclfp.runs.execution import FIELDS, Execution, split_options
-from cclfp.runs.grid import check_setting_names
+from cclfp.runs.execution import Execution
+from cclfp.runs.fields import from_keywords
 from cclfp.runs.presets import Preset, find_preset, presets
-from cclfp.runs.run import benchmark_of, check_values
+from cclfp.runs.problem import Problem
+from cclfp.runs.run import check_values
+from cclfp.runs.settings import KEYWORDS, check_setting_names, is_papers, make_one, prepare
 from cclfp.streams import BENCHMARKS, get_benchmark
 
 FIRST_SEED = 100  # no reported number uses these
@@ -36,21 +36,13 @@ def tune(
     benchmark: str | None = None,
     scenario: str | None = None,
     *,
-    images: str | Path | None = None,
-    image_size: int | None = None,
-    split_seed: int | None = None,
-    classes: Sequence[str] | None = None,
-    skip_bad: bool = False,
-    tasks: int | None = None,
-    class_order: str | Sequence[Any] | None = None,
-    backbone: str | None = None,
-    memory: int = 200,
     seeds: int | None = None,
     budget: float | None = None,
     halving: int | None = None,
     settings: Mapping[str, Any] | None = None,
     known: Sequence[Preset] | None = None,
     repeatable: bool = False,
+    problem: Problem | None = None,
     execution: Execution | None = None,
     on_event: OnEvent = ignore,
     **options: Any,
@@ -86,25 +78,21 @@ def tune(
     ``known`` are the presets there are, to inherit from; by default those of the package. ``execution``, or
     its fields as keywords (``engine="graph"``), say how and where to train.
     """
-    execution, more = split_options(execution, options)
-    if execution.shard is not None:
-        raise InputError(f"shard={execution.shard!r}: a search needs the results of all its runs; use run or study")
+    how, options = from_keywords(Execution, execution, options)
+    place = {name: value for name, value in (("benchmark", benchmark), ("scenario", scenario)) if value is not None}
+    what, more = from_keywords(Problem, problem, {**place, **options})
+    if how.shard is not None:
+        raise InputError(f"shard={how.shard!r}: a search needs the results of all its runs; use run or study")
     kind = get_method(method)
     check_setting_names({method: kind}, settings or {})
-    check_setting_names({method: kind}, more, others=sorted(FIELDS))  # a keyword may be a misspelt field
+    check_setting_names({method: kind}, more, others=KEYWORDS)  # a keyword may be a misspelt field
     ranges = {name: check_values(name, values) for name, values in {**(settings or {}), **more}.items()}
-    benchmark = benchmark_of(
-        benchmark,
-        images,
-        image_size=image_size,
-        split_seed=split_seed,
-        classes=classes,
-        skip_bad=skip_bad,
-        on_event=on_event,
-    )
-    scenario = get_benchmark(benchmark).scenarios[0] if scenario is None else scenario
-    place = Place(method, benchmark, scenario, memory, tasks, class_order, backbone)
-    place.configuration()  # refuses what cannot be trained
+    if what.validation or what.max_classes is not None:
+        raise InputError(
+            "a search trains on held-out images, without room for more classes: leave out validation and max_classes"
+        )
+    what = prepare(what, on_event)
+    make_one(method, what)  # refuses what cannot be trained
     seeds = (AUTO_SEEDS if repeatable else SEEDS) if seeds is None else check_whole("seeds", seeds, at_least=1)
     numbers = [FIRST_SEED + i for i in range(seeds)]
     if budget is not None and not 0 < budget < math.inf:
@@ -113,17 +101,17 @@ def tune(
         check_whole("halving", halving, at_least=1)
         if budget is not None:
             raise InputError("budget and halving are two ways to limit a search: expected one of them")
-    if place.is_papers and not ranges and not repeatable:
-        with contextlib.closing(Search(place, execution, on_event)) as search:
+    if is_papers(method, what) and not ranges and not repeatable:
+        with contextlib.closing(Search(method, what, how, on_event)) as search:
             return _tune_as_presets(search, numbers, budget, halving, presets() if known is None else known)
-    grids = stages(kind, augment=get_benchmark(benchmark).no_augmentation is None, given=ranges)
-    request = make_request(place, grids, ranges, numbers, budget, halving)
-    if repeatable and not execution.fresh and (found := find_search(execution.store, request, place)) is not None:
-        on_event(Note(f"{place.name}: searched before, and the same settings are chosen"))
+    grids = stages(kind, augment=get_benchmark(str(what.benchmark)).no_augmentation is None, given=ranges)
+    request = make_request(method, what, grids, ranges, numbers, budget, halving)
+    if repeatable and not how.fresh and (found := find_search(how.store, request, method, what)) is not None:
+        on_event(Note(f"{method} on {what.name}: searched before, and the same settings are chosen"))
         return found
-    with contextlib.closing(Search(place, execution, on_event)) as search:
+    with contextlib.closing(Search(method, what, how, on_event)) as search:
         tuned = tune_anywhere(search, grids, ranges, numbers, budget, halving)
-    save_search(execution.store, request, tuned)
+    save_search(how.store, request, tuned)
     return tuned
 
 
@@ -131,7 +119,7 @@ def _tune_as_presets(
     search: Search, numbers: Sequence[int], budget: float | None, halving: int | None, known: Sequence[Preset]
 ) -> Tuned:
     """The search that chose the presets of the paper's methods on its benchmarks."""
-    method, benchmark, scenario = search.place.method, search.place.benchmark, search.place.scenario
+    method, benchmark, scenario = search.method, str(search.problem.benchmark), str(search.problem.scenario)
     # Whatever is not searched is as the method has it, not as the preset that this search replaces.
     best: Settings = dataclasses.asdict(METHODS[method].hyper(scenario))
     inherited, grids = _plan(method, benchmark, scenario, known, jointly=halving is not None)

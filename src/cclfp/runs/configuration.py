@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from cclfp.core.userfiles import Reference
@@ -25,6 +26,8 @@ USUAL: dict[str, Any] = {
     "validation": False,
     "max_classes": None,
 }
+# What is the same for all settings of a method where it is trained, besides the size of the memory.
+PLACE = ("benchmark", "scenario", "class_order", "tasks", "backbone")
 ALWAYS = object()  # no value equals it
 # The methods that got hyperparameters later. These are left out of a key at the values that runs had before.
 _EXTENDED = [kind.name for kind in METHODS.values() if kind.earlier_values(PROTOCOL)]
@@ -65,11 +68,14 @@ class Configuration:
         if self.method in _EXTENDED and self.method_file is None:
             earlier = METHODS[self.method].earlier_values(self.to_dict())
             values["hyperparameters"] = {n: v for n, v in self.hyperparameters.items() if v != earlier.get(n)}
-        for name in ("backbone", "method_file"):
-            if name in values:  # a file counts by its content, wherever it is
-                values[name] = {key: value for key, value in values[name].items() if key != "file"}
-        text = json.dumps({**values, "seed": seed}, sort_keys=True)
+        text = json.dumps({**_by_content(values), "seed": seed}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """The method and where it is trained, without its settings: the same on every machine."""
+        names = ("method", "method_file", "buffer", *PLACE)
+        return _by_content({name: getattr(self, name) for name in names})
 
     @property
     def kind(self) -> type[Method]:
@@ -89,6 +95,12 @@ class Configuration:
         others = ("tasks", "backbone", "validation", "max_classes")
         is_usual = given == PROTOCOL and all(getattr(self, name) == USUAL[name] for name in others)
         return is_usual and has_usual_order(self.benchmark, self.class_order)
+
+
+def _by_content(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a configuration with a user's files by their content, wherever they are."""
+    files = {name: value for name in ("backbone", "method_file") if (value := values.get(name)) is not None}
+    return {**values, **{name: {k: v for k, v in file.items() if k != "file"} for name, file in files.items()}}
 
 
 def replays(kind: type[Method]) -> bool:

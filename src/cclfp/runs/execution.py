@@ -135,7 +135,6 @@ class Execution:
         return cls(**values)
 
 
-FIELDS = frozenset(field.name for field in dataclasses.fields(Execution))
 PATHS = ("store", "save", "checkpoints")
 
 
@@ -166,17 +165,6 @@ def parse_shard(shard: str) -> tuple[int, int]:
     if len(parts) != 2 or not 1 <= parts[0] <= parts[1] <= LARGEST_SHARDS:
         raise InputError(f"shard={shard!r}: expected I/N with I from 1 to N, such as 2/3 for the second of three parts")
     return parts[0], parts[1]
-
-
-def split_options(execution: Execution | None, options: Mapping[str, Any]) -> tuple[Execution, dict[str, Any]]:
-    """Split keyword options into an execution, made of those that are its fields, and the others."""
-    given = {name: value for name, value in options.items() if name in FIELDS}
-    if execution is not None and not isinstance(execution, Execution):
-        raise InputError(f"execution={execution!r}: expected a cclfp.Execution")
-    if execution is not None and given:
-        raise InputError(f"give {', '.join(given)} as part of execution, not beside it")
-    others = {name: value for name, value in options.items() if name not in FIELDS}
-    return Execution.from_dict(given) if execution is None else execution, others
 
 
 def check_folder(folder: Path) -> Path:

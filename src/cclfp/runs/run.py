@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from cclfp.data import fetch, import_images
+from cclfp.data import fetch
 from cclfp.errors import InputError
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
 from cclfp.methods import get_method
@@ -18,17 +17,18 @@ from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import cost
 from cclfp.runs.devices import pick_device
-from cclfp.runs.execution import FIELDS, Execution, split_options
+from cclfp.runs.execution import Execution
 from cclfp.runs.executors import Executor, make_executor
-from cclfp.runs.grid import check_setting_names, configurations
+from cclfp.runs.fields import from_keywords
 from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs, name_runs
+from cclfp.runs.problem import MEMORY, Problem
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.seeds import Seeds
+from cclfp.runs.settings import KEYWORDS, check_setting_names, make_grid, prepare
 from cclfp.runs.shards import store_of, take_shard
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
-MEMORY = 200  # examples that the replay memory holds by default, as in the paper
 # Of more runs than this, the number is shown before they are trained (--seeds 100 means 100 seeds, not seed 100), and
 # their progress is shown together.
 SHOWN_ONE_BY_ONE = 16
@@ -75,21 +75,10 @@ def run(
     methods: str | Sequence[str],
     benchmark: str | None = None,
     *,
-    images: str | Path | None = None,
-    image_size: int | None = None,
-    split_seed: int | None = None,
-    classes: Sequence[str] | None = None,
-    skip_bad: bool = False,
-    scenario: str | None = None,
-    tasks: int | None = None,
-    class_order: str | Sequence[Any] | None = None,
-    backbone: str | None = None,
-    validation: bool = False,
-    max_classes: int | None = None,
     seeds: int | Sequence[int] = 5,
-    memory: int = MEMORY,
     buffer: int | None = None,
     settings: Mapping[str, Any] | None = None,
+    problem: Problem | None = None,
     execution: Execution | None = None,
     on_event: OnEvent = ignore,
     **options: Any,
@@ -130,8 +119,8 @@ def run(
     settings, **options
         Hyperparameters, ``batch``, ``replay``, ``epochs`` and ``augment`` ("on" or "off"); a list of values makes a
         grid. Fields of :class:`cclfp.Execution`, such as ``engine``, may be given as keywords too.
-    execution
-        How and where to train, and where to keep the results.
+    problem, execution
+        What is learned, as one object; how and where to train, and where to keep the results.
     on_event
         Called with what happens: see :mod:`cclfp.events`.
 
@@ -140,40 +129,28 @@ def run(
     >>> results = run("er", "split-mnist", seeds=1, lr=[0.03, 0.1])  # doctest: +SKIP
     >>> [result.mean_std("average_accuracy")["mean"] for result in results]  # doctest: +SKIP
     """
-    execution, more_settings = split_options(execution, options)
+    how, options = from_keywords(Execution, execution, options)
+    options |= {} if benchmark is None else {"benchmark": benchmark}
+    what, more_settings = from_keywords(Problem, problem, options)
     names = check_names(methods)
     kinds = {name: get_method(name) for name in names}
     check_setting_names(kinds, settings or {})
-    check_setting_names(kinds, more_settings, others=sorted(FIELDS))  # a keyword may be a misspelt field
+    check_setting_names(kinds, more_settings, others=KEYWORDS)  # a keyword may be a misspelt field
     grid = {name: check_values(name, values) for name, values in {**(settings or {}), **more_settings}.items()}
-    if buffer is not None and memory != MEMORY:
-        raise InputError(f"memory={memory} and buffer={buffer}: buffer is an older name of memory, give one of the two")
+    if buffer is not None:
+        if what.memory != MEMORY:
+            raise InputError(
+                f"memory={what.memory} and buffer={buffer}: buffer is an older name of memory, give one of the two"
+            )
+        what = dataclasses.replace(what, memory=buffer)
     chosen_seeds = check_seeds(seeds)
-    benchmark = benchmark_of(
-        benchmark,
-        images,
-        image_size=image_size,
-        split_seed=split_seed,
-        classes=classes,
-        skip_bad=skip_bad,
-        on_event=on_event,
-    )
-    chosen = configurations(
-        names,
-        benchmark,
-        scenario,
-        memory=memory if buffer is None else buffer,
-        class_order=class_order,
-        tasks=tasks,
-        backbone=backbone,
-        validation=validation,
-        max_classes=max_classes,
-        settings=grid,
-    )
-    if get_benchmark(benchmark).is_own and "augment" not in grid:
-        augment, reason = default_augmentation(get_benchmark(benchmark), chosen[0].backbone)
-        on_event(Note(describe_choice(benchmark, augment, reason)))
-    all_jobs = make_jobs(chosen, chosen_seeds, execution)
+    what = prepare(what, on_event)
+    chosen = make_grid(names, what, grid)
+    known = get_benchmark(str(what.benchmark))
+    if known.is_own and "augment" not in grid:
+        augment, reason = default_augmentation(known, chosen[0].backbone)
+        on_event(Note(describe_choice(known.name, augment, reason)))
+    all_jobs = make_jobs(chosen, chosen_seeds, how)
     jobs, costs = take_shard(all_jobs), None
     if len(all_jobs) > SHOWN_ONE_BY_ONE:
         of_shard = f", {len(jobs):,} of them in this shard" if len(jobs) < len(all_jobs) else ""
@@ -181,7 +158,7 @@ def run(
         on_event(Note(f"{len(all_jobs):,} runs ({counts}){of_shard}"))
         costs = {job.key: cost(job.configuration) for job in jobs}
     varied = [name for name, values in grid.items() if len(values) > 1]
-    on_event(Planned(name_runs(jobs, varied), str(store_of(execution)), costs))
+    on_event(Planned(name_runs(jobs, varied), str(store_of(how)), costs))
     records = run_jobs(jobs, on_event)
     found = [Result(c, [records[key] for seed in chosen_seeds if (key := c.key(seed)) in records]) for c in chosen]
     return [result for result in found if result.runs]  # a shard may have no run of a configuration
@@ -237,30 +214,6 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
             on_event(Note("its learner was not saved: training again to save it", job.key))
         missing[job.key] = job
     return records, list(missing.values())
-
-
-def benchmark_of(
-    benchmark: str | None,
-    images: str | Path | None,
-    *,
-    image_size: int | None = None,
-    split_seed: int | None = None,
-    classes: Sequence[str] | None = None,
-    skip_bad: bool = False,
-    on_event: OnEvent = ignore,
-) -> str:
-    """The name of a benchmark that is given as such, or as a user's own images."""
-    if (images is None) == (benchmark is None):
-        raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
-    given = {"size": image_size, "split_seed": split_seed, "classes": classes, "skip_bad": skip_bad or None}
-    how: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if benchmark is None:
-        assert images is not None
-        return import_images(images, **how, on_event=on_event)
-    if how:
-        names = {"size": "an image size", "split_seed": "a split seed", "classes": "classes", "skip_bad": "skip_bad"}
-        raise InputError(f"{names[next(iter(how))]} can be given with images of your own only: give images too")
-    return benchmark
 
 
 def check_names(methods: str | Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""From names, presets and settings to configurations: one per method and combination of values."""
+"""From a problem, names, presets and settings to configurations: one per method and combination of values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,30 @@ from typing import Any
 from cclfp.core.arguments import check_whole
 from cclfp.core.scenarios import check_scenario
 from cclfp.core.userfiles import is_reference, refer
+from cclfp.data import import_images
 from cclfp.errors import InputError, unknown
-from cclfp.methods import Method, get_method
+from cclfp.events import OnEvent, ignore
+from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets.backbones import Backbone, parse_backbone
 from cclfp.runs.augmentation import default_augmentation
 from cclfp.runs.configuration import PROTOCOL, Configuration, replays
+from cclfp.runs.execution import Execution
+from cclfp.runs.fields import field_names
 from cclfp.runs.presets import find_preset
+from cclfp.runs.problem import MEMORY, Problem
 from cclfp.runs.validation import check_configuration
-from cclfp.streams.benchmarks import Benchmark, get_benchmark
+from cclfp.streams.benchmarks import BENCHMARKS, Benchmark, get_benchmark, has_usual_order
 
 Settings = Mapping[str, Sequence[float]]  # the values of each setting
+KEYWORDS = sorted([*field_names(Execution), *field_names(Problem)])  # what may be given beside settings
+
+# The fields of a problem that are about images of one's own, and how errors call them.
+ABOUT_IMAGES = {
+    "image_size": "an image size",
+    "split_seed": "a split seed",
+    "classes": "classes",
+    "skip_bad": "skip_bad",
+}
 
 
 def configurations(
@@ -27,53 +41,85 @@ def configurations(
     benchmark: str,
     scenario: str | None = None,
     *,
-    memory: int = 200,
-    class_order: str | Sequence[Any] | None = None,
-    tasks: int | None = None,
-    backbone: str | None = None,
-    validation: bool = False,
-    max_classes: int | None = None,
     settings: Settings | None = None,
+    **problem: Any,
 ) -> list[Configuration]:
+    """All combinations of the methods and the settings' values, on a benchmark and with other fields of a problem.
+
+    >>> [c.hyperparameters["w"] for c in configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3]})]
+    [0.1, 0.3]
+    """
+    return make_grid(methods, Problem(benchmark, scenario=scenario, **problem), settings)
+
+
+def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | None = None) -> list[Configuration]:
     """All combinations of the methods and the settings' values.
 
     A setting is a hyperparameter, or ``batch``, ``replay``, ``epochs`` or ``augment``. It applies to the methods that
     have it, and at least one of them must. What is not set comes from the preset, else from the benchmark's and then
     the method's defaults.
-
-    >>> [c.hyperparameters["w"] for c in configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3]})]
-    [0.1, 0.3]
     """
     kinds = {name: get_method(name) for name in methods}
     if not kinds:
         raise InputError("no method was given: cclfp list methods names them")
-    chosen = get_benchmark(benchmark)
-    scenario = check_scenario(scenario) if scenario is not None else chosen.scenarios[0]
-    chosen.check(scenario)
-    order, sizes = chosen.split_into(None if tasks is None else check_whole("tasks", tasks, at_least=1), class_order)
-    psi = None if backbone is None else parse_backbone(backbone)
+    benchmark = get_benchmark(str(problem.benchmark))
+    scenario = check_scenario(problem.scenario) if problem.scenario is not None else benchmark.scenarios[0]
+    benchmark.check(scenario)
+    tasks = None if problem.tasks is None else check_whole("tasks", problem.tasks, at_least=1)
+    order, sizes = benchmark.split_into(tasks, problem.class_order)
+    psi = None if problem.backbone is None else parse_backbone(problem.backbone)
     common = {
-        "benchmark": benchmark,
+        "benchmark": benchmark.name,
         "scenario": scenario,
         "class_order": order,
         "tasks": sizes,
-        "backbone": None if psi == parse_backbone(chosen.backbone) else psi,
-        "validation": validation,
-        "max_classes": max_classes,
+        "backbone": None if psi == parse_backbone(benchmark.backbone) else psi,
+        "validation": problem.validation,
+        "max_classes": problem.max_classes,
     }
-    memory = check_whole("memory", memory, at_least=1)
+    memory = check_whole("memory", problem.memory, at_least=1)
     settings = dict(settings or {})
     _check_settings(kinds, settings)
     found = []
     for name, kind in kinds.items():
         kind.check_scenario(scenario)
         file = refer("method", name) if is_reference(name) else None
-        usual = _usual_settings(kind, chosen, scenario, psi)
+        usual = _usual_settings(kind, benchmark, scenario, psi)
         for given in _combinations(settings, settings_of(kind)):
             values = {**usual, **given}
             own = {"method": kind.name, "method_file": file, "buffer": memory if kind.schedule is not None else None}
             found.append(check_configuration({**common, **own, **_split_settings(kind, scenario, values)}))
     return found
+
+
+def make_one(method: str, problem: Problem, settings: Mapping[str, float] | None = None) -> Configuration:
+    """The configuration with these settings, and the usual values of those that are not given."""
+    (found,) = make_grid([method], problem, {name: [value] for name, value in (settings or {}).items()})
+    return found
+
+
+def prepare(problem: Problem, on_event: OnEvent = ignore) -> Problem:
+    """The same problem with the names of its benchmark and its scenario: images are imported."""
+    if (problem.images is None) == (problem.benchmark is None):
+        raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
+    p, none = problem, {name: getattr(Problem, name) for name in ("images", *ABOUT_IMAGES)}
+    if p.images is not None:
+        how: dict[str, Any] = {"split_seed": p.split_seed, "classes": p.classes, "skip_bad": bool(p.skip_bad)}
+        name = import_images(p.images, size=p.image_size, **how, on_event=on_event)
+        p = dataclasses.replace(p, benchmark=name, **none)
+    for name, what in ABOUT_IMAGES.items():
+        if getattr(p, name) != none[name]:
+            raise InputError(f"{what} can be given with images of your own only: give images too")
+    return dataclasses.replace(p, scenario=p.scenario or get_benchmark(str(p.benchmark)).scenarios[0])
+
+
+def is_papers(method: str, problem: Problem) -> bool:
+    """Whether the method and the benchmark are of the paper, and all else as there."""
+    if method not in METHODS or problem.benchmark not in BENCHMARKS:
+        return False
+    order, sizes = BENCHMARKS[problem.benchmark].split_into(problem.tasks, problem.class_order)
+    is_usual = sizes is None and has_usual_order(problem.benchmark, order)
+    return is_usual and problem.memory == MEMORY and problem.backbone is None
 
 
 def settings_of(kind: type[Method]) -> list[str]:

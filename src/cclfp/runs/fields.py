@@ -1,0 +1,33 @@
+"""Dataclasses whose fields are options: of a command, and as keywords of a function. The help stands at the field."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from cclfp.errors import InputError
+
+T = TypeVar("T")
+
+
+def option(default: Any, help: str, metavar: str | None = None) -> Any:
+    """A field with the help and the metavar that the command shows."""
+    return dataclasses.field(default=default, metadata={"help": help, "metavar": metavar})
+
+
+def field_names(kind: type) -> list[str]:
+    """The names of a dataclass's fields."""
+    return [field.name for field in dataclasses.fields(kind)]
+
+
+def from_keywords(kind: type[T], given: T | None, keywords: Mapping[str, Any]) -> tuple[T, dict[str, Any]]:
+    """An instance of a dataclass, ``given`` or made of the keywords that are its fields, and the other keywords."""
+    fields = {name: value for name, value in keywords.items() if name in field_names(kind)}
+    argument = kind.__name__.lower()
+    if given is not None and not isinstance(given, kind):
+        raise InputError(f"{argument}={given!r}: expected a cclfp.{kind.__name__}")
+    if given is not None and fields:
+        raise InputError(f"give {', '.join(fields)} as part of {argument}, not beside it")
+    others = {name: value for name, value in keywords.items() if name not in fields}
+    return kind(**fields) if given is None else given, others

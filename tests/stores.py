@@ -10,10 +10,10 @@ from pathlib import Path
 
 from records import made_up
 
-from cclfp.runs import store as store_module
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.record import JSON_COLUMNS, Record
+from cclfp.runs.record import Record, checksum
 from cclfp.runs.settings import configurations
+from cclfp.runs.store import Attempt
 
 MATRIX: list[list[float | None]] = [
     [None, None, None],
@@ -21,16 +21,6 @@ MATRIX: list[list[float | None]] = [
     [80.1, 91.5, None],
     [70.0, 85.25, 0.1 + 0.2],
 ]
-
-
-VERSION_1 = """
-CREATE TABLE runs (
-    key TEXT PRIMARY KEY, method TEXT NOT NULL, benchmark TEXT NOT NULL, scenario TEXT NOT NULL, buffer INTEGER,
-    seed INTEGER NOT NULL, configuration TEXT NOT NULL, average_accuracy REAL, forgetting REAL, backward_transfer REAL,
-    forward_transfer REAL, accuracy_matrix TEXT NOT NULL, seconds REAL NOT NULL, train_seconds REAL NOT NULL,
-    test_seconds REAL NOT NULL, environment TEXT NOT NULL, finished_at TEXT NOT NULL
-)
-"""
 
 
 @functools.cache
@@ -52,18 +42,20 @@ def write(path: Path, *statements: str) -> None:
             database.execute(statement)
 
 
-def make_version_1(path: Path, records: list[Record]) -> None:
-    """As cclfp 0.1 wrote it at first."""
+def seal(path: Path) -> None:
+    """Give every row the checksum that fits it, as who knows the format could."""
     with contextlib.closing(sqlite3.connect(path)) as database, database:
-        database.execute(VERSION_1)
-        for r in records:
-            values = {name: json.dumps(v) if name in JSON_COLUMNS else v for name, v in r.items()}
-            marks = ", ".join(f":{name}" for name in values)
-            database.execute(f"INSERT INTO runs ({', '.join(values)}) VALUES ({marks})", values)
-        database.execute(f"PRAGMA application_id = {store_module.APPLICATION}")
-        database.execute("PRAGMA user_version = 1")
+        database.row_factory = sqlite3.Row
+        for row in database.execute("SELECT rowid AS number, * FROM runs").fetchall():
+            values = dict(row)
+            number = values.pop("number")
+            database.execute("UPDATE runs SET checksum = ? WHERE rowid = ?", (checksum(values), number))
+
+
+def attempts(path: Path) -> list[Attempt]:
+    """What the store logged about runs on a cluster, the oldest first."""
     with contextlib.closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA journal_mode = WAL")
+        return [Attempt(*row) for row in database.execute("SELECT * FROM attempts ORDER BY rowid")]
 
 
 def flipped(path: Path, place: int, bit: int) -> None:

@@ -102,13 +102,13 @@ def test_check(store: Store, cli: Cli, tmp_path: Path) -> None:
     assert "0 good records" in cli("runs", "check").out  # where no run was made yet
     assert not (tmp_path / "none.sqlite").exists()
     spoil(store, 1)
-    spoil(store, 2, "environment = x'ff', checksum = NULL, scenario = 'a' || char(27) || '[2J'")
+    spoil(store, 2, "environment = x'ff', scenario = 'a' || char(27) || '[2J'")
     answer = cli("runs", "check", "--store", store.path)
     assert answer.code == 1
     first, second, total = answer.out.splitlines()
     run = f"bad: {record(1)['key']}  er on split-mnist (class), seed 1"
     assert first == f"{run}: it does not match its checksum"
-    assert second == f"bad: {record(2)['key']}  er on split-mnist (a\\x1b[2J), seed 2: its environment is not JSON"
+    assert second == f"bad: {record(2)['key']}  er on split-mnist (a\\x1b[2J), seed 2: it does not match its checksum"
     assert total == f"{store.path}: 2 good records, 2 bad"
     assert answer.err == f"cclfp runs delete --bad --store {store.path} deletes what is bad\n"
     answer = cli("runs", "check", "--store", store.path, "--json")

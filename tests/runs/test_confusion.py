@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import record, write
+from stores import record
 from training import make_job, train, train_all
 
 from cclfp.errors import InputError
@@ -52,22 +50,6 @@ def test_counts_are_stored_and_exported(tmp_path: Path) -> None:
     store.add(record(1))
     assert store.records() == [one, record(1)]
     assert from_line(to_line(one).decode()) == one
-
-
-def test_a_store_without_counts_is_read_and_gets_the_column_without_new_checksums(tmp_path: Path) -> None:
-    path = tmp_path / "runs.sqlite"
-    Store(path).add(record(0))
-    Store(path).add(record(1))
-    write(path, "ALTER TABLE runs DROP COLUMN confusion", "PRAGMA user_version = 2")
-    write(path, "UPDATE runs SET seconds = 9 WHERE seed = 1")  # damage, which must stay visible
-    reader = Store(path, read_only=True)
-    assert (reader.version, reader.find(record(0)["key"])) == (2, record(0))
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        before = database.execute("SELECT checksum FROM runs").fetchall()
-    Store(path).add(with_counts(2))
-    rows = Store(path).rows()
-    assert [row.record for row in rows] == [record(0), None, with_counts(2)]
-    assert [row.values["checksum"] for row in rows[:2]] == [checksum for (checksum,) in before]
 
 
 @pytest.mark.parametrize("counts", [None, [], [[1]], COUNTS[:9], [[-1] * 10] * 10, [[0.5] * 10] * 10, [[1]] * 10, 3])

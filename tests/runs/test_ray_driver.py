@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import Cli
-from stores import configuration, record
+from stores import attempts, configuration, record
 from training import make_job, texts
 
 from cclfp.core.userfiles import receive, refer, resolve
@@ -96,7 +96,7 @@ def test_an_attempt_that_was_lost_does_not_confuse_the_driver(jobs: list[Job]) -
     assert driven.end(driven.message("y", "b", finished(first), finished(second))) == []
     assert driven.driver.running == {}
     driven.driver._write_log(at_least=1)
-    assert [(a.key, a.node, a.attempt) for a in driven.store.attempts()] == [
+    assert [(a.key, a.node, a.attempt) for a in attempts(driven.store.path)] == [
         *((key, "a", 1) for key in keys),
         *((key, "b", 2) for key in keys),
     ]

@@ -50,9 +50,8 @@ class Record(TypedDict):
 FIELDS = tuple(Record.__annotations__)
 OPTIONAL = ("diverged", "confusion")
 
-# The same as a table of SQLite. A column that is added gets a new version, and an entry in ADDED.
+# The same as a table of SQLite. A column that is added gets a new version.
 VERSION = 3
-CHECKSUMS = 2  # the first version with checksums
 SCHEMA = """
 CREATE TABLE runs (
     key TEXT PRIMARY KEY,
@@ -73,11 +72,10 @@ CREATE TABLE runs (
     environment TEXT NOT NULL,       -- JSON
     finished_at TEXT NOT NULL,
     diverged INTEGER,
-    checksum TEXT,                   -- of the other columns; null: written by a cclfp that had no checksums
+    checksum TEXT,                   -- of the other columns
     confusion TEXT                   -- JSON
 )
 """
-ADDED = {2: ("diverged INTEGER", "checksum TEXT"), 3: ("confusion TEXT",)}  # version -> the columns it added
 
 JSON_COLUMNS = ("configuration", "accuracy_matrix", "environment", "confusion")
 TEXT = ("key", "method", "benchmark", "scenario", "finished_at")
@@ -101,10 +99,9 @@ LONGEST = 500  # characters of a message, which may quote a file
 # -- rows of a database -------------------------------------------------------------------------------------------
 
 
-def columns(version: int = VERSION) -> set[str]:
-    """The names of the table's columns in a version of the format."""
-    names = {line.split()[0] for line in SCHEMA.strip().splitlines()[1:-1]}
-    return names - {column.split()[0] for newer, added in ADDED.items() if newer > version for column in added}
+def columns() -> set[str]:
+    """The names of the table's columns."""
+    return {line.split()[0] for line in SCHEMA.strip().splitlines()[1:-1]}
 
 
 def to_row(record: Record) -> dict[str, Any]:
@@ -120,8 +117,7 @@ def to_row(record: Record) -> dict[str, Any]:
 
 def from_row(values: Mapping[str, Any]) -> Record:
     """The record that a row holds; InputError where the row is damaged or holds no record."""
-    expected = values.get("checksum")
-    if expected is not None and expected != checksum(values):
+    if values.get("checksum") != checksum(values):
         raise InputError("it does not match its checksum")
     record = {name: value for name, value in values.items() if name != "checksum"}
     for name in OPTIONAL:

@@ -8,19 +8,24 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from cclfp.core.files import chosen_by, home
+from cclfp.core.files import chosen_by, home, real_file
 from cclfp.errors import InputError
-from cclfp.runs.record import ADDED, CHECKSUMS, SCHEMA, VERSION, Record, checksum, columns, difference, from_row, to_row
+from cclfp.runs.record import SCHEMA, VERSION, Record, columns, difference, from_row, to_row
 
 TIMEOUT = 60  # seconds to wait for other processes
 APPLICATION = 0x0CC1_F900  # marks the file as ours
 MAGIC = b"SQLite format 3\0"  # how the file of a database begins
+JOURNALS = ("-wal", "-shm", "-journal")  # what SQLite appends to the names of its files beside a database
 READS = 3  # attempts to read a file that other processes are changing, before its write-ahead log is used
+ATTEMPTS = "CREATE TABLE IF NOT EXISTS attempts (key TEXT, node TEXT, attempt INTEGER, started_at TEXT)"
+# Code in a database: triggers change other rows than those that are written, and views can be endless.
+CODE = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
 
 T = TypeVar("T")
 
@@ -47,9 +52,6 @@ class Attempt(NamedTuple):
     started_at: str  # UTC
 
 
-ATTEMPTS = "CREATE TABLE IF NOT EXISTS attempts (key TEXT, node TEXT, attempt INTEGER, started_at TEXT)"
-
-
 def default_store() -> Path:
     return home() / "runs.sqlite"
 
@@ -59,21 +61,34 @@ def checkpoints_of(path: Path) -> Path:
     return path.with_name(path.name + ".checkpoints")
 
 
-def is_database(path: Path) -> bool:
-    """Whether a file is a database, by its first bytes; InputError where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
-
-
 def exists(path: Path) -> bool:
-    """Whether the store exists; InputError where that cannot be determined."""
+    """Whether the store exists; InputError where a path is that of something else, such as a folder or another file."""
+    if str(path) == ":memory:" or str(path).startswith("file:"):
+        raise InputError(f"{path}: records are kept in a file, not in memory or by a URI: expected the path of a file")
+    file = real_file(path)
     try:
-        return path.exists()
+        for beside in files_of(path)[1:]:
+            if beside.exists() and not stat.S_ISREG(beside.lstat().st_mode):
+                raise InputError(f"{path} cannot be used as a store of runs: {beside} is not a regular file")
+        found = file.exists()
+        if found and not is_database(file) and file.stat().st_size:
+            raise InputError(f"{path} cannot be used as a store of runs: it is no database")
     except OSError as error:
         raise InputError(f"{path} cannot be used as a store of runs: {error}") from error
+    if path.is_symlink() and not found:
+        raise InputError(f"{path} is a symbolic link to {file}, which does not exist")
+    return found
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file of a store, and those that SQLite keeps beside it. Links are followed, as SQLite does."""
+    file = real_file(path)
+    return [file, *(file.with_name(file.name + suffix) for suffix in JOURNALS)]
+
+
+def is_database(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(len(MAGIC)) == MAGIC
 
 
 class Store:
@@ -96,52 +111,57 @@ class Store:
         on_bad: Callable[[StoredRow], object] | None = None,
         damaged: bool = False,
     ) -> None:
-        self.path = path
-        self.checkpoints = checkpoints_of(path)
-        self.read_only, self.on_bad = read_only, on_bad
+        self.path, self.read_only, self.on_bad = path, read_only, on_bad
         self._kept: sqlite3.Connection | None = None
-        if not read_only:
+        if not exists(path):
+            if read_only:
+                raise InputError(f"{path}: there is no store of runs")
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"{path} cannot be used as a store of runs: {error}{chosen_by(path)}") from error
-        self.version, self.damage = self._read(self._inspect if read_only or damaged else self._create)
+        self.checkpoints = checkpoints_of(path)
+        self.file, *self.journals = files_of(path)
+        found = self._read(self._inspect if read_only or damaged else self._create)
+        self.is_empty, self.damage = found is None, found or []
         if self.damage and not damaged:
             raise InputError(f"{path} is damaged ({self.damage[0]}): {self.command('check')} says more")
-        if self.version < VERSION and not (read_only or damaged):
-            with self._connect() as database:
-                self._migrate(database)
-            self.version = VERSION
 
     def command(self, *words: str) -> str:
         """A shell command of ``cclfp runs`` for this store."""
         return shlex.join(["cclfp", "runs", *words, "--store", str(self.path)])
 
-    def _create(self, database: sqlite3.Connection) -> tuple[int, list[str]]:
+    def _create(self, database: sqlite3.Connection) -> list[str] | None:
         """Create the table where it does not exist; refuse a file of another kind. Returns what ``_inspect`` does."""
-        database.execute("BEGIN")  # read the three marks at once: another process may be writing them
-        marks = _marks(database)
-        database.execute("COMMIT")
-        if not any(marks):
+        found = self._inspect(database)
+        if found is None:
             database.execute("BEGIN IMMEDIATE")
             if not any(_marks(database)):  # no other process was faster
                 database.execute(SCHEMA)
                 database.execute(f"PRAGMA application_id = {APPLICATION}")
                 database.execute(f"PRAGMA user_version = {VERSION}")
-            marks = _marks(database)
             database.execute("COMMIT")
-        self._check_marks(*marks)
+            found = self._inspect(database)
         deadline = time.monotonic() + TIMEOUT
         while database.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             try:  # this statement alone does not wait for other processes
-                database.execute("PRAGMA journal_mode = WAL")
+                (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
             except sqlite3.OperationalError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
-        return self._inspect(database)
+            else:
+                if mode != "wal":
+                    raise InputError(f"{self.path}: its file system lacks write-ahead logging: use a store elsewhere")
+        return found
 
-    def _check_marks(self, application: int, version: int, tables: int) -> None:
+    def _inspect(self, database: sqlite3.Connection) -> list[str] | None:
+        """What is wrong with the structure of the file; None for an empty file."""
+        database.execute("BEGIN")  # read all marks at once: another process may be writing them
+        application, version, _ = marks = _marks(database)
+        if not any(marks):
+            database.execute("COMMIT")
+            return None
         if application != APPLICATION:
             raise InputError(f"{self.path} is a database of something else, not a store of runs")
         if version > VERSION:
@@ -149,36 +169,17 @@ class Store:
             raise InputError(f"{text}: update cclfp, or name another store")
         if version < 1:
             raise InputError(f"{self.path} has the store format {version}, which no cclfp writes: it is damaged")
-
-    def _inspect(self, database: sqlite3.Connection) -> tuple[int, list[str]]:
-        """The version of the format (0 for an empty file), and what is wrong with the structure."""
-        database.execute("BEGIN")
-        marks = _marks(database)
-        if not any(marks):
-            return 0, []
-        self._check_marks(*marks)
-        version = marks[1]
+        if version < VERSION:
+            text = f"{self.path} was written by an earlier cclfp (store format {version}, not {VERSION})"
+            raise InputError(f"{text}: write its runs into a file with that one (export), and import the file here")
+        if code := [str(row[0]) for row in database.execute(CODE)]:
+            raise InputError(f"{self.path} has triggers, views or virtual tables, which no cclfp writes: {code[0]!a}")
         damage = [str(row[0]).replace("\n", " ") for row in database.execute("PRAGMA integrity_check(10)")]
         found = {row["name"] for row in database.execute("PRAGMA table_info(runs)")}
-        if missing := columns(version) - found:
+        if missing := columns() - found:
             raise InputError(f"{self.path} is damaged: its table of runs has no {', '.join(sorted(missing))}")
-        return version, [] if damage == ["ok"] else damage
-
-    def _migrate(self, database: sqlite3.Connection) -> None:
-        """Convert an older format, unless another process has done so."""
-        database.execute("BEGIN IMMEDIATE")
-        _, version, _ = _marks(database)
-        if version < VERSION:
-            for newer in range(version + 1, VERSION + 1):
-                for column in ADDED[newer]:
-                    database.execute(f"ALTER TABLE runs ADD COLUMN {column}")
-            if version < CHECKSUMS:
-                for row in database.execute("SELECT rowid AS number, * FROM runs").fetchall():
-                    values = dict(row)
-                    number = values.pop("number")
-                    database.execute("UPDATE runs SET checksum = ? WHERE rowid = ?", (checksum(values), number))
-            database.execute(f"PRAGMA user_version = {VERSION}")
         database.execute("COMMIT")
+        return [] if damage == ["ok"] else damage
 
     def find(self, key: str) -> Record | None:
         """The record of a finished run."""
@@ -221,23 +222,12 @@ class Store:
         return duplicates
 
     def log_attempts(self, attempts: Sequence[Attempt]) -> None:
-        """Note where runs are trained. This is no part of their records."""
+        """Note where runs are trained, in a table of its own: this is no part of their records."""
         with self._connect() as database:
             database.execute("BEGIN IMMEDIATE")
             database.execute(ATTEMPTS)
             database.executemany("INSERT INTO attempts VALUES (?, ?, ?, ?)", attempts)
             database.execute("COMMIT")
-
-    def attempts(self) -> list[Attempt]:
-        """Where runs were trained, as far as that was logged, the oldest first."""
-
-        def ask(database: sqlite3.Connection) -> list[Attempt]:
-            if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'attempts'").fetchone() is None:
-                return []
-            rows = database.execute("SELECT key, node, attempt, started_at FROM attempts ORDER BY rowid")
-            return [Attempt(*row) for row in rows]
-
-        return self._read(ask)
 
     def records(self, method: str | None = None, benchmark: str | None = None) -> list[Record]:
         """All records, the oldest first."""
@@ -246,7 +236,7 @@ class Store:
 
     def rows(self) -> list[StoredRow]:
         """All rows, bad ones included, the oldest first."""
-        if self.version == 0:
+        if self.is_empty:
             return []
         query = "SELECT rowid AS number, * FROM runs NOT INDEXED ORDER BY finished_at, rowid"
         return [_to_row(row) for row in self._read(lambda database: database.execute(query).fetchall())]
@@ -284,7 +274,7 @@ class Store:
         return row.record
 
     def _row(self, database: sqlite3.Connection, key: str) -> StoredRow | None:
-        if self.version == 0:
+        if self.is_empty:
             return None
         row = database.execute("SELECT rowid AS number, * FROM runs WHERE key = ?", (key,)).fetchone()
         return None if row is None else _to_row(row)
@@ -316,13 +306,13 @@ class Store:
 
     def _state(self) -> tuple[int, ...] | None:
         """What tells whether the file has changed; None where there is a write-ahead log."""
-        log = self.path.with_name(self.path.name + "-wal")
+        log = self.journals[0]
         try:
             if log.exists() and log.stat().st_size:
                 return None
-            now = self.path.stat()
+            now = self.file.stat()
         except FileNotFoundError:
-            if self.path.exists():  # the log was removed just now
+            if self.file.exists():  # the log was removed just now
                 return ()
             raise InputError(f"{self.path}: there is no store of runs") from None
         except OSError as error:
@@ -343,7 +333,7 @@ class Store:
 
     @contextlib.contextmanager
     def _connect(self, how: str | None = None) -> Iterator[sqlite3.Connection]:
-        where = self.path if how is None else f"{self.path.absolute().as_uri()}?{how}"
+        where = self.file if how is None else f"{self.file.as_uri()}?{how}"
         try:
             if self._kept is not None and how is None:
                 try:

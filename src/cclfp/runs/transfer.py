@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cclfp.core.files import write_atomic
+from cclfp.core.files import check_output, real_file, write_atomic
 from cclfp.errors import InputError
 from cclfp.runs.record import Record, difference, from_line, to_line
 from cclfp.runs.store import Store, is_database, refuse_conflicts
 
 
-def export(records: Sequence[Record], path: Path) -> None:
-    """Write the records, one per line."""
+def export(records: Sequence[Record], path: Path, *, force: bool = False, inputs: Iterable[Path] = ()) -> None:
+    """Write the records as JSON, one per line. ``inputs`` are the files that they come from."""
+    check_output(path, has_records, force=force, inputs=inputs)
     lines = [to_line(record) for record in records]
     try:
         write_atomic(path, lambda file: file.writelines(lines))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error}") from error
+
+
+def has_records(head: bytes) -> bool:
+    """Whether a file begins as :func:`export` begins one."""
+    return head.startswith(b'{"key": "') and b'", "method": "' in head
 
 
 def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[str]]:
@@ -47,19 +53,21 @@ def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[s
 
 def read(path: Path) -> Iterator[tuple[str, Record]]:
     """The records of a file, each with its place: the file and the line, or the key in a store."""
-    if is_database(path):
-        yield from ((f"{path}, key {record['key'][:8]}", record) for record in Store(path, read_only=True).records())
-        return
+    file, number = real_file(path), 0
     try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")  # not at a U+2028 in a name
+        if is_database(file):
+            for record in Store(path, read_only=True).records():
+                yield f"{path}, key {record['key'][:8]}", record
+            return
+        with file.open(encoding="utf-8", newline="\n") as lines:  # no line ends at a U+2028 in a name
+            for number, line in enumerate(lines, start=1):
+                place = f"{path}, line {number}"
+                try:
+                    record = from_line(line)
+                except InputError as error:
+                    raise InputError(f"{place}: {error}") from error
+                yield place, record
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    if lines == [""]:
+    if not number:
         raise InputError(f"{path} is empty: expected a run record on every line, as cclfp runs export writes them")
-    for number, line in enumerate(lines, start=1):
-        place = f"{path}, line {number}"
-        try:
-            record = from_line(line)
-        except InputError as error:
-            raise InputError(f"{place}: {error}") from error
-        yield place, record

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cclfp.core.files import write_atomic
 from cclfp.data import get_dataset
-from cclfp.learner.trainer import Trainer
+from cclfp.learner import Learner
 from cclfp.streams import BENCHMARKS
 
 FILE = Path(__file__).parent / "flops.json"
@@ -33,7 +33,7 @@ def count(case: Case) -> float:
     """The operations of one step of one run: the mean over the tasks that the case measures."""
     small = dataclasses.replace(case, engine="eager", device="cpu", precision="", seeds=1, side=SIDE, examples=EXAMPLES)
     cohort, per_task = start(small, "random", lambda text: None), list[float]()
-    replica, train_step, taken = cohort.replicas[0], Trainer.train_step, 0
+    replica, train_step, taken = cohort.replicas[0], Learner.train_step, 0
 
     def counted(*arguments: Any) -> None:
         """Take only the last step of a task: the others of the task have the same operations."""
@@ -44,7 +44,7 @@ def count(case: Case) -> float:
                 train_step(*arguments)
             per_task.append(counter.get_total_flops())
 
-    with mock.patch.object(Trainer, "train_step", counted):
+    with mock.patch.object(Learner, "train_step", counted):
         while not cohort.is_done and replica.position != case.tasks:
             taken = 0
             cohort.advance()

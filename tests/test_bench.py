@@ -29,7 +29,7 @@ from suites import SECTIONS
 from whole import ROWS, Row, _command, _time
 
 from cclfp.engine import compiled
-from cclfp.learner.trainer import Trainer
+from cclfp.learner import Learner
 from cclfp.methods import METHODS
 from cclfp.paper.tables import cells
 from cclfp.report.styles import DARK_COLOURS, LIGHT_COLOURS
@@ -61,13 +61,13 @@ def test_short_windows_count_only_where_there_is_no_other() -> None:
 
 
 def test_a_case_is_measured_in_its_last_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    train_step = Trainer.train_step
+    train_step = Learner.train_step
 
-    def slow_step(self: Trainer, *arguments: Any) -> Any:
+    def slow_step(self: Learner, *arguments: Any) -> Any:
         time.sleep(0.002)
         return train_step(self, *arguments)
 
-    monkeypatch.setattr(Trainer, "train_step", slow_step)
+    monkeypatch.setattr(Learner, "train_step", slow_step)
     (measured,) = take_turns([Run(LITTLE, "random", window=0.05)])
     assert measured["steps"] == 20  # of each replica
     assert measured["windows"] > 1

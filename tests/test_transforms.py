@@ -208,8 +208,8 @@ def test_a_generator_that_is_reused_draws_what_a_fresh_one_does() -> None:
     ours, reuse = learner(CropFlip(2), seed=5), torch.Generator()
     for step, n in ((0, 7), (1, 3), (1, 3), (400, 1)):
         fresh, again = (
-            ours.trainer.inputs.draw_augmentation(step, n),
-            ours.trainer.inputs.draw_augmentation(step, n, reuse),
+            ours.draw_augmentation(step, n),
+            ours.draw_augmentation(step, n, reuse),
         )
         assert fresh is not None
         assert again is not None

@@ -225,7 +225,7 @@ def contents(place: Path) -> dict[str, Any]:
         if name.endswith(".sqlite"):
             found[name] = results(path)
         elif name.startswith("learners/") and name.endswith(".ckpt"):
-            found[name] = digest(learner_state(load(path).trainer))
+            found[name] = digest(learner_state(load(path)))
         elif name.endswith(".pdf"):  # the order of its parts varies
             found[name] = path.read_bytes()[:5] == b"%PDF-" and b"%%EOF" in path.read_bytes()[-10:]
         else:

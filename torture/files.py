@@ -124,14 +124,14 @@ def run_learner(case: Case) -> Verdict:
     original = (case.material / path.name).read_bytes()
     is_forged, content = damage_or_forge(case, lambda: forge_tensors(case, case.material / path.name), original)
     path.write_bytes(content)
-    expected = digest(learner_state(cclfp.load(case.material / path.name).trainer))
+    expected = digest(learner_state(cclfp.load(case.material / path.name)))
     return attempt(case, path, is_forged, use_learner, expected)
 
 
 def use_learner(case: Case, path: Path, is_forged: bool) -> str:
     """Load a learner and continue training."""
     learner = cclfp.load(path)
-    state = digest(learner_state(learner.trainer))
+    state = digest(learner_state(learner))
     continue_training(learner, case.folder / "again.ckpt")
     return state
 

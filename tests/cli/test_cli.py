@@ -290,8 +290,8 @@ def test_run_with_a_narrow_resnet_and_augmentation(cli: Cli, small_data: Path, t
     assert first["backbone"] == {"name": "resnet18", "width": 2}
     assert first["published"] is None
     learners = [cclfp.load(file) for file in (tmp_path / "learners").iterdir()]
-    assert {type(learner.trainer.settings.augment) for learner in learners} == {CropFlip, type(None)}
-    assert {type(learner.trainer.settings.transform) for learner in learners} == {Normalise}
+    assert {type(learner.augment) for learner in learners} == {CropFlip, type(None)}
+    assert {type(learner.transform) for learner in learners} == {Normalise}
     weights = [learner.psi.state_dict()["stem.weight"] for learner in learners]
     assert not np.array_equal(*weights)
     listed = cli("runs").out

@@ -24,7 +24,7 @@ from cclfp.engine import compiled as compiled_module
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import DivergenceError, InputError
-from cclfp.learner.divergence import not_finite
+from cclfp.learner.checks import not_finite
 from cclfp.methods import METHODS, Method
 from cclfp.methods.er import ER
 from cclfp.methods.icarl import ICaRL

@@ -65,7 +65,7 @@ def trained(replicas: list[Replica], engine: str, notes: list[str] | None = None
 
 
 def assert_alike(ours: Replica, theirs: Replica, tolerance: float = 1e-9) -> None:
-    for a, b in zip(ours.learner.trainer.model, theirs.learner.trainer.model, strict=True):
+    for a, b in zip(ours.learner.model, theirs.learner.model, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
     assert ours.matrix == theirs.matrix
     assert ours.learner.steps == theirs.learner.steps
@@ -206,7 +206,7 @@ def test_a_step_that_changes_its_state_in_place_is_not_taken_twice(monkeypatch: 
         if worth > 1:
             monkeypatch.setattr(compiled_module, "program", PROGRAM)
         (ours,) = trained([Replica(case.learner(0, psi=nn.Linear(8, 4)), case.stream())], "compiled")
-        assert ours.learner.trainer.model[2]["n"] == ours.steps(2)
+        assert ours.learner.model[2]["n"] == ours.steps(2)
 
 
 def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
@@ -331,7 +331,7 @@ def test_a_state_that_a_step_turns_in_memory_is_compiled() -> None:
     notes: list[str] = []
     (ours,) = trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "compiled", notes)
     assert notes == []
-    assert (ours.learner.trainer.model[2]["m"] == ours.steps(2)).all()
+    assert (ours.learner.model[2]["m"] == ours.steps(2)).all()
 
 
 @pytest.mark.usefixtures("always")

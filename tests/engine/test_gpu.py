@@ -20,7 +20,7 @@ from cclfp.engine.cohort import Cohort
 from cclfp.engine.precision import autocast_of
 from cclfp.engine.replica import Replica
 from cclfp.errors import DivergenceError
-from cclfp.learner.divergence import not_finite
+from cclfp.learner.checks import not_finite
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import ResNet18, linear
@@ -167,7 +167,7 @@ def in_a_cohort(replicas: list[Replica], engine: str, precision: str = "float32"
 def assert_alike(ours: Replica, theirs: Replica) -> None:
     # Where a task begins FDR's outputs are those it has stored, and its gradient what rounding makes of their distance.
     tolerance = 0.05 if ours.learner.method.name == "fdr" else 1e-8
-    for a, b in zip(ours.learner.trainer.model, theirs.learner.trainer.model, strict=True):
+    for a, b in zip(ours.learner.model, theirs.learner.model, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
     assert ours.matrix == theirs.matrix or ours.learner.method.name == "fdr"
     assert ours.learner.steps == theirs.learner.steps
@@ -293,7 +293,7 @@ def test_precisions_stay_near(precision: str, psi: Callable[[int], nn.Module]) -
     def make() -> list[Replica]:
         replicas = [on_cuda("ccl-fp+", "class", seed, psi=psi(seed).float()) for seed in range(2)]
         for replica in replicas:
-            replica.learner.trainer.autocast = autocast_of(precision)
+            replica.learner.autocast = autocast_of(precision)
         return replicas
 
     ours, notes = in_a_cohort(make(), "graph", precision)
@@ -302,8 +302,8 @@ def test_precisions_stay_near(precision: str, psi: Callable[[int], nn.Module]) -
     exact, _ = in_a_cohort(make(), "eager", "float32") if precision == "tf32" else (alone, [])
     for mine, theirs, start in zip(ours, exact, make(), strict=True):
         start.begin_task()
-        for name, p in mine.learner.trainer.model[0].items():
-            before, after = start.learner.trainer.model[0][name], theirs.learner.trainer.model[0][name]
+        for name, p in mine.learner.model[0].items():
+            before, after = start.learner.model[0][name], theirs.learner.model[0][name]
             assert p.dtype == torch.float32
             assert (p - after).norm() <= 0.3 * (after - before).norm() + 1e-3, name
 

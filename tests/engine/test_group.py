@@ -22,7 +22,7 @@ def group_of(method: str, *, stacked: bool) -> tuple[Group, Tables]:
     replicas = [case.replica(seed, stackable_psi() if stacked else toy_psi(random=False)) for seed in range(2)]
     plans, masks = [one.plan() for one in replicas], [one.begin_task() for one in replicas]
     pool = torch.cat([one.stream.train.x for one in replicas])
-    group = make_group([one.trainer for one in replicas], masks, pool)
+    group = make_group([one.learner for one in replicas], masks, pool)
     offsets = [0, len(replicas[0].stream.train.y)]
     return group, Tables(plans, [one.stream.train for one in replicas], offsets)
 
@@ -62,14 +62,12 @@ def test_perturbed_tensors_are_near_and_unequal() -> None:
 
 
 def test_replicas_of_different_seeds_and_hyperparameters_are_compared() -> None:
-    trainers = [
-        Case(METHODS["er"], "class", {"lr": lr}).learner(seed).trainer for seed in range(12) for lr in (0.1, 0.2)
-    ]
-    picked = pick_replicas(trainers)
+    learners = [Case(METHODS["er"], "class", {"lr": lr}).learner(seed) for seed in range(12) for lr in (0.1, 0.2)]
+    picked = pick_replicas(learners)
     assert len(picked) <= MAX_COMPARED
-    assert len({trainers[i].settings.seed for i in picked}) >= 8
-    assert {trainers[i].settings.hyper.lr for i in picked} == {0.1, 0.2}
-    assert pick_replicas(trainers[:3]) == [0, 1, 2]
+    assert len({learners[i].seed for i in picked}) >= 8
+    assert {learners[i].hyper.lr for i in picked} == {0.1, 0.2}
+    assert pick_replicas(learners[:3]) == [0, 1, 2]
 
 
 def test_a_step_of_the_eager_engine_is_timed() -> None:

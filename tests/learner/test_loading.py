@@ -202,7 +202,7 @@ def test_checksums_are_written_whatever_the_user_chose(tmp_path: Path) -> None:
 
 def test_the_names_in_a_file_stay() -> None:
     """Files of the version before have these names: attributes may be renamed, but not what is in a file."""
-    state = learner_state(trained("er").trainer)
+    state = learner_state(trained("er"))
     assert list(state) == [
         *("method", "hyper", "num_classes", "num_tasks", "scenario", "seed", "replay", "memory_size"),
         *("backbone", "transform", "predict_transform", "augment"),
@@ -215,7 +215,7 @@ def test_the_names_in_a_file_stay() -> None:
 
 def test_files_of_the_version_before_are_read(tmp_path: Path) -> None:
     ours = trained("icarl")
-    state = learner_state(ours.trainer)
+    state = learner_state(ours)
     del state["class_names"]
     torch.save({"format": "cclfp learner 2", "cclfp": "0", **state}, tmp_path / "learner")
     loaded = cclfp.load(tmp_path / "learner", psi=psi())
@@ -258,7 +258,7 @@ def test_an_altered_learner_is_refused_or_can_be_used(method: str, arguments: di
             refused += 1
             continue
         try:
-            if other.trainer.in_task:
+            if other.in_task:
                 other.end_task()
             use(learner, path)
         except Exception as error:

@@ -106,7 +106,7 @@ def weights(learner: Learner) -> dict[str, Tensor]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_equal_to_the_paper(scenario: str, reference: int) -> None:
     learner, stream = learner_of(scenario, reference=reference), batches_of(scenario)
-    learner.trainer.make_classifier(stream[0][0][0])
+    learner.make_classifier(stream[0][0][0])
     w = weights(learner)
     mean, var = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
     seen: list[int] = []
@@ -328,14 +328,14 @@ def test_a_learner_saved_without_the_setting_continues_with_its_replay_size(tmp_
         for x, y in stream[0]:
             one.observe(x.float(), y, 0)
         one.end_task()
-    state = learner_state(learner.trainer)
+    state = learner_state(learner)
     del state["hyper"]["reference"]
     write_tensors(tmp_path / "old", {"format": FORMAT, "cclfp": "0.1.0", **state})
     loaded = cclfp.load(tmp_path / "old", psi=nn.Flatten())
     for one in (loaded, again):
         for x, y in stream[1]:
             one.observe(x.float(), y, 1)
-    assert loaded.trainer.settings.replay == 3
+    assert loaded.replay == 3
     assert same(loaded, again)
 
 

@@ -106,7 +106,7 @@ def follow(scenario: str, seed: int, steps: int, lr: float, alpha: float) -> int
     """
     learner = tiny_learner(scenario, seed, lr=lr, alpha=alpha)
     tasks = tiny_tasks(scenario, seed, steps)
-    learner.trainer.make_classifier(tasks[0][0][0])
+    learner.make_classifier(tasks[0][0][0])
     theta = parameters(learner)
     came: dict[tuple[float, ...], int] = {}  # the task each example came in
     stored: dict[tuple[float, ...], list[float]] = {}  # f_old of each example of the tasks that ended
@@ -236,7 +236,7 @@ def test_stored_outputs_are_those_of_predicting(scenario: str) -> None:
         assert learner.memory is not None
         x, _, own = learner.memory.examples()
         expected = learner.logits(x, task=own if scenario == "task" else None).softmax(-1)
-        stored, new = learner.trainer.state["outputs"], own == task
+        stored, new = learner.state["outputs"], own == task
         assert stored.shape == (150, 6)
         assert new.any()
         torch.testing.assert_close(stored[: len(x)][new], expected[new])
@@ -250,14 +250,14 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(tiny_learner("class", 4), tasks)
     monkeypatch.setattr("cclfp.nets.network.CHUNK", 9)  # three examples at a time
     in_parts = train(tiny_learner("class", 4), tasks)
-    torch.testing.assert_close(whole.trainer.state, in_parts.trainer.state)
+    torch.testing.assert_close(whole.state, in_parts.state)
 
 
 def test_ending_a_task_leaves_the_state_before_it_alone() -> None:
     """It may be part of a checkpoint that someone holds."""
     tasks = tiny_tasks("class", 4, steps=3)
     learner = train(tiny_learner("class", 4), tasks[:1])
-    held = learner.trainer.state["outputs"]
+    held = learner.state["outputs"]
     before = held.clone()
     train(learner, tasks[1:], 1)
     assert torch.equal(held, before)
@@ -266,11 +266,11 @@ def test_ending_a_task_leaves_the_state_before_it_alone() -> None:
 def test_leaking_to_new_classes_is_penalised() -> None:
     """What an old example gives to a class that came later counts, and the stored output has 0 there."""
     learner = train(tiny_learner("class", 0, alpha=1.0), tiny_tasks("class", 0, steps=3)[:1])
-    stored = learner.trainer.state["outputs"]
+    stored = learner.state["outputs"]
     assert (stored[:, 2:] == 0).all()
     torch.testing.assert_close(stored[:, :2].sum(-1), torch.ones(8, dtype=torch.float64))
-    mask = learner.trainer.expect_tasks(torch.tensor([1])).train(torch.tensor([1, 0]))
-    learner.trainer.begin_task()
+    mask = learner.mask.after_tasks(torch.tensor([1])).train(torch.tensor([1, 0]))
+    learner.begin_task()
     assert learner.memory is not None
     held = learner.memory.examples()
     x = torch.stack([torch.zeros(3, dtype=torch.float64), held.x[0] / 2])
@@ -278,7 +278,7 @@ def test_leaking_to_new_classes_is_penalised() -> None:
     losses = []
     for from_past_task in (True, False):
         batch = Batch(x, y, task, mask, 1, slots, torch.tensor([from_past_task]))
-        losses.append(learner.trainer.method.loss(*learner.trainer.model, batch, learner.trainer.hyper_tensors)[0])
+        losses.append(learner.algorithm.loss(*learner.model, batch, learner.hyper_tensors)[0])
     assert learner.f is not None
     p = learner.f(learner.psi(x[1:])).detach()[0, :3].softmax(-1)
     expected = math.dist(p.tolist(), stored[0, :3].tolist())

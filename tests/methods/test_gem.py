@@ -103,7 +103,7 @@ def weights(learner: Learner) -> dict[str, Tensor]:
 def test_equal_to_the_paper(scenario: str, gamma: float) -> None:
     learner = learner_of(scenario, gamma=gamma)
     stream = batches_of(scenario)
-    learner.trainer.make_classifier(stream[0][0][0])
+    learner.make_classifier(stream[0][0][0])
     w = weights(learner)
     mean, var = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
     memories: list[Examples] = []
@@ -204,12 +204,12 @@ def test_twenty_tasks(num_tasks: int | None) -> None:
     learner = cclfp.make(GEM, psi=psi, num_classes=4, scenario="domain", memory=200, num_tasks=num_tasks, lr=0.1)
     for task in range(20):
         observe_task(learner, task, 40, end=False)
-        past = learner.trainer.state.get("past", {})
+        past = learner.state.get("past", {})
         assert list(past) == [str(t) for t in range(task)]
         share = 200 // (num_tasks or task + 1)
         assert all(len(one["y"]) == min(share, 40) for one in past.values())
         learner.end_task()
-        assert learner.trainer.state == {}
+        assert learner.state == {}
     assert all(torch.isfinite(p).all() for p in psi.parameters())
 
 
@@ -229,7 +229,7 @@ def test_past_shares_that_shrink_are_within_the_memory() -> None:
         observe_task(learner, task, 50, end=False)
         assert learner.memory is not None
         held = learner.memory.examples()
-        past = learner.trainer.state.get("past", {})
+        past = learner.state.get("past", {})
         assert sum(len(one["y"]) for one in past.values()) <= 20 - 20 // (task + 1)
         for name, one in past.items():
             of_task = held.x[held.task == int(name)]
@@ -288,7 +288,7 @@ def test_the_memory_pass_uses_prepared_examples() -> None:
         if task == 0:
             learner.end_task()
     kept = torch.cat([x for x, _ in batches_of("class")[0]])[-6:]
-    torch.testing.assert_close(learner.trainer.state["past"]["0"]["x"], 2 * kept)
+    torch.testing.assert_close(learner.state["past"]["0"]["x"], 2 * kept)
 
 
 # -- saving -------------------------------------------------------------------------------------------------------

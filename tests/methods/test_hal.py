@@ -161,21 +161,21 @@ def test_equal_to_the_paper_by_hand(scenario: str) -> None:
         for step in range(4):
             x, y = points([classes[(i + step) % len(classes)] for i in range(5)], seed=10 * t + step)
             if paper is None:
-                learner.trainer.make_classifier(x)
+                learner.make_classifier(x)
                 assert learner.f is not None
                 paper = Paper(learner.psi, learner.f, HYPER)
             learner.observe(x, y, task=t)
             batch = Spy.seen[-1]
             paper.step(batch.x, batch.y.tolist(), [may(i) for i in batch.task.tolist()], may, 5)
-            for ours, theirs in zip(learner.trainer.params.values(), paper.p, strict=True):
+            for ours, theirs in zip(learner.params.values(), paper.p, strict=True):
                 torch.testing.assert_close(ours.detach(), theirs, rtol=0, atol=1e-10)
             for c, phi in paper.embedding.items():
-                torch.testing.assert_close(learner.trainer.state["embedding"][c], phi, rtol=0, atol=1e-10)
+                torch.testing.assert_close(learner.state["embedding"][c], phi, rtol=0, atol=1e-10)
         held = learner.memory.examples()
         learner.end_task()
         assert paper is not None
         paper.end_task(held, t, may, generator(3, "anchors", t))
-        anchors = learner.trainer.state["anchors"]
+        anchors = learner.state["anchors"]
         assert anchors["y"].tolist() == [c for _, c, _ in paper.anchors]
         assert anchors["task"].tolist() == [task for _, _, task in paper.anchors]
         torch.testing.assert_close(anchors["x"], torch.stack([e for e, _, _ in paper.anchors]), rtol=0, atol=1e-10)
@@ -193,29 +193,29 @@ def second_task(**options: Any) -> tuple[Learner, tuple[Any, ...]]:
     x, y = points([2, 3, 2, 3, 0, 1], seed=5)
     task = y // 2
     none = torch.empty(0, dtype=torch.int64)
-    batch = Batch(x, y, task, learner.trainer.classes.train(task), 4, none, none.bool())
-    return learner, (*learner.trainer.model, batch, learner.trainer.hyper_tensors)
+    batch = Batch(x, y, task, learner.mask.train(task), 4, none, none.bool())
+    return learner, (*learner.model, batch, learner.hyper_tensors)
 
 
 def change_at_anchors(learner: Learner, params: Any, batch: Batch) -> Tensor:
     """What a plain SGD step from params on the batch would change in the anchors' logits."""
     p = {name: t.detach().clone().requires_grad_() for name, t in params.items()}
-    out = nn.functional.linear(learner.trainer.method.net.frozen_features(p, {}, batch.x), p["f.weight"], p["f.bias"])
+    out = nn.functional.linear(learner.algorithm.net.frozen_features(p, {}, batch.x), p["f.weight"], p["f.bias"])
     loss = nn.functional.cross_entropy(out[:, :4], batch.y)
     grads = dict(zip(p, torch.autograd.grad(loss, list(p.values())), strict=True))
     tentative = {name: t - 0.2 * grads[name] for name, t in p.items()}
-    e = learner.trainer.state["anchors"]["x"]
-    moved = learner.trainer.method.scores(p, {}, {}, e) - learner.trainer.method.scores(tentative, {}, {}, e)
+    e = learner.state["anchors"]["x"]
+    moved = learner.algorithm.scores(p, {}, {}, e) - learner.algorithm.scores(tentative, {}, {}, e)
     return moved[:, :4].square().sum(-1).mean().detach()
 
 
 def test_the_gradient_is_the_objectives_by_finite_differences() -> None:
     learner, arguments = second_task()
     params, _, _, batch, _ = arguments
-    after, *_ = learner.trainer.method.step(*arguments)
+    after, *_ = learner.algorithm.step(*arguments)
 
     def objective(p: dict[str, Tensor]) -> float:
-        out = learner.trainer.method.scores(p, {}, {}, batch.x).detach()
+        out = learner.algorithm.scores(p, {}, {}, batch.x).detach()
         loss = nn.functional.cross_entropy(out[:, :4], batch.y)
         return float(loss + 0.5 * change_at_anchors(learner, p, batch))
 
@@ -236,7 +236,7 @@ def test_anchoring_lowers_what_the_next_update_changes_at_the_anchors() -> None:
     changes = []
     for lam in (0.0, 0.5):
         numbers = dataclasses.replace(hyper, lam=torch.tensor(lam, dtype=torch.float64))
-        after, *_ = learner.trainer.method.step(params, buffers, state, batch, numbers)
+        after, *_ = learner.algorithm.step(params, buffers, state, batch, numbers)
         changes.append(change_at_anchors(learner, after, batch))
     assert changes[1] < changes[0]
 
@@ -246,9 +246,9 @@ def test_without_weight_it_is_experience_replay() -> None:
     params, _, state, batch, _ = arguments
     assert len(state["anchors"]["y"]) == 2
     p = {name: t.detach().clone().requires_grad_() for name, t in params.items()}
-    out = learner.trainer.method.scores(p, {}, {}, batch.x)
+    out = learner.algorithm.scores(p, {}, {}, batch.x)
     loss = nn.functional.cross_entropy(out[:, :4], batch.y)
-    after, *_ = learner.trainer.method.step(*arguments)
+    after, *_ = learner.algorithm.step(*arguments)
     for (name, t), g in zip(p.items(), torch.autograd.grad(loss, list(p.values())), strict=True):
         torch.testing.assert_close(after[name], t.detach() - 0.2 * g, rtol=0, atol=1e-12)
 
@@ -260,11 +260,11 @@ def test_one_anchor_a_class_and_task_and_none_new_within_a_task() -> None:
     learner = tiny()
     for t, classes in enumerate(SPLIT):
         train(learner, t, classes)
-        assert ("anchors" in learner.trainer.state) == (t > 0)
+        assert ("anchors" in learner.state) == (t > 0)
         if t > 0:
-            assert learner.trainer.state["anchors"]["y"].tolist() == list(range(2 * t))
+            assert learner.state["anchors"]["y"].tolist() == list(range(2 * t))
         learner.end_task()
-    anchors = learner.trainer.state["anchors"]
+    anchors = learner.state["anchors"]
     assert anchors["y"].tolist() == list(range(6))
     assert anchors["task"].tolist() == [0, 0, 1, 1, 2, 2]
 
@@ -276,7 +276,7 @@ def test_anchors_are_kept_on_the_classes_they_may_be_predicted_as(scenario: str)
     learner.end_task()
     train(learner, 1, SPLIT[1], steps=1)
     allowed = {"class": [0, 1, 2, 3], "task": [0, 1], "domain": list(range(6))}[scenario]
-    assert [row.nonzero()[:, 0].tolist() for row in learner.trainer.state["anchors"]["mask"]] == [allowed] * 2
+    assert [row.nonzero()[:, 0].tolist() for row in learner.state["anchors"]["mask"]] == [allowed] * 2
 
 
 def test_in_the_first_task_only_the_mean_embedding_is_at_work() -> None:
@@ -285,7 +285,7 @@ def test_in_the_first_task_only_the_mean_embedding_is_at_work() -> None:
     assert learner.memory is not None
     held = {tuple(row): y for row, y in zip(*(t.tolist() for t in learner.memory.examples()[:2]), strict=True)}
     learner.end_task()
-    anchors = learner.trainer.state["anchors"]
+    anchors = learner.state["anchors"]
     for e, y in zip(anchors["x"].tolist(), anchors["y"].tolist(), strict=True):
         assert held[tuple(e)] == y, "an example of the class, as there is nothing to move it"
 
@@ -294,7 +294,7 @@ def test_in_the_first_task_only_the_mean_embedding_is_at_work() -> None:
     for learner in (far, near):
         train(learner, 0, SPLIT[0])
         learner.end_task()
-        state = learner.trainer.state
+        state = learner.state
         away.append((learner.psi(state["anchors"]["x"]) - state["embedding"][:2]).norm().detach())
     assert away[1] < 0.5 * away[0]
 
@@ -306,18 +306,18 @@ def test_anchors_maximise_the_hindsight_objective() -> None:
         learner = tiny(steps=steps, gamma=0.0, anchor_lr=0.05)
         train(learner, 0, SPLIT[0])
         learner.end_task()
-        before = copy.deepcopy(learner.trainer.state["anchors"])
+        before = copy.deepcopy(learner.state["anchors"])
         train(learner, 1, SPLIT[1])
         assert learner.memory is not None
         held = learner.memory.examples()
         learner.end_task()
-        p = [t.detach().clone() for t in learner.trainer.params.values()]
+        p = [t.detach().clone() for t in learner.params.values()]
         theta_m, past = p, held.rows(held.task == 0)
         for rows in torch.randperm(len(past.y), generator=generator(0, "anchors", 1)).split(10):
             q = leaves(theta_m)
             loss = loss_of(q, past.x[rows], past.y[rows].tolist(), [[0, 1, 2, 3]] * len(rows))
             theta_m = [a - 0.2 * b for a, b in zip(theta_m, torch.autograd.grad(loss, q), strict=True)]
-        anchors = learner.trainer.state["anchors"]
+        anchors = learner.state["anchors"]
         assert torch.equal(anchors["x"][:2], before["x"]), "earlier anchors stay as they are"
         gain = torch.zeros(())
         for e, y in zip(anchors["x"][2:], anchors["y"][2:].tolist(), strict=True):
@@ -334,10 +334,10 @@ def test_the_fine_tuning_takes_every_example_once(count: int) -> None:
     train(learner, 0, SPLIT[0])
     x, y = points([0, 1] * count, seed=3)
     past = Examples(x[:count], y[:count], torch.zeros(count, dtype=torch.int64))
-    trainer = learner.trainer
+    trainer = learner
     params, buffers, _ = trainer.model
     given = (past, params, buffers, trainer.hyper_tensors, trainer.task_context(), generator(0, "order"))
-    ours = trainer.method._fine_tuned(*given)  # type: ignore[attr-defined]
+    ours = trainer.algorithm._fine_tuned(*given)  # type: ignore[attr-defined]
     theta = [p.detach().clone() for p in params.values()]
     for rows in torch.randperm(count, generator=generator(0, "order")).split(10):
         q = leaves(theta)
@@ -353,7 +353,7 @@ def test_a_class_the_ring_has_lost_gets_an_anchor_too() -> None:
     assert learner.memory is not None
     assert len(learner.memory) == 2
     learner.end_task()
-    assert learner.trainer.state["anchors"]["y"].tolist() == list(range(6))
+    assert learner.state["anchors"]["y"].tolist() == list(range(6))
 
 
 def test_an_ascent_starts_in_the_class_else_in_the_task_else_anywhere() -> None:
@@ -375,7 +375,7 @@ def test_anchors_stay_within_the_range_of_the_data() -> None:
         held = learner.memory.examples()
         ring = held.x[held.task == t]
         learner.end_task()
-        e = learner.trainer.state["anchors"]["x"][-2:]
+        e = learner.state["anchors"]["x"][-2:]
         assert torch.isfinite(e).all()
         assert e.min() >= ring.min()
         assert e.max() <= ring.max()
@@ -386,7 +386,7 @@ def test_anchors_are_learned_in_what_psi_takes() -> None:
     x, y = points([0, 1] * 5, seed=0)
     learner.observe((1000 * x).round().int(), y, task=0)
     learner.end_task()
-    e = learner.trainer.state["anchors"]["x"]
+    e = learner.state["anchors"]["x"]
     assert e.dtype == torch.float64
     assert {tuple(row) for row in e.tolist()} <= {tuple(row) for row in _thousandth((1000 * x).round().int()).tolist()}
 
@@ -401,7 +401,7 @@ def test_raw_examples_are_prepared_in_every_pass() -> None:
             prepared.observe(_thousandth(x), y, task=t)
         raw.end_task()
         prepared.end_task()
-    assert torch.equal(raw.trainer.state["anchors"]["x"], prepared.trainer.state["anchors"]["x"])
+    assert torch.equal(raw.state["anchors"]["x"], prepared.state["anchors"]["x"])
 
 
 def _thousandth(x: Tensor) -> Tensor:
@@ -422,10 +422,10 @@ def test_a_class_and_a_task_may_come_back() -> None:
         x, y = points([classes[i % len(classes)] for i in range(6)], seed=position)
         learner.observe(x, y, task=task)
         learner.end_task()
-    anchors = learner.trainer.state["anchors"]
+    anchors = learner.state["anchors"]
     assert anchors["y"].tolist() == [0, 1, 1, 2, 0, 1, 0]
     assert anchors["task"].tolist() == [0, 0, 1, 1, 0, 0, 0]
-    assert all(torch.isfinite(t).all() for t in tree_leaves(learner_state(learner.trainer)) if isinstance(t, Tensor))
+    assert all(torch.isfinite(t).all() for t in tree_leaves(learner_state(learner)) if isinstance(t, Tensor))
 
 
 def test_anchors_and_fine_tuning_leave_batchnorm_alone() -> None:
@@ -437,18 +437,16 @@ def test_anchors_and_fine_tuning_leave_batchnorm_alone() -> None:
     x, y, task = case.batches()[1][0]
     learner.observe(x, y, task)
     none = torch.empty(0, dtype=torch.int64)
-    batch = Batch(x / 2, y, task, learner.trainer.classes.train(task), len(y), none, none.bool())
-    params, buffers, _ = learner.trainer.model
-    assert len(learner.trainer.state["anchors"]["y"]) == 2
-    _, after, *_ = learner.trainer.method.step(
-        params, buffers, learner.trainer.state, batch, learner.trainer.hyper_tensors
-    )
-    _, expected = learner.trainer.method.net.features(params, buffers, batch.x)
+    batch = Batch(x / 2, y, task, learner.mask.train(task), len(y), none, none.bool())
+    params, buffers, _ = learner.model
+    assert len(learner.state["anchors"]["y"]) == 2
+    _, after, *_ = learner.algorithm.step(params, buffers, learner.state, batch, learner.hyper_tensors)
+    _, expected = learner.algorithm.net.features(params, buffers, batch.x)
     assert after.keys() == expected.keys()
     assert all(torch.equal(after[name], expected[name]) for name in after)
     before = {name: b.clone() for name, b in buffers.items()}
     learner.end_task()
-    assert all(torch.equal(before[name], b) for name, b in learner.trainer.buffers.items())
+    assert all(torch.equal(before[name], b) for name, b in learner.buffers.items())
 
 
 def test_running_statistics_do_not_matter_in_training() -> None:
@@ -458,7 +456,7 @@ def test_running_statistics_do_not_matter_in_training() -> None:
     def after_two_tasks(factor: float) -> dict[str, Any]:
         replica = Replica(case.learner(psi=toy_psi(random=False)), case.stream())
         Cohort([replica]).advance()
-        trainer = replica.learner.trainer
+        trainer = replica.learner
         changed = {name: b * factor if "running" in name else b for name, b in trainer.buffers.items()}
         assert any("running_var" in name for name in changed)
         trainer.update(trainer.params, changed, trainer.state, 0)
@@ -475,10 +473,10 @@ def test_dropout_does_not_move_anchors() -> None:
     learner = CASES[0].learner(psi=toy_psi())
     x, y, task = CASES[0].batches()[0][0]
     learner.observe(x, y, task)
-    trainer, x = learner.trainer, x / 2
-    assert isinstance(trainer.method, HAL)
+    trainer, x = learner, x / 2
+    assert isinstance(trainer.algorithm, HAL)
     assert any(isinstance(module, nn.Dropout) for module in trainer.psi.modules())
-    scores = [trainer.method._scores(trainer.params, trainer.buffers, x) for _ in range(2)]
+    scores = [trainer.algorithm._scores(trainer.params, trainer.buffers, x) for _ in range(2)]
     assert torch.equal(*scores)
 
 
@@ -490,7 +488,7 @@ def test_a_single_anchor_is_enough_for_batchnorm() -> None:
         for _ in range(3):
             learner.observe(torch.randn(5, 8, generator=g), torch.full((5,), t), task=t)
         learner.end_task()
-    assert learner.trainer.state["anchors"]["y"].tolist() == [0, 1, 2]
+    assert learner.state["anchors"]["y"].tolist() == [0, 1, 2]
 
 
 @settings(max_examples=25, deadline=None)
@@ -510,8 +508,8 @@ def test_mean_embeddings_are_decayed_from_batch_to_batch(batches: list[list[int]
         learner.observe(x, y)
     for c in range(6):
         phi = expected.get(c, torch.zeros(4, dtype=torch.float64))
-        torch.testing.assert_close(learner.trainer.state["embedding"][c], phi, rtol=0, atol=1e-12)
-    assert (learner.trainer.state["task"] >= 0).nonzero()[:, 0].tolist() == sorted(expected)
+        torch.testing.assert_close(learner.state["embedding"][c], phi, rtol=0, atol=1e-12)
+    assert (learner.state["task"] >= 0).nonzero()[:, 0].tolist() == sorted(expected)
 
 
 # -- the rest of the contract -------------------------------------------------------------------------------------

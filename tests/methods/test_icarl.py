@@ -151,7 +151,7 @@ def test_equal_to_the_paper_by_hand(scenario: str, comes_back: bool) -> None:
         for step in range(4):
             x, y = points([classes[i % len(classes)] for i in range(5)], seed=10 * t + step)
             if paper is None:
-                learner.trainer.make_classifier(x)
+                learner.make_classifier(x)
                 assert learner.f is not None
                 paper = Paper(learner.psi, learner.f, 9, 0.5)
             learner.observe(x, y, task=t)
@@ -161,7 +161,7 @@ def test_equal_to_the_paper_by_hand(scenario: str, comes_back: bool) -> None:
             assert batch.x[5:].tolist() == expected
             allowed = [seen if scenario == "class" else set(tasks[i]) for i in batch.task.tolist()]
             paper.step(batch.x.numpy(), batch.y.tolist(), allowed, 5)
-            for ours, theirs in zip(learner.trainer.params.values(), paper.p, strict=True):
+            for ours, theirs in zip(learner.params.values(), paper.p, strict=True):
                 torch.testing.assert_close(ours.detach(), torch.from_numpy(theirs), rtol=0, atol=1e-10)
             for a, label in zip(x.tolist(), y.tolist(), strict=True):
                 data[label].append(a)
@@ -174,7 +174,7 @@ def test_equal_to_the_paper_by_hand(scenario: str, comes_back: bool) -> None:
         predicted = learner.predict(probe, task=t if scenario == "task" else None)
         assert predicted.tolist() == [paper.predict(a, choices) for a in probe.numpy()]
         for c in seen:
-            torch.testing.assert_close(learner.trainer.state["means"][c].tolist(), paper.means[c], rtol=0, atol=1e-10)
+            torch.testing.assert_close(learner.state["means"][c].tolist(), paper.means[c], rtol=0, atol=1e-10)
 
 
 @settings(max_examples=60, deadline=None)
@@ -205,9 +205,9 @@ def test_classes_outside_the_mask_take_no_part() -> None:
     for t, classes in enumerate(TASKS[:2]):
         learner.observe(*points([classes[i % 2] for i in range(8)], seed=t), task=t)
         learner.end_task()
-    learner.trainer.begin_task()
+    learner.begin_task()
     x, y = points([0, 2], seed=5)
-    params, buffers, _ = learner.trainer.model
+    params, buffers, _ = learner.model
     mask = torch.tensor([[True, True, False, False, False], [True, False, True, True, False]])
 
     def gradient(bias: float) -> tuple[Tensor, Tensor]:
@@ -217,7 +217,7 @@ def test_classes_outside_the_mask_take_no_part() -> None:
             p["f.bias"][4] = bias  # outside both masks
         none = torch.empty(0, dtype=torch.int64)
         batch = Batch(x, y, torch.zeros(2, dtype=torch.int64), mask, 2, none, none.bool())
-        loss, _ = learner.trainer.method.loss(p, buffers, learner.trainer.state, batch, learner.trainer.hyper_tensors)
+        loss, _ = learner.algorithm.loss(p, buffers, learner.state, batch, learner.hyper_tensors)
         return loss, torch.autograd.grad(loss, p["f.bias"])[0]
 
     plain, extreme = gradient(0.0), gradient(1e30)
@@ -231,17 +231,17 @@ def test_in_the_task_scenario_every_example_distils_every_old_head() -> None:
     learner = tiny(scenario="task")
     learner.observe(*points([0, 1, 0, 1], seed=0), task=0)
     learner.end_task()
-    learner.trainer.begin_task()
+    learner.begin_task()
     x, y = points([2, 3, 0], seed=1)  # two of the current task, an exemplar of the last
     task = y // 2
-    mask = learner.trainer.classes.after(y, task).train(task)
+    mask = learner.mask.after(y, task).train(task)
     assert mask.tolist() == [[False, False, True, True, False]] * 2 + [[True, True, False, False, False]]
     none = torch.empty(0, dtype=torch.int64)
-    params = {name: p.detach().clone().requires_grad_() for name, p in learner.trainer.params.items()}
+    params = {name: p.detach().clone().requires_grad_() for name, p in learner.params.items()}
     with torch.no_grad():
         params["f.bias"] += 0.3  # away from the old model
-    loss, _ = learner.trainer.method.loss(
-        params, {}, learner.trainer.state, Batch(x, y, task, mask, 2, none, none.bool()), learner.trainer.hyper_tensors
+    loss, _ = learner.algorithm.loss(
+        params, {}, learner.state, Batch(x, y, task, mask, 2, none, none.bool()), learner.hyper_tensors
     )
     slope = torch.autograd.grad(loss, params["f.bias"])[0]
     assert learner.f is not None
@@ -258,13 +258,13 @@ def test_the_old_model_stays_as_it_was() -> None:
     replica = case.replica()
     Cohort([replica]).advance()
     learner = replica.learner
-    kept = copy.deepcopy({name: learner.trainer.state[name] for name in ("params_old", "buffers_old")})
-    assert all(torch.equal(kept["params_old"][name], p) for name, p in learner.trainer.params.items())
+    kept = copy.deepcopy({name: learner.state[name] for name in ("params_old", "buffers_old")})
+    assert all(torch.equal(kept["params_old"][name], p) for name, p in learner.params.items())
     for batch in case.batches()[1]:
         learner.observe(*batch)
-    now = {name: learner.trainer.state[name] for name in kept}
+    now = {name: learner.state[name] for name in kept}
     assert all(map(torch.equal, tree_leaves(kept), tree_leaves(now)))
-    assert not torch.equal(kept["params_old"]["f.weight"], learner.trainer.params["f.weight"])
+    assert not torch.equal(kept["params_old"]["f.weight"], learner.params["f.weight"])
 
 
 def test_batchnorm_is_in_eval_mode_in_the_old_model_and_in_herding() -> None:
@@ -280,7 +280,7 @@ def test_batchnorm_is_in_eval_mode_in_the_old_model_and_in_herding() -> None:
     held = learner.memory.examples()
     for c in (0, 1):
         phi = nn.functional.normalize(old(held.x[held.y == c] / 2).detach())  # the case's transform halves
-        torch.testing.assert_close(learner.trainer.state["means"][c], nn.functional.normalize(phi.mean(0), dim=0))
+        torch.testing.assert_close(learner.state["means"][c], nn.functional.normalize(phi.mean(0), dim=0))
         mine = train.x[train.y == c]
         phi = nn.functional.normalize(old(mine / 2).detach())
         first = (phi @ phi.mean(0)).argmax()
@@ -288,13 +288,13 @@ def test_batchnorm_is_in_eval_mode_in_the_old_model_and_in_herding() -> None:
 
     x, y, task = case.batches()[1][0]
     phi = nn.functional.normalize(old(x / 2).detach())
-    nearness = [-(phi - learner.trainer.state["means"][c]).norm(dim=1) for c in (0, 1)]
+    nearness = [-(phi - learner.state["means"][c]).norm(dim=1) for c in (0, 1)]
     torch.testing.assert_close(learner.logits(x)[:, :2], torch.stack(nearness, dim=1))
 
-    mask = learner.trainer.classes.after(y, task).train(task)
+    mask = learner.mask.after(y, task).train(task)
     none = torch.empty(0, dtype=torch.int64)
     batch = Batch(x / 2, y, task, mask, len(y), none, none.bool())
-    loss, _ = learner.trainer.method.loss(*learner.trainer.model, batch, learner.trainer.hyper_tensors)
+    loss, _ = learner.algorithm.loss(*learner.model, batch, learner.hyper_tensors)
     targets = torch.sigmoid(learner.f(old(x / 2)))
     targets[:, 2:] = nn.functional.one_hot(y, 6)[:, 2:].float()
     out = learner.f(copy.deepcopy(learner.psi).train()(x / 2))
@@ -311,7 +311,7 @@ def test_extreme_logits_give_finite_gradients() -> None:
     learner.f.weight.data.mul_(1e8)
     learner.end_task()
     learner.observe(1e6 * points([2, 3, 2], seed=1)[0], torch.tensor([2, 3, 2]), task=1)
-    assert all(torch.isfinite(t).all() for t in tree_leaves(learner_state(learner.trainer)) if isinstance(t, Tensor))
+    assert all(torch.isfinite(t).all() for t in tree_leaves(learner_state(learner)) if isinstance(t, Tensor))
 
 
 def test_features_of_zero_break_nothing() -> None:
@@ -339,7 +339,7 @@ def test_only_exemplars_are_kept_of_a_past_task() -> None:
     learner.end_task()
     assert len(learner.memory.current().y) == 0
     assert learner.memory.examples().y.tolist() == [0] * 4 + [1] * 4
-    tensors = [t for t in tree_leaves(learner_state(learner.trainer)) if isinstance(t, Tensor) and t.dtype == x.dtype]
+    tensors = [t for t in tree_leaves(learner_state(learner)) if isinstance(t, Tensor) and t.dtype == x.dtype]
     assert sum(len(t) for t in tensors if t.shape[1:] == (3,) and t.shape != (5, 3)) == 8  # (5, 3): the first layer's
 
 
@@ -451,7 +451,7 @@ def test_with_less_memory_than_classes_the_means_stay() -> None:
         if t > 0:
             for c in classes:
                 mean = nn.functional.normalize(phi[y == c].mean(0), dim=0)
-                torch.testing.assert_close(learner.trainer.state["means"][c], mean)
+                torch.testing.assert_close(learner.state["means"][c], mean)
     assert (learner.logits(points([0, 1], 0)[0]) >= -2).all()
 
 
@@ -476,13 +476,13 @@ def test_scores_are_minus_the_distance_to_the_means() -> None:
     assert (learner.logits(x)[:, 2:] == -torch.inf).all()
 
     learner.end_task()
-    means = {c: learner.trainer.state["means"][c].tolist() for c in (0, 1)}
+    means = {c: learner.state["means"][c].tolist() for c in (0, 1)}
     assert means != running
     learner.observe(*points([2, 3] * 2, seed=1), task=1)
-    assert learner.trainer.state["means"][:2].tolist() == [means[0], means[1]], "old means wait for the task's end"
+    assert learner.state["means"][:2].tolist() == [means[0], means[1]], "old means wait for the task's end"
     torch.testing.assert_close(learner.logits(x)[:, :2].tolist(), expected(means), rtol=0, atol=1e-10)
     learner.end_task()
-    assert learner.trainer.state["means"][:2].tolist() != [means[0], means[1]], "and are computed afresh then"
+    assert learner.state["means"][:2].tolist() != [means[0], means[1]], "and are computed afresh then"
 
 
 def test_a_class_without_a_mean_comes_last() -> None:
@@ -501,7 +501,7 @@ def test_replayed_examples_are_not_in_the_running_mean() -> None:
     learner.observe(*points([0, 1] * 3, 0), task=0)
     learner.end_task()
     learner.observe(*points([2, 2, 3], 1), task=1)
-    assert learner.trainer.state["counts"].tolist() == [3, 3, 2, 1, 0]
+    assert learner.state["counts"].tolist() == [3, 3, 2, 1, 0]
 
 
 def test_it_is_refused_in_the_domain_scenario() -> None:

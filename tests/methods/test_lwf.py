@@ -125,7 +125,7 @@ def follow(
     """Train learner and reference side by side: the same parameters after every step."""
     learner = tiny_learner(scenario, seed, declared=declared, lr=lr, lambda_o=lambda_o, T=T)
     tasks = tiny_tasks(seed, steps)
-    learner.trainer.make_classifier(tasks[0][0][0])
+    learner.make_classifier(tasks[0][0][0])
     theta, old = parameters(learner), None
     for task, batches in enumerate(tasks):
         seen = TASKS[task] if scenario == "task" else [k for classes in TASKS[: task + 1] for k in classes]
@@ -219,8 +219,8 @@ def test_the_old_model_is_in_eval_mode_and_the_new_one_in_training() -> None:
     learner = replica.learner
     raw = stream.train.rows(stream.train_rows[1][:10])
     old = learner.logits(raw.x, task=0)[:, :2]
-    mask = learner.trainer.expect_tasks(torch.tensor([1])).train(raw.task)
-    learner.trainer.begin_task()
+    mask = learner.mask.after_tasks(torch.tensor([1])).train(raw.task)
+    learner.begin_task()
     z = copy.deepcopy(learner.psi).train()(raw.x / 2)
     assert learner.f is not None
     logits = learner.f(z)
@@ -228,7 +228,7 @@ def test_the_old_model_is_in_eval_mode_and_the_new_one_in_training() -> None:
     expected = nn.functional.cross_entropy(logits[:, 2:4], raw.y - 2) - 0.7 * head.sum(-1).mean()
     none = torch.empty(0, dtype=torch.int64)
     batch = Batch(raw.x / 2, raw.y, raw.task, mask, 10, none, none.bool())
-    loss, _ = learner.trainer.method.loss(*learner.trainer.model, batch, learner.trainer.hyper_tensors)
+    loss, _ = learner.algorithm.loss(*learner.model, batch, learner.hyper_tensors)
     torch.testing.assert_close(loss, expected)
 
 
@@ -237,13 +237,13 @@ def test_the_old_model_stays_as_it_was_while_the_new_one_is_trained() -> None:
     replica = Case(LwF, "class", {}).replica()
     Cohort([replica]).advance()
     learner, stream = replica.learner, replica.stream
-    before = copy.deepcopy({name: learner.trainer.state[name] for name in ("old", "buffers_old")})
-    for name, now in (("old", learner.trainer.params), ("buffers_old", learner.trainer.buffers)):
+    before = copy.deepcopy({name: learner.state[name] for name in ("old", "buffers_old")})
+    for name, now in (("old", learner.params), ("buffers_old", learner.buffers)):
         assert all(torch.equal(t, now[key]) for key, t in before[name].items())
     raw = stream.train.rows(stream.train_rows[1][:10])
     learner.observe(raw.x, raw.y, 1)
-    for name, now in (("old", learner.trainer.params), ("buffers_old", learner.trainer.buffers)):
-        assert all(torch.equal(t, learner.trainer.state[name][key]) for key, t in before[name].items())
+    for name, now in (("old", learner.params), ("buffers_old", learner.buffers)):
+        assert all(torch.equal(t, learner.state[name][key]) for key, t in before[name].items())
         assert not any(torch.equal(t, now[key]) for key, t in before[name].items())
 
 
@@ -254,8 +254,8 @@ def test_beginning_a_task_trains_nothing() -> None:
         learner.observe(x, y, 0)
     learner.end_task()
     before = parameters(learner)
-    learner.trainer.expect_tasks(torch.tensor([1]))
-    learner.trainer.begin_task()
+    learner.mask.after_tasks(torch.tensor([1]))
+    learner.begin_task()
     assert all(map(torch.equal, before, parameters(learner)))
 
 

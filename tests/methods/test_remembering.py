@@ -50,7 +50,7 @@ def of(schedule: Any, base: type[ER] = Remembering) -> type[ER]:
 
 def assert_right(learner: cclfp.Learner) -> None:
     """What is stored in each slot belongs to the example in that slot."""
-    memory, state = learner.memory, learner.trainer.state
+    memory, state = learner.memory, learner.state
     assert memory is not None
     held = len(memory)
     assert held > 100

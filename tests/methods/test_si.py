@@ -122,7 +122,7 @@ def follow(scenario: str, seed: int, steps: int, lr: float, c: float, xi: float)
     """Train learner and reference side by side: the same parameters after every step, the same importances."""
     learner = tiny_learner(scenario, seed, lr=lr, c=c, xi=xi)
     tasks = tiny_tasks(scenario, seed, steps)
-    learner.trainer.make_classifier(tasks[0][0][0])
+    learner.make_classifier(tasks[0][0][0])
     reference = Reference(parameters(learner), lr, c, xi)
     for task, batches in enumerate(tasks):
         reference.begin()
@@ -133,7 +133,7 @@ def follow(scenario: str, seed: int, steps: int, lr: float, c: float, xi: float)
                 torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
         learner.end_task()
         reference.end()
-        importance = torch.cat([t.flatten() for t in learner.trainer.state["importance"].values()])
+        importance = torch.cat([t.flatten() for t in learner.state["importance"].values()])
         expected = torch.tensor(reference.Omega, dtype=torch.float64)
         torch.testing.assert_close(importance, expected, rtol=1e-7, atol=1e-8)
         assert (importance >= 0).all()
@@ -153,11 +153,11 @@ def far_from_home(lr: float, c: float) -> tuple[Learner, Tensor, Tensor]:
     for x, y in first:
         learner.observe(x, y, 0)
     learner.end_task()
-    learner.trainer.begin_task()
+    learner.begin_task()
     g = torch.Generator().manual_seed(0)
-    for name, p in learner.trainer.params.items():
-        learner.trainer.state["importance"][name] = torch.rand(p.shape, dtype=torch.float64, generator=g)
-        learner.trainer.state["start"][name] = p.detach() + torch.randn(p.shape, dtype=torch.float64, generator=g)
+    for name, p in learner.params.items():
+        learner.state["importance"][name] = torch.rand(p.shape, dtype=torch.float64, generator=g)
+        learner.state["start"][name] = p.detach() + torch.randn(p.shape, dtype=torch.float64, generator=g)
     return learner, *second[0]
 
 
@@ -167,7 +167,7 @@ def test_a_surrogate_that_pulls_against_the_gradient() -> None:
     theta = [p.requires_grad_() for p in parameters(learner)]
     gradients = torch.autograd.grad(reference_loss(theta, x, y, allowed("domain", 1)), theta)
     learner.observe(x, y, 1)
-    path = list(learner.trainer.state["path"].values())
+    path = list(learner.state["path"].values())
     for ours, g, before, after in zip(path, gradients, theta, parameters(learner), strict=True):
         torch.testing.assert_close(ours, -g * (after - before.detach()), rtol=1e-8, atol=1e-12)
     flat = torch.cat([t.flatten() for t in path])
@@ -179,7 +179,7 @@ def test_an_importance_that_would_be_negative_is_zero() -> None:
     learner = tiny_learner("class", 0, xi=0.5)
     for x, y in tiny_tasks("class", 0, steps=1)[0]:
         learner.observe(x, y, 0)
-    params, buffers, _ = learner.trainer.model
+    params, buffers, _ = learner.model
     start = {name: p.detach() - 1 for name, p in params.items()}
 
     def importance_after(path: float) -> list[Tensor]:
@@ -187,8 +187,8 @@ def test_an_importance_that_would_be_negative_is_zero() -> None:
             name: {k: torch.full_like(p, v) for k, p in params.items()}
             for name, v in (("path", path), ("importance", 2.0))
         }
-        state = learner.trainer.method.end_task(
-            params, buffers, {**full, "start": start}, learner.trainer.hyper_tensors, learner.trainer.task_context()
+        state = learner.algorithm.end_task(
+            params, buffers, {**full, "start": start}, learner.hyper_tensors, learner.task_context()
         )
         return list(state["importance"].values())
 
@@ -230,7 +230,7 @@ def test_any_strength_is_stable() -> None:
 def test_a_weak_surrogate_is_that_of_sgd() -> None:
     """To first order in lr the step is SGD on L + c sum Omega (theta - theta*)^2."""
     learner, x, y = far_from_home(lr=1e-6, c=0.7)
-    state = learner.trainer.state
+    state = learner.state
     theta = [p.requires_grad_() for p in parameters(learner)]
     loss = reference_loss(theta, x, y, allowed("domain", 1))
     for p, Omega, star in zip(theta, state["importance"].values(), state["start"].values(), strict=True):
@@ -272,7 +272,7 @@ def test_what_matters_is_held() -> None:
             learner.observe(x, y, 0)
         learner.end_task()
         before = parameters(learner)
-        Omega = [t.clone() for t in learner.trainer.state["importance"].values()]
+        Omega = [t.clone() for t in learner.state["importance"].values()]
         for x, y in second:
             learner.observe(x, y, 1)
         after = parameters(learner)

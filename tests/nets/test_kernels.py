@@ -384,7 +384,7 @@ def replica(method: str, seed: int, stream: Stream, **settings: Any) -> Replica:
         device=str(stream.train.x.device),
         **{"lr": 0.01, **settings},
     )
-    learner.trainer.autocast = autocast
+    learner.autocast = autocast
     return Replica(learner, stream, batch=10)
 
 
@@ -404,17 +404,17 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: Counted) -> No
     several = [replica(method, seed, stream) for seed in range(2)]
     for _ in range(2):
         plans, masks = [one.plan() for one in several], [one.begin_task() for one in several]
-        group = make_group([one.trainer for one in several], masks, stream.train.x)
+        group = make_group([one.learner for one in several], masks, stream.train.x)
         assert type(group) is KernelGroup
         tables, state = Tables(plans, [stream.train] * 2, [0, 0]), group.changing
         for i, (current, _) in enumerate(tables.sizes):
             row, before = tables.row(i), [t.clone() for t in state]
             with torch.no_grad():
                 state = group.make_step(tables, i)(state, group.fixed, row)
-            batches = prepare_batches(several[0].trainer, group.fixed, row)
+            batches = prepare_batches(several[0].learner, group.fixed, row)
             for r, one in enumerate(several):
                 own, batch = group.part_of(before, r), make_batch([t[r] for t in batches], current)
-                alone = flat_step(one.trainer, own, group.spec, batch, one.trainer.hyper_tensors)
+                alone = flat_step(one.learner, own, group.spec, batch, one.learner.hyper_tensors)
                 # GEM's projection amplifies rounding, to 1.3e-3 on one processor.
                 compare_steps(own, group.part_of(state, r), alone, 5e-3 if method == "gem" else 1e-3)
         group.write_back(state, len(tables.sizes))
@@ -495,9 +495,9 @@ def test_only_networks_are_copied(method: str, copies: int, in_pytorch: Counted)
     several = [replica(method, seed, pictures("cpu", each=5)) for seed in range(2)]
     trained(several, "eager", tasks=1)
     masks = [one.begin_task() for one in several]
-    group = make_group([one.trainer for one in several], masks, several[0].stream.train.x)
+    group = make_group([one.learner for one in several], masks, several[0].stream.train.x)
     assert isinstance(group, KernelGroup)
-    layout = several[0].trainer.method.net.layout
+    layout = several[0].learner.algorithm.net.layout
     assert layout is not None
     assert len(group.changing) - group._leaves == copies * len(layout.filters)
 
@@ -520,11 +520,11 @@ def test_one_replica_and_other_networks_are_forked(in_pytorch: Counted) -> None:
     stream = pictures("cpu", each=5)
     two = [replica("er", seed, stream) for seed in range(2)]
     masks = [one.begin_task() for one in two]
-    trainers = [one.trainer for one in two]
-    assert type(make_group(trainers, masks, stream.train.x)) is KernelGroup
-    assert type(make_group(trainers, masks, stream.train.x, kernels=False)) is ParallelGroup
-    assert type(make_group(trainers[:1], masks[:1], stream.train.x)) is ParallelGroup
-    assert type(make_group(trainers, masks, stream.train.x.to(torch.uint8)[..., :12])) is ParallelGroup
+    learners = [one.learner for one in two]
+    assert type(make_group(learners, masks, stream.train.x)) is KernelGroup
+    assert type(make_group(learners, masks, stream.train.x, kernels=False)) is ParallelGroup
+    assert type(make_group(learners[:1], masks[:1], stream.train.x)) is ParallelGroup
+    assert type(make_group(learners, masks, stream.train.x.to(torch.uint8)[..., :12])) is ParallelGroup
 
 
 def test_replicas_of_several_streams_are_tested_together(in_pytorch: Counted) -> None:

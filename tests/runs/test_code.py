@@ -68,6 +68,6 @@ def test_it_is_the_same_in_every_process() -> None:
 
 def test_it_covers_what_trains_and_not_what_shows() -> None:
     covered = {file.relative_to(PACKAGE).as_posix() for part in TRAINS for file in PACKAGE.glob(part)}
-    for name in ("losses.py", "methods/er.py", "engine/cohort.py", "nets/network.py", "learner/trainer.py"):
+    for name in ("losses.py", "methods/er.py", "engine/cohort.py", "nets/network.py", "learner/learner.py"):
         assert name in covered
     assert not [name for name in covered if name.startswith(("report/", "cli/", "paper/"))]

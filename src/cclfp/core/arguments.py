@@ -36,10 +36,14 @@ def check_whole(name: str, value: Any, at_least: int) -> int:
     return number
 
 
-def check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list[list[int]] | None:
-    """The declared classes of each task as lists of ints."""
+def check_tasks(
+    tasks: Sequence[Sequence[int]] | None, num_tasks: int | None, num_classes: int
+) -> tuple[list[list[int]] | None, int | None]:
+    """The declared classes of each task as lists of ints, and how many tasks there will be."""
+    if num_tasks is not None:
+        num_tasks = check_whole("num_tasks", num_tasks, at_least=1)
     if tasks is None:
-        return None
+        return None, num_tasks
     try:
         declared = [[operator.index(c) for c in classes] for classes in tasks]
     except TypeError as error:
@@ -50,7 +54,9 @@ def check_tasks(tasks: Sequence[Sequence[int]] | None, num_classes: int) -> list
         for c in classes:
             if not 0 <= c < num_classes:
                 raise InputError(f"tasks[{task}] declares class {c}, out of range: classes are 0 to {num_classes - 1}")
-    return declared
+    if num_tasks not in (None, len(declared)):
+        raise InputError(f"num_tasks={num_tasks}, but tasks declares {len(declared)}")
+    return declared, len(declared)
 
 
 def check_names(names: Sequence[str], num_classes: int) -> tuple[str, ...]:
@@ -64,6 +70,21 @@ def check_names(names: Sequence[str], num_classes: int) -> tuple[str, ...]:
         twice = next(name for number, name in enumerate(names) if name in names[:number])
         raise InputError(f"two classes are named {twice!r}: expected different names")
     return tuple(names)
+
+
+def add_names(known: tuple[str, ...] | None, names: Sequence[str], num_classes: int) -> tuple[str, ...] | None:
+    """The known names of classes, followed by those of these that are new."""
+    if not names:
+        return known
+    if known is None:
+        raise InputError("this learner has no class names, so a class cannot be given by name: give its number")
+    new, free = [name for name in dict.fromkeys(names) if name not in known], num_classes - len(known)
+    if len(new) > free:
+        raise InputError(
+            f"there is no room for the new class{'es' if len(new) > 1 else ''} {', '.join(new)}: the learner has "
+            f"{len(known)} classes and room for {free} more; cclfp run --max-classes reserves room"
+        )
+    return check_names([*known, *new], num_classes)
 
 
 def check_device(device: str | torch.device) -> torch.device:

@@ -29,14 +29,6 @@ class Examples(NamedTuple):
         return Examples(self.x.to(device), self.y.to(device), self.task.to(device))
 
 
-class MemorySlots(NamedTuple):
-    """Where the examples of a batch are in the memory."""
-
-    slots: Tensor  # of each replayed example
-    from_past_task: Tensor  # whether each replayed example came before the current task began
-    placed: Tensor  # where each current example is stored after the step; -1: nowhere
-
-
 class Memory:
     """Examples in the slots of a schedule: either copies, or rows of a stream that is in RAM anyway.
 

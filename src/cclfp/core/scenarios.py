@@ -109,6 +109,10 @@ class ClassMask:
             raise InputError("no class has been seen yet, so there is none to predict: observe some examples first")
         return self._row[None]
 
+    def allowed(self, task: int | None) -> Tensor:
+        """Which classes a prediction may choose from, for an example of this task or (None) of an unknown one."""
+        return self.predict(None if task is None else torch.tensor([task], device=self.seen.device))[0]
+
     def to(self, device: torch.device) -> ClassMask:
         new = self._copy()
         for name in ("classes_of", "seen", "_row"):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from cclfp.learner.trainer import Trainer
+from cclfp.learner import Learner
 
 # How much a tensor's change in a step may differ from its change where the replica steps alone, relative to the latter.
 # In bf16 the changes of some of ResNet18's tensors, compiled and not, differ by a third.
@@ -15,7 +15,7 @@ TOLERANCE = {"float32": 0.02, "tf32": 0.2, "bf16": 0.6}
 MAX_COMPARED = 16  # replicas that are compared with their step alone
 
 
-def tolerance_of(trainer: Trainer, device: torch.device) -> float:
+def tolerance_of(trainer: Learner, device: torch.device) -> float:
     """The tolerance for the precision that a trainer computes in."""
     if trainer.autocast is not None:
         return TOLERANCE["bf16"]
@@ -56,13 +56,13 @@ def perturb(tensors: list[Tensor]) -> list[Tensor]:
     return [t * factor if t.is_floating_point() else t for t, factor in zip(tensors, factors, strict=True)]
 
 
-def pick_replicas(trainers: Sequence[Trainer]) -> list[int]:
+def pick_replicas(trainers: Sequence[Learner]) -> list[int]:
     """Which replicas to compare: all where they are few, else some of different seeds and hyperparameters."""
     if len(trainers) <= MAX_COMPARED:
         return list(range(len(trainers)))
     reverse = list(enumerate(trainers))[::-1]
-    seeds = {trainer.settings.seed: replica for replica, trainer in reverse}
-    hypers = {str(trainer.settings.hyper): replica for replica, trainer in reverse}
+    seeds = {trainer.seed: replica for replica, trainer in reverse}
+    hypers = {str(trainer.hyper): replica for replica, trainer in reverse}
     return sorted({*sorted(seeds.values())[: MAX_COMPARED // 2], *sorted(hypers.values())[-MAX_COMPARED // 2 :]})
 
 

@@ -8,18 +8,18 @@ from collections.abc import Callable
 
 import torch
 
-from cclfp.core.memory import Examples, MemorySlots
+from cclfp.core.memory import Examples
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine.plan import Plan
 from cclfp.engine.replica import Replica
-from cclfp.learner.trainer import Trainer
+from cclfp.learner import Learner
 
 WARM_UP = 2  # steps that are slower than those after them
 TIMED = 10  # steps that show how long a step takes
 
 
 def train(
-    trainer: Trainer, pool: Examples, mask: ClassMask, plan: Plan, progress: Callable[[int], None] = lambda step: None
+    trainer: Learner, pool: Examples, mask: ClassMask, plan: Plan, progress: Callable[[int], None] = lambda step: None
 ) -> None:
     """Take all planned steps of a task that has begun, on the examples of a stream.
 
@@ -29,9 +29,7 @@ def train(
         size = current + replayed
         raw = pool.rows(plan.rows[step, :size])
         table = None if plan.augment is None else plan.augment[step, :size]
-        slots = MemorySlots(
-            plan.slots[step, :replayed], plan.from_past_task[step, :replayed], plan.placed[step, :current]
-        )
+        slots = plan.slots[step, :replayed], plan.from_past_task[step, :replayed], plan.placed[step, :current]
         trainer.train_step(raw, mask.train(raw.task), current, slots, table)
         progress(step + 1)
 

@@ -56,14 +56,14 @@ def count_correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Ten
 
     def scores(leaves: list[Tensor], x: Tensor) -> Tensor:
         params, buffers, state = tree_unflatten(leaves, spec)
-        return first.method.scores(params, buffers, state, x)
+        return first.algorithm.scores(params, buffers, state, x)
 
     counts = []
     with torch.no_grad():
         for task in tasks:
             tests = [replica.stream.test[task] for replica in replicas]
             x, y, is_shared = tests[0].x, tests[0].y, all(test is tests[0] for test in tests)
-            allowed = torch.stack([one.trainer.allowed_classes(one.known_task(task)) for one in replicas])
+            allowed = torch.stack([one.trainer.mask.allowed(one.known_task(task)) for one in replicas])
             numbers = NUMBERS_CONVOLVED if is_normalised(first.psi) else NUMBERS[x.device.type]
             size = max(1, numbers // (len(replicas) * x[:1].numel()))
             right = torch.zeros(len(replicas), dtype=torch.int64, device=x.device)
@@ -71,7 +71,7 @@ def count_correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Ten
                 rows = slice(start, start + size)
                 given = [x[rows]] if is_shared else [test.x[rows] for test in tests]
                 labels = y[rows] if is_shared else torch.stack([test.y[rows] for test in tests])
-                inputs = first.inputs.for_testing(torch.cat(given))
+                inputs = first.for_testing(torch.cat(given))
                 if not is_shared:
                     inputs = inputs.unflatten(0, (len(tests), -1))
                 found = torch.func.vmap(scores, in_dims=(0, None if is_shared else 0))(leaves, inputs)

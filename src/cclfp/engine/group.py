@@ -25,8 +25,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine.agreement import compare_steps, perturb, pick_replicas, refuse_randomness, tolerance_of
 from cclfp.engine.tables import Tables
-from cclfp.learner.divergence import not_finite
-from cclfp.learner.trainer import Trainer
+from cclfp.learner import Learner
+from cclfp.learner.checks import not_finite
 from cclfp.methods import Batch
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
@@ -39,7 +39,7 @@ class Group:
     changing: list[Tensor]  # what their steps change
     fixed: list[Tensor]  # what their steps only read; the first two are the pool of inputs and the tables of masks
 
-    def __init__(self, trainers: Sequence[Trainer]) -> None:
+    def __init__(self, trainers: Sequence[Learner]) -> None:
         self.trainers = trainers
         specs = [tree_flatten(trainer.model)[1] for trainer in trainers]
         if any(spec != specs[0] for spec in specs):
@@ -50,7 +50,7 @@ class Group:
     @property
     def structure(self) -> str:
         """What distinguishes the program of one step from that of another, besides the shapes of its tensors."""
-        return f"{type(self).__name__} {self.trainers[0].method.name} {self.spec} {self._hyper_spec}"
+        return f"{type(self).__name__} {self.trainers[0].algorithm.name} {self.spec} {self._hyper_spec}"
 
     def make_step(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
         """A function that takes steps of the same sizes as step ``like``, for all replicas.
@@ -118,20 +118,20 @@ class Group:
         self.changing, self.fixed = [], []  # step functions of this task may be kept, and with them this group
 
 
-def flat_step(trainer: Trainer, changing: list[Tensor], spec: TreeSpec, batch: Batch, hyper: Any) -> list[Tensor]:
+def flat_step(trainer: Learner, changing: list[Tensor], spec: TreeSpec, batch: Batch, hyper: Any) -> list[Tensor]:
     """A step of one replica on flat lists. The loss that it may return is dropped."""
     params, buffers, state = tree_unflatten(changing, spec)
-    new, new_spec = tree_flatten(trainer.method.step(params, buffers, state, batch, hyper)[:3])
+    new, new_spec = tree_flatten(trainer.algorithm.step(params, buffers, state, batch, hyper)[:3])
     if new_spec != spec:
-        raise TypeError(f"a step of {trainer.method.name} gave a state of another structure than it took")
+        raise TypeError(f"a step of {trainer.algorithm.name} gave a state of another structure than it took")
     return new
 
 
-def prepare_batches(trainer: Trainer, fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+def prepare_batches(trainer: Learner, fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
     """The tensors of :func:`make_batch`, replicas first. All trainers of a group prepare their inputs alike."""
     pool, masks = fixed[:2]
     rows, y, task, slots, from_past_task, placed, augment = row
-    x = trainer.inputs.for_training(pool[rows.flatten()], augment.flatten(0, 1) if augment.numel() else None)
+    x = trainer.for_training(pool[rows.flatten()], augment.flatten(0, 1) if augment.numel() else None)
     replicas = torch.arange(len(rows), device=rows.device)[:, None]
     return [x.unflatten(0, (len(rows), -1)), y, task, masks[replicas, task], slots, from_past_task, placed]
 

@@ -10,10 +10,10 @@ from cclfp.core.scenarios import ClassMask
 from cclfp.engine.group import Group
 from cclfp.engine.parallel import ParallelGroup
 from cclfp.engine.stacked import KernelGroup, StackedGroup
-from cclfp.learner.trainer import Trainer
+from cclfp.learner import Learner
 
 
-def make_group(trainers: Sequence[Trainer], masks: Sequence[ClassMask], pool: Tensor, *, kernels: bool = True) -> Group:
+def make_group(trainers: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor, *, kernels: bool = True) -> Group:
     """Trainers whose task has begun, as a group. With ``kernels=False`` our own kernels are not used."""
     if not is_normalised(trainers[0].psi):
         return StackedGroup(trainers, masks, pool)
@@ -21,10 +21,10 @@ def make_group(trainers: Sequence[Trainer], masks: Sequence[ClassMask], pool: Te
     return kind(trainers, masks, pool)
 
 
-def has_kernels(trainers: Sequence[Trainer], pool: Tensor) -> bool:
+def has_kernels(trainers: Sequence[Learner], pool: Tensor) -> bool:
     """Whether there are kernels for these trainers as one network. There must be two or more of them."""
-    layout = trainers[0].method.net.layout
-    return len(trainers) > 1 and layout is not None and layout.takes(trainers[0].inputs.for_testing(pool[:1]))
+    layout = trainers[0].algorithm.net.layout
+    return len(trainers) > 1 and layout is not None and layout.takes(trainers[0].for_testing(pool[:1]))
 
 
 def is_normalised(psi: nn.Module) -> bool:

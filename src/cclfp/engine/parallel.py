@@ -13,7 +13,7 @@ from cclfp.core.scenarios import ClassMask
 from cclfp.engine.agreement import refuse_randomness
 from cclfp.engine.group import Compile, Group, Step, flat_step, make_batch, mask_table, prepare_batches
 from cclfp.engine.tables import Tables
-from cclfp.learner.trainer import Trainer
+from cclfp.learner import Learner
 
 Arguments = tuple[list[Tensor], list[Tensor], list[Tensor]]  # of one replica's step: changing, hyperparameters, batch
 
@@ -21,7 +21,7 @@ Arguments = tuple[list[Tensor], list[Tensor], list[Tensor]]  # of one replica's 
 class ParallelGroup(Group):
     """Replicas side by side, on a GPU each on a CUDA stream of its own."""
 
-    def __init__(self, trainers: Sequence[Trainer], masks: Sequence[ClassMask], pool: Tensor) -> None:
+    def __init__(self, trainers: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(trainers)
         leaves = [tree_flatten(trainer.model)[0] for trainer in trainers]
         hypers = [tree_flatten(dataclasses.asdict(trainer.hyper_tensors))[0] for trainer in trainers]
@@ -50,12 +50,12 @@ class ParallelGroup(Group):
 
         return step
 
-    def _step_of(self, trainer: Trainer, current: int) -> Step:
+    def _step_of(self, trainer: Learner, current: int) -> Step:
         """The step of one replica."""
         spec, hyper_spec = self.spec, self._hyper_spec
 
         def step(changing: list[Tensor], hypers: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
-            hyper = type(trainer.settings.hyper)(**tree_unflatten(hypers, hyper_spec))
+            hyper = type(trainer.hyper)(**tree_unflatten(hypers, hyper_spec))
             return flat_step(trainer, changing, spec, make_batch(batch, current), hyper)
 
         return step

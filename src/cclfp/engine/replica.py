@@ -19,7 +19,7 @@ from cclfp.core.scenarios import ClassMask
 from cclfp.engine.plan import Plan, plan_task
 from cclfp.errors import DamagedError
 from cclfp.learner import Learner
-from cclfp.learner.divergence import not_finite
+from cclfp.learner.checks import not_finite
 from cclfp.learner.saving import learner_state, load_learner_state
 from cclfp.methods import Method
 from cclfp.streams import Stream
@@ -35,7 +35,8 @@ class Replica:
     """
 
     def __init__(self, learner: Learner, stream: Stream, *, batch: int = 10, epochs: int = 1) -> None:
-        self.learner, self.trainer, self.stream = learner, learner.trainer, stream
+        self.learner = self.trainer = learner
+        self.stream = stream
         self.batch, self.epochs = batch, epochs
         self.position = 0  # in the stream: how many of its tasks are trained (a joint stream has one)
         tasks = stream.num_tasks
@@ -65,7 +66,7 @@ class Replica:
         The function may be called while the next task is trained.
         """
         trainer, position, memory = self.trainer, self.position, self.trainer.memory
-        settings, begin, reuse = trainer.settings, trainer.steps, torch.Generator()
+        begin, reuse = trainer.steps, torch.Generator()
         if after is not None:
             position, begin = position + 1, begin + len(after.sizes)
             if memory is not None and after.schedule is not None:
@@ -78,11 +79,11 @@ class Replica:
             self.stream.train.task.cpu(),  # now: while a graph is recorded, no other thread may use the device
             batch=self.batch,
             epochs=self.epochs,
-            replay=settings.replay,
-            draws=settings.method.draws,
+            replay=trainer.replay,
+            draws=trainer.method.draws,
             memory=memory,
-            order=generator(settings.seed, "order", position),
-            augment=lambda step, n: trainer.inputs.draw_augmentation(begin + step, n, reuse),
+            order=generator(trainer.seed, "order", position),
+            augment=lambda step, n: trainer.draw_augmentation(begin + step, n, reuse),
         )
 
     @property
@@ -99,21 +100,22 @@ class Replica:
         """Replicas of a cohort with the same key have the same plans."""
         memory = self.trainer.memory
         chosen = tuple(memory.rows.tolist()) if memory is not None and memory.keeps_task else None
-        return self.trainer.settings.seed, id(self.stream), self.trainer.settings.replay, chosen
+        return self.trainer.seed, id(self.stream), self.trainer.replay, chosen
 
     def begin_task(self) -> ClassMask:
         """Begin the next task, and return the mask to train it with."""
         self.trainer.make_classifier(self.stream.train.x)
-        mask = self.trainer.expect_tasks(torch.tensor(self.stream.task_ids(self.position), device=self.trainer.device))
+        tasks = torch.tensor(self.stream.task_ids(self.position), device=self.trainer.device)
+        self.trainer.mask = self.trainer.mask.after_tasks(tasks)
         self.trainer.begin_task()
-        return mask
+        return self.trainer.mask
 
     def end_task(self, plan: Plan) -> None:
         """End a task whose planned steps have been taken."""
         if self.trainer.memory is not None and plan.schedule is not None:
             schedule = copy.deepcopy(plan.schedule)  # other replicas may share the plan
             self.trainer.memory.point_to(self.stream.train, plan.memory, schedule, plan.current)
-        self.trainer.end_task()  # without a check: a run that has diverged continues to its end
+        self.trainer.end_task(check=False)  # a run that has diverged continues to its end
         if self.trainer.device.type == "cuda":
             torch.cuda.synchronize(self.trainer.device)
         self.position += 1
@@ -143,7 +145,7 @@ class Replica:
         """
         params, buffers, state = self.trainer.model
         own = [*params.values(), *(buffers[name] for name in self._checked_buffers)]
-        if self.trainer.settings.method.scores is Method.scores:  # which does not use the state
+        if self.trainer.method.scores is Method.scores:  # which does not use the state
             return own
         finite_or_nan = {"nan": torch.nan, "posinf": 0.0, "neginf": 0.0}
         return own + [t.nan_to_num(**finite_or_nan) for t in tree_leaves(state) if t.is_floating_point()]

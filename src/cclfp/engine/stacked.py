@@ -13,14 +13,14 @@ from cclfp.core.scenarios import ClassMask
 from cclfp.engine.agreement import perturb
 from cclfp.engine.group import Compile, Group, Step, flat_step, make_batch, mask_table, prepare_batches, stack_leaves
 from cclfp.engine.tables import Tables
-from cclfp.learner.trainer import Trainer
+from cclfp.learner import Learner
 from cclfp.nets.stacking.rounding import round_all, rounded
 
 
 class StackedGroup(Group):
     """Replicas as one network with one dimension more."""
 
-    def __init__(self, trainers: Sequence[Trainer], masks: Sequence[ClassMask], pool: Tensor) -> None:
+    def __init__(self, trainers: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(trainers)
         leaves, _ = stack_leaves([trainer.model for trainer in trainers])
         self._arrange = (lambda t: t) if pool.is_cuda else _columns_first
@@ -38,7 +38,7 @@ class StackedGroup(Group):
         current, first, spec, hyper_spec = tables.sizes[like][0], self.trainers[0], self.spec, self._hyper_spec
 
         def step_one(changing: list[Tensor], hypers: list[Tensor], *batch: Tensor) -> list[Tensor]:
-            hyper = type(first.settings.hyper)(**tree_unflatten(hypers, hyper_spec))
+            hyper = type(first.hyper)(**tree_unflatten(hypers, hyper_spec))
             return flat_step(first, changing, spec, make_batch(batch, current), hyper)
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
@@ -57,9 +57,9 @@ class KernelGroup(StackedGroup):
     parameter, such as SI's importances, are not read by any kernel.
     """
 
-    def __init__(self, trainers: Sequence[Trainer], masks: Sequence[ClassMask], pool: Tensor) -> None:
+    def __init__(self, trainers: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(trainers, masks, pool)
-        layout = trainers[0].method.net.layout
+        layout = trainers[0].algorithm.net.layout
         assert layout is not None
         names = {f"psi.{name}" for name in layout.filters}
         params, buffers, _ = trainers[0].model

@@ -19,7 +19,7 @@ from cclfp.learner.learner import Learner
 
 def image_shape(learner: Learner) -> list[int]:
     """The shape (channels, height, width) of the images that a learner takes; InputError where it takes others."""
-    example = learner.trainer.example
+    example = learner.example
     if example is None:
         raise InputError("this learner has not been trained yet")
     shape, dtype = example
@@ -42,7 +42,7 @@ def predict_images(
     if not len(x):
         return []
     probabilities = learner.predict_proba(torch.from_numpy(x), task)
-    allowed = [c for c, is_one in enumerate(learner.trainer.allowed_classes(task).tolist()) if is_one]
+    allowed = [c for c, is_one in enumerate(learner.mask.allowed(task).tolist()) if is_one]
     found = []
     for place, row in zip(places, probabilities.tolist(), strict=True):
         best = max(allowed, key=row.__getitem__)
@@ -73,7 +73,7 @@ def observe_images(
     Classes match by name; new ones take free rows of the classifier. The order of the images comes from the seed.
     """
     batch, epochs = check_whole("batch", batch, at_least=1), check_whole("epochs", epochs, at_least=1)
-    if learner.trainer.in_task:
+    if learner.in_task:
         raise InputError("this learner was saved in the middle of a task: load it, call end_task() and save it again")
     known = learner.classes
     if known is None:

@@ -1,34 +1,54 @@
-"""The learner: takes batches as they come, predicts at any time, is saved and loaded. The benchmarks run this code."""
+"""The learner: takes batches as they come, predicts at any time, is saved and loaded. Engines train it too."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from cclfp.core.arguments import check_names
-from cclfp.core.memory import Examples, Memory, MemorySlots
+from cclfp.core.arguments import check_device, check_tasks, check_whole
+from cclfp.core.memory import Examples, Memory
+from cclfp.core.randomness import generator, seeded
+from cclfp.core.scenarios import ClassMask
 from cclfp.errors import InputError
-from cclfp.learner.batches import Task, check_batch, check_inputs, check_task
-from cclfp.learner.growing import add_task
-from cclfp.learner.module import Classifier
-from cclfp.learner.saving import save
-from cclfp.learner.settings import Settings
-from cclfp.learner.trainer import Trainer
-from cclfp.methods import Method, get_method
-from cclfp.methods.base import Hyperparameters
+from cclfp.learner.checks import (
+    Model,
+    Task,
+    augmented,
+    check_batch,
+    check_classes,
+    check_features,
+    check_inputs,
+    check_preparation,
+    check_task,
+    refuse_not_finite,
+    transformed,
+)
+from cclfp.learner.classifier import Classifier
+from cclfp.methods import Batch, Method, TaskContext
+from cclfp.methods.base import Hyperparameters, State, unpack_step
+from cclfp.nets import linear
+from cclfp.nets.network import Network, Tensors, check_psi, chunks, copy_all, device_of, psi_mode
 from cclfp.schedules import Schedule
 from cclfp.transforms import Augmentation, Transform
+
+PROBE = 10  # examples that show how many features psi gives
+Slots = tuple[Tensor, Tensor, Tensor]  # of the replayed examples; whether each is of a past task; of the new ones
 
 
 class Learner:
     """A classifier that learns from a stream of batches. Made by :func:`make` or :func:`cclfp.load`.
+
+    ``method`` is its class, ``hyper`` its hyperparameters. ``f`` is None before the first batch, which shows how many
+    features psi gives; ``memory`` is None for a method without one. ``classes`` are the names of the classes, where
+    they are known: the rows of f after them are free. ``steps`` and ``tasks_done`` count what was learned.
 
     >>> import cclfp
     >>> learner = cclfp.make("er", psi=nn.Flatten(), num_classes=2, memory=4)
@@ -42,10 +62,57 @@ class Learner:
     ('er', Hyperparameters(lr=0.1))
     """
 
-    __slots__ = ("__weakref__", "trainer")
+    algorithm: Method  # on the network of psi and f, as soon as there is f
+    hyper_tensors: Hyperparameters  # as a step takes them: 0-d tensors
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer  # for engines: what is trained, without the checks
+    def __init__(
+        self,
+        method: type[Method],
+        psi: nn.Module,
+        *,
+        hyper: Mapping[str, float],
+        num_classes: int,
+        scenario: str,
+        seed: int,
+        tasks: Sequence[Sequence[int]] | None,
+        num_tasks: int | None,
+        memory: int,
+        replay: int,
+        transform: Transform | None,
+        predict_transform: Transform | None,
+        augment: Augmentation | None,
+        device: str | torch.device | None,
+    ) -> None:
+        self.num_classes = check_whole("num_classes", num_classes, at_least=1)
+        self.seed = check_whole("seed", seed, at_least=0)
+        method.check_scenario(scenario)
+        declared, self.num_tasks = check_tasks(tasks, num_tasks, self.num_classes)
+        check_preparation(transform, predict_transform, augment)
+        self.method, self.scenario, self.hyper = method, scenario, method.hyper(scenario, **hyper)
+        self.transform, self.augment = transform, augment
+        self.predict_transform = transform if predict_transform is None else predict_transform
+        check_psi(psi)
+        self.psi = psi
+        self.psi_mode = psi_mode(psi)  # as it was given, whatever the user does with psi later
+        self.autocast: torch.dtype | None = None  # what psi computes in, where that is not its weights' dtype
+        self.f: nn.Linear | None = None
+        self.example: tuple[torch.Size, torch.dtype] | None = None  # shape and dtype of one raw example
+        self.classes: tuple[str, ...] | None = None
+        mask = ClassMask(scenario, self.num_classes, declared)
+        self.mask = mask.after_all() if method.joint else mask  # which classes have been seen
+        self.state: State = {}
+        self.steps, self.tasks_done, self.in_task = 0, 0, False
+        self.device = device_of(psi) if device is None else check_device(device)
+        self.memory: Memory | None = None
+        self.replay = 0
+        if method.schedule is not None:
+            replay = check_whole("replay", replay, at_least=1) if method.replays else 0
+            self.replay = method.replay_size(self.hyper, replay)
+            schedule = method.schedule(check_whole("memory", memory, at_least=1), self.seed, self.num_tasks)
+            self.memory = Memory(schedule, self.device, keeps_task=method.keeps_task)
+        self.to(self.device)
+
+    # -- learning -----------------------------------------------------------------------------------------------------
 
     def observe(self, x: Any, y: Any, task: Task | None = None) -> float | None:
         """Learn from one batch of any size, and return the loss of the step (None where the method gives none).
@@ -57,71 +124,204 @@ class Learner:
         A batch that is refused (``ValueError``) leaves the learner as it was. So does a step whose new weights are not
         finite (``DivergenceError``, a ``ValueError``).
         """
-        new = check_batch(self.trainer, x, y, task)
-        before = self.trainer.snapshot()
-        try:
-            self.trainer.make_classifier(new.x)
-            self.trainer.classes = self.trainer.classes.after(new.y, new.task)
+        new = check_batch(self, x, y, task)
+        with self._undone_on_error():
+            self.make_classifier(new.x)
+            self.mask = self.mask.after(new.y, new.task)
             batch, slots, schedule = self._replay(new)
-            self.trainer.begin_task()
-            table = self.trainer.inputs.draw_augmentation(self.trainer.steps, len(batch.y))
-            mask = self.trainer.classes.train(batch.task)
-            loss = self.trainer.train_step(batch, mask, len(new.y), slots, table, check=True)
-        except BaseException:
-            self.trainer.restore(before)
-            raise
+            self.begin_task()
+            table = self.draw_augmentation(self.steps, len(batch.y))
+            loss = self.train_step(batch, self.mask.train(batch.task), len(new.y), slots, table, check=True)
         if self.memory is not None and schedule is not None:
             self.memory.schedule = schedule
-            self.memory.write(new, slots.placed.tolist())
+            self.memory.write(new, slots[2].tolist())
             self.memory.hold(new)
         return None if loss is None else float(loss)
 
-    def _replay(self, new: Examples) -> tuple[Examples, MemorySlots, Schedule | None]:
+    def _replay(self, new: Examples) -> tuple[Examples, Slots, Schedule | None]:
         """The new examples followed by those to replay with them, their slots, and the schedule after the step."""
-        slots: list[int] = []
-        from_past_task: list[bool] = []
-        placed, schedule = [-1] * len(new.y), None
-        batch = new
+        batch, replayed, is_past, placed, schedule = new, list[int](), list[bool](), [-1] * len(new.y), None
         if self.memory is not None:
             self.memory.make_room(new)
             tasks, now = new.task.tolist(), self.memory.schedule
-            for _ in range(self.method.draws):
-                slots += now.draw(self.trainer.settings.replay, tasks)
-            from_past_task = [now.is_from_past_task(slot) for slot in slots]
+            replayed = [slot for _ in range(self.method.draws) for slot in now.draw(self.replay, tasks)]
+            is_past = [now.is_from_past_task(slot) for slot in replayed]
             schedule = copy.deepcopy(now)  # the step may fail
             placed = schedule.place(tasks)
-            if slots:
-                old = self.memory.read(slots)
-                batch = Examples(*(torch.cat(pair) for pair in zip(new, old, strict=True)))
-        return (
-            batch,
-            MemorySlots(
-                torch.tensor(slots, dtype=torch.int64, device=self.device),
-                torch.tensor(from_past_task, dtype=torch.bool, device=self.device),
-                torch.tensor(placed, dtype=torch.int64, device=self.device),
-            ),
-            schedule,
-        )
+            if replayed:
+                batch = Examples(*map(torch.cat, zip(new, self.memory.read(replayed), strict=True)))
+        kinds = ((replayed, torch.int64), (is_past, torch.bool), (placed, torch.int64))
+        slots, past, to = (torch.tensor(values, dtype=dtype, device=self.device) for values, dtype in kinds)
+        return batch, (slots, past, to), schedule
 
-    def end_task(self) -> None:
+    def begin_task(self) -> None:
+        """Let the method prepare for a task. Calls before the task's end do nothing."""
+        if self.in_task:
+            return
+        params, buffers, state = self.model
+        stored = {**self.algorithm.storage(params, self.memory), **state}
+        with torch.no_grad(), seeded(self.seed, "beginning of task", self.tasks_done, self.device):
+            new = self.algorithm.begin_task(params, buffers, stored, self.hyper_tensors, self.task_context())
+        self.state = self._with_remembered(stored, new)
+        self.in_task = True
+
+    def train_step(
+        self,
+        raw: Examples,
+        mask: Tensor,
+        n_current: int,
+        slots: Slots,
+        table: Tensor | None,
+        *,
+        check: bool = False,
+    ) -> Tensor | None:
+        """One step on raw examples, the first ``n_current`` of them new and the others replayed.
+
+        Returns the loss, where the method gives one. Nothing changes if it raises. ``table`` says how the examples are
+        augmented, as :meth:`draw_augmentation` gave it for this step. With ``check``, transformed examples and results
+        of the step that are not finite are refused, which makes a GPU wait.
+        """
+        with seeded(self.seed, "step", self.steps, self.device):
+            x = self.for_training(raw.x, table)
+            if check and not torch.isfinite(x).all():
+                raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
+            batch = Batch(x, raw.y, raw.task, mask, n_current, *slots)
+            stepped = self.algorithm.step(*self.model, batch, self.hyper_tensors)
+        params, buffers, state, loss = unpack_step(self.algorithm, stepped)
+        if check:
+            refuse_not_finite("the step", self.model, (params, buffers, state), self.hyper.lr)
+        self.update(params, buffers, state, steps=1)
+        return loss
+
+    def update(self, params: Tensors, buffers: Tensors, state: State, steps: int) -> None:
+        """Replace :attr:`model` by what ``steps`` steps made of it."""
+        with torch.no_grad():
+            for ours, new in ((self.params, params), (self.buffers, buffers)):
+                copy_all(list(ours.values()), [new[name] for name in ours])
+        self.state = state
+        self.steps += steps
+
+    def end_task(self, *, check: bool = True) -> None:
         """Tell the learner that a task is over. The method then does its work (CCL-FP copies psi to psi_old).
 
-        Where the method's state becomes NaN or infinite (``DivergenceError``), the learner is left as it was.
+        Where the method's state becomes NaN or infinite (``DivergenceError``), the learner is left as it was. Engines
+        do not ``check`` it.
         """
-        if not self.trainer.in_task:
+        if not self.in_task:
             raise InputError("end_task() without an observe() since the last task ended: there is no task to end")
-        before = self.trainer.snapshot()
-        try:
+        with self._undone_on_error():
             if self.memory is not None:
                 self.memory.schedule = copy.deepcopy(self.memory.schedule)  # the method may change it
-            self.trainer.end_task(check=True)
+            with torch.no_grad(), seeded(self.seed, "end of task", self.tasks_done, self.device):
+                new = self.algorithm.end_task(*self.model, self.hyper_tensors, self.task_context())
+            new = self._with_remembered(self.state, new)
+            if check:
+                refuse_not_finite("the end of the task", self.model, ({}, {}, new), self.hyper.lr)
+            self.state = new
+            if self.memory is not None:
+                self.memory.end_task()
+            self.in_task, self.tasks_done = False, self.tasks_done + 1
+
+    def _with_remembered(self, before: State, after: State) -> State:
+        """The state after a task began or ended, with what is stored beside the examples in the memory."""
+        names = self.algorithm.remembers(self.num_classes)
+        return {**{name: before[name] for name in names}, **after} if names else after
+
+    def task_context(self) -> TaskContext:
+        """What the method may look at when a task begins or ends."""
+        return TaskContext(self.tasks_done, self.memory, self.mask, self.for_testing, self.seed)
+
+    @contextlib.contextmanager
+    def _undone_on_error(self) -> Iterator[None]:
+        """Undo what a step, or the end of a task, has changed where it fails."""
+        before = {name: getattr(self, name) for name in ("f", "example", "state", "in_task", "tasks_done", "mask")}
+        held = None if self.memory is None else self.memory.position()
+        try:
+            yield
         except BaseException:
-            self.trainer.restore(before)
+            vars(self).update(before)
+            if self.memory is not None and held is not None:
+                self.memory.rewind(held)
             raise
+
+    # -- the model ----------------------------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> Tensors:
+        """The trained parameters of psi and f, by name."""
+        return self.algorithm.net.params
+
+    @property
+    def buffers(self) -> Tensors:
+        """The buffers of psi, by name."""
+        return self.algorithm.net.buffers
+
+    @property
+    def model(self) -> Model:
+        """What a step takes and gives: parameters, buffers, the method's state."""
+        return self.params, self.buffers, self.state
+
+    def make_classifier(self, x: Tensor) -> None:
+        """Make f for raw inputs like these, where there is none yet. InputError where psi does not take them."""
+        if self.f is None:
+            z = check_features(self, x[:PROBE], self.for_testing)
+            f = linear(z.shape[1], self.num_classes, generator(self.seed, "classifier"), z.dtype)
+            self.bind(f.to(self.device))
+        self.example = (x.shape[1:], x.dtype)
+
+    def bind(self, f: nn.Linear) -> None:
+        """Use ``f`` as the classifier."""
+        self.f = f
+        self.algorithm = self.method(Network(self.psi, f, self.psi_mode, self.autocast))
+        numbers = {
+            name: torch.tensor(value, dtype=f.weight.dtype, device=self.device)
+            for name, value in dataclasses.asdict(self.hyper).items()
+        }
+        self.hyper_tensors = type(self.hyper)(**numbers)  # type: ignore[arg-type]  # the contract of a step
+
+    def to(self, device: str | torch.device) -> Learner:
+        """Move psi, f, the memory and the method's state to a device."""
+        self.device = check_device(device)
+        self.psi.to(self.device)
+        self.mask = self.mask.to(self.device)
+        if self.memory is not None:
+            self.memory.to(self.device)
+        self.state = tree_map(lambda t: t.to(self.device), self.state)
+        if self.f is not None:
+            self.bind(self.f.to(self.device))
+        return self
+
+    # -- what psi takes -----------------------------------------------------------------------------------------------
+
+    def draw_augmentation(self, step: int, n: int, reuse: torch.Generator | None = None) -> Tensor | None:
+        """The table that says how the n examples of a step are augmented. It depends on the seed and the step only.
+
+        ``reuse`` is a generator to draw with, for a caller that draws many steps. It is seeded for each.
+        """
+        if self.augment is None:
+            return None
+        table = self.augment.draw(n, generator(self.seed, "augmentation", step, reuse=reuse))
+        if not isinstance(table, Tensor) or len(table) != n:
+            raise InputError(f"augment.draw must give a tensor with a row for each of the {n} examples")
+        return table
+
+    def for_training(self, x: Tensor, table: Tensor | None) -> Tensor:
+        """What psi takes in training: the examples augmented as ``table`` says, then transformed."""
+        return transformed(x if self.augment is None else augmented(x, self.augment, table), self.transform, self.psi)
+
+    def for_testing(self, x: Tensor) -> Tensor:
+        """What psi takes when predicting."""
+        return transformed(x, self.predict_transform, self.psi)
+
+    # -- predicting ---------------------------------------------------------------------------------------------------
 
     def predict(self, x: Any, task: Task | None = None) -> Tensor:
         """The most likely class of each example, among those that the scenario allows; with ``task``, that task's."""
         return self.logits(x, task).argmax(-1)
+
+    def predict_proba(self, x: Any, task: Task | None = None) -> Tensor:
+        """The softmax of :meth:`logits`: one probability per example and class, 0 for those that may not be chosen."""
+        return self.logits(x, task).softmax(-1)
 
     def logits(self, x: Any, task: Task | None = None) -> Tensor:
         """One score per example and class; -inf for the classes that a prediction may not choose.
@@ -129,31 +329,29 @@ class Learner:
         The scores are the logits f(psi(x)). For iCaRL, which classifies by the nearest mean of features, they are
         negative distances. They are computed in eval mode, without gradients.
         """
-        x = check_inputs(self.trainer, x)
-        mask = self.trainer.classes.predict(None if task is None else check_task(self.trainer, task, len(x)))
-        with self._classifier_for(x):
-            return self.trainer.scores(x).masked_fill(~mask, -torch.inf)
-
-    @contextlib.contextmanager
-    def _classifier_for(self, x: Tensor) -> Iterator[None]:
-        """Have a classifier inside, also before the first batch: only observing changes a learner."""
-        is_untrained = self.trainer.bound is None
-        try:
-            self.trainer.make_classifier(x)
-            yield
-        finally:
-            if is_untrained:
-                self.trainer.bound = self.trainer.example = None
-
-    def predict_proba(self, x: Any, task: Task | None = None) -> Tensor:
-        """The softmax of :meth:`logits`: one probability per example and class, 0 for those that may not be chosen."""
-        return self.logits(x, task).softmax(-1)
+        x = check_inputs(self, x)
+        allowed = self.mask.predict(None if task is None else check_task(self, task, len(x)))
+        scores = self._in_parts(x, lambda part: self.algorithm.scores(*self.model, part))
+        return scores.masked_fill(~allowed, -torch.inf)
 
     def features(self, x: Any) -> Tensor:
         """psi(x) as :meth:`predict` computes it: transformed inputs, in eval mode, without gradients."""
-        x = check_inputs(self.trainer, x)
-        with self._classifier_for(x):
-            return self.trainer.features(x)
+        x = check_inputs(self, x)
+        return self._in_parts(x, lambda part: self.algorithm.net.frozen_features(self.params, self.buffers, part))
+
+    def _in_parts(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """The function of raw examples, prepared for testing, some at a time.
+
+        Only observing changes a learner: before the first batch a classifier is made for this call alone.
+        """
+        is_untrained = self.f is None
+        try:
+            self.make_classifier(x)
+            with torch.no_grad(), seeded(self.seed, "predict", 0, self.device):
+                return torch.cat([function(self.for_testing(part)) for part in chunks(x)])
+        finally:
+            if is_untrained:
+                self.f = self.example = None
 
     def as_module(self, task: int | None = None) -> nn.Module:
         """One module that maps raw inputs to what :meth:`logits` gives; ``module(x).argmax(-1)`` equals ``predict(x)``.
@@ -162,24 +360,25 @@ class Learner:
         that have not been seen. The module is a copy, so training the learner further does not change it. It always
         computes in eval mode, and ``torch.export`` can export it.
         """
-        ids = None if task is None else check_task(self.trainer, task, 1)
-        allowed = self.trainer.classes.predict(ids)[0]
+        allowed = self.mask.predict(None if task is None else check_task(self, task, 1))[0]
         if self.f is None:
             raise InputError("nothing has been observed yet, so there is no classifier: observe some examples first")
-        return Classifier(self.trainer, allowed)
+        return Classifier(self, allowed)
+
+    # -- more classes, files ------------------------------------------------------------------------------------------
 
     def add_task(self, classes: Sequence[int | str]) -> int:
         """Declare one more task of these classes, by name or number, and return its id, for :meth:`observe`.
 
         A name that is new takes the next free row of f (``make(..., num_classes=...)`` reserves rows). InputError where
-        there is none.
+        there is none. Where tasks are not declared, its classes count as seen once they are observed.
         """
-        return add_task(self.trainer, classes)
-
-    def to(self, device: str | torch.device) -> Learner:
-        """Move psi, f, the memory and the method's state to a device."""
-        self.trainer.to(device)
-        return self
+        names, numbers = check_classes(self, classes)
+        task = len(self.mask.classes_of)
+        if self.mask.declared:
+            self.mask = self.mask.with_task(numbers)
+        self.classes = names
+        return task
 
     def save(self, path: str | Path) -> None:
         """Write one file with everything that is needed to continue as if the learner had never stopped.
@@ -188,159 +387,11 @@ class Learner:
         holds psi's weights, but not its code: :func:`cclfp.load` takes the module again (backbones of this package are
         rebuilt), and likewise the transform.
         """
-        save(self.trainer, Path(path))
+        from cclfp.learner.saving import save
+
+        save(self, Path(path))
 
     def __repr__(self) -> str:
         hyper = ", ".join(f"{name}={value:g}" for name, value in dataclasses.asdict(self.hyper).items())
         held = f", memory {len(self.memory)}/{self.memory.size}" if self.memory is not None else ""
         return f"Learner({self.method.name}: {hyper}; {self.scenario} scenario, {self.steps} steps{held})"
-
-    @property
-    def method(self) -> type[Method]:
-        """The class of the method, such as ``make`` takes; its hyperparameters are in :attr:`hyper`."""
-        return self.trainer.settings.method
-
-    @property
-    def hyper(self) -> Hyperparameters:
-        """The values of the method's hyperparameters."""
-        return self.trainer.settings.hyper
-
-    @property
-    def psi(self) -> nn.Module:
-        """The module that was given, which is trained in place."""
-        return self.trainer.psi
-
-    @property
-    def f(self) -> nn.Linear | None:
-        """The classifier; None before the first batch, which shows how many features psi gives."""
-        return self.trainer.f
-
-    @property
-    def memory(self) -> Memory | None:
-        """The replay memory; None for a method that has none."""
-        return self.trainer.memory
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is trained."""
-        return self.trainer.device
-
-    @property
-    def scenario(self) -> str:
-        """Which classes a prediction may choose from: ``"class"``, ``"task"`` or ``"domain"``."""
-        return self.trainer.settings.scenario
-
-    @property
-    def seed(self) -> int:
-        """Where all randomness comes from."""
-        return self.trainer.settings.seed
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes there can be."""
-        return self.trainer.settings.num_classes
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """The names of the classes, where they are known; the rows of f after them are free for new classes."""
-        return self.trainer.class_names
-
-    @property
-    def steps(self) -> int:
-        """How many steps it has been trained for."""
-        return self.trainer.steps
-
-    @property
-    def tasks_done(self) -> int:
-        """How many tasks have ended."""
-        return self.trainer.tasks_done
-
-
-def make(
-    method: str | type[Method],
-    *,
-    psi: nn.Module,
-    num_classes: int,
-    classes: Sequence[str] | None = None,
-    memory: int = 200,
-    seed: int = 0,
-    scenario: str = "class",
-    tasks: Sequence[Sequence[int]] | None = None,
-    num_tasks: int | None = None,
-    transform: Transform | None = None,
-    predict_transform: Transform | None = None,
-    augment: Augmentation | None = None,
-    replay: int = 10,
-    device: str | torch.device | None = None,
-    **hyper: float,
-) -> Learner:
-    """A learner for your own loop.
-
-    Parameters
-    ----------
-    method
-        A name (``cclfp list methods``) or your own subclass of :class:`cclfp.Method`.
-    psi
-        Any module that maps a batch to features, one row per example. **It is trained in place**: its parameters with
-        ``requires_grad``, and its BatchNorm statistics. Which parameters are trained, and in which mode
-        (``psi.training``), is decided now; freezing layers or calling ``psi.eval()`` later changes nothing.
-    num_classes
-        How many classes there can be; the classifier f has one row per class.
-    classes
-        The names of the classes, which are saved with the learner. Where they are fewer than ``num_classes``, the rows
-        after them are free for classes that come later (:meth:`Learner.add_task`).
-    memory
-        How many examples the replay memory holds, for methods that have one.
-    seed
-        All randomness comes from it (f's initial weights, what is remembered and replayed, random layers of psi).
-    scenario
-        Which classes a prediction may choose from: ``"class"``, those seen so far; ``"task"``, those of the example's
-        own task; ``"domain"``, all.
-    tasks
-        The classes of each task. All classes of a task count as seen from its first batch on. Without it, a class
-        counts as seen once an example of it was observed.
-    num_tasks
-        How many tasks there will be, for methods that split their memory evenly over them; by default the length of
-        ``tasks``. Where neither is given, the shares of past tasks shrink with every new task.
-    transform
-        Applied to raw inputs, in training and when predicting: normalise here. A random transform draws from the seed.
-    predict_transform
-        Applied when predicting, instead of ``transform``.
-    augment
-        A random change of raw inputs, such as ``cclfp.transforms.CropFlip(4)``. It is applied at every training step to
-        new and replayed examples alike, and never when predicting. The memory holds raw inputs, so a replayed example
-        is augmented differently each time.
-    replay
-        How many remembered examples are added to each batch; A-GEM has the hyperparameter ``reference`` instead.
-    device
-        Where to train; by default psi's own device.
-    **hyper
-        The method's hyperparameters (``cclfp show METHOD``), such as ``lr``.
-
-    Examples
-    --------
-    >>> learner = make("ccl-fp+", psi=nn.Sequential(nn.Linear(2, 8), nn.ReLU()), num_classes=4, lr=0.05, w=0.3)
-    >>> loss = learner.observe(torch.randn(10, 2), torch.randint(0, 2, (10,)), task=0)
-    >>> learner.end_task()
-    >>> loss = learner.observe(torch.randn(5, 2), torch.randint(2, 4, (5,)), task=1)
-    >>> set(learner.predict(torch.randn(20, 2), task=1).tolist()) <= {2, 3}
-    True
-    """
-    settings = Settings.checked(
-        get_method(method),
-        hyper=hyper,
-        num_classes=num_classes,
-        scenario=scenario,
-        seed=seed,
-        tasks=tasks,
-        num_tasks=num_tasks,
-        memory=memory,
-        replay=replay,
-        transform=transform,
-        predict_transform=predict_transform,
-        augment=augment,
-    )
-    trainer = Trainer(settings, psi, device)
-    if classes is not None:
-        trainer.class_names = check_names(classes, settings.num_classes)
-    return Learner(trainer)

@@ -16,8 +16,6 @@ from cclfp.core.layouts import check_value
 from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.learner.learner import Learner
 from cclfp.learner.saving import FORMAT, check_finite, load_learner_state
-from cclfp.learner.settings import Settings
-from cclfp.learner.trainer import Trainer
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets import build_backbone
 from cclfp.nets.backbones import make_psi, parse_backbone
@@ -79,8 +77,9 @@ def load(
         if not same:
             predict_transform = _transform("predict_transform", predict_transform, state["predict_transform"])
         kind = _method(method, state["method"])
-        settings = Settings.checked(
+        learner = Learner(
             kind,
+            psi,
             hyper={**kind.earlier_values(state), **state["hyper"]},  # the file may be older than a hyperparameter
             num_classes=state["num_classes"],
             scenario=state["scenario"],
@@ -92,11 +91,11 @@ def load(
             transform=transform,
             predict_transform=transform if same else predict_transform,
             augment=_transform("augment", augment, state["augment"]),
+            device=device,
         )
-        trainer = Trainer(settings, psi, device)
-        load_learner_state(trainer, state)
-        check_finite(trainer)
-    return Learner(trainer)
+        load_learner_state(learner, state)
+        check_finite(learner)
+    return learner
 
 
 @contextlib.contextmanager

@@ -120,7 +120,7 @@ def make_replica(job: Job, engine: Engine, streams: Streams) -> Replica:
             device=engine.device,
             **hyper,
         )
-    learner.trainer.autocast = autocast_of(engine.precision)
+    learner.autocast = autocast_of(engine.precision)
     if engine.device == "cuda":
         learner.psi.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
     return Replica(learner, stream, batch=c.batch, epochs=c.epochs)

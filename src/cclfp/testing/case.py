@@ -131,7 +131,7 @@ def train_replicas(replicas: list[Replica], engine: str = "eager", *, tasks: int
 
 def same(a: Learner, b: Learner) -> bool:
     """Whether two learners are equal, bit for bit, in all that they know."""
-    return _equal(learner_state(a.trainer), learner_state(b.trainer))
+    return _equal(learner_state(a), learner_state(b))
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 from cclfp.core.randomness import generator
 from cclfp.engine.replica import Replica
 from cclfp.learner import Learner, load
-from cclfp.learner.trainer import Trainer
 from cclfp.methods.base import Batch, State
 from cclfp.nets.network import Tensors
 from cclfp.testing.case import MEMORY, Case, halve, same, stackable_psi, toy_psi, train_replicas
@@ -65,7 +64,7 @@ def trains_inside_the_mask(case: Case) -> None:
         return
     learner = case.learner()
     batches, classes = case.batches()[0], case.stream().classes
-    learner.trainer.make_classifier(batches[0][0])
+    learner.make_classifier(batches[0][0])
     assert learner.f is not None
     before = learner.f.weight.detach().clone()
     for batch in batches:
@@ -187,7 +186,7 @@ def trains_stacked(case: Case) -> None:
     for seed, replica in enumerate(replicas):
         alone = case.replica(seed, stackable_psi())
         train_replicas([alone])
-        for ours, theirs in zip(tree_leaves(replica.trainer.model), tree_leaves(alone.trainer.model), strict=True):
+        for ours, theirs in zip(tree_leaves(replica.learner.model), tree_leaves(alone.learner.model), strict=True):
             is_close = torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2, equal_nan=True)
             assert is_close, "stacked replicas end with other numbers than each alone"
         assert replica.accuracy is not None
@@ -197,17 +196,17 @@ def trains_stacked(case: Case) -> None:
 
 def steps_purely(case: Case) -> None:
     """A step leaves its arguments as they are, and runs under vmap: two stacked replicas equal each alone."""
-    arguments, trainer = [], case.replica().trainer
+    arguments, learner = [], case.learner()
     for seed in (0, 1):
-        trainer, batch = in_second_task(case, seed)
+        learner, batch = in_second_task(case, seed)
         tensors = (batch.x, batch.y, batch.task, batch.mask, batch.slots, batch.from_past_task, batch.placed)
-        given = (*trainer.model, tensors, dict(vars(trainer.hyper_tensors)))
+        given = (*learner.model, tensors, dict(vars(learner.hyper_tensors)))
         arguments.append(tree_map(lambda t: t.detach().clone(), given))
 
     def step(params: Tensors, buffers: Tensors, state: State, tensors: Any, hyper: dict[str, Tensor]) -> Any:
         x, y, task, mask, *slots = tensors
-        numbers = type(trainer.settings.hyper)(**hyper)  # type: ignore[arg-type]
-        return trainer.method.step(params, buffers, state, Batch(x, y, task, mask, 10, *slots), numbers)
+        numbers = type(learner.hyper)(**hyper)  # type: ignore[arg-type]
+        return learner.algorithm.step(params, buffers, state, Batch(x, y, task, mask, 10, *slots), numbers)
 
     try:
         stacked = tree_map(lambda *several: torch.stack(several), *arguments)
@@ -227,19 +226,20 @@ def steps_purely(case: Case) -> None:
             assert difference <= 1e-5, f"under vmap a result differs by {difference:.1e}"
 
 
-def in_second_task(case: Case, seed: int = 0) -> tuple[Trainer, Batch]:
-    """A trainer whose method has the state of later tasks, and a batch for its step."""
+def in_second_task(case: Case, seed: int = 0) -> tuple[Learner, Batch]:
+    """A learner whose method has the state of later tasks, and a batch for its step."""
     stream = case.stream()
     replica = Replica(case.learner(seed, psi=toy_psi(random=False)), stream)
     train_replicas([replica], tasks=1)
-    trainer = replica.trainer
-    trainer.begin_task()
+    learner = replica.learner
+    learner.begin_task()
     replayed = 10 * case.method.draws
     raw = stream.train.rows(torch.arange(10 + replayed) + 20 * seed)
-    mask = trainer.expect_tasks(torch.tensor(stream.task_ids(0))).train(raw.task)
+    learner.mask = learner.mask.after_tasks(torch.tensor(stream.task_ids(0)))
+    mask = learner.mask.train(raw.task)
     slots = torch.arange(replayed) + 10 * seed
     placed = torch.where(torch.arange(10) % 3 == seed, -1, 5 * torch.arange(10))
-    return trainer, Batch(halve(raw.x), raw.y, raw.task, mask, 10, slots, slots % 2 == 0, placed)
+    return learner, Batch(halve(raw.x), raw.y, raw.task, mask, 10, slots, slots % 2 == 0, placed)
 
 
 CHECKS: tuple[Callable[[Case], None], ...] = (

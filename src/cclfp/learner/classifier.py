@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from cclfp.learner.inputs import Inputs
-from cclfp.learner.trainer import Trainer
+from cclfp.learner.checks import transformed
 from cclfp.methods import Method
 from cclfp.nets.network import Network, Tensors
+
+if TYPE_CHECKING:
+    from cclfp.learner.learner import Learner
 
 
 class Classifier(nn.Module):
@@ -23,16 +26,15 @@ class Classifier(nn.Module):
 
     allowed: Tensor
 
-    def __init__(self, trainer: Trainer, allowed: Tensor) -> None:
+    def __init__(self, learner: Learner, allowed: Tensor) -> None:
         super().__init__()
-        assert trainer.f is not None
-        self.psi, self.f = copy.deepcopy(trainer.psi), copy.deepcopy(trainer.f)
+        assert learner.f is not None
+        self.psi, self.f = copy.deepcopy(learner.psi), copy.deepcopy(learner.f)
         self.register_buffer("allowed", allowed.clone())
-        method = trainer.settings.method
-        self._inputs = Inputs(trainer.settings, self.psi)
-        self._method = method(Network(self.psi, self.f, trainer.psi_mode, trainer.autocast))
-        self._trained = trainer.psi_mode["trained"]
-        leaves, self._spec = tree_flatten({} if method.scores is Method.scores else trainer.state)
+        self._transform = learner.predict_transform
+        self._method = learner.method(Network(self.psi, self.f, learner.psi_mode, learner.autocast))
+        self._trained = learner.psi_mode["trained"]
+        leaves, self._spec = tree_flatten({} if learner.method.scores is Method.scores else learner.state)
         self._state = [f"state_{number}" for number in range(len(leaves))]
         for name, leaf in zip(self._state, leaves, strict=True):
             self.register_buffer(name, leaf.clone())
@@ -42,5 +44,7 @@ class Classifier(nn.Module):
         params: Tensors = {f"psi.{name}": self.psi.get_parameter(name) for name in self._trained}
         params |= {"f.weight": self.f.weight, "f.bias": self.f.bias}
         state = tree_unflatten([getattr(self, name) for name in self._state], self._spec)
-        scores = self._method.scores(params, dict(self.psi.named_buffers()), state, self._inputs.for_testing(x))
-        return scores.masked_fill(~self.allowed, -torch.inf)
+        prepared = transformed(x, self._transform, self.psi)
+        return self._method.scores(params, dict(self.psi.named_buffers()), state, prepared).masked_fill(
+            ~self.allowed, -torch.inf
+        )

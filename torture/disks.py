@@ -82,5 +82,5 @@ def _mount(*arguments: str) -> bool:
 
 KINDS = [
     kind_of("disks", WORKLOADS[name], run, share=0.7, minimum=5, quick=int(name == "eager training"))
-    for name in ("eager training", "export", "import-runs", "report", "import of images")
+    for name in ("eager training", "export", "import", "report", "import of images")
 ]

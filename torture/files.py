@@ -227,7 +227,7 @@ def use_record(case: Case, path: Path, is_forged: bool) -> list[Any]:
     found = [_protected(record) for record in store.records()]
     call("runs", "--store", store.path)
     call("runs", "--json", "--store", store.path)
-    call("export", case.folder / "again.jsonl", "--store", store.path)
+    call("runs", "export", case.folder / "again.jsonl", "--store", store.path)
     return found
 
 
@@ -260,7 +260,7 @@ def run_store(case: Case) -> Verdict:
 def use_store(case: Case, path: Path, is_forged: bool) -> list[Any]:
     found = json.loads(json.dumps([_protected(record) for record in Store(path).records()]))
     call("runs", "--store", path)
-    call("export", case.folder / "again.jsonl", "--store", path)
+    call("runs", "export", case.folder / "again.jsonl", "--store", path)
     return list(found)
 
 

@@ -79,8 +79,8 @@ _ALL = (
         quick=0,
     ),
     Workload("training by workers", f"{RUN} --engine eager", put_mnist, cores=(2,), share=4, quick=3),
-    Workload("export", "export runs.jsonl --store runs.sqlite", put_store, minimum=25),
-    Workload("import-runs", "import-runs records.jsonl --store runs.sqlite", put_records, minimum=25),
+    Workload("export", "runs export runs.jsonl --store runs.sqlite", put_store, minimum=25),
+    Workload("import", "runs import records.jsonl --store runs.sqlite", put_records, minimum=25),
     Workload("report", "report --out report --store runs.sqlite", put_store, share=2, quick=0),
     Workload(
         "import of images",

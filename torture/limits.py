@@ -39,6 +39,6 @@ def _address_space() -> int:
 
 
 KINDS = [
-    kind_of("limits", WORKLOADS[name], run, share=0.5, minimum=5, quick=int(name in ("eager training", "import-runs")))
-    for name in ("eager training", "export", "import-runs", "report", "import of images")
+    kind_of("limits", WORKLOADS[name], run, share=0.5, minimum=5, quick=int(name in ("eager training", "import")))
+    for name in ("eager training", "export", "import", "report", "import of images")
 ]

@@ -53,7 +53,7 @@ PRINTING = (
     "list methods",
     "show ccl-fp+",
     "--help",
-    "export out.jsonl --store runs.sqlite",
+    "runs export out.jsonl --store runs.sqlite",
     "run finetune split-mnist --seeds 1 --engine eager --store other.sqlite",
 )
 OUTPUTS = [(arguments, output) for output in ("a full device", "a closed pipe") for arguments in PRINTING]

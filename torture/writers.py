@@ -18,9 +18,9 @@ WRITERS = (
     FIRST,
     SECOND,
     SECOND,
-    "import-runs a.jsonl --store runs.sqlite",
-    "import-runs a.jsonl b.jsonl --store runs.sqlite",
-    "import-runs b.jsonl --store runs.sqlite",
+    "runs import a.jsonl --store runs.sqlite",
+    "runs import a.jsonl b.jsonl --store runs.sqlite",
+    "runs import b.jsonl --store runs.sqlite",
     "runs --json --store runs.sqlite",
 )
 SLOWDOWN = 3.0  # of each of eight commands on two cores, compared with one alone

@@ -33,6 +33,15 @@ def signed(value: float | None) -> str:
     return number(value) if value is None or not round(value, 2) else f"{value:+.2f}".replace("-", "−")
 
 
+def count_of(number: int, what: str) -> str:
+    """A number of things as text.
+
+    >>> count_of(1, "run"), count_of(1200, "run")
+    ('1 run', '1200 runs')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def of_seeds_diverged(diverged: int, of: int) -> str:
     """``2 of 5 seeds diverged``, or an empty string if none did.
 

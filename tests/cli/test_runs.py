@@ -52,7 +52,7 @@ def test_a_bad_record_does_not_bring_down_what_only_reads(store: Store, cli: Cli
     answer = cli("runs", "--store", store.path, "--json")
     assert (answer.code, answer.err) == (0, warning)
     assert [r["seed"] for r in answer.json["runs"]] == [0, 2, 0]
-    answer = cli("export", tmp_path / "out.jsonl", "--store", store.path)
+    answer = cli("runs", "export", tmp_path / "out.jsonl", "--store", store.path)
     assert (answer.code, answer.err) == (0, warning)
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
     assert listing(store.path.parent) == before
@@ -176,7 +176,7 @@ def test_a_damaged_index_is_told_and_repaired(store: Store, cli: Cli) -> None:
     key = record(1)["key"].encode()
     content = store.path.read_bytes()
     flipped(store.path, content.index(key), 0)
-    for words in (("runs",), ("export", "a.jsonl"), ("report", "--out", "report")):
+    for words in (("runs",), ("runs", "export", "a.jsonl"), ("report", "--out", "report")):
         answer = cli(*words, "--store", store.path)
         assert (answer.code, answer.out) == (2, "")
         assert "is damaged (" in answer.err

@@ -452,7 +452,7 @@ def test_a_medium_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
             for command in (
                 ["runs"],
                 ["runs", "check"],
-                ["export", tmp_path / "out.jsonl"],
+                ["runs", "export", tmp_path / "out.jsonl"],
                 ["report", "--out", tmp_path],
             ):
                 assert cli(*command, "--store", medium / name).code == 0, (command, name)

@@ -19,7 +19,7 @@ from records import made_up, matrix_of
 
 import cclfp
 from cclfp import metrics
-from cclfp.cli.runs import _print_records
+from cclfp.cli.manage_runs import _print_records
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.events import Event, Planned, Stored
@@ -497,31 +497,53 @@ def test_two_records_of_one_run_in_the_files_are_refused(exported: Path, tmp_pat
 
 def test_the_commands(exported: Path, cli: Cli, tmp_path: Path) -> None:
     there, here, file = tmp_path / "there.sqlite", tmp_path / "here.sqlite", tmp_path / "er.jsonl"
-    assert cli("export", file, "--store", there, "--method", "er").out == f"4 runs of {there} written to {file}\n"
-    assert "no gem runs in" in cli("export", file, "--store", there, "--method", "gem").err
+    assert (
+        cli("runs", "export", file, "--store", there, "--method", "er").out == f"4 runs of {there} written to {file}\n"
+    )
+    assert "no gem runs in" in cli("runs", "export", file, "--store", there, "--method", "gem").err
     file.write_text(lines_of(file)[0])
-    assert cli("import-runs", file, "--store", here).out == f"1 run added to {here}\n"
-    again = cli("import-runs", exported, "--store", here)
+    assert cli("runs", "import", file, "--store", here).out == f"1 run added to {here}\n"
+    again = cli("runs", "import", exported, "--store", here)
     refused = "1 duplicate refused: already in the store, word for word\n"
     assert (again.code, again.out) == (0, f"3 runs added to {here}\n{refused}")
-    assert "0 runs added" in cli("import-runs", exported, "--store", here).out
-    document = cli("import-runs", exported, "--store", here, "--json").json
+    assert "0 runs added" in cli("runs", "import", exported, "--store", here).out
+    document = cli("runs", "import", exported, "--store", here, "--json").json
     duplicates = [f"{exported}, line {n}" for n in (1, 2, 3, 4)]
     assert document == {"store": str(here), "added": 0, "duplicates": duplicates}
-    assert cli("export", file, "--store", there, "--json").json["runs"] == 4
+    assert cli("runs", "export", file, "--store", there, "--json").json["runs"] == 4
     change(file, 1, another_result)
-    conflict = cli("import-runs", file, "--store", here)
+    conflict = cli("runs", "import", file, "--store", here)
     assert (conflict.code, conflict.out) == (2, "")
     assert conflict.err.startswith(f"error: {file}, line 1: er on split-mnist (class), seed 0 (key ")
+
+
+def test_an_export_never_replaces_its_store_nor_another_file(exported: Path, cli: Cli, tmp_path: Path) -> None:
+    there, foreign = tmp_path / "there.sqlite", tmp_path / "uv.lock"
+    (tmp_path / "link").symlink_to("there.sqlite")
+    (tmp_path / "hard").hardlink_to(there)
+    before = there.read_bytes()
+    for name in ("there.sqlite", "link", "hard"):
+        answer = cli("runs", "export", tmp_path / name, "--store", there, "--force")
+        assert (answer.code, answer.out) == (2, "")
+        assert "is read by this command" in answer.err
+    assert there.read_bytes() == before
+    foreign.write_text("version = 1")
+    answer = cli("runs", "export", foreign, "--store", there)
+    assert (answer.code, foreign.read_text()) == (2, "version = 1")
+    assert "cclfp did not write it" in answer.err
+    assert cli("runs", "export", foreign, "--store", there, "--force").code == 0
+    assert cli("runs", "export", foreign, "--store", there, "--method", "er").code == 0  # it is ours now
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "a.jsonl"], "no runs in "),
-        (["export", "a.jsonl", "--method", "er"], "no er runs in "),
-        (["export", "a.jsonl", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
-        (["import-runs", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["runs", "import", "/dev/zero"], "/dev/zero is a device, a pipe or a socket"),
+        (["runs", "import", "."], ". is a folder"),
+        (["runs", "export", "a.jsonl"], "no runs in "),
+        (["runs", "export", "a.jsonl", "--method", "er"], "no er runs in "),
+        (["runs", "export", "a.jsonl", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
+        (["runs", "import", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
     ],
 )
 def test_refusals(arguments: list[str], message: str, cli: Cli, tmp_path: Path) -> None:
@@ -536,10 +558,10 @@ def test_a_refused_import_leaves_no_store(exported: Path, cli: Cli, tmp_path: Pa
     here, twice = tmp_path / "new" / "here.sqlite", tmp_path / "twice.jsonl"
     twice.write_text(exported.read_text())
     change(twice, 1, another_result)
-    answer = cli("import-runs", exported, twice, "--store", here)  # two records of one run
+    answer = cli("runs", "import", exported, twice, "--store", here)  # two records of one run
     assert (answer.code, here.parent.exists()) == (2, False)
     change(exported, 3, another(epochs=-1))
-    answer = cli("import-runs", exported, "--store", here)
+    answer = cli("runs", "import", exported, "--store", here)
     assert (answer.code, here.parent.exists()) == (2, False)
     assert "line 3: epochs=-1: expected a whole number" in answer.err
 

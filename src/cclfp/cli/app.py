@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cclfp._version import __version__
-from cclfp.cli import data, look_up, observe, predict, run, runs, study, transfer, tune, write_report
+from cclfp.cli import data, look_up, manage_runs, observe, predict, run, study, tune, write_report
 from cclfp.cli.output import unwrap
 
 app = typer.Typer(
@@ -27,13 +27,9 @@ app.command("observe")(observe.observe)
 app.command("study")(study.study)
 app.command("report")(write_report.report)
 app.command("tune")(tune.tune)
-app.add_typer(runs.app, name="runs")
+app.add_typer(manage_runs.app, name="runs")
 app.command("list")(look_up.list_)
 app.command("show")(look_up.show)
-runs.app.command("export")(transfer.export)
-runs.app.command("import")(transfer.import_runs)
-app.command("export", hidden=True)(transfer.export)  # older names of runs export and runs import
-app.command("import-runs", hidden=True)(transfer.import_runs)
 app.add_typer(data.app, name="data")
 
 
@@ -46,7 +42,7 @@ def reflow(text: str) -> str:
     return re.sub(r"^(cclfp .*\n)\n(?=cclfp )", r"\1", unwrap(text), flags=re.MULTILINE)
 
 
-for group in (app, runs.app, data.app):
+for group in (app, manage_runs.app, data.app):
     for command in group.registered_commands:
         command.help = reflow(inspect.getdoc(command.callback) or "")
 

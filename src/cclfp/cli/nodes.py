@@ -6,6 +6,8 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
+from cclfp.metrics import count_of
+
 WINDOW = 15.0  # seconds over which the speed is measured
 
 
@@ -71,7 +73,3 @@ class StepRate:
             return None
         (began, first), (ended, last) = self.samples[0], self.samples[-1]
         return (last - first) / (ended - began)
-
-
-def count_of(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -90,6 +90,9 @@ IncludeDivergedOption = Annotated[
 ]
 
 
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there, even if cclfp did not write it.")]
+
+
 def parse_seeds(seeds: str | None, seed: int | None = None) -> int | Sequence[int]:
     """``--seeds`` and ``--seed`` as a number of seeds or a list of them; five where neither is given."""
     if seed is not None:

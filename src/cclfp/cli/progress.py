@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.nodes import Nodes, StepRate, count_of
+from cclfp.cli.nodes import Nodes, StepRate
+from cclfp.metrics import count_of
 
 if TYPE_CHECKING:
     from cclfp.events import DataProgress, Event, Placed, Step

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from cclfp.cli.manage_runs import warn_of_bad
 from cclfp.cli.options import IncludeDivergedOption, JsonOption, StoreOption, parse_seeds
 from cclfp.cli.output import print_json, print_text
-from cclfp.cli.runs import warn_of_bad
 from cclfp.errors import InputError
 
 

@@ -1,4 +1,4 @@
-"""``cclfp runs``: list, check and delete the records in a store."""
+"""``cclfp runs``: list, check, delete, export and import the records in a store."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cclfp.cli.options import JsonOption, StoreOption
+from cclfp.cli.options import ForceOption, JsonOption, StoreOption
 from cclfp.cli.output import hyperparameters, number, print_json, print_table, print_text
 from cclfp.errors import InputError, unknown
+from cclfp.metrics import count_of
 
 if TYPE_CHECKING:
     from cclfp.runs.record import Record
@@ -97,7 +98,7 @@ def check(store: StoreOption = None, json: JsonOption = False) -> None:
             typer.echo(f"damaged: {text}")
         for row in bad:
             print_text(f"bad: {_name(row)}: {row.reason}")
-        typer.echo(f"{path}: {_count(len(rows) - len(bad), 'good record')}, {len(bad)} bad")
+        typer.echo(f"{path}: {count_of(len(rows) - len(bad), 'good record')}, {len(bad)} bad")
     if (bad or damage) and not json:
         typer.echo(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
     if bad or damage:
@@ -153,7 +154,7 @@ def delete(
     if not json:
         for row in chosen:
             print_text(_name(row) + (f" (bad: {row.reason})" if row.record is None else ""))
-        what = _count(len(chosen), "run") + (" and repair the index" if opened.damage else "")
+        what = count_of(len(chosen), "run") + (" and repair the index" if opened.damage else "")
         if not yes and not typer.confirm(f"Delete {what} in {path}?", err=True):
             typer.echo("nothing was deleted")
             raise typer.Exit(1)
@@ -161,7 +162,63 @@ def delete(
     if json:
         print_json({"store": str(path), "deleted": [_about(row) for row in chosen]})
     else:
-        typer.echo(f"{_count(len(chosen), 'run')} deleted from {path}")
+        typer.echo(f"{count_of(len(chosen), 'run')} deleted from {path}")
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="The file to write.")],
+    store: StoreOption = None,
+    method: MethodOption = None,
+    benchmark: BenchmarkOption = None,
+    force: ForceOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Write run records to a file, one JSON object per line, for the store of another machine."""
+    from cclfp.runs.store import files_of
+    from cclfp.runs.transfer import export
+
+    path, records = stored_runs(store, method, benchmark)
+    if not records:
+        wanted = " ".join(name for name in (method, benchmark) if name is not None)
+        raise InputError(f"no {wanted} runs in {path}: nothing to export" if wanted else f"no runs in {path}")
+    export(records, file, force=force, inputs=files_of(path))
+    if json:
+        print_json({"store": str(path), "file": str(file), "runs": len(records)})
+    else:
+        typer.echo(f"{count_of(len(records), 'run')} of {path} written to {file}")
+
+
+@app.command("import")
+def import_(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Stores, or files that cclfp runs export wrote.")
+    ],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Add the run records in files to a store. The files are other stores, or what cclfp runs export wrote.
+
+    Every record is checked: its configuration, its key, its numbers and what they must agree with. Code in a file
+    that a record names is never run.
+
+    Duplicates are refused one by one and counted: records that the store, or a line before, has word for word. So a
+    file that was imported in part, or has grown since, can be imported again.
+
+    Nothing is added at all where a line is no run record, or differs from the record that the store or another line
+    has of the same run: the error names the line, the run's key and what differs.
+    """
+    from cclfp.runs.store import default_store
+    from cclfp.runs.transfer import import_runs
+
+    path = store or default_store()
+    added, duplicates = import_runs(files, path)
+    if json:
+        print_json({"store": str(path), "added": added, "duplicates": duplicates})
+        return
+    typer.echo(f"{count_of(added, 'run')} added to {path}")
+    if duplicates:
+        typer.echo(f"{count_of(len(duplicates), 'duplicate')} refused: already in the store, word for word")
 
 
 def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: bool) -> list[StoredRow]:
@@ -169,7 +226,7 @@ def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: boo
     for key in keys:
         found = [row for row in rows if row.key.startswith(key)]
         if len(found) != 1 or not key:
-            raise InputError(f"{_count(len(found), 'key')} in {store.path} begin with {key!r}: expected one")
+            raise InputError(f"{count_of(len(found), 'key')} in {store.path} begin with {key!r}: expected one")
     chosen = [
         row
         for row in rows
@@ -255,7 +312,7 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
 def warn_of_bad(store: Store, bad: Sequence[StoredRow]) -> None:
     """Warn on stderr of bad records that were left out."""
     if count := len({row.number for row in bad}):
-        text = f"warning: {_count(count, 'bad record')} in {store.path} left out"
+        text = f"warning: {count_of(count, 'bad record')} in {store.path} left out"
         typer.echo(f"{text}: {store.command('check')} says more", err=True)
 
 
@@ -274,7 +331,3 @@ def _name(row: StoredRow) -> str:
     memory = "" if row.record["buffer"] is None else f"memory {row.record['buffer']}, "
     settings = hyperparameters(row.record["configuration"]["hyperparameters"])
     return f"{row.key[:SHOWN_KEY]}  {run}, {memory}{settings}: {number(row.record['average_accuracy'])} %"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -10,7 +10,7 @@ from unittest import mock
 
 from case import Case, start
 
-KERNELS = "cclfp.nets.stacking.layout._has_kernels"
+KERNELS = "cclfp.engine.kernels._has_kernels"
 
 
 def compare_accuracies(quick: bool) -> Iterator[list[dict[str, Any]]]:

@@ -16,7 +16,9 @@ from cclfp.engine.compiled import Programs
 from cclfp.engine.compiler import NotCompiled, first_line
 from cclfp.engine.evaluate import evaluate_alone, evaluate_together
 from cclfp.engine.graph import Graphs
-from cclfp.engine.grouping import has_kernels, is_normalised, make_group
+from cclfp.engine.grouping import is_normalised, kernels_for, make_group
+from cclfp.engine.kernels import Layout
+from cclfp.engine.kernels.stacked_resnet import on_kernels
 from cclfp.engine.packages import Kind, Packages
 from cclfp.engine.plan import Plan
 from cclfp.engine.planning import Planner
@@ -49,9 +51,9 @@ def choose_engine(probe: Replica, runs: int, programs: Kind | None) -> tuple[str
     """
     steps = sum(map(probe.steps, range(len(probe.stream.train_rows))))
     seconds = runs * steps * eager.seconds_per_step(probe)
-    if probe.trainer.device.type == "cuda":
+    if probe.learner.device.type == "cuda":
         return "graph" if seconds > GRAPH_SECONDS else "eager", seconds
-    if is_normalised(probe.trainer.psi):  # for networks with BatchNorm, compiling does not pay
+    if is_normalised(probe.learner.psi):  # for networks with BatchNorm, compiling does not pay
         return "eager", seconds
     preparing = LOADING_SECONDS if Packages(programs).any() else COMPILING_SECONDS
     # A compiled cohort takes about a sixth of the time.
@@ -156,7 +158,7 @@ class Cohort:
             except _Guarded.Error as error:
                 raise error.args[0] from None
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
-                if self._at_once and self._uses_kernels(self._at_once):
+                if self._at_once and self._kernels(self._at_once):
                     self._may_use_kernels = False
                     self._note(f"its runs cannot be stacked ({first_line(error)}): they train side by side")
                 else:
@@ -177,7 +179,7 @@ class Cohort:
         replicas, first = self.replicas[some], self.replicas[0]
         room = max(first.steps(position) for position in range(len(first.stream.train_rows)))
         tables = Tables(plans, [replica.stream.train for replica in replicas], self._offsets[some], room)
-        trainers = [replica.trainer for replica in replicas]
+        trainers = [replica.learner for replica in replicas]
         group = make_group(trainers, masks, self._pool, kernels=self._may_use_kernels)
         return fast.train(group, tables, progress)
 
@@ -186,7 +188,7 @@ class Cohort:
         if not self._pool.is_cuda:
             return len(self.replicas)
         fitting = count_fitting(self.replicas[0], plan, mask, self._pool, self._offsets[0])
-        if self._uses_kernels(min(fitting, len(self.replicas))):
+        if self._kernels(min(fitting, len(self.replicas))):
             turns = -(-len(self.replicas) // min(fitting, MAX_STACKED))
             fitting = -(-len(self.replicas) // turns)
             if turns == 1:
@@ -203,11 +205,10 @@ class Cohort:
         self._note(f"{tried} runs at once need too much memory: {self._at_once} from here on")
         torch.cuda.empty_cache()
 
-    def _uses_kernels(self, replicas: int) -> bool:
-        """Whether a group of this many replicas runs in our own kernels."""
-        some = self.replicas[:replicas]
-        some[0].trainer.make_classifier(some[0].stream.train.x)
-        return self._may_use_kernels and has_kernels([replica.trainer for replica in some], self._pool)
+    def _kernels(self, replicas: int) -> Layout | None:
+        """The layout with which our own kernels run a group of this many replicas; None where they do not."""
+        trainers = [replica.learner for replica in self.replicas[:replicas]]
+        return kernels_for(trainers, self._pool) if self._may_use_kernels else None
 
     def _switch_to_eager(self, reason: str) -> None:
         self._note(f"{reason}: continuing eagerly")
@@ -222,18 +223,20 @@ class Cohort:
 
     def _test(self) -> None:
         # Networks with BatchNorm have large convolutions, which are faster together in our own kernels only.
-        one_by_one = self._fast is None or (
-            is_normalised(self.replicas[0].trainer.psi) and not self._uses_kernels(len(self.replicas))
-        )
-        if one_by_one or not self._test_together():
+        layout = None if self._fast is None else self._kernels(len(self.replicas))
+        one_by_one = self._fast is None or (is_normalised(self.replicas[0].learner.psi) and layout is None)
+        if one_by_one or not self._test_together(layout):
             for replica in self.replicas:
                 evaluate_alone(replica)
 
-    def _test_together(self) -> bool:
+    def _test_together(self, layout: Layout | None) -> bool:
         """Test all replicas at once, and return whether that worked; if not, their matrices are as they were."""
         if self._can_test_together:
             try:
-                evaluate_together(self.replicas)
+                first = self.replicas[0]
+                first.learner.make_classifier(first.stream.train.x)
+                method = first.learner.algorithm
+                evaluate_together(self.replicas, method if layout is None else on_kernels(method, layout))
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
                 self._note(f"its runs cannot be tested together ({first_line(error)}): they are tested one by one")
                 self._can_test_together = False

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_unflatten
 from cclfp.engine.group import stack_leaves
 from cclfp.engine.grouping import is_normalised
 from cclfp.engine.replica import Replica
+from cclfp.methods import Method
 
 # How many numbers the inputs of all replicas may have in one pass. A convolution's outputs are twenty times as many.
 NUMBERS = {"cpu": 4_000_000, "cuda": 400_000_000}
@@ -31,12 +32,15 @@ def evaluate_alone(replica: Replica) -> None:
     replica.test_seconds += time.perf_counter() - began
 
 
-def evaluate_together(replicas: Sequence[Replica]) -> None:
-    """Fill the next row of each replica's matrix, as :func:`evaluate_alone` does for one replica."""
+def evaluate_together(replicas: Sequence[Replica], method: Method) -> None:
+    """Fill the next row of each replica's matrix, as :func:`evaluate_alone` does for one replica.
+
+    ``method`` is that of a replica, possibly on a network that computes many of them at once.
+    """
     row, tasks = replicas[0].next_tests
     began = time.perf_counter()
-    groups = _by_sizes(replicas) if is_normalised(replicas[0].trainer.psi) else _by_stream(replicas)
-    right = [(several, count_correct(several, tasks)) for several in groups]
+    groups = _by_sizes(replicas) if is_normalised(replicas[0].learner.psi) else _by_stream(replicas)
+    right = [(several, count_correct(several, tasks, method)) for several in groups]
     for several, counts in right:
         for task, count in zip(tasks, counts, strict=True):
             of = len(several[0].stream.test[task].y)
@@ -46,24 +50,24 @@ def evaluate_together(replicas: Sequence[Replica]) -> None:
         replica.test_seconds += (time.perf_counter() - began) / len(replicas)
 
 
-def count_correct(replicas: Sequence[Replica], tasks: Iterable[int]) -> list[Tensor]:
+def count_correct(replicas: Sequence[Replica], tasks: Iterable[int], method: Method) -> list[Tensor]:
     """For each task, how many test examples each replica classifies correctly. All have equally many test examples."""
     first = replicas[0].trainer
     for replica in replicas:
         replica.forget_predictions()
-        replica.trainer.make_classifier(replica.stream.train.x)
-    leaves, spec = stack_leaves([replica.trainer.model for replica in replicas])
+        replica.learner.make_classifier(replica.stream.train.x)
+    leaves, spec = stack_leaves([replica.learner.model for replica in replicas])
 
     def scores(leaves: list[Tensor], x: Tensor) -> Tensor:
         params, buffers, state = tree_unflatten(leaves, spec)
-        return first.algorithm.scores(params, buffers, state, x)
+        return method.scores(params, buffers, state, x)
 
     counts = []
     with torch.no_grad():
         for task in tasks:
             tests = [replica.stream.test[task] for replica in replicas]
             x, y, is_shared = tests[0].x, tests[0].y, all(test is tests[0] for test in tests)
-            allowed = torch.stack([one.trainer.mask.allowed(one.known_task(task)) for one in replicas])
+            allowed = torch.stack([one.learner.mask.allowed(one.known_task(task)) for one in replicas])
             numbers = NUMBERS_CONVOLVED if is_normalised(first.psi) else NUMBERS[x.device.type]
             size = max(1, numbers // (len(replicas) * x[:1].numel()))
             right = torch.zeros(len(replicas), dtype=torch.int64, device=x.device)

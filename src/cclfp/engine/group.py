@@ -8,8 +8,8 @@ The function can run as it is, compiled, or in a CUDA graph. There are three kin
 - :class:`~cclfp.engine.parallel.ParallelGroup` keeps their tensors apart and lets them run at the same time. It is for
   BatchNorm, whose statistics each network updates in place, and for large convolutions, which PyTorch does not make
   faster when it stacks them.
-- :class:`~cclfp.engine.stacked.KernelGroup` is for ResNet18 in bf16 on a GPU that has our own kernels
-  (:mod:`cclfp.nets.stacking`).
+- :class:`~cclfp.engine.kernels.group.KernelGroup` is for ResNet18 in bf16 on a GPU that has our own kernels
+  (:mod:`cclfp.engine.kernels`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cclfp.engine.agreement import compare_steps, perturb, pick_replicas, refuse
 from cclfp.engine.tables import Tables
 from cclfp.learner import Learner
 from cclfp.learner.checks import not_finite
-from cclfp.methods import Batch
+from cclfp.methods import Batch, Method
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
 Compile = Callable[..., Step]  # takes a step, and three arguments like those that it will be called with
@@ -105,7 +105,7 @@ class Group:
     def _step_alone(self, replica: int, own: list[Tensor], prepared: list[Tensor], current: int) -> list[Tensor]:
         """A step of one replica on its part of the prepared batches."""
         trainer, batch = self.trainers[replica], make_batch([t[replica] for t in prepared], current)
-        return flat_step(trainer, own, self.spec, batch, trainer.hyper_tensors)
+        return flat_step(trainer.algorithm, own, self.spec, batch, trainer.hyper_tensors)
 
     def write_back(self, changing: list[Tensor], steps: int) -> None:
         """Update the trainers with what ``steps`` steps made of ``changing``: all of them or, on an error, none."""
@@ -118,12 +118,12 @@ class Group:
         self.changing, self.fixed = [], []  # step functions of this task may be kept, and with them this group
 
 
-def flat_step(trainer: Learner, changing: list[Tensor], spec: TreeSpec, batch: Batch, hyper: Any) -> list[Tensor]:
+def flat_step(method: Method, changing: list[Tensor], spec: TreeSpec, batch: Batch, hyper: Any) -> list[Tensor]:
     """A step of one replica on flat lists. The loss that it may return is dropped."""
     params, buffers, state = tree_unflatten(changing, spec)
-    new, new_spec = tree_flatten(trainer.algorithm.step(params, buffers, state, batch, hyper)[:3])
+    new, new_spec = tree_flatten(method.step(params, buffers, state, batch, hyper)[:3])
     if new_spec != spec:
-        raise TypeError(f"a step of {trainer.algorithm.name} gave a state of another structure than it took")
+        raise TypeError(f"a step of {method.name} gave a state of another structure than it took")
     return new
 
 

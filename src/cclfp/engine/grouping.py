@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine.group import Group
+from cclfp.engine.kernels import Layout
+from cclfp.engine.kernels.group import KernelGroup
 from cclfp.engine.parallel import ParallelGroup
-from cclfp.engine.stacked import KernelGroup, StackedGroup
+from cclfp.engine.stacked import StackedGroup
 from cclfp.learner import Learner
 
 
@@ -17,14 +19,15 @@ def make_group(trainers: Sequence[Learner], masks: Sequence[ClassMask], pool: Te
     """Trainers whose task has begun, as a group. With ``kernels=False`` our own kernels are not used."""
     if not is_normalised(trainers[0].psi):
         return StackedGroup(trainers, masks, pool)
-    kind = KernelGroup if kernels and has_kernels(trainers, pool) else ParallelGroup
-    return kind(trainers, masks, pool)
+    layout = kernels_for(trainers, pool) if kernels else None
+    return ParallelGroup(trainers, masks, pool) if layout is None else KernelGroup(trainers, masks, pool, layout)
 
 
-def has_kernels(trainers: Sequence[Learner], pool: Tensor) -> bool:
-    """Whether there are kernels for these trainers as one network. There must be two or more of them."""
-    layout = trainers[0].algorithm.net.layout
-    return len(trainers) > 1 and layout is not None and layout.takes(trainers[0].for_testing(pool[:1]))
+def kernels_for(trainers: Sequence[Learner], pool: Tensor) -> Layout | None:
+    """The layout of these trainers' network, if there are kernels for two or more of them as one network."""
+    first = trainers[0]
+    layout = Layout.of(first.psi, first.psi_mode, first.autocast) if len(trainers) > 1 else None
+    return layout if layout is not None and layout.takes(first.for_testing(pool[:1])) else None
 
 
 def is_normalised(psi: nn.Module) -> bool:

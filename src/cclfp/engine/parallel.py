@@ -56,7 +56,7 @@ class ParallelGroup(Group):
 
         def step(changing: list[Tensor], hypers: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
             hyper = type(trainer.hyper)(**tree_unflatten(hypers, hyper_spec))
-            return flat_step(trainer, changing, spec, make_batch(batch, current), hyper)
+            return flat_step(trainer.algorithm, changing, spec, make_batch(batch, current), hyper)
 
         return step
 

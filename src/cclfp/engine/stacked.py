@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import MappingKey, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import tree_unflatten
 
 from cclfp.core.scenarios import ClassMask
-from cclfp.engine.agreement import perturb
 from cclfp.engine.group import Compile, Group, Step, flat_step, make_batch, mask_table, prepare_batches, stack_leaves
 from cclfp.engine.tables import Tables
 from cclfp.learner import Learner
-from cclfp.nets.stacking.rounding import round_all, rounded
 
 
 class StackedGroup(Group):
@@ -22,6 +20,7 @@ class StackedGroup(Group):
 
     def __init__(self, trainers: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(trainers)
+        self.method = trainers[0].algorithm  # which takes the steps
         leaves, _ = stack_leaves([trainer.model for trainer in trainers])
         self._arrange = (lambda t: t) if pool.is_cuda else _columns_first
         self.changing = [self._arrange(t) for t in leaves]
@@ -35,11 +34,12 @@ class StackedGroup(Group):
         return [self._arrange(torch.stack(several)) for several in zip(*parts, strict=True)]
 
     def make_step(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
-        current, first, spec, hyper_spec = tables.sizes[like][0], self.trainers[0], self.spec, self._hyper_spec
+        current, first, method = tables.sizes[like][0], self.trainers[0], self.method
+        spec, hyper_spec = self.spec, self._hyper_spec
 
         def step_one(changing: list[Tensor], hypers: list[Tensor], *batch: Tensor) -> list[Tensor]:
             hyper = type(first.hyper)(**tree_unflatten(hypers, hyper_spec))
-            return flat_step(first, changing, spec, make_batch(batch, current), hyper)
+            return flat_step(method, changing, spec, make_batch(batch, current), hyper)
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
             prepared = prepare_batches(first, fixed, row)
@@ -49,69 +49,9 @@ class StackedGroup(Group):
         return step if compile is None else compile(step, self.changing, self.fixed, tables.row(like))
 
 
-class KernelGroup(StackedGroup):
-    """Replicas of ResNet18 as one network, in kernels of our own.
-
-    The tensors that change are followed by copies of the networks' filters among them, rounded to what the kernels
-    read. A state that holds an old network holds its BatchNorm statistics too. Other tensors with the name of a
-    parameter, such as SI's importances, are not read by any kernel.
-    """
-
-    def __init__(self, trainers: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
-        super().__init__(trainers, masks, pool)
-        layout = trainers[0].algorithm.net.layout
-        assert layout is not None
-        names = {f"psi.{name}" for name in layout.filters}
-        params, buffers, _ = trainers[0].model
-        paths = [path[-1] for path, _ in tree_flatten_with_path(trainers[0].model)[0]]
-        keys = [key.key if isinstance(key, MappingKey) else None for key in paths]
-        in_state = range(len(params) + len(buffers), len(paths))
-        filters = [i for i, key in enumerate(keys) if key in names]
-        has_old_network = any(keys[i] in buffers for i in in_state)
-        self._dtype, self._leaves = layout.dtype, len(paths)
-        self._filters = [i for i in filters if has_old_network or i not in in_state]
-        self._in_any_network = filters
-        self.changing = self._arranged(self.changing)
-
-    def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
-        return super().part_of(tensors[: self._leaves], replica)
-
-    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
-        return self._arranged(super().join(parts))
-
-    def perturbed(self) -> list[Tensor]:
-        return self._with_copies(perturb(self.changing[: self._leaves]))
-
-    def _arranged(self, leaves: list[Tensor]) -> list[Tensor]:
-        filters = self._in_any_network
-        return self._with_copies([_channels_last(t) if i in filters else t for i, t in enumerate(leaves)])
-
-    def _with_copies(self, leaves: list[Tensor]) -> list[Tensor]:
-        return [*leaves, *round_all([leaves[i] for i in self._filters], self._dtype)]
-
-    def make_step(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
-        plain, filters = super().make_step(tables, like), self._filters  # the compiler cannot see into our kernels
-
-        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
-            leaves = changing[: self._leaves]
-            with rounded([leaves[i] for i in filters], changing[self._leaves :], leaves) as copies:
-                new = plain(leaves, fixed, row)
-            known = [copies.get(new[i]) for i in filters]
-            missing = [new[i] for i, copy in zip(filters, known, strict=True) if copy is None]
-            made = iter(round_all(missing, self._dtype))
-            return [*new, *(next(made) if copy is None else copy for copy in known)]
-
-        return step
-
-
 def _columns_first(t: Tensor) -> Tensor:
     """Stacked matrices whose columns are contiguous in memory.
 
     A CPU then multiplies a minibatch with a layer's weights in a third of the time.
     """
     return t.mT.contiguous().mT if t.ndim == 3 else t
-
-
-def _channels_last(t: Tensor) -> Tensor:
-    """Stacked filters whose channels are contiguous in memory."""
-    return t.movedim(2, -1).contiguous().movedim(-1, 2)

@@ -7,7 +7,7 @@ import re
 from cclfp.core.userfiles import Reference, is_reference, refer, resolve, show_reference
 from cclfp.errors import InputError, unknown
 from cclfp.methods.a_gem import AGEM
-from cclfp.methods.base import Batch, Hyperparameters, Method, TaskContext, gradient, gradient_and_loss, setting, sgd
+from cclfp.methods.base import Batch, Hyperparameters, Method, TaskContext, gradient, gradient_and_loss, setting
 from cclfp.methods.ccl_fp import CCLFP, CCLFPPlus
 from cclfp.methods.er import ER
 from cclfp.methods.fdr import FDR
@@ -18,6 +18,7 @@ from cclfp.methods.icarl import ICaRL
 from cclfp.methods.joint import Joint
 from cclfp.methods.lwf import LwF
 from cclfp.methods.si import SI
+from cclfp.nets.network import sgd
 
 # In the order of the paper's table.
 _ALL: tuple[type[Method], ...] = (Joint, Finetune, SI, LwF, ER, GEM, AGEM, ICaRL, FDR, HAL, CCLFP, CCLFPPlus)

@@ -20,7 +20,6 @@ from cclfp.methods.base import (
     gradient,
     gradient_and_loss,
     setting,
-    sgd,
 )
 from cclfp.methods.gem import past_loss
 from cclfp.nets.network import Tensors
@@ -71,7 +70,7 @@ class AGEM(Method):
         if n < len(y):
             reference, _ = gradient(lambda p: (past_loss(self.net, p, buffers, x[n:], y[n:], mask[n:]), {}), params)
             grads = project(grads, reference)
-        return sgd(params, grads, hyper.lr), after, state, {"loss": loss}
+        return self.net.sgd(params, grads, hyper.lr), after, state, {"loss": loss}
 
     def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
         return {}

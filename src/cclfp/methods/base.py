@@ -24,8 +24,6 @@ from cclfp.core.scenarios import SCENARIOS, ClassMask, check_scenario
 from cclfp.errors import InputError, unknown
 from cclfp.losses import is_transformed
 from cclfp.nets.network import Network, Tensors
-from cclfp.nets.stacking.rounding import is_rounding
-from cclfp.nets.stacking.update import Update
 from cclfp.schedules import Schedule, overrides_any
 
 State = dict[str, Any]  # nested dictionaries of tensors
@@ -192,9 +190,8 @@ class Method:
             return loss, {"buffers": after, "values": values}
 
         grads, loss, aux = gradient_and_loss(objective, params)
-        # A subclass that calls this step may still use the parameters that it was given.
-        params = sgd(params, grads, hyper.lr, in_place=type(self).step is Method.step)
-        return params, aux["buffers"], self.remember(state, batch, aux["values"]), {"loss": loss}
+        state = self.remember(state, batch, aux["values"])
+        return self.net.sgd(params, grads, hyper.lr), aux["buffers"], state, {"loss": loss}
 
     @classmethod
     def remembers(cls, num_classes: int) -> dict[str, tuple[int, ...]]:
@@ -383,18 +380,3 @@ def gradient_and_loss(objective: Objective, params: Tensors) -> tuple[Tensors, T
 def _detach(tree: Any) -> Any:
     """Nested dictionaries of tensors, detached."""
     return tree.detach() if isinstance(tree, Tensor) else {name: _detach(part) for name, part in tree.items()}
-
-
-def sgd(params: Tensors, grads: Tensors, lr: Tensor, *, in_place: bool = False) -> Tensors:
-    """Plain SGD: no momentum, no weight decay.
-
-    ``in_place`` says that nothing reads ``params`` afterwards, that ``grads`` are new tensors or as :func:`gradient`
-    gave them and that ``lr`` is a hyperparameter: an engine that owns the parameters may then overwrite them.
-    """
-    before = [p.detach() for p in params.values()]
-    along = [grads[name] for name in params]
-    if is_rounding():
-        return dict(zip(params, Update.apply(in_place, lr, *before, *along), strict=True))
-    if is_transformed():  # vmap does not support the _foreach functions
-        return dict(zip(params, (p - lr * g for p, g in zip(before, along, strict=True)), strict=True))
-    return dict(zip(params, torch._foreach_sub(before, torch._foreach_mul(along, lr)), strict=True))

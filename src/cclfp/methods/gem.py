@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cclfp.core.layouts import ANY, Layout, Like
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient, setting, sgd
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient, setting
 from cclfp.methods.qp import solve
 from cclfp.nets.network import Network, Tensors
 from cclfp.schedules import Ring
@@ -108,7 +108,7 @@ class GEM(Method):
         parts = project(rows, hyper.gamma).split([p.numel() for p in params.values()])
         projected = {name: part.view_as(p) for (name, p), part in zip(params.items(), parts, strict=True)}
         loss = after.pop(LOSS)
-        return sgd(params, projected, hyper.lr), after, state, {"loss": loss}
+        return self.net.sgd(params, projected, hyper.lr), after, state, {"loss": loss}
 
 
 def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ from cclfp.methods.base import (
     gradient,
     gradient_and_loss,
     setting,
-    sgd,
 )
 from cclfp.nets.network import Tensors
 from cclfp.schedules import Ring, Schedule
@@ -105,7 +104,7 @@ class HAL(Method):
 
         grads, value, aux = gradient_and_loss(anchored if "anchors" in state else loss, params)
         state = {**state, **_seen(state, aux.pop(FEATURES), batch, hyper.beta)}
-        return sgd(params, grads, hyper.lr), aux, state, {"loss": value}
+        return self.net.sgd(params, grads, hyper.lr), aux, state, {"loss": value}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         memory, g = context.memory, context.generator("anchors")
@@ -145,7 +144,7 @@ class HAL(Method):
 
         def tuned(theta: Tensors, rows: Tensor) -> Tensors:
             grads, _ = gradient(lambda p: (self._loss(p, buffers, x[rows], past.y[rows], mask[rows]), {}), theta)
-            return sgd(theta, grads, hyper.lr)
+            return self.net.sgd(theta, grads, hyper.lr)
 
         order = torch.randperm(len(past.y), generator=g).to(past.y.device)
         whole = len(order) // BATCH * BATCH

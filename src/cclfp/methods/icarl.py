@@ -11,7 +11,7 @@ from torch import Tensor
 from cclfp.core.layouts import Layout, Like
 from cclfp.core.memory import Memory
 from cclfp.losses import distances
-from cclfp.methods.base import Batch, Method, State, Stepped, TaskContext, gradient_and_loss, sgd
+from cclfp.methods.base import Batch, Method, State, Stepped, TaskContext, gradient_and_loss
 from cclfp.nets.network import Tensors, chunks
 from cclfp.schedules import Exemplars, Schedule
 
@@ -76,7 +76,7 @@ class ICaRL(Method):
         of_class = batch.y[: batch.n_current] == torch.arange(batch.mask.shape[-1], device=phi.device)[:, None]
         state = {**state, "sums": state["sums"] + of_class.to(phi.dtype) @ phi}
         state = {**state, "counts": state["counts"] + of_class.sum(-1)}
-        return sgd(params, grads, hyper.lr), aux, state, {"loss": loss}
+        return self.net.sgd(params, grads, hyper.lr), aux, state, {"loss": loss}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         memory = context.memory

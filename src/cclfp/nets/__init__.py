@@ -1,4 +1,4 @@
-"""The feature extractors psi that ship with the package, and kernels that train many replicas of them at once."""
+"""The feature extractors psi that ship with the package, and the network of psi and the classifier f."""
 
 from cclfp.nets.modules import (
     BACKBONES,

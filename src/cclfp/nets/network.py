@@ -10,8 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch._C._functorch import TransformType
-from torch._functorch.pyfunctorch import retrieve_all_functorch_interpreters
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -19,8 +17,6 @@ from cclfp.core.arguments import check_device
 from cclfp.core.layouts import describe_value
 from cclfp.errors import DamagedError, InputError
 from cclfp.losses import is_transformed
-from cclfp.nets.stacking.functions import freeze, train
-from cclfp.nets.stacking.layout import Layout
 
 CHUNK = 800_000  # numbers per forward pass: 1,000 MNIST images or 65 colour images of 64×64; 8 times as many on CUDA
 
@@ -46,7 +42,6 @@ class Network:
             module.training = name in mode["training"] and isinstance(module, _BatchNorm)
         self._trainable = mode["trained"]
         self._autocast = autocast
-        self.layout = Layout.of(psi, mode, autocast)  # of stacked replicas; None if there are no kernels
         # functional_call searches for tied weights in every call, which costs as much as a small layer.
         self._tied = len(list(psi.named_parameters(remove_duplicate=False))) > len(list(psi.parameters()))
         self.params: Tensors = {f"psi.{name}": psi.get_parameter(name) for name in self._trainable}
@@ -55,16 +50,11 @@ class Network:
 
     def features(self, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
         """psi(x) in training mode, and the new buffers (only here does BatchNorm update its statistics)."""
-        if self.layout is not None and is_vmapped() and self.layout.takes(x):
-            z, after = train(self.layout, self._own(params), buffers, x)
-            return z, {name: after[name] for name in buffers}
         after = _copy_of(buffers)
         return self._call(self._train, params, after, x), after
 
     def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """psi(x) in eval mode, for an old model and for testing."""
-        if self.layout is not None and is_vmapped() and self.layout.takes(x):
-            return freeze(self.layout, self._own(params), buffers, x)
         return self._call(self._eval, params, buffers, x)
 
     def normalised_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
@@ -74,13 +64,15 @@ class Network:
         """
         if len(x) == 1:
             return self.frozen_features(params, buffers, x)
-        if self.layout is not None and is_vmapped() and self.layout.takes(x):
-            return train(self.layout, self._own(params), buffers, x)[0]  # ResNet18 has no other such layers
         return self._call(self._normalising, params, _copy_of(buffers), x)
 
     def classify(self, params: Tensors, z: Tensor) -> Tensor:
         """f(z): one logit per class."""
         return F.linear(z, params["f.weight"], params["f.bias"])
+
+    def sgd(self, params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
+        """The parameters after a step of plain SGD: no momentum, no weight decay."""
+        return sgd(params, grads, lr)
 
     def _own(self, params: Tensors) -> Tensors:
         """psi's parameters, by their names in psi."""
@@ -95,6 +87,14 @@ class Network:
         with torch.autocast(x.device.type, self._autocast, cache_enabled=False):
             z: Tensor = functional_call(psi, own | buffers, (x,), tie_weights=self._tied)
         return z.to(self.params["f.weight"].dtype)
+
+
+def sgd(params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
+    """The parameters after a step of plain SGD, as :meth:`Network.sgd`."""
+    before, along = [p.detach() for p in params.values()], [grads[name] for name in params]
+    if is_transformed():  # vmap does not support the _foreach functions
+        return dict(zip(params, (p - lr * g for p, g in zip(before, along, strict=True)), strict=True))
+    return dict(zip(params, torch._foreach_sub(before, torch._foreach_mul(along, lr)), strict=True))
 
 
 def _copy_of(buffers: Tensors) -> Tensors:
@@ -129,11 +129,6 @@ def _cast(params: Tensors, dtype: torch.dtype) -> Tensors:
     if not names:
         return params
     return params | dict(zip(names, _Cast.apply(dtype, *(params[name] for name in names)), strict=True))
-
-
-def is_vmapped() -> bool:
-    """Whether this runs under vmap, that is, for many replicas at once."""
-    return any(level.key() == TransformType.Vmap for level in retrieve_all_functorch_interpreters())
 
 
 def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

@@ -1,4 +1,15 @@
-"""Which networks have kernels for stacked replicas, and how their layers are laid out."""
+"""Stacked replicas of ResNet18 run as one network, in kernels of our own. Here: which networks have kernels.
+
+From what the engine uses down to what runs on the GPU:
+
+- :mod:`~cclfp.engine.kernels.group`: replicas that train together, whose method is given a
+  :class:`~cclfp.engine.kernels.stacked_resnet.StackedResNet` as its network;
+- :mod:`~cclfp.engine.kernels.stacked_resnet`: psi(x), in training and in eval mode, and SGD, with a vmap rule each;
+- :mod:`~cclfp.engine.kernels.update`: the update of SGD;
+- :mod:`~cclfp.engine.kernels.passes`: forward and backward passes of all replicas, as sequences of kernels;
+- :mod:`~cclfp.engine.kernels.arrange`: how the replicas' tensors lie in memory, and side streams;
+- ``triton_convolution``, ``triton_norm``, ``triton_others``: the Triton kernels.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +35,7 @@ class NotStackable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """A convolution and its BatchNorm: their names in psi, and the convolution's shape (see ``kernels.Conv``)."""
+    """A convolution and its BatchNorm: their names in psi, and the convolution's shape (see ``Conv``)."""
 
     conv: str
     norm: str

@@ -1,4 +1,4 @@
-"""The passes of all replicas through psi: training, its gradient, and eval mode, as sequences of kernels."""
+"""The passes of all replicas through psi: training, its gradient, and eval mode, as sequences of"""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.nets.stacking.arrangement import apart, as_filters, convs_of, matrices_of, side_by_side, with_stem
-from cclfp.nets.stacking.cuda_streams import Event, SideStream, events_now
-from cclfp.nets.stacking.layout import Layout, NotStackable, Parts
-from cclfp.nets.stacking.rounding import current_copies
+from cclfp.engine.kernels import Layout, NotStackable, Parts
+from cclfp.engine.kernels.arrange import (
+    Event,
+    SideStream,
+    apart,
+    as_filters,
+    convs_of,
+    current_copies,
+    events_now,
+    matrices_of,
+    side_by_side,
+    with_stem,
+)
 
 # The kernels' indices, of 32 bits, reach this many numbers of an activation, or of one layer's stacked filters, and the
 # blocks of SGD beyond the last.
@@ -20,7 +29,8 @@ LARGEST = 2**31 - 2**21
 
 def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
     """z (R, N, features), the new running means and variances, and the tensors that :func:`run_gradient` needs."""
-    from cclfp.nets.stacking import kernels
+    from cclfp.engine.kernels.triton_convolution import columns, convolve
+    from cclfp.engine.kernels.triton_norm import Norm, normalise
 
     filters, *vectors = parts
     R, matrices, convs = len(x), with_stem(filters, layout.dtype), convs_of(layout, x.shape[3])
@@ -32,16 +42,16 @@ def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[
     sums: list[Any] = [None] * len(convs)
     new: list[Any] = [None] * len(convs)
 
-    def convolved(i: int, a: Tensor) -> kernels.Norm:
-        y, sums[i] = kernels.convolve(convs[i], R, a, matrices[i], statistics=True)
+    def convolved(i: int, a: Tensor) -> Norm:
+        y, sums[i] = convolve(convs[i], R, a, matrices[i], statistics=True)
         saved.append(y)
-        return kernels.Norm(y, sums[i], gammas[i], betas[i])
+        return Norm(y, sums[i], gammas[i], betas[i])
 
     def normalised(
         i: int, norm: Any, residual: Tensor | None = None, j: int | None = None, other: Any = None
     ) -> Tensor:
         running2 = None if j is None else (means[j], variances[j])
-        out, new[i], new2 = kernels.normalise(norm, (means[i], variances[i]), other, running2, residual)
+        out, new[i], new2 = normalise(norm, (means[i], variances[i]), other, running2, residual)
         if j is not None:
             new[j] = new2
         saved.append(out)
@@ -49,7 +59,7 @@ def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[
 
     def run() -> Tensor:
         saved.clear()
-        saved.append(kernels.columns(x, layout.dtype))
+        saved.append(columns(x, layout.dtype))
         a = normalised(0, convolved(0, saved[0]))
         for i, k, *shortcut in layout.blocks:
             y = convolved(k, normalised(i, convolved(i, a)))
@@ -65,7 +75,8 @@ def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[
 
 def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tensor]) -> list[Tensor]:
     """The gradients of the filters, gammas and betas."""
-    from cclfp.nets.stacking import kernels
+    from cclfp.engine.kernels.triton_convolution import convolve, filter_gradient
+    from cclfp.engine.kernels.triton_norm import Norm, norm_gradients
 
     filters, gammas, betas = parts
     R, n = len(dz), len(layout.layers)
@@ -77,22 +88,22 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
     beside = SideStream(dz.device)
     events: list[list[Event]] = [[] for _ in range(n)]
 
-    def norm(i: int, y: Tensor) -> kernels.Norm:
-        return kernels.Norm(y, sums[i], gammas[i].contiguous(), betas[i].contiguous())
+    def norm(i: int, y: Tensor) -> Norm:
+        return Norm(y, sums[i], gammas[i].contiguous(), betas[i].contiguous())
 
     def through_norm(d: Tensor, i: int, y: Tensor, masked: bool, j: int | None = None, y2: Tensor | None = None) -> Any:
         other = None if j is None or y2 is None else norm(j, y2)
-        dy, dy2, grads = kernels.norm_gradients(d, norm(i, y), other, masked)
+        dy, dy2, grads = norm_gradients(d, norm(i, y), other, masked)
         parts = [t.view(R, -1) for t in grads]
         dgamma[i], dbeta[i] = parts[:2]
         if j is not None:
             dgamma[j], dbeta[j] = parts[2], parts[1]
         return dy, dy2
 
-    def filter_gradient(i: int, a: Tensor, dy: Tensor, ready: list[Event]) -> None:
+    def through_filters(i: int, a: Tensor, dy: Tensor, ready: list[Event]) -> None:
         kept.append(dy)
         with beside.after(*ready):
-            dw[i] = kernels.filter_gradient(convs[i], R, a, dy)
+            dw[i] = filter_gradient(convs[i], R, a, dy)
             events[i] += events_now(dy)
 
     def through_conv(i: int, a: Tensor, dy: Tensor, **more: Any) -> Tensor:
@@ -101,9 +112,9 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
         The first is launched first: everything that follows waits for it.
         """
         ready = events_now(dy)
-        d: Tensor = kernels.convolve(convs[i], R, dy, matrices[i], gradient=True, **more)[0]
+        d: Tensor = convolve(convs[i], R, dy, matrices[i], gradient=True, **more)[0]
         events[i] += events_now(dy)
-        filter_gradient(i, a, dy, ready)
+        through_filters(i, a, dy, ready)
         return d
 
     def run() -> None:
@@ -120,10 +131,10 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
                 g = through_conv(i, a, dy1, residual=g, mask=a)
             else:
                 g = through_conv(i, a, dy1, x2=dys, w2=matrices[s], mask=a)
-                filter_gradient(s, a, dys, [])  # follows that of i on the side stream, so it waits long enough
+                through_filters(s, a, dys, [])  # follows that of i on the side stream, so it waits long enough
                 events[s] += events[i]
         dy0, _ = through_norm(g, 0, y0, False)
-        filter_gradient(0, columns, dy0, events_now(dy0))
+        through_filters(0, columns, dy0, events_now(dy0))
         beside.join()
 
     compiled(run, "gradient", layout, saved[0], filters)
@@ -135,7 +146,7 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
 
 def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:
     """z (R, N, features) in eval mode."""
-    from cclfp.nets.stacking import kernels
+    from cclfp.engine.kernels.triton_convolution import columns, convolve
 
     R, convs = len(x), convs_of(layout, x.shape[3])
     copies = current_copies()
@@ -149,12 +160,12 @@ def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:
         scales, shifts = scale.split(sizes), torch.addcmul(beta, mean, scale, value=-1).split(sizes)
 
         def convolved(i: int, a: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
-            out, _ = kernels.convolve(
+            out, _ = convolve(
                 convs[i], R, a, matrices[i], scale=scales[i], shift=shifts[i], residual=residual, relu=relu
             )
             return out
 
-        a = convolved(0, kernels.columns(x, layout.dtype))
+        a = convolved(0, columns(x, layout.dtype))
         for i, k, *shortcut in layout.blocks:
             residual = convolved(shortcut[0], a, relu=False) if shortcut else a
             a = convolved(k, convolved(i, a), residual)
@@ -208,15 +219,15 @@ _seen: set[Any] = set()
 
 def compiled(run: Callable[[], Any], kind: str, layout: Layout, x: Tensor, filters: Sequence[Tensor]) -> Any:
     """The result of ``run``. The first time, all its kernels are compiled in parallel; one by one takes a minute."""
-    from cclfp.nets.stacking import kernels
-
     if x.shape[0] * x.shape[1] * x.shape[3] ** 2 * layout.layers[0].shape[1] >= LARGEST:
         raise NotStackable(f"{x.shape[1]:,} examples of {x.shape[0]} replicas are too many at once")
     if x.shape[0] * max(w[0].numel() for w in filters) >= LARGEST:
         raise NotStackable(f"{x.shape[0]} replicas of a network this wide are too many at once")
     key = (kind, layout, x.device, x.shape, len(filters[0]))
     if x.is_cuda and key not in _seen:
-        with kernels.compiling():
+        from cclfp.engine.kernels.triton_others import compiling
+
+        with compiling():
             run()
         _seen.add(key)
     return run()

@@ -10,9 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from cclfp.nets.stacking.kernels.activation import relu
-from cclfp.nets.stacking.kernels.launch import MULTIPROCESSORS, launch
-from cclfp.nets.stacking.kernels.sums import add_up, few
+from cclfp.engine.kernels.triton_others import MULTIPROCESSORS, add_up, few, launch, relu
 
 
 @triton.jit

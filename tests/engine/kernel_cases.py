@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_input, conv2d_weight
 
+from cclfp.engine.kernels import Layout, triton_others
+from cclfp.engine.kernels.stacked_resnet import StackedResNet
+from cclfp.engine.kernels.triton_convolution import Conv, columns, convolve, filter_gradient
+from cclfp.engine.kernels.triton_norm import Norm, norm_gradients, normalise
 from cclfp.nets import ResNet18
 from cclfp.nets.network import Network, Tensors, psi_mode
-from cclfp.nets.stacking import kernels
-from cclfp.nets.stacking.kernels import Conv, Norm
-from cclfp.nets.stacking.layout import Layout
 
 
 def error(ours: Tensor, exact: Tensor) -> float:
@@ -70,7 +71,7 @@ def check_convolution(case: Case, conv: Conv) -> dict[str, float]:
     x, dy, other = case.images(conv.side, conv.C), case.images(conv.out, conv.K), case.images(conv.out, conv.K)
     w, scale, shift = case.random(R * conv.K, conv.ks**2 * conv.C), case.vector(conv.K), case.vector(conv.K)
     exact = convolution(conv, R, x, w)
-    y, sums = kernels.convolve(conv, R, x, w, statistics=True)
+    y, sums = convolve(conv, R, x, w, statistics=True)
     assert sums is not None
     sums = sums.sum(0)
     errors["forward"] = error(y, nhwc(exact))
@@ -78,27 +79,27 @@ def check_convolution(case: Case, conv: Conv) -> dict[str, float]:
     errors["sums"] = float(
         (sums[0].double() - y.double().sum((0, 1, 2))).norm() / y.double().abs().sum((0, 1, 2)).norm()
     )
-    y, _ = kernels.convolve(conv, R, x, w, scale=scale, shift=shift, residual=other, relu=True)
+    y, _ = convolve(conv, R, x, w, scale=scale, shift=shift, residual=other, relu=True)
     affine = nhwc(exact) * scale.double() + shift.double()
     errors["eval"] = error(y, torch.relu(affine + other.double()))
     if conv.ks == 3:
         gradient = nhwc(input_gradient(conv, R, dy, w))
-        d, _ = kernels.convolve(conv, R, dy, w, gradient=True)
+        d, _ = convolve(conv, R, dy, w, gradient=True)
         errors["gradient"] = error(d, gradient)
         if conv.stride == 1:
             residual = case.images(conv.side, conv.C)
-            d, _ = kernels.convolve(conv, R, dy, w, gradient=True, residual=residual, mask=x)
+            d, _ = convolve(conv, R, dy, w, gradient=True, residual=residual, mask=x)
             more = residual.double()
         else:
             shortcut = Conv(conv.C, conv.K, 1, conv.stride, conv.side)
             w2 = case.random(R * conv.K, conv.C)
-            d, _ = kernels.convolve(conv, R, dy, w, gradient=True, x2=other, w2=w2, mask=x)
+            d, _ = convolve(conv, R, dy, w, gradient=True, x2=other, w2=w2, mask=x)
             more = nhwc(input_gradient(shortcut, R, other, w2))
         errors["masked gradient"] = error(d, (gradient + more) * (x > 0))
-    shared, _ = kernels.convolve(conv, R, x, w[: conv.K])
+    shared, _ = convolve(conv, R, x, w[: conv.K])
     errors["shared filters"] = error(shared, nhwc(convolution(conv, R, x, w[: conv.K].repeat(R, 1))))
     if conv.ks == 3:
-        d, _ = kernels.convolve(conv, R, dy, w[: conv.K], gradient=True)
+        d, _ = convolve(conv, R, dy, w[: conv.K], gradient=True)
         errors["gradient by shared filters"] = error(d, nhwc(input_gradient(conv, R, dy, w[: conv.K].repeat(R, 1))))
 
     def filters(x: Tensor, dy: Tensor) -> Tensor:
@@ -106,7 +107,7 @@ def check_convolution(case: Case, conv: Conv) -> dict[str, float]:
         exact = conv2d_weight(nchw(x), shape, nchw(dy), stride=conv.stride, padding=conv.ks // 2, groups=R)
         return nhwc(exact).flatten(1)
 
-    errors["filters"] = error(kernels.filter_gradient(conv, R, x, dy), filters(x, dy))
+    errors["filters"] = error(filter_gradient(conv, R, x, dy), filters(x, dy))
     return errors
 
 
@@ -123,7 +124,7 @@ def check_norm(case: Case, side: int, channels: int, *, shortcut: bool) -> dict[
         return Norm(y, torch.stack([torch.stack([h.sum(0), h.pow(2).sum(0)]) for h in halves]), gamma, beta)
 
     norm, other = made(y, *vectors[:2]), made(y2, *vectors[2:]) if shortcut else None
-    out, new, new2 = kernels.normalise(
+    out, new, new2 = normalise(
         norm, running[0], other, running[1] if shortcut else None, None if shortcut else residual
     )
     leaves = [t.double().requires_grad_() for t in (y, y2, *vectors)]
@@ -140,7 +141,7 @@ def check_norm(case: Case, side: int, channels: int, *, shortcut: bool) -> dict[
         errors["running 2"] = max(error(new2[i], stats[1][i]) for i in range(2))
     # The gradient of what the norms add up to; or, of the first alone, that of a ReLU behind it.
     target = total if shortcut else torch.relu(first)
-    dy, dy2, grads = kernels.norm_gradients(d, norm, other, not shortcut)
+    dy, dy2, grads = norm_gradients(d, norm, other, not shortcut)
     exact = torch.autograd.grad(target, leaves, d.double(), allow_unused=True)
     errors["gradient of y"] = error(dy, exact[0])
     errors["gamma"], errors["beta"] = error(grads[0], exact[2]), error(grads[1], exact[3])
@@ -154,17 +155,17 @@ def check_nan(case: Case) -> None:
     conv = Conv(64, 64, 1, 1, 4)
     x, w, ones = case.images(4, 64), case.random(case.R * 64, 64), torch.ones_like(case.vector(64))
     x[0, 0, 0, 0] = torch.nan
-    y, sums = kernels.convolve(conv, case.R, x, w, statistics=True)
-    eval_mode, _ = kernels.convolve(conv, case.R, x, w, scale=ones, shift=ones, relu=True)
+    y, sums = convolve(conv, case.R, x, w, statistics=True)
+    eval_mode, _ = convolve(conv, case.R, x, w, scale=ones, shift=ones, relu=True)
     assert sums is not None
     assert y[0, 0, 0, :64].isnan().all()
     assert eval_mode[0, 0, 0, :64].isnan().all()
     assert not eval_mode[1:].isnan().any()
-    out, _, _ = kernels.normalise(Norm(y, sums, ones, ones), (ones, ones), None, None, None)
+    out, _, _ = normalise(Norm(y, sums, ones, ones), (ones, ones), None, None, None)
     assert out[..., :64].isnan().all()
     assert not out[..., 64:].isnan().any()
     infinite = torch.full_like(sums, torch.inf)
-    out, _, _ = kernels.normalise(Norm(y, infinite, ones, ones), (ones, ones), None, None, None)
+    out, _, _ = normalise(Norm(y, infinite, ones, ones), (ones, ones), None, None, None)
     assert out.isnan().all()
 
 
@@ -173,19 +174,19 @@ def check_others(case: Case, side: int) -> dict[str, float]:
     R, errors = case.R, {}
     for T in (3, 70):
         partial = case.random(T, 2, 100, dtype=torch.float32)
-        errors[f"sum of {T}"] = error(kernels.add_up(partial), partial.double().sum(0))
+        errors[f"sum of {T}"] = error(triton_others.add_up(partial), partial.double().sum(0))
     p, g = (case.random(R, 640, 5, 3, dtype=torch.float32) for _ in range(2))
     lr, out, copy = case.vector(1), torch.empty_like(p), torch.empty_like(p, dtype=case.dtype)
-    with mock.patch("cclfp.nets.stacking.kernels.update.PROGRAMS", 2):  # each has several blocks
-        kernels.sgd(p, g, lr, out, copy)
+    with mock.patch("cclfp.engine.kernels.triton_others.PROGRAMS", 2):  # each has several blocks
+        triton_others.sgd(p, g, lr, out, copy)
     exact = p.double() - lr.double().view(R, 1, 1, 1) * g.double()
     errors["sgd"], errors["copy"] = error(out, exact), error(copy, exact)
     x = case.random(R, case.N, 3, side, side, dtype=torch.float32)
-    columns = kernels.columns(x, case.dtype).view(case.N, side, side, R, 32)
+    found = columns(x, case.dtype).view(case.N, side, side, R, 32)
     exact = F.unfold(x.flatten(0, 1), 3, padding=1).view(R, case.N, 3, 9, side, side)  # channels, then taps
     exact = exact.permute(1, 4, 5, 0, 3, 2).reshape(case.N, side, side, R, 27)
-    errors["columns"] = error(columns[..., :27], exact.double())
-    assert not columns[..., 27:].any()
+    errors["columns"] = error(found[..., :27], exact.double())
+    assert not found[..., 27:].any()
     return errors
 
 
@@ -210,8 +211,8 @@ def check_network(case: Case) -> dict[str, float]:
     assert whole is not None
     psi, f = ResNet18(), torch.nn.Linear(128, 5)
     psi.blocks = torch.nn.Sequential(*list(psi.blocks)[:3])
-    net = Network(psi, f, psi_mode(psi))
-    net.layout = Layout(whole.layers[: whole.blocks[2][-1] + 1], whole.blocks[:3], case.dtype)
+    layout = Layout(whole.layers[: whole.blocks[2][-1] + 1], whole.blocks[:3], case.dtype)
+    net = StackedResNet(Network(psi, f, psi_mode(psi)), layout, in_place=False)
 
     def near(t: Tensor) -> Tensor:
         return t.detach() + 0.1 * case.random(case.R, *t.shape) if t.is_floating_point() else t.expand(case.R)

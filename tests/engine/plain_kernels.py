@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
+import sys
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -49,14 +50,18 @@ def filters(conv: Conv, R: int, w: Tensor) -> Tensor:
     return own.repeat_interleave(R // len(own), 0).flatten(0, 1)
 
 
+def input_gradient(conv: Conv, R: int, dy: Tensor, w: Tensor) -> Tensor:
+    shape = (len(dy), R * conv.C, conv.side, conv.side)
+    how: Any = {"stride": conv.stride, "padding": conv.ks // 2, "groups": R}
+    return nhwc(conv2d_input(shape, filters(conv, R, w), nchw(dy), **how))
+
+
 def convolve(conv: Conv, R: int, x: Tensor, w: Tensor, **more: Any) -> tuple[Tensor, Tensor | None]:
     how: Any = {"stride": conv.stride, "padding": conv.ks // 2, "groups": R}
     if more.get("gradient"):
-        shape = (len(x), R * conv.C, conv.side, conv.side)
-        y = nhwc(conv2d_input(shape, filters(conv, R, w), nchw(x), **how))
+        y = input_gradient(conv, R, x, w)
         if more.get("x2") is not None:
-            shortcut = Conv(conv.C, conv.K, 1, conv.stride, conv.side)
-            y = y + convolve(shortcut, R, more["x2"], more["w2"], gradient=True)[0]
+            y = y + input_gradient(Conv(conv.C, conv.K, 1, conv.stride, conv.side), R, more["x2"], more["w2"])
     else:
         y = nhwc(F.conv2d(nchw(x), filters(conv, R, w), **how))
     if more.get("scale") is not None:
@@ -124,7 +129,7 @@ def sgd(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
     copy.copy_(out)
 
 
-kernels = SimpleNamespace(
-    Conv=Conv, Norm=Norm, convolve=convolve, filter_gradient=filter_gradient, normalise=normalise,
-    norm_gradients=norm_gradients, columns=columns, sgd=sgd,
-)  # fmt: skip
+def use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put these functions in the place of the Triton kernels."""
+    for name in ("convolution", "norm", "others"):
+        monkeypatch.setitem(sys.modules, f"cclfp.engine.kernels.triton_{name}", sys.modules[__name__])

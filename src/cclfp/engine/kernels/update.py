@@ -7,9 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.nets.stacking.arrangement import lying_like, replicas_first
-from cclfp.nets.stacking.cuda_streams import SideStream, events_now
-from cclfp.nets.stacking.rounding import current_copies
+from cclfp.engine.kernels.arrange import SideStream, current_copies, events_now, lying_like, replicas_first
 
 
 class Update(torch.autograd.Function):
@@ -29,8 +27,11 @@ class Update(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, in_place: bool, lr: Tensor, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+        from cclfp.engine.kernels.triton_others import sgd
+
         copies = current_copies()
         lr, *stacked = replicas_first(info.batch_size, dims[1:], [lr, *tensors])
+        lr = lr.contiguous()
         n = len(stacked) // 2
         new, rest = list(stacked[:n]), []
         held: list[Tensor] = []  # what the side stream reads, until it is joined
@@ -48,9 +49,9 @@ class Update(torch.autograd.Function):
             held.append(g)
             if in_place:
                 with beside.after(*(copies.made(g) or events_now(g))):
-                    run_update(p, g, lr, p, copy)
+                    sgd(p, g, lr, p, copy)
             else:
-                run_update(p, g, lr, new[i], copy)
+                sgd(p, g, lr, new[i], copy)
         beside.join()
         shapes = {p.shape for _, p, _ in rest}
         rates = {shape: lr.view(-1, *[1] * (len(shape) - 1)).expand(shape).contiguous() for shape in shapes}
@@ -60,10 +61,3 @@ class Update(torch.autograd.Function):
             for i, t in zip(places, after, strict=True):
                 new[i] = t
         return tuple(new), (0,) * n
-
-
-def run_update(p: Tensor, g: Tensor, lr: Tensor, out: Tensor, copy: Tensor) -> None:
-    """Write p - lr g to ``out``, and to ``copy`` in another precision."""
-    from cclfp.nets.stacking import kernels
-
-    kernels.sgd(p, g, lr.contiguous(), out, copy)

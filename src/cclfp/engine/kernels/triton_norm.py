@@ -9,9 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cclfp.nets.stacking.kernels.activation import relu
-from cclfp.nets.stacking.kernels.launch import COLUMNS, ROWS, launch
-from cclfp.nets.stacking.kernels.sums import few
+from cclfp.engine.kernels.triton_others import COLUMNS, ROWS, few, launch, relu
 
 EPS = tl.constexpr(1e-5)  # of BatchNorm, as is MOMENTUM
 MOMENTUM = tl.constexpr(0.1)

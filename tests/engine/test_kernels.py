@@ -29,18 +29,17 @@ from cclfp.engine.agreement import compare_steps
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.evaluate import count_correct, evaluate_alone
 from cclfp.engine.group import flat_step, make_batch, prepare_batches
-from cclfp.engine.grouping import make_group
+from cclfp.engine.grouping import kernels_for, make_group
+from cclfp.engine.kernels import Layout, NotStackable, arrange, passes
+from cclfp.engine.kernels.group import KernelGroup
+from cclfp.engine.kernels.stacked_resnet import StackedResNet, on_kernels
 from cclfp.engine.parallel import ParallelGroup
 from cclfp.engine.replica import Replica
-from cclfp.engine.stacked import KernelGroup
 from cclfp.engine.tables import Tables
 from cclfp.methods import METHODS
-from cclfp.methods.base import sgd
 from cclfp.methods.er import ER
-from cclfp.nets import MLP, ResNet18, stacking
+from cclfp.nets import MLP, ResNet18
 from cclfp.nets.network import Network, Tensors, psi_mode
-from cclfp.nets.stacking import passes, rounding, update
-from cclfp.nets.stacking.layout import Layout, NotStackable
 from cclfp.streams import Stream
 from cclfp.transforms import Normalise
 
@@ -111,13 +110,8 @@ def test_a_network_that_was_changed_has_none() -> None:
     assert layout_of(hooked) is None
 
 
-def test_a_step_that_another_builds_on_leaves_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_another_builds_on_leaves_its_arguments() -> None:
     """A subclass may go on to use the parameters that it was given."""
-    asked: list[bool] = []
-
-    def spy(*arguments: Any, in_place: bool = False) -> Tensors:
-        asked.append(in_place)
-        return sgd(*arguments)
 
     class Builds(ER):
         name = "builds"
@@ -125,18 +119,21 @@ def test_a_step_that_another_builds_on_leaves_its_arguments(monkeypatch: pytest.
         def step(self, *arguments: Any) -> Any:
             return super().step(*arguments)
 
-    monkeypatch.setattr("cclfp.methods.base.sgd", spy)
-    for method in (METHODS["er"], Builds):
-        learner = cclfp.make(method, psi=nn.Flatten(), num_classes=2)
-        learner.observe(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
-    assert asked == [True, False]
+    layout = layout_of(ResNet18())
+    assert layout is not None
+    for method, in_place in ((ER, True), (Builds, False)):
+        plain = method(Network(nn.Flatten(), nn.Linear(3, 2), psi_mode(nn.Flatten())))
+        fast = on_kernels(plain, layout)
+        assert isinstance(fast.net, StackedResNet)
+        assert fast.net._in_place == in_place
+        assert not isinstance(plain.net, StackedResNet)
 
 
 def test_which_images_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(ResNet18())
     assert layout is not None
     assert not layout.takes(torch.zeros(2, 3, 32, 32))  # on the CPU
-    monkeypatch.setattr("cclfp.nets.stacking.layout._has_kernels", lambda device: True)
+    monkeypatch.setattr("cclfp.engine.kernels._has_kernels", lambda device: True)
     assert layout.takes(torch.zeros(2, 3, 32, 32))
     for shape in ((3, 28, 28), (3, 32, 64), (1, 32, 32), (3, 8, 8), (3, 128, 128)):
         assert not layout.takes(torch.zeros(2, *shape))
@@ -167,10 +164,10 @@ def in_pytorch(monkeypatch: pytest.MonkeyPatch) -> Counted:
     those, layout_of = Counted(), Layout.of
     for name in ("training", "gradient", "frozen"):
         monkeypatch.setattr(passes, f"run_{name}", those.counting(name, getattr(passes, f"run_{name}")))
-    monkeypatch.setattr(update, "run_update", those.counting("update", update.run_update))
-    monkeypatch.setattr(stacking, "kernels", plain_kernels.kernels, raising=False)
-    monkeypatch.setattr("cclfp.nets.stacking.layout._has_kernels", lambda device: True)
-    monkeypatch.setattr("cclfp.nets.stacking.layout.WIDTH", WIDTH["cpu"])
+    plain_kernels.use(monkeypatch)
+    monkeypatch.setattr(plain_kernels, "sgd", those.counting("update", plain_kernels.sgd))
+    monkeypatch.setattr("cclfp.engine.kernels._has_kernels", lambda device: True)
+    monkeypatch.setattr("cclfp.engine.kernels.WIDTH", WIDTH["cpu"])
 
     def in_float32(psi: nn.Module, mode: Any, dtype: torch.dtype | None) -> Layout | None:
         layout = layout_of(psi, mode, torch.bfloat16)
@@ -180,10 +177,23 @@ def in_pytorch(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return those
 
 
-def networks(R: int, device: str = "cpu", autocast: torch.dtype | None = None) -> tuple[Network, Tensors, Tensors]:
-    """A network, and stacked parameters and buffers of R such, away from where they begin."""
+def networks(
+    R: int, device: str = "cpu", autocast: torch.dtype | None = torch.bfloat16
+) -> tuple[StackedResNet, Network, Tensors, Tensors]:
+    """A network in our kernels and in PyTorch's, and stacked tensors of R such, away from where they begin.
+
+    On the CPU both compute in float32.
+    """
+    autocast = None if device == "cpu" else autocast
     psis = [ResNet18(width=WIDTH[device], seed=seed).to(device) for seed in range(R)]
-    net = Network(psis[0], nn.Linear(8 * WIDTH[device], 10, device=device), psi_mode(psis[0]), autocast)
+    net = Network(
+        psis[0],
+        nn.Linear(8 * WIDTH[device], 10, device=device),
+        psi_mode(psis[0]),
+        None if device == "cpu" else autocast,
+    )
+    layout = layout_of(psis[0])
+    assert layout is not None
     g = torch.Generator().manual_seed(0)
 
     def stack(name: str) -> Tensor:
@@ -194,7 +204,8 @@ def networks(R: int, device: str = "cpu", autocast: torch.dtype | None = None) -
         return ts + (0.3 * noise.abs() if "running_var" in name else 0.1 * noise * (1 if ts.ndim == 2 else ts.std()))
 
     params = {f"psi.{name}": stack(name) for name, _ in psis[0].named_parameters()}
-    return net, params, {name: stack(name) for name, _ in psis[0].named_buffers()}
+    stacked = StackedResNet(net, layout, in_place=False)
+    return stacked, net, params, {name: stack(name) for name, _ in psis[0].named_buffers()}
 
 
 def gradients(
@@ -217,7 +228,7 @@ def at(tensors: Tensors, r: int) -> Tensors:
 
 
 def test_psi_under_vmap_as_one_by_one(in_pytorch: Counted) -> None:
-    net, params, buffers = networks(3)
+    net, plain, params, buffers = networks(3)
     g = torch.Generator().manual_seed(1)
     x, target = torch.randn(3, 2, 3, 16, 16, generator=g), torch.randn(3, 2, 64, generator=g)
     grads, after, z = vmap(lambda *given: gradients(net, *given))(params, buffers, x, target)
@@ -225,14 +236,13 @@ def test_psi_under_vmap_as_one_by_one(in_pytorch: Counted) -> None:
     shared = vmap(net.frozen_features, in_dims=(0, 0, None))(params, buffers, x[1])
     assert in_pytorch.calls == [("training", 3), ("gradient", 3), ("frozen", 3), ("frozen", 3)]
     for r in range(3):
-        own = gradients(net, at(params, r), at(buffers, r), x[r], target[r])
+        own = gradients(plain, at(params, r), at(buffers, r), x[r], target[r])
         assert off(z[r], own[2]) < 1e-4
         for ours, theirs in ((at(grads, r), own[0]), (at(after, r), own[1])):
             assert ours.keys() == theirs.keys()
             assert all(off(ours[name], theirs[name]) < 1e-3 for name in theirs)
-        assert off(frozen[r], net.frozen_features(at(params, r), at(buffers, r), x[r])) < 1e-4
-        assert off(shared[r], net.frozen_features(at(params, r), at(buffers, r), x[1])) < 1e-4
-    assert len(in_pytorch.calls) == 4  # one replica has no need of them
+        assert off(frozen[r], plain.frozen_features(at(params, r), at(buffers, r), x[r])) < 1e-4
+        assert off(shared[r], plain.frozen_features(at(params, r), at(buffers, r), x[1])) < 1e-4
 
 
 def test_gradients_of_inputs_are_launched_before_those_of_filters(
@@ -240,8 +250,7 @@ def test_gradients_of_inputs_are_launched_before_those_of_filters(
 ) -> None:
     """The next layer waits for the first; the second fills what the first leaves free of the GPU."""
     launched: list[tuple[str, Any]] = []
-    kernels = plain_kernels.kernels
-    convolve, filter_gradient = kernels.convolve, kernels.filter_gradient
+    convolve, filter_gradient = plain_kernels.convolve, plain_kernels.filter_gradient
 
     def convolve_logged(conv: Any, *given: Any, gradient: bool = False, **more: Any) -> Any:
         launched.extend([("input", conv)] * gradient)
@@ -251,9 +260,9 @@ def test_gradients_of_inputs_are_launched_before_those_of_filters(
         launched.append(("filters", conv))
         return filter_gradient(conv, *given)
 
-    monkeypatch.setattr(kernels, "convolve", convolve_logged)
-    monkeypatch.setattr(kernels, "filter_gradient", filter_gradient_logged)
-    net, params, buffers = networks(2)
+    monkeypatch.setattr(plain_kernels, "convolve", convolve_logged)
+    monkeypatch.setattr(plain_kernels, "filter_gradient", filter_gradient_logged)
+    net, _, params, buffers = networks(2)
     vmap(lambda *given: gradients(net, *given))(params, buffers, torch.randn(2, 2, 3, 16, 16), torch.randn(2, 2, 64))
     kinds = [kind for kind, _ in launched]
     assert kinds.count("input") == 16  # all but the stem; a shortcut's is computed with that of its block
@@ -264,7 +273,7 @@ def test_gradients_of_inputs_are_launched_before_those_of_filters(
 
 
 def test_vmap_inside_vmap_is_more_replicas(in_pytorch: Counted) -> None:
-    net, params, buffers = networks(2)
+    net, plain, params, buffers = networks(2)
     x = torch.randn(2, 3, 2, 3, 16, 16)  # three minibatches for each replica
     target = torch.randn(2, 2, 64)
 
@@ -273,13 +282,13 @@ def test_vmap_inside_vmap_is_more_replicas(in_pytorch: Counted) -> None:
 
     ours = vmap(several)(params, buffers, x, target)
     assert in_pytorch.calls == [("training", 6), ("gradient", 6)]
-    alone = gradients(net, at(params, 1), at(buffers, 1), x[1, 2], target[1])[0]["psi.stem.weight"]
+    alone = gradients(plain, at(params, 1), at(buffers, 1), x[1, 2], target[1])[0]["psi.stem.weight"]
     assert off(ours[1, 2], alone) < 1e-3
 
 
 def test_minibatches_of_one_network_share_its_filters(in_pytorch: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of them would be most of what a step of GEM moves."""
-    net, params, buffers = networks(2)
+    net, plain, params, buffers = networks(2)
     x, counts = torch.randn(2, 3, 2, 3, 16, 16), set()
 
     def counted(run: Any) -> Any:
@@ -301,14 +310,14 @@ def test_minibatches_of_one_network_share_its_filters(in_pytorch: Counted, monke
     assert counts == {(6, 2, 6, 6, 6, 6), (6, 2, 6, 6)}
     for r in range(2):
         for i in range(3):
-            own = gradients(net, at(params, r), at(buffers, r), x[r, i], target[r, i])
+            own = gradients(plain, at(params, r), at(buffers, r), x[r, i], target[r, i])
             assert all(off(grads[name][r, i], own[0][name]) < 1e-3 for name in own[0])
             assert all(off(after[name][r, i], own[1][name]) < 1e-3 for name in own[1])
-            assert off(frozen[r, i], net.frozen_features(at(params, r), at(buffers, r), x[r, i])) < 1e-4
+            assert off(frozen[r, i], plain.frozen_features(at(params, r), at(buffers, r), x[r, i])) < 1e-4
 
 
 def test_what_the_kernels_have_not_got_is_refused(in_pytorch: Counted) -> None:
-    net, params, buffers = networks(2)
+    net, _, params, buffers = networks(2)
     x = torch.randn(2, 2, 3, 16, 16)
 
     def of_input(p: Tensors, b: Tensors, x: Tensor) -> Any:
@@ -335,8 +344,10 @@ def test_an_update_and_its_copies(in_place: bool, in_pytorch: Counted) -> None:
     g = {name: torch.randn_like(t) for name, t in p.items()}
     lr, before = torch.tensor([0.1, 0.2]), {name: t.clone() for name, t in p.items()}
     copy = p["filters"].to(torch.bfloat16)
-    with rounding.rounded([p["filters"]], [copy]) as copies:
-        new = vmap(lambda p, g, lr: sgd(p, g, lr, in_place=in_place))(p, g, lr)
+    net, *_ = networks(2)
+    net = StackedResNet(net, net._layout, in_place=in_place)
+    with arrange.rounded([p["filters"]], [copy]) as copies:
+        new = vmap(net.sgd)(p, g, lr)
         kept = copies.get(new["filters"])
         old = copies.get(p["filters"])
     for r in range(2):
@@ -414,7 +425,7 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: Counted) -> No
             batches = prepare_batches(several[0].learner, group.fixed, row)
             for r, one in enumerate(several):
                 own, batch = group.part_of(before, r), make_batch([t[r] for t in batches], current)
-                alone = flat_step(one.learner, own, group.spec, batch, one.learner.hyper_tensors)
+                alone = flat_step(one.learner.algorithm, own, group.spec, batch, one.learner.hyper_tensors)
                 # GEM's projection amplifies rounding, to 1.3e-3 on one processor.
                 compare_steps(own, group.part_of(state, r), alone, 5e-3 if method == "gem" else 1e-3)
         group.write_back(state, len(tables.sizes))
@@ -483,7 +494,7 @@ def test_many_runs_take_turns(fitting: int, at_once: int, note: str, monkeypatch
     cohort = SimpleNamespace(
         replicas=[None] * 25, _pool=SimpleNamespace(is_cuda=True), _offsets=[0], _note=notes.append
     )
-    cohort._uses_kernels = lambda runs: True
+    cohort._kernels = lambda runs: True
     monkeypatch.setattr("cclfp.engine.cohort.count_fitting", lambda *arguments: fitting)
     assert Cohort._count_at_once(cohort, None, None) == at_once  # type: ignore[arg-type]
     assert notes == [note]
@@ -497,14 +508,12 @@ def test_only_networks_are_copied(method: str, copies: int, in_pytorch: Counted)
     masks = [one.begin_task() for one in several]
     group = make_group([one.learner for one in several], masks, several[0].stream.train.x)
     assert isinstance(group, KernelGroup)
-    layout = several[0].learner.algorithm.net.layout
-    assert layout is not None
-    assert len(group.changing) - group._leaves == copies * len(layout.filters)
+    assert len(group.changing) - group._leaves == copies * 20
 
 
 def test_what_is_too_large_for_the_kernels_is_refused(in_pytorch: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their indices have 32 bits: at width 512 twenty replicas have more numbers in a layer's filters."""
-    net, params, buffers = networks(2)
+    net, _, params, buffers = networks(2)
     x = torch.randn(2, 2, 3, 16, 16)
     largest = 2 * 64 * 64 * 9  # of the last layer's filters
     assert largest > 2 * 2 * 16 * 16 * 8
@@ -533,7 +542,10 @@ def test_replicas_of_several_streams_are_tested_together(in_pytorch: Counted) ->
     several = [replica("er", 0, stream), replica("er", 1, other), replica("er", 2, stream)]
     for one in several:
         one.begin_task()
-    ours = count_correct(several, range(3))
+    method = several[0].learner.algorithm
+    layout = kernels_for([one.learner for one in several], stream.train.x)
+    assert layout is not None
+    ours = count_correct(several, range(3), on_kernels(method, layout))
     assert in_pytorch.calls == [("frozen", 3)] * 3
     for one, counts in zip(several, torch.stack(ours).T, strict=True):
         evaluate_alone(one)
@@ -551,7 +563,7 @@ CARD = [pytest.param(R, side, marks=on_the_card) for R, side in ((1, 16), (2, 32
 def test_each_kernel_against_float64(R: int, side: int) -> None:
     import kernel_cases
 
-    from cclfp.nets.stacking.kernels import Conv
+    from cclfp.engine.kernels.triton_convolution import Conv
 
     case = kernel_cases.Case("cuda", torch.bfloat16, R, N=5)
     shapes = [Conv(32, 64, 1, 1, side), Conv(64, 64, 3, 1, side), Conv(64, 128, 3, 2, side), Conv(64, 128, 1, 2, side)]
@@ -571,7 +583,7 @@ def test_the_large_tiles_against_float64(R: int) -> None:
     """So many replicas and examples get other tiles than the cases above: these are what most runs are made in."""
     import kernel_cases
 
-    from cclfp.nets.stacking.kernels.convolution import Conv, _conv_blocks
+    from cclfp.engine.kernels.triton_convolution import Conv, _conv_blocks
 
     case = kernel_cases.Case("cuda", torch.bfloat16, R, N=20)
     shapes = [Conv(64, 128, 3, 2, 32), Conv(128, 128, 3, 1, 16), Conv(256, 512, 3, 2, 8), Conv(512, 512, 3, 1, 4)]
@@ -587,7 +599,9 @@ def test_testing_on_the_card_as_plain_pytorch(scenario: str) -> None:
     stream = pictures("cuda", scenario, side=32, each=100)
     several = [replica("er", seed, stream, autocast=torch.bfloat16) for seed in range(3)]
     trained(several, "graph", "bf16", tasks=2)
-    ours = torch.stack(count_correct(several, range(2))).T.tolist()
+    layout = kernels_for([one.learner for one in several], stream.train.x)
+    assert layout is not None
+    ours = torch.stack(count_correct(several, range(2), on_kernels(several[0].learner.algorithm, layout))).T.tolist()
     for one, counts in zip(several, ours, strict=True):
         for task, count in enumerate(counts):
             test = one.stream.test[task]
@@ -597,8 +611,8 @@ def test_testing_on_the_card_as_plain_pytorch(scenario: str) -> None:
 
 @pytest.mark.parametrize(("R", "side"), CARD)
 def test_psi_on_the_card_as_plain_pytorch(R: int, side: int) -> None:
-    net, params, buffers = networks(R, "cuda", torch.bfloat16)
-    exact, _, _ = networks(1, "cuda")
+    net, plain, params, buffers = networks(R, "cuda")
+    _, exact, _, _ = networks(1, "cuda", None)
     g = torch.Generator().manual_seed(1)
     x, target = torch.randn(R, 7, 3, side, side, generator=g).cuda(), torch.randn(R, 7, 512, generator=g).cuda()
 
@@ -611,7 +625,7 @@ def test_psi_on_the_card_as_plain_pytorch(R: int, side: int) -> None:
         assert torch.equal(again, first)  # the same bits every time
     for r in range(R):
         own = gradients(exact, at(params, r), at(buffers, r), x[r], target[r])
-        rounded = gradients(net, at(params, r), at(buffers, r), x[r], target[r])  # plain bf16 autocast
+        rounded = gradients(plain, at(params, r), at(buffers, r), x[r], target[r])  # plain bf16 autocast
         assert off(z[r], own[2]) < 0.03
         assert off(frozen[r], exact.frozen_features(at(params, r), at(buffers, r), x[r])) < 0.03
         for name in own[1]:

@@ -1,39 +1,70 @@
-"""psi(x) as autograd functions that vmap can stack.
+"""A ResNet18 whose functions vmap can stack: all replicas at once, in kernels of our own.
 
-:func:`train` and :func:`freeze` compute psi(x) in training and in eval mode. Like the rest of a method's step they are
-written for one replica. Under vmap, :class:`Folded` puts the replicas side by side, and
-:mod:`cclfp.nets.stacking.passes` computes all of them at once. The rest of PyTorch sees two autograd
-functions, psi and its gradient.
+Like the rest of a method's step, the functions are written for one replica. Under vmap, :class:`Folded` puts the
+replicas side by side, and :mod:`cclfp.engine.kernels.passes` computes all of them at once. The rest of PyTorch sees
+autograd functions: psi, its gradient, and the update of SGD.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from cclfp.nets.stacking import passes
-from cclfp.nets.stacking.arrangement import parts_of, replicas_first
-from cclfp.nets.stacking.layout import Layout, NotStackable, Tensors
+from cclfp.engine.kernels import Layout, NotStackable, Tensors, passes
+from cclfp.engine.kernels.arrange import parts_of, replicas_first
+from cclfp.engine.kernels.update import Update
+from cclfp.methods import Method
+from cclfp.nets.network import Network
 
 
-def train(layout: Layout, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
-    """psi(x) in training mode, and the new buffers."""
-    norms = [layer.norm for layer in layout.layers]
-    counts = [buffers[f"{name}.num_batches_tracked"] for name in norms]
-    given = [x, *layout.tensors(params, buffers), *counts]
-    z, *others = _Train.apply(layout, *(t.unsqueeze(0) for t in given))
-    kinds = ("running_mean", "running_var", "num_batches_tracked")
-    names = [f"{name}.{kind}" for kind in kinds for name in norms]
-    return z.squeeze(0), {name: t.squeeze(0) for name, t in zip(names, others, strict=False)}
+class StackedResNet(Network):
+    """A network as a step sees it that is taken for many replicas under vmap.
+
+    With ``in_place`` the step reads no parameter after :meth:`sgd`, which may then overwrite them.
+    """
+
+    def __init__(self, net: Network, layout: Layout, *, in_place: bool) -> None:
+        vars(self).update(vars(net))  # the same psi and f
+        self._layout, self._in_place = layout, in_place
+
+    def features(self, params: Tensors, buffers: Tensors, x: Tensor) -> tuple[Tensor, Tensors]:
+        norms = [layer.norm for layer in self._layout.layers]
+        counts = [buffers[f"{name}.num_batches_tracked"] for name in norms]
+        z, *others = self._apply(_Train, params, buffers, x, *counts)
+        kinds = ("running_mean", "running_var", "num_batches_tracked")
+        names = [f"{name}.{kind}" for kind in kinds for name in norms]
+        after = {name: t.squeeze(0) for name, t in zip(names, others, strict=False)}
+        return z.squeeze(0), {name: after[name] for name in buffers}
+
+    def frozen_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        z: Tensor = self._apply(_Frozen, params, buffers, x)
+        return z.squeeze(0)
+
+    def normalised_features(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        if len(x) == 1:
+            return self.frozen_features(params, buffers, x)
+        return self.features(params, buffers, x)[0]  # ResNet18 has no other layers with a training mode
+
+    def sgd(self, params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
+        before, along = [p.detach() for p in params.values()], [grads[name] for name in params]
+        return dict(zip(params, Update.apply(self._in_place, lr, *before, *along), strict=True))
+
+    def _apply(self, function: type[Folded], params: Tensors, buffers: Tensors, x: Tensor, *more: Tensor) -> Any:
+        if not self._layout.takes(x):
+            raise NotStackable(f"a step gives psi inputs of shape {tuple(x.shape)} and {x.dtype}")
+        given = [x, *self._layout.tensors(self._own(params), buffers), *more]
+        return function.apply(self._layout, *(t.unsqueeze(0) for t in given))
 
 
-def freeze(layout: Layout, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-    """psi(x) in eval mode."""
-    given = [x, *layout.tensors(params, buffers)]
-    z: Tensor = _Frozen.apply(layout, *(t.unsqueeze(0) for t in given))
-    return z.squeeze(0)
+def on_kernels(method: Method, layout: Layout) -> Method:
+    """The method on a :class:`StackedResNet`."""
+    new = copy.copy(method)
+    # The default step is over with SGD. One that calls it may still use the parameters that it was given.
+    new.net = StackedResNet(method.net, layout, in_place=type(method).step is Method.step)
+    return new
 
 
 class Folded(torch.autograd.Function):

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cclfp import metrics
+from cclfp.methods import METHODS
 from cclfp.metrics import Matrix
+from cclfp.runs.code import code
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.record import MEASURES, Record
 
@@ -20,7 +22,8 @@ def with_accuracy(record: Record, accuracy: float) -> Any:
 def made_up(
     configuration: Configuration, seed: int, matrix: Matrix, train: float = 2, test: float = 1, /, **environment: Any
 ) -> Any:
-    """A record that agrees with itself."""
+    """A record that agrees with itself, of this code."""
+    is_known = configuration.method in METHODS or configuration.method_file is not None
     return {
         "key": configuration.key(seed),
         "method": configuration.method,
@@ -37,7 +40,7 @@ def made_up(
         "seconds": train + test,
         "train_seconds": train,
         "test_seconds": test,
-        "environment": environment,
+        "environment": {**(code(configuration.to_dict()) if is_known else {}), **environment},
         "finished_at": "2026-01-01T00:00:00+00:00",
     }
 

@@ -12,9 +12,11 @@ from rich.console import Console
 
 from cclfp.cli import progress as module
 from cclfp.cli.progress import LiveProgress, PlainProgress, Progress, duration
+from cclfp.runs.code import code
 from cclfp.runs.events import Finished, Note, Placed, Planned, Step, Stored
 
-RECORD: Any = {"average_accuracy": 79.123, "seconds": 8.04}
+ER = {"method": "er"}
+RECORD: Any = {"average_accuracy": 79.123, "seconds": 8.04, "configuration": ER, "environment": code(ER)}
 RUNS = Planned({"a": "er seed 0", "b": "er seed 1", "c": "er seed 2"}, "runs.sqlite")
 
 

@@ -1,15 +1,37 @@
-"""The hash of the code that trains: what changes it, and what does not."""
+"""The fingerprint of the code that trains, and what becomes of stored runs of other code."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import Cli
+from records import made_up
 
-from cclfp.runs.environment import PACKAGE, TRAINS, code, without_prose
+from cclfp.methods import METHODS
+from cclfp.runs.code import (
+    NEUTRAL,
+    PACKAGE,
+    TRAINS,
+    _closure,
+    fingerprint,
+    is_neutral,
+    is_other_code,
+    made_by,
+    read_module,
+)
+from cclfp.runs.run import Result
+from cclfp.runs.settings import configurations
+from cclfp.runs.store import Store
+from cclfp.runs.transfer import read
 
+RECORDS = Path(__file__).parents[2] / "results"
 SOURCE = '''
 """A module."""
 
@@ -27,47 +49,199 @@ class Mean:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "is_same"),
     [
-        ('"""Of numbers."""\n', ""),
-        ("# there are none", ""),
-        ("\nclass Mean", "\n# A comment above a class.\n\n\nclass Mean"),
-        ("return sum(chosen) / len(chosen)", "return sum(\n                chosen\n            ) / len(chosen)"),
-        ('"""The mean of the numbers, without the first ones."""', '"""Something else."""'),
+        ('"""Of numbers."""\n', "", True),
+        ("# there are none", "", True),
+        ("\nclass Mean", "\n# A comment above a class.\n\n\nclass Mean", True),
+        ("return sum(chosen) / len(chosen)", "return sum(\n                chosen\n            ) / len(chosen)", True),
+        ('"""The mean of the numbers, without the first ones."""', '"""Something else."""', True),
+        ("skip=0", "skip=1", False),
+        ("*, skip", "skip", False),
+        ("/ len", "// len", False),
+        (
+            "        chosen = numbers[skip:]\n        try:\n",
+            "        try:\n            chosen = numbers[skip:]\n",
+            False,
+        ),
+        ("ZeroDivisionError", "ValueError", False),
+        ("return None", "return 0", False),
     ],
 )
-def test_prose_does_not_change_it(old: str, new: str) -> None:
+def test_prose_does_not_change_it_and_code_does(old: str, new: str, is_same: bool, tmp_path: Path) -> None:
     assert old in SOURCE
-    changed = SOURCE.replace(old, new if old != '"""Of numbers."""\n' else "")
-    assert without_prose(changed) == without_prose(SOURCE)
+    for name, source in (("a", SOURCE), ("b", SOURCE.replace(old, new))):
+        (tmp_path / f"{name}.py").write_text(source)
+    assert (read_module("a", tmp_path) == read_module("b", tmp_path)) is is_same
+
+
+DIFFERENT = [("{**x, 'k': y}", "{'k': x, **y}"), ("x[1:]", "x[:1]"), ("1", "1.0"), ("''", "b''")]
+
+
+@pytest.mark.parametrize(("a", "b"), DIFFERENT)
+def test_expressions_that_differ_little(a: str, b: str, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(f"f = {a}")
+    (tmp_path / "b.py").write_text(f"f = {b}")
+    assert read_module("a", tmp_path).digest != read_module("b", tmp_path).digest
+
+
+@pytest.fixture(scope="session")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package."""
+    return shutil.copytree(PACKAGE, tmp_path_factory.mktemp("copy") / "cclfp")
+
+
+def edit(package: Path, tmp_path: Path, name: str, old: str, new: str) -> Path:
+    """A copy of a package in which one file is edited."""
+    edited = shutil.copytree(package, tmp_path / "edited" / "cclfp")
+    text = (edited / name).read_text("utf-8")
+    assert old in text
+    (edited / name).write_text(text.replace(old, new, 1), "utf-8")
+    return edited
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("name", "line", "changed"),
     [
-        ("skip=0", "skip=1"),
-        ("*, skip", "skip"),
-        ("/ len", "// len"),
-        ("        chosen = numbers[skip:]\n        try:\n", "        try:\n            chosen = numbers[skip:]\n"),
-        ("ZeroDivisionError", "ValueError"),
-        ("return None", "return 0"),
+        ("methods/si.py", "X = 1", {"si"}),
+        ("methods/si.py", "# A comment.", set()),
+        ("methods/qp.py", "X = 1", {"gem", "a-gem"}),
+        ("methods/ccl_fp.py", "X = 1", {"ccl-fp", "ccl-fp+"}),
+        ("methods/base.py", "X = 1", set(METHODS)),
+        ("losses.py", "X = 1", set(METHODS)),
+        ("losses.py", "# A comment.", set()),
+        ("cli/run.py", "X = 1", set()),
+        ("runs/store.py", "X = 1", set()),
     ],
 )
-def test_what_changes_behaviour_changes_it(old: str, new: str) -> None:
-    assert old in SOURCE
-    assert without_prose(SOURCE.replace(old, new)) != without_prose(SOURCE)
+def test_which_methods_an_edit_is_about(name: str, line: str, changed: set[str], copy: Path, tmp_path: Path) -> None:
+    first = "from __future__ import annotations\n"
+    edited = edit(copy, tmp_path, name, first, f"{first}\n{line}\n")
+    assert {method for method in METHODS if fingerprint(method, package=edited) != fingerprint(method)} == changed
+    own = fingerprint("half", is_own=True, package=edited) != fingerprint("half", is_own=True)
+    assert own is bool(changed)  # a user's method may use any of ours
 
 
-def test_it_is_the_same_in_every_process() -> None:
-    show = "from cclfp.runs.environment import code; print(code()['source'])"
-    for seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run([sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == code()["source"]
+def test_it_is_the_same_in_every_process_and_everywhere(copy: Path) -> None:
+    assert fingerprint("er", package=copy) == fingerprint("er")
+    show = "from cclfp.runs.code import fingerprint; print(fingerprint('er'))"
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run([sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == fingerprint("er")
 
 
-def test_it_covers_what_trains_and_not_what_shows() -> None:
-    covered = {file.relative_to(PACKAGE).as_posix() for part in TRAINS for file in PACKAGE.glob(part)}
-    for name in ("losses.py", "methods/er.py", "engine/cohort.py", "nets/network.py", "learner/learner.py"):
-        assert name in covered
-    assert not [name for name in covered if name.startswith(("report/", "cli/", "paper/"))]
+# Modules that a training process loads and that are neutral for a reason of their own.
+NOT_FOLLOWED = {"": "the public names", "metrics": "measures follow from the accuracy matrix: a record is checked"}
+TRAIN = """
+import json, sys
+from cclfp.runs.run import run
+run(["er", "gem"], "split-mnist", seeds=2, engine="eager", store=sys.argv[1])
+loaded = {name.removeprefix("cclfp").removeprefix(".") for name in sys.modules if name.split(".")[0] == "cclfp"}
+print(json.dumps(sorted(loaded)))
+"""
+
+
+@pytest.mark.slow
+def test_it_covers_all_that_is_loaded_to_train(small_mnist: Path, tmp_path: Path) -> None:
+    """A module that numbers may depend on cannot be left out: each is covered, neutral, or another method's."""
+    command = [sys.executable, "-c", TRAIN, str(tmp_path / "s")]
+    loaded = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    covered = _closure([*TRAINS, *(kind.__module__.removeprefix("cclfp.") for kind in METHODS.values())], PACKAGE)
+    assert not {name for name in loaded if not is_neutral(name)} - covered - NOT_FOLLOWED.keys()
+    assert not {name for name in covered if name.startswith(("report", "cli", "paper"))}
+    packages = {"core", "data", "engine", "learner", "methods", "nets", "runs", "streams"}
+    assert not packages - {"runs"} & {name for name in NEUTRAL if name != "methods"}, "whole packages are not neutral"
+
+
+# -- stored runs --------------------------------------------------------------------------------------------------
+
+RUN = ("run", "er", "split-mnist", "--engine", "eager")
+
+
+def make_other(store: Path, *seeds: int) -> None:
+    """Make stored runs those of another version."""
+    opened = Store(store)
+    for record in opened.records():
+        if record["seed"] in seeds:
+            made = {**record["environment"], "cclfp": "0.0.9", "commit": "1234567890abcdef+", "source": "f" * 16}
+            other: Any = {**record, "environment": made}
+            opened.add(other, replace=True)
+
+
+@pytest.mark.slow
+def test_stored_runs_of_other_code_are_marked_and_trained_again_on_request(
+    small_mnist: Path, cli: Cli, tmp_path: Path
+) -> None:
+    store = tmp_path / "s"
+    command = (*RUN, "--seeds", "100,101", "--store", store)
+    first = cli(*command)
+    assert "of other code" not in first.err + first.out
+    assert "†" not in first.out
+    make_other(store, 101)
+    again = cli(*command)
+    what = "1 of 2 runs in the store are of other code (cclfp 0.0.9, commit 12345678+)"
+    assert what in again.err
+    assert "--other-code retrain" in again.err
+    assert f"† {what}" in again.out
+    assert "† 1 of 2 seeds" in again.out
+    assert cli(*command, "--json").json["configurations"][0]["other_code"] == {"101": "cclfp 0.0.9, commit 12345678+"}
+    listed = cli("runs", "list", "--store", store)
+    assert f"† {what}" in listed.out
+    assert len(cli("runs", "list", "--store", store, "--json").json["other_code"]) == 1
+    before = {record["seed"]: record["finished_at"] for record in Store(store).records()}
+    retrained = cli(*command, "--other-code", "retrain")
+    assert f"{what}: training them again" in retrained.err
+    assert "†" not in retrained.out
+    assert not any(map(is_other_code, Store(store).records()))
+    assert {r["seed"]: r["finished_at"] for r in Store(store).records()}[100] == before[100]
+    assert "†" not in cli(*command).out
+
+
+@pytest.mark.slow
+def test_an_edit_of_the_method_is_noticed(small_mnist: Path, copy: Path, tmp_path: Path) -> None:
+    """The whole way: a run is trained, the loss is changed, and the stored run is no result of the new code."""
+    edited = edit(copy, tmp_path, "methods/er.py", "return cross_entropy(", "return 3 * cross_entropy(")
+    store = tmp_path / "s"
+
+    def train(package: Path, *options: str) -> tuple[Any, str]:
+        arguments = [*RUN, "--seeds", "2", "--json", "--store", str(store), *options]
+        environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+        command = [sys.executable, "-m", "cclfp", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)["configurations"][0], done.stderr
+
+    first, _ = train(copy)
+    same, _ = train(copy)
+    assert same == first
+    shown, text = train(edited)
+    assert shown["average_accuracy"] == first["average_accuracy"]
+    assert sorted(shown["other_code"]) == ["0", "1"]
+    assert "2 of 2 runs in the store are of other code" in text
+    again, _ = train(edited, "--other-code", "retrain")
+    assert again["average_accuracy"] != first["average_accuracy"]
+    assert again["other_code"] == {}
+
+
+def test_versions_are_named(small_mnist: Path) -> None:
+    (configuration,) = configurations(["er"], "split-mnist")
+    matrix = [[None] * 5] * 5 + [[50.0] * 5]
+    made = made_up(configuration, 0, matrix)
+    assert not is_other_code(made)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"source": "f" * 16, "commit": "1" * 40}, "cclfp 0.1.0, commit 11111111"),
+        ({"source": "f" * 16, "cclfp": "0.0.1"}, "cclfp 0.0.1, code ffffffff"),
+        ({"source": None, "cclfp": None}, "cclfp of an unknown version"),
+        ({"source": "\x1b[31m", "cclfp": "\x1b[31m"}, "cclfp of an unknown version"),
+    ]
+    for environment, version in cases:
+        other = made_up(configuration, 1, matrix, **environment)
+        assert is_other_code(other)
+        assert made_by(other) == version
+        assert Result(configuration, [made, other]).other_code == {1: version}
+
+
+@pytest.mark.parametrize("file", sorted(RECORDS.glob("*.jsonl")), ids=lambda file: file.stem)
+def test_records_that_ship_are_of_other_code(file: Path) -> None:
+    records = [record for _, record in read(file)]
+    assert all(map(is_other_code, records))
+    assert {made_by(record).split(",")[0] for record in records} == {"cclfp 0.1.0"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cclfp.cli.options import ForceOption, JsonOption, StoreOption
-from cclfp.cli.output import hyperparameters, number, print_json, print_table, print_text
+from cclfp.cli.output import OTHER_CODE, hyperparameters, number, print_json, print_table, print_text
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import count_of
 
@@ -62,7 +62,10 @@ def list_(
     """List the finished runs, the oldest first, as cclfp runs does. Bad records are left out and counted."""
     path, records = stored_runs(store, method, benchmark)
     if json:
-        print_json({"store": str(path), "runs": records})
+        from cclfp.runs.code import is_other_code, made_by
+
+        others = {record["key"]: made_by(record) for record in records if is_other_code(record)}
+        print_json({"store": str(path), "runs": records, "other_code": others})
     elif records:
         _print_records(records, str(path))
     else:
@@ -250,6 +253,7 @@ def _matches(row: StoredRow, name: str, value: Any) -> bool:
 
 def _print_records(records: Sequence[Record], title: str) -> None:
     from cclfp.nets.backbones import show_backbone
+    from cclfp.runs.code import describe_other_code, is_other_code
     from cclfp.runs.configuration import PROTOCOL, USUAL
     from cclfp.runs.naming import method_labels
     from cclfp.streams.benchmarks import show_order
@@ -278,12 +282,16 @@ def _print_records(records: Sequence[Record], title: str) -> None:
                 "–" if record["buffer"] is None else str(record["buffer"]),
                 str(record["seed"]),
                 hyperparameters(configuration["hyperparameters"] | unusual) + other,
-                number(record["average_accuracy"]) + (" diverged" if "diverged" in record else ""),
+                number(record["average_accuracy"])
+                + (" diverged" if "diverged" in record else "")
+                + f" {OTHER_CODE}" * is_other_code(record),
                 number(record["forgetting"]),
                 number(record["seconds"], 1),
             ]
         )
     print_table(columns, rows, title, drop=("finished (UTC)", "forgetting", "seconds", "memory", "settings"))
+    if others := [record for record in records if is_other_code(record)]:
+        print_text(f"{OTHER_CODE} {describe_other_code(others, len(records))}")
 
 
 def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:

@@ -55,6 +55,14 @@ ShardOption = Annotated[
         show_default=False,
     ),
 ]
+OtherCodeOption = Annotated[
+    str,
+    typer.Option(
+        metavar="use|retrain",
+        help="What to do with runs in the store that other code of cclfp made, such as an earlier version: show them "
+        "with a mark, or train them again in their place.",
+    ),
+]
 EngineOption = Annotated[
     str,
     typer.Option(

@@ -18,6 +18,8 @@ from cclfp.metrics import number, plus_minus, signed
 LEAST_WIDTH = 20  # columns that a wrapped text has at least
 MOST_LINES = 3  # about so many lines a text in a table is wrapped to before a column is left out
 
+OTHER_CODE = "†"  # marks numbers that other code than this has made
+
 __all__ = ["hyperparameters", "number", "plus_minus", "print_json", "print_table", "print_text", "signed", "unwrap"]
 
 

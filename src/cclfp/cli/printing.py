@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cclfp.cli.output import hyperparameters, number, plus_minus, print_json, print_table, print_text, signed
+from cclfp.cli.output import (
+    OTHER_CODE,
+    hyperparameters,
+    number,
+    plus_minus,
+    print_json,
+    print_table,
+    print_text,
+    signed,
+)
 from cclfp.metrics import of_seeds_diverged
 
 if TYPE_CHECKING:
@@ -22,6 +31,7 @@ if TYPE_CHECKING:
     from cclfp.runs.execution import Execution
     from cclfp.runs.record import Record
     from cclfp.runs.run import Result
+    from cclfp.runs.seeds import Seeds
 
 MARKS = {"best": " *", "similar": " =", "worse": "", "unknown": ""}
 SHOWN = 10  # how many of the settings that were tried are shown
@@ -32,13 +42,14 @@ def result_to_dict(result: Result, include_diverged: bool) -> dict[str, Any]:
 
     published = published_for(result.configuration)
     values = result.to_dict(include_diverged=include_diverged)
-    rest = {name: values.pop(name) for name in ("diverged", "runs")}
+    rest = {name: values.pop(name) for name in ("diverged", "other_code", "runs")}
     return {**values, "published": None if published is None else published._asdict(), **rest}
 
 
 def print_results(results: list[Result], varied: list[str], include_diverged: bool) -> None:
     from cclfp.nets.backbones import show_backbone
     from cclfp.paper import published_for
+    from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code, is_other_code
     from cclfp.runs.configuration import show_value
     from cclfp.runs.naming import method_labels
     from cclfp.streams.benchmarks import get_benchmark, show_order
@@ -65,7 +76,7 @@ def print_results(results: list[Result], varied: list[str], include_diverged: bo
             [
                 method,
                 *("–" if settings.get(name) is None else show_value(settings[name]) for name in varied),
-                ours.text("average_accuracy", between="\n"),
+                _mark(ours.text("average_accuracy", between="\n"), ours),
                 *(["–" if paper is None else plus_minus(paper.mean, paper.std)] if has_published else []),
                 plus_minus(**ours.mean_std("forgetting")),
                 number(ours.mean_std("seconds")["mean"], 1),
@@ -74,6 +85,15 @@ def print_results(results: list[Result], varied: list[str], include_diverged: bo
     columns = ["method", *varied, ">average accuracy", *([">paper"] if has_published else [])]
     columns += [">forgetting", ">seconds per run"]
     print_table(columns, rows, title, drop=("seconds per run", "forgetting"))
+    runs = [run for result in results for run in result.runs]
+    if others := [run for run in runs if is_other_code(run)]:
+        print_text(f"{OTHER_CODE} {describe_other_code(others, len(runs))}: {OTHER_CODE_HINT}")
+
+
+def _mark(text: str, ours: Seeds) -> str:
+    """The text with a mark where runs of other code are among its seeds; how many, where not all are."""
+    others, count = len(ours.other_code), len(ours.runs)
+    return text + f" {OTHER_CODE}" * bool(others) + f"\n{OTHER_CODE} {others} of {count} seeds" * (0 < others < count)
 
 
 def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> None:

@@ -77,7 +77,8 @@ class Progress:
         self.nodes: Nodes | None = None  # of a cluster, if there is one
         self.rate = StepRate()
         self.in_store: set[str] = set()
-        self.finished = self.stored = 0
+        self.finished = 0
+        self.stored: list[Record] = []  # that were not reported yet
         self.store = ""
 
     def __enter__(self) -> Progress:
@@ -98,7 +99,7 @@ class Progress:
             case DataProgress():
                 self.data(event)
             case Stored():
-                self.stored += 1
+                self.stored.append(event.record)
                 self.in_store.add(event.key)
                 if self.work is not None:
                     self.work.leave_out(event.key)
@@ -146,9 +147,14 @@ class Progress:
             self.nodes.remove(key)
 
     def _report_stored(self) -> None:
-        if self.stored:
-            self.say(f"{self.stored} of {len(self.labels)} runs are in the store {self.store}: not trained again")
-            self.finished, self.stored = self.finished + self.stored, 0
+        if not self.stored:
+            return
+        from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code, is_other_code
+
+        self.say(f"{len(self.stored)} of {len(self.labels)} runs are in the store {self.store}: not trained again")
+        if others := [record for record in self.stored if is_other_code(record)]:
+            self.say(f"{describe_other_code(others, len(self.stored))}: {OTHER_CODE_HINT}")
+        self.finished, self.stored = self.finished + len(self.stored), []
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)

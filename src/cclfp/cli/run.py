@@ -16,6 +16,7 @@ from cclfp.cli.options import (
     IncludeDivergedOption,
     JsonOption,
     OnOption,
+    OtherCodeOption,
     PrecisionOption,
     SeedOption,
     SeedsOption,
@@ -129,6 +130,7 @@ def run(
             "--fresh", help="Train again what the store has, all of it even if this command was stopped before."
         ),
     ] = False,
+    other_code: OtherCodeOption = "use",
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Least time between two checkpoints; they come at a task's end.")
     ] = 30.0,
@@ -173,6 +175,7 @@ def run(
             "engine": engine,
             "precision": precision,
             "store": store,
+            "other_code": other_code,
             "save": save,
             "fresh": fresh,
             "checkpoint_every": checkpoint_every,

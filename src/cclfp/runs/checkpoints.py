@@ -21,8 +21,8 @@ from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
 from cclfp.events import Note, OnEvent
 from cclfp.learner.loading import DAMAGED
+from cclfp.runs.code import code
 from cclfp.runs.devices import pick_device
-from cclfp.runs.environment import code
 from cclfp.runs.jobs import Job
 
 FORMAT = "cclfp checkpoint 1"
@@ -47,7 +47,7 @@ def write_checkpoint(path: Path, job: Job, replica: Replica, engine: Engine, on_
     """Write what a run needs to continue. A full disk is no reason to lose the run: it only gives a note."""
     state = {
         "format": FORMAT,
-        "code": code(),
+        "code": code(job.configuration.to_dict()),
         "engine": engine.to_dict(),
         "fresh": job.execution.fresh,
         "replica": replica.state_dict(),
@@ -75,8 +75,8 @@ def read_checkpoint(path: Path, job: Job) -> tuple[Engine, Any]:
 def _check_usable(job: Job, saved: dict[str, Any]) -> Engine:
     if job.execution.fresh and not saved["fresh"]:
         raise InputError("it is of a run that was not started with --fresh")
-    if saved["code"] != code():
-        raise InputError(f"it was made with other training code or another torch: {saved['code']}, this is {code()}")
+    if saved["code"] != (here := code(job.configuration.to_dict())):
+        raise InputError(f"it was made with other training code or another torch: {saved['code']}, this is {here}")
     engine = Engine.from_dict(saved["engine"])
     for name, made_with in engine.to_dict().items():
         asked = str(getattr(job.execution, name)).partition(":")[0]  # cuda:0,2 is cuda

@@ -44,6 +44,9 @@ class Execution:
         A folder to write each trained learner to, for :func:`cclfp.load`.
     fresh
         Train again what the store already has.
+    other_code
+        What to do with a run in the store that other code of cclfp made, such as an earlier version: ``"use"`` shows
+        it, with a mark, ``"retrain"`` trains it again in its place.
     checkpoint_every
         Seconds between two checkpoints, which are written at the end of a task.
     checkpoints
@@ -65,6 +68,7 @@ class Execution:
     store: Path = dataclasses.field(default_factory=default_store)
     save: Path | None = None
     fresh: bool = False
+    other_code: str = "use"
     checkpoint_every: float = 30.0
     checkpoints: Path | None = None
     on: str = "local"
@@ -78,6 +82,8 @@ class Execution:
             raise InputError(f"checkpoint_every={seconds!r}: expected a number of seconds, 0 or more")
         if not isinstance(self.fresh, bool):
             raise InputError(f"fresh={self.fresh!r}: expected True or False")
+        if self.other_code not in OTHER_CODE:
+            raise unknown("other_code", str(self.other_code), OTHER_CODE)
         share = cast(Any, self.gpus_per_cohort)
         if share is not None and not (isinstance(share, numbers.Real) and 0 < float(share) <= 1):
             raise InputError(f"gpus_per_cohort={share!r}: expected more than 0 and at most 1, the share of one GPU")
@@ -135,6 +141,7 @@ class Execution:
         return cls(**values)
 
 
+OTHER_CODE = ("use", "retrain")
 PATHS = ("store", "save", "checkpoints")
 
 

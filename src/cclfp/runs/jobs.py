@@ -12,6 +12,7 @@ from typing import Any
 
 from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError
+from cclfp.runs.code import is_other_code
 from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.costs import cost
 from cclfp.runs.execution import Execution, check_folder
@@ -62,7 +63,12 @@ class Job:
         """The record that makes this job unnecessary."""
         if self.execution.fresh or (self.learner_file is not None and not self.learner_file.exists()):
             return None
-        return store.find(self.key)
+        record = store.find(self.key)
+        return None if record is None or self.replaces(record) else record
+
+    def replaces(self, record: Record) -> bool:
+        """Whether a record in the store makes room for that of this job."""
+        return self.execution.fresh or (self.execution.other_code == "retrain" and is_other_code(record))
 
     def to_dict(self, **execution: Any) -> dict[str, Any]:
         """The job for another process, where fields of its execution may be different."""

@@ -42,6 +42,7 @@ class InStore:
 
     def keep(self, job: Job, record: Record, on_event: OnEvent) -> Record:
         again = job.execution.fresh or job.learner_file is not None
+        again = again or ((old := self.store.find(job.key)) is not None and job.replaces(old))
         kept = self.store.add(record, replace=again)
         if kept is not record:
             text = "a record of this run was added to the store while it was trained: that one stays"

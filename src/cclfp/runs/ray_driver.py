@@ -18,7 +18,7 @@ from cclfp.core.files import home
 from cclfp.core.userfiles import content_of
 from cclfp.errors import InputError, RunError
 from cclfp.runs.checkpoints import alone_in, make_folder
-from cclfp.runs.environment import code
+from cclfp.runs.code import code
 from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, from_json
 from cclfp.runs.execution import PATHS, Execution, check_engine
 from cclfp.runs.jobs import Job
@@ -305,7 +305,7 @@ def make_order(number: int, cohort: Sequence[Job], device: str) -> Order:
         if reference is not None and "file" in reference
     ]
     keys, dataset = [job.key for job in cohort], get_benchmark(configuration.benchmark).dataset
-    return Order(number, keys, jobs, files, [dataset], code())
+    return Order(number, keys, jobs, files, [dataset], code(configuration.to_dict()))
 
 
 def _first_line(error: Exception) -> str:

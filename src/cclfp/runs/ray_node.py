@@ -116,12 +116,12 @@ def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> Any:
     from cclfp.data.parcels import unpack
     from cclfp.errors import InputError
     from cclfp.runs.checkpoints import CLUSTER_LOCK
-    from cclfp.runs.environment import code
+    from cclfp.runs.code import code
     from cclfp.runs.events import Note
     from cclfp.runs.jobs import Job
 
-    if order.code != code():
-        raise InputError(f"this node has other code, {code()}, than the driver, {order.code}: install the same on both")
+    if order.code != (here := code(order.jobs[0]["configuration"])):
+        raise InputError(f"this node has other code, {here}, than the driver, {order.code}: install the same on both")
     for content in order.files:
         receive(content)
     for name in order.datasets:

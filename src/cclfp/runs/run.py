@@ -14,6 +14,7 @@ from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored
 from cclfp.methods import get_method
 from cclfp.runs.augmentation import default_augmentation, describe_choice
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
+from cclfp.runs.code import describe_other_code
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import cost
 from cclfp.runs.devices import pick_device
@@ -58,6 +59,11 @@ class Result:
         """The seeds whose runs diverged: their weights were not finite after a task."""
         return self.seeds().diverged
 
+    @property
+    def other_code(self) -> dict[int, str]:
+        """The seeds whose runs were made by other code than this, with its version."""
+        return self.seeds().other_code
+
     def to_dict(self, *, include_diverged: bool = False) -> dict[str, Any]:
         """As ``cclfp run --json`` prints it, which adds the published number."""
         measures = (*MEASURES, "seconds")
@@ -67,6 +73,7 @@ class Result:
             **self.configuration.to_dict(),
             **{measure: seeds.mean_std(measure) for measure in measures},
             "diverged": seeds.diverged,
+            "other_code": seeds.other_code,
             "runs": [{name: dict(run)[name] for name in per_run if name in run} for run in self.runs],
         }
 
@@ -204,15 +211,22 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
     """The records that the store has, and the jobs that are left, each once."""
     records: dict[str, Record] = {}
     missing: dict[str, Job] = {}
+    replaced: list[Record] = []  # of other code
     for job in {job.key: job for job in jobs}.values():
         if (record := job.find_record(store)) is not None:
             clean_up(job)
             records[job.key] = record
             on_event(Stored(job.key, record))
             continue
-        if not job.execution.fresh and store.find(job.key) is not None:
-            on_event(Note("its learner was not saved: training again to save it", job.key))
         missing[job.key] = job
+        if job.execution.fresh or (stored := store.find(job.key)) is None:
+            continue
+        if job.replaces(stored):
+            replaced.append(stored)
+        else:
+            on_event(Note("its learner was not saved: training again to save it", job.key))
+    if replaced:
+        on_event(Note(f"{describe_other_code(replaced, len(records) + len(replaced))}: training them again"))
     return records, list(missing.values())
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from cclfp import metrics
+from cclfp.runs.code import is_other_code, made_by
 from cclfp.runs.record import Record
 
 
@@ -30,6 +31,11 @@ class Seeds:
     def diverged(self) -> list[int]:
         """The seeds whose weights were not finite after a task."""
         return [run["seed"] for run in self.runs if run.get("diverged") is not None]
+
+    @property
+    def other_code(self) -> dict[int, str]:
+        """The seeds whose runs were made by other code than this, with its version."""
+        return {run["seed"]: made_by(run) for run in self.runs if is_other_code(run)}
 
     @property
     def remark(self) -> str:

@@ -20,9 +20,10 @@ def take_shard(jobs: Sequence[Job]) -> list[Job]:
     execution = jobs[0].execution
     if execution.shard is None:
         return list(jobs)
-    if execution.fresh:
+    if execution.fresh or execution.other_code == "retrain":
+        again = "fresh" if execution.fresh else "other_code='retrain'"
         raise InputError(
-            f"shard={execution.shard!r} with fresh: the store's records would not fit the new ones; use an empty store"
+            f"shard={execution.shard!r} with {again}: the new records would not fit the store's; use an empty store"
         )
     number, count = parse_shard(execution.shard)
     part, store = cut(_missing(jobs), count)[number - 1], store_of(execution)

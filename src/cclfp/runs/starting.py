@@ -27,7 +27,7 @@ from cclfp.learner import make
 from cclfp.learner.loading import DAMAGED
 from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint
-from cclfp.runs.environment import code
+from cclfp.runs.code import code
 from cclfp.runs.jobs import Job
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
@@ -171,5 +171,5 @@ def kind_of_programs(job: Job, replicas: int) -> Kind | None:
     own = [part for part in (c.method_file, c.backbone) if part is not None and "file" in part]
     if any(imported_by(reference) - KNOWN_PACKAGES for reference in own):
         return None
-    versions = [platform.python_version(), numpy.__version__, code()]
+    versions = [platform.python_version(), numpy.__version__, code(c.to_dict())]
     return Kind(json.dumps([c.shape, replicas, *versions], sort_keys=True), is_own=bool(own))

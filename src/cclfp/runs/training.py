@@ -15,7 +15,8 @@ from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.runs.checkpoints import checkpoint_path, make_folder, write_checkpoint
-from cclfp.runs.environment import code, commit, device_name
+from cclfp.runs.code import code
+from cclfp.runs.environment import commit, device_name
 from cclfp.runs.jobs import Job
 from cclfp.runs.keeping import InStore, Keeper
 from cclfp.runs.record import MEASURES, Record
@@ -194,7 +195,7 @@ def make_record(job: Job, replica: Replica, environment: dict[str, Any]) -> Reco
         "test_seconds": replica.test_seconds,
         "environment": {
             **environment,
-            **code(),
+            **code(c.to_dict()),
             "commit": commit(),
             "device_name": device_name(environment["device"]),
             "platform": platform.platform(),

@@ -9,20 +9,19 @@ from cclfp.errors import InputError, unknown
 from cclfp.methods.a_gem import AGEM
 from cclfp.methods.base import Batch, Hyperparameters, Method, TaskContext, gradient, gradient_and_loss, setting
 from cclfp.methods.ccl_fp import CCLFP, CCLFPPlus
-from cclfp.methods.er import ER
+from cclfp.methods.er import ER, Finetune, Joint
 from cclfp.methods.fdr import FDR
-from cclfp.methods.finetune import Finetune
 from cclfp.methods.gem import GEM
 from cclfp.methods.hal import HAL
 from cclfp.methods.icarl import ICaRL
-from cclfp.methods.joint import Joint
 from cclfp.methods.lwf import LwF
 from cclfp.methods.si import SI
 from cclfp.nets.network import sgd
 
 # In the order of the paper's table.
-_ALL: tuple[type[Method], ...] = (Joint, Finetune, SI, LwF, ER, GEM, AGEM, ICaRL, FDR, HAL, CCLFP, CCLFPPlus)
-METHODS: dict[str, type[Method]] = {method.name: method for method in _ALL}
+METHODS: dict[str, type[Method]] = {
+    method.name: method for method in (Joint, Finetune, SI, LwF, ER, GEM, AGEM, ICaRL, FDR, HAL, CCLFP, CCLFPPlus)
+}
 
 
 def get_method(method: str | type[Method]) -> type[Method]:

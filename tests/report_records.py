@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import json
 import random
 import sqlite3
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 from records import made_up
 
 from cclfp.paper import TABLES, TIMING_SEED, Cell, cells, run_time_cells
-from cclfp.runs.record import JSON_COLUMNS, Record
+from cclfp.runs.record import Record, to_row
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
@@ -57,7 +56,7 @@ def made_up_record(cell: Cell, seed: int, environment: dict[str, Any] | None = N
 
 def add_all(store: Store, records: Iterable[Record]) -> None:
     """Add many records in one transaction, which is faster than ``store.add``."""
-    rows = [{k: json.dumps(v) if k in JSON_COLUMNS else v for k, v in record.items()} for record in records]
+    rows = [to_row(record) for record in records]
     marks = ", ".join(f":{name}" for name in rows[0])
     with contextlib.closing(sqlite3.connect(store.path)) as database, database:
         database.executemany(f"INSERT OR REPLACE INTO runs ({', '.join(rows[0])}) VALUES ({marks})", rows)

@@ -83,6 +83,8 @@ def test_the_same_runs_give_the_same_small_report(full: Store, cli: Cli, tmp_pat
     found = {
         path.relative_to(tmp_path / "a").as_posix(): path for path in (tmp_path / "a").rglob("*") if path.is_file()
     }
+    listing = found.pop(".cclfp-report").read_text().splitlines()
+    assert set(listing[1:]) == expected
     assert set(found) == expected
     assert set(listed) == {str(path) for path in found.values()}
     assert found["index.html"].stat().st_size < 5_000_000

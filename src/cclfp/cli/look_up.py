@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cclfp.cli.options import JsonOption
+from cclfp.cli.options import ForceOption, JsonOption
 from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table, print_text, unwrap
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError, unknown
@@ -101,6 +101,7 @@ def show(
         str | None,
         typer.Option(metavar="A,B,...|random", help="The order classes come in, as for run.", show_default=False),
     ] = None,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Show a method (what it does, its hyperparameters, presets and reference) or a benchmark (its tasks and classes).
@@ -112,15 +113,19 @@ def show(
     cclfp show split-cifar10 --images tasks.png
     """
     from cclfp.core.arguments import check_whole
+    from cclfp.core.files import check_output
     from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
     from cclfp.streams.benchmarks import BENCHMARKS, benchmark_names, get_benchmark
+    from cclfp.streams.pictures import is_picture
 
     if images is not None and images.suffix.lower() != ".png":
         raise InputError(f"--images {images}: expected the name of a file to write that ends in .png")
     if name in benchmark_names():
         if images is not None and not images.expanduser().parent.is_dir():
             raise InputError(f"--images {images}: the folder {images.parent} does not exist")
+        if images is not None:
+            check_output(images, is_picture, force=force)
         benchmark, seed = get_benchmark(name), check_whole("seed", seed, at_least=0)
         is_undivided = tasks is None and class_order is None and benchmark.num_tasks is None
         order, sizes = benchmark.split_into(1 if is_undivided else tasks, class_order)

@@ -131,6 +131,7 @@ def tune(
     ranges = parse_settings(settings or [])
 
     from cclfp.cli.progress import progress
+    from cclfp.core.files import check_output
     from cclfp.paper.tuning import halved_settings, outdated, tune
     from cclfp.runs.execution import Execution
     from cclfp.runs.presets import presets, read_presets, with_preset, write_presets
@@ -152,6 +153,8 @@ def tune(
     )
     if write is not None and (images is not None or not is_papers(method, prepare(problem))):
         raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
+    if write is not None:
+        check_output(write, lambda head: True)  # presets that cannot be read are refused next
     known = read_presets(write) if write is not None and write.exists() else None
     execution = Execution.from_dict(
         {

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cclfp.cli.manage_runs import warn_of_bad
-from cclfp.cli.options import IncludeDivergedOption, JsonOption, StoreOption, parse_seeds
+from cclfp.cli.options import ForceOption, IncludeDivergedOption, JsonOption, StoreOption, parse_seeds
 from cclfp.cli.output import print_json, print_text
 from cclfp.errors import InputError
 
@@ -18,6 +18,7 @@ def report(
     store: StoreOption = None,
     seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
     include_diverged: IncludeDivergedOption = False,
+    force: ForceOption = False,
     json: JsonOption = False,
 ) -> None:
     """Write the paper's tables and figures with the store's runs beside the published numbers, and all other runs.
@@ -44,7 +45,9 @@ def report(
     if not exists(path):
         raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
     opened = Store(path, read_only=True, on_bad=bad.append)
-    content, written = write_report(opened, out, check_seeds(chosen_seeds), include_diverged=include_diverged)
+    content, written = write_report(
+        opened, out, check_seeds(chosen_seeds), include_diverged=include_diverged, force=force
+    )
     warn_of_bad(opened, bad)
     if json:
         counts = content.counts()

@@ -107,7 +107,8 @@ def check_output(
     except OSError as error:
         raise InputError(f"{path} cannot be replaced: {error}") from error
     if head and not is_ours(head) and not force:
-        raise InputError(f"{path} exists, and cclfp did not write it: name another file, or replace it with --force")
+        text = f"{path} exists, and cclfp did not write it"
+        raise InputError(f"{text}: name another file, or replace it with --force (in Python force=True)")
 
 
 # -- written completely or not at all -----------------------------------------------------------------------------

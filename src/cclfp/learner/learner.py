@@ -380,16 +380,17 @@ class Learner:
         self.classes = names
         return task
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write one file with everything that is needed to continue as if the learner had never stopped.
 
-        The file is written atomically: where that fails (OSError), an older file of that name stays as it was. It
+        The file is written atomically: where that fails (OSError), an older file of that name stays as it was. A file
+        that is no learner is replaced with ``force`` only, and what is no regular file never (InputError). The file
         holds psi's weights, but not its code: :func:`cclfp.load` takes the module again (backbones of this package are
         rebuilt), and likewise the transform.
         """
         from cclfp.learner.saving import save
 
-        save(self, Path(path))
+        save(self, Path(path), force=force)
 
     def __repr__(self) -> str:
         hyper = ", ".join(f"{name}={value:g}" for name, value in dataclasses.asdict(self.hyper).items())

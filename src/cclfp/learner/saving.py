@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from cclfp._version import __version__
 from cclfp.core.arguments import check_names
-from cclfp.core.files import write_tensors
+from cclfp.core.files import check_output, write_tensors
 from cclfp.core.layouts import check_layout, check_value
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator, seeded
@@ -31,9 +31,15 @@ MAX_NUMBERS = 2**28  # in one example of a file
 STATISTICS = ("running_mean", "running_var")  # how the names of BatchNorm's buffers end
 
 
-def save(learner: Learner, path: Path) -> None:
-    """Write a learner's file, atomically."""
+def save(learner: Learner, path: Path, *, force: bool = False) -> None:
+    """Write a learner's file, atomically. With ``force`` it may replace a file of any kind."""
+    check_output(path, is_learner, force=force)
     write_tensors(path, {"format": FORMAT, "cclfp": __version__, **learner_state(learner)})
+
+
+def is_learner(head: bytes) -> bool:
+    """Whether a file begins as :func:`save` begins one, of any version of the format."""
+    return head.startswith(b"PK") and b"cclfp learner " in head
 
 
 def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:

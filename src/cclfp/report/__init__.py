@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cclfp.core.files import write_atomic
+from cclfp.core.files import check_output, write_atomic
 from cclfp.errors import InputError
 from cclfp.report.content import Content, collect
 from cclfp.report.latex import to_latex
@@ -13,17 +13,21 @@ from cclfp.report.own_tables import own_csv, own_markdown
 from cclfp.report.page import render_page
 from cclfp.report.svg import draw_figure
 from cclfp.report.tables import to_csv, to_markdown
-from cclfp.runs.store import Store
+from cclfp.runs.store import Store, files_of
 
 __all__ = ["Content", "collect", "write_report"]
 
 PNG_SCALE = 2.0
+LIST = ".cclfp-report"  # the file in a report's folder that lists the others
+LIST_BEGINS = "cclfp report wrote these files, and replaces them:"
 
 
 def write_report(
-    store: Store, out: Path, seeds: Sequence[int] = range(5), *, include_diverged: bool = False
+    store: Store, out: Path, seeds: Sequence[int] = range(5), *, include_diverged: bool = False, force: bool = False
 ) -> tuple[Content, list[Path]]:
     """Write ``index.html``, ``tables/`` and ``figures/`` into a folder; each file is written completely or not at all.
+
+    Files of these names that no report has written are replaced with ``force`` only.
 
     The same runs give the same files, byte for byte, except for the PDFs: the order of their parts varies.
     """
@@ -40,11 +44,23 @@ def write_report(
         Path("index.html"): render_page(content, {**tables, **figures}).encode(),
     }
     try:
+        _claim(out, list(files), store, force)
         for name, data in files.items():
             write_atomic(out / name, lambda file: file.write(data))  # noqa: B023  called at once
     except OSError as error:
         raise InputError(f"--out {out}: the report cannot be written there: {error}") from error
     return content, [out / name for name in files]
+
+
+def _claim(out: Path, names: Sequence[Path], store: Store, force: bool) -> None:
+    """Note in the folder which files are of the report, before they are written; refuse to replace others."""
+    wanted, listed = list(map(str, names)), out / LIST
+    check_output(listed, lambda head: head.startswith(LIST_BEGINS.encode()), force=force, inputs=files_of(store.path))
+    known = listed.read_text(encoding="utf-8", errors="replace").splitlines()[1:] if listed.is_file() else []
+    for name in wanted:
+        check_output(out / name, lambda _, name=name: name in known, force=force, inputs=files_of(store.path))  # type: ignore[misc]
+    text = "\n".join([LIST_BEGINS, *sorted({*known, *wanted}), ""])
+    write_atomic(listed, lambda file: file.write(text.encode()))
 
 
 def _render_tables(content: Content) -> dict[str, bytes]:

@@ -16,8 +16,8 @@ from measured import Result
 from cclfp.data import fetch
 from cclfp.runs.events import Event, Finished
 from cclfp.runs.execution import Execution
-from cclfp.runs.executors import make_executor
 from cclfp.runs.jobs import Job, into_cohorts, make_jobs
+from cclfp.runs.pool import make_executor
 from cclfp.runs.record import Record, from_line
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store

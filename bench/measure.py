@@ -42,7 +42,7 @@ from whole import PEER, time_whole_runs
 
 from cclfp import __version__
 from cclfp.core.files import write_atomic
-from cclfp.core.machine import cores
+from cclfp.core.workers import cores
 from cclfp.data import dataset_path, fetch
 from cclfp.methods import METHODS
 from cclfp.runs.environment import commit, device_name

@@ -19,8 +19,8 @@ from cclfp.errors import InputError
 from cclfp.paper import TABLES, Cell, cells, search
 from cclfp.paper.tuning import halved_settings, tune
 from cclfp.runs.events import OnEvent
-from cclfp.runs.executors import Executor
 from cclfp.runs.jobs import Job
+from cclfp.runs.pool import Executor
 from cclfp.runs.presets import Preset, presets, with_preset
 from cclfp.runs.record import Record
 from cclfp.runs.store import Store

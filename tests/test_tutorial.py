@@ -116,7 +116,7 @@ def test_a_folder_that_was_used_is_refused(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_the_commands_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("cclfp.runs.executors.cores", lambda: 1)  # no other process is started
+    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 1)  # no other process is started
     name, outputs = "", list[str]()
     for (command, _), (_, patterns) in zip(BLOCKS, PRINTED, strict=True):
         program, *words = words_of(command, name)

@@ -31,8 +31,8 @@ from cclfp.nets import MLP
 from cclfp.runs.checkpoints import checkpoint_path
 from cclfp.runs.events import Event, OnEvent, Step, ignore
 from cclfp.runs.execution import Execution
-from cclfp.runs.executors import ThisProcess
 from cclfp.runs.jobs import Job
+from cclfp.runs.pool import Pool
 from cclfp.runs.presets import read_presets, with_preset, write_presets
 from cclfp.runs.run import run_jobs
 from cclfp.runs.settings import configurations
@@ -173,7 +173,7 @@ def job_in(folder: Path, seed: int = 0) -> Job:
 
 def train(job: Job, on_event: OnEvent = ignore) -> dict[str, Any]:
     """Train one run in this process, and give its record."""
-    return dict(run_jobs([job], on_event, ThisProcess())[job.key])
+    return dict(run_jobs([job], on_event, Pool())[job.key])
 
 
 def prepare_checkpoints(material: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cclfp._version import __version__
-from cclfp.core.machine import cores
+from cclfp.core.workers import cores
 from cclfp.runs.environment import commit, device_name
 from torture.campaign import FINE, Kind, Outcome, Verdict
 

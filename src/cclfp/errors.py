@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import traceback
 from collections.abc import Iterable
 
 
@@ -51,6 +52,15 @@ def shortage(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or number == errno.ENOMEM or from_torch:
         return "there is not enough memory, on this machine or within the limits of this process"
     return None
+
+
+def portable(error: Exception) -> InputError | RunError:
+    """An error for another process, which may lack its class and its traceback: both become text."""
+    if isinstance(error, InputError):
+        return InputError(str(error))
+    if isinstance(error, RunError):
+        return RunError(str(error))
+    return RunError(shortage(error) or "".join(traceback.format_exception(error)))
 
 
 def unknown(kind: str, name: str, known: Iterable[str], unlisted: Iterable[str] = ()) -> InputError:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,7 +19,8 @@ from conftest import Cli
 from PIL import Image
 
 from cclfp.cli import signals
-from cclfp.data import decoder
+from cclfp.core import workers
+from cclfp.data import decode
 
 GOES_ON = "stopped: what is finished is stored, and the same command continues from the last checkpoint\n"
 
@@ -148,23 +149,15 @@ def ends_silently(process: subprocess.Popen[bytes]) -> None:
     assert process.stderr.read() == b""
 
 
-def worker(cohort: str) -> str:
-    """The code of a worker to which a cohort means this expression, and which does not import torch."""
-    return (
-        "import sys, time, types\n"
-        f"train_cohort = lambda cohort, on_event: {cohort}\n"
-        "fake = lambda name, **names: sys.modules.update({'cclfp.runs.' + name: types.SimpleNamespace(**names)})\n"
-        "fake('training', train_cohort=train_cohort)\n"
-        "fake('executors', IDLE='idle')\n"
-        "fake('jobs', Job=None)\n"
-        "fake('events', to_json=str)\n"
-        "from cclfp.runs.worker import main; main()"
-    )
+def worker(folder: Path, body: str) -> str:
+    """The code of a worker whose work is one statement."""
+    (folder / "mine.py").write_text(f"import time\ndef work(piece, answer): {body}\n")
+    return workers._command(str(folder / "mine.py"), "work")[-1]
 
 
-@pytest.mark.parametrize("message", [b"[]\n", b"[{"], ids=["in a long step", "in the middle of a message"])
-def test_a_worker_whose_parent_is_gone(message: bytes, started: list[subprocess.Popen[bytes]]) -> None:
-    stdin, stdout, process = start(started, "-c", worker("time.sleep(60)"))
+@pytest.mark.parametrize("message", [pickle.dumps([]), pickle.dumps([1])[:-2]], ids=["in a long step", "in a message"])
+def test_a_worker_whose_parent_is_gone(message: bytes, started: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    stdin, stdout, process = start(started, "-c", worker(tmp_path, "time.sleep(60)"))
     stdin.write(message)
     stdin.flush()
     time.sleep(0.5)
@@ -173,11 +166,11 @@ def test_a_worker_whose_parent_is_gone(message: bytes, started: list[subprocess.
     ends_silently(process)
 
 
-def test_a_worker_that_reports_to_nobody(started: list[subprocess.Popen[bytes]]) -> None:
+def test_a_worker_that_reports_to_nobody(started: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
     """The pipe it writes to breaks before it sees that its parent is gone."""
-    stdin, stdout, process = start(started, "-c", worker("on_event('note')"))
+    stdin, stdout, process = start(started, "-c", worker(tmp_path, "answer('note')"))
     stdout.close()
-    stdin.write(b"[]\n")
+    stdin.write(pickle.dumps([]))
     stdin.flush()
     ends_silently(process)
 
@@ -186,13 +179,9 @@ def test_a_decoder_whose_parent_is_gone(started: list[subprocess.Popen[bytes]]) 
     """In the middle of a chunk that takes it long."""
     image = io.BytesIO()
     Image.new("RGB", (4000, 4000)).save(image, "png")
-    content = image.getvalue()
-    limits = [[path for path in sys.path if path], ["PNG"], 20_000_000, 1]
-    stdin, stdout, process = start(started, decoder.__file__, json.dumps(limits))
-    stdin.write(decoder.COUNT.pack(1000))
-    for _ in range(1000):
-        stdin.write(decoder.LENGTH.pack(len(content)) + content)
-    stdin.close()  # it has read almost all
+    stdin, stdout, process = start(started, "-c", workers._command(decode.__file__, "decode_chunk")[-1])
+    pickle.dump(([image.getvalue()] * 1000, ["PNG"], 20_000_000, (1, 1)), stdin)
+    stdin.close()
     stdout.close()
     ends_silently(process)
 
@@ -200,7 +189,7 @@ def test_a_decoder_whose_parent_is_gone(started: list[subprocess.Popen[bytes]]) 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_worker_whose_pipe_is_held_by_another_process() -> None:
     """It still ends soon after its parent."""
-    child = "from cclfp.core.orphans import end_with_parent; import time; end_with_parent(); print(1, flush=True)"
+    child = "from cclfp.core.workers import end_with_parent; import time; end_with_parent(); print(1, flush=True)"
     child += "; time.sleep(60)"
     parent = (
         f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.PIPE)\n"

@@ -188,10 +188,8 @@ def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(started: list[subpro
     assert all(process.poll() is not None for process in started)
 
 
-def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    script = tmp_path / "decoder.py"
-    script.write_text("raise SystemExit(7)")
-    monkeypatch.setattr(module, "SCRIPT", script)
+def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cclfp.core.workers._command", lambda *_: [sys.executable, "-c", "raise SystemExit(7)"])
     with pytest.raises(RunError, match="ended with code 7"):
         one(encoded(PIXELS))
 

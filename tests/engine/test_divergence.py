@@ -219,7 +219,7 @@ def test_a_stopped_run_that_diverged_is_still_known(
 def test_the_command_says_it_beside_the_mean_of_the_others(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cclfp.runs.executors.cores", lambda: 1)  # no other process is started
+    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 1)  # no other process is started
     command = ("run", "er", "split-mnist", "lr=0.1,1e20", "--seeds", "2", "--store", tmp_path / "runs.sqlite")
     answer = cli(*command, "--engine", "eager")
     assert answer.code == 0

@@ -27,8 +27,8 @@ from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import linear
 from cclfp.runs.events import Event, Finished, Note, Step
-from cclfp.runs.executors import ThisProcess
 from cclfp.runs.jobs import Job, into_cohorts
+from cclfp.runs.pool import Pool
 from cclfp.runs.run import run_jobs
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
@@ -487,7 +487,7 @@ def test_auto_knows_what_was_compiled_before(make_job: Callable[..., Job], monke
 @pytest.mark.slow
 def test_jobs_together_are_as_jobs_alone(make_job: Callable[..., Job], tmp_path: Path) -> None:
     jobs = [make_job(seed=seed, lr=0.02, engine="compiled") for seed in range(3)]
-    together = run_jobs(jobs, executor=ThisProcess())
+    together = run_jobs(jobs, executor=Pool())
     other = tmp_path / "other.sqlite"
     alone = [train(make_job(seed=seed, lr=0.02, engine="eager", store=other)) for seed in range(3)]
     assert [together[r["key"]]["accuracy_matrix"] for r in alone] == [r["accuracy_matrix"] for r in alone]
@@ -641,7 +641,7 @@ def test_one_that_fails_does_not_stop_the_others(make_job: Callable[..., Job], t
     files[1].mkdir(parents=True)
     events: list[Event] = []
     with pytest.raises(cclfp.InputError, match="cannot be saved"):
-        run_jobs(jobs, events.append, ThisProcess())
+        run_jobs(jobs, events.append, Pool())
     assert [event.key for event in events if isinstance(event, Finished)] == [job.key for job in jobs]  # all are stored
     assert any(isinstance(event, Note) and event.key == jobs[0].key for event in events)
     assert [path.is_file() for path in files if path is not None] == [True, False, True]

@@ -30,7 +30,7 @@ OPTIONS = ["--tasks", "2", "--backbone", "mlp", "--memory", "20", "--engine", "e
 
 @pytest.fixture
 def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.runs.executors.cores", lambda: 1)  # no other process is started
+    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 1)  # no other process is started
 
 
 class Trainer:

@@ -41,8 +41,8 @@ from cclfp.runs.costs import cost, steps
 from cclfp.runs.environment import device_name
 from cclfp.runs.events import Event, Finished, Note, OnEvent
 from cclfp.runs.execution import Execution
-from cclfp.runs.executors import Executor, ProcessPool
 from cclfp.runs.jobs import Job
+from cclfp.runs.pool import Executor, Pool
 from cclfp.runs.record import Record
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
@@ -299,10 +299,10 @@ def test_study_trains_what_is_missing_and_prints_it_beside_the_paper(small_mnist
 def test_what_is_there_is_printed_if_a_run_fails(
     small_mnist: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: ProcessPool, cohorts: object, on_event: OnEvent) -> None:
+    def fail(self: Pool, cohorts: object, on_event: OnEvent) -> None:
         raise RunError("a run failed")
 
-    monkeypatch.setattr(ProcessPool, "run", fail)
+    monkeypatch.setattr(Pool, "run", fail)
     assert cli(*QUICK) == (1, "", "error: a run failed\n")
     store = Store(tmp_path / "home" / "runs.sqlite")
     er = find("accuracy", "ER-Res.", "split-mnist", "class")
@@ -327,7 +327,7 @@ def test_a_column_is_printed_when_it_is_complete(
     titles: list[str] = []
     seen: list[list[str]] = []
 
-    def train(self: ProcessPool, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
+    def train(self: Pool, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
         jobs = [job for cohort in cohorts for job in cohort]
         for number, job in enumerate(sorted(jobs, key=lambda job: job.configuration.scenario)):
             made = record(*by_key[job.key], 50.0 + number)
@@ -335,7 +335,7 @@ def test_a_column_is_printed_when_it_is_complete(
             on_event(Finished(job.key, made))
             seen.append(list(titles))
 
-    monkeypatch.setattr(ProcessPool, "run", train)
+    monkeypatch.setattr(Pool, "run", train)
     monkeypatch.setattr("cclfp.cli.printing.print_table", lambda columns, rows, title: titles.append(title))
     answer = cli(*QUICK)
     assert answer.code == 0, answer.err
@@ -373,8 +373,8 @@ def test_what_is_not_tuned_is_named(small_mnist: Path, cli: Cli, monkeypatch: py
 def test_run_times_are_measured_one_at_a_time(
     small_mnist: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cclfp.runs.executors.cores", lambda: 4)
-    monkeypatch.setattr("cclfp.runs.executors._Workers", None)  # no process beside this one
+    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 4)
+    monkeypatch.setattr("cclfp.runs.pool.Workers", None)  # no process beside this one
     arguments = ("study", "runtime", "--benchmark", "rotated-mnist", "--method", "finetune,joint,er")
     answer = cli(*arguments, "--json")
     assert answer.code == 0, answer.err

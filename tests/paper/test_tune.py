@@ -277,7 +277,7 @@ def test_settings_with_a_run_that_diverged_come_last_and_get_no_more_seeds() -> 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_mnist")
 def test_a_setting_that_diverges_is_never_chosen(monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path) -> None:
-    monkeypatch.setattr("cclfp.runs.executors.cores", lambda: 1)  # no other process is started
+    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 1)  # no other process is started
     command = ("tune", "er", "split-mnist", "--store", tmp_path / "runs.sqlite", "--engine", "eager")
     monkeypatch.setitem(GRIDS, "er", {"lr": [1e20, 0.1, 1e8]})
     answer = cli(*command)

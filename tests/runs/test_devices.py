@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
-import json
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cclfp.errors import InputError
+from cclfp.events import Event, ignore
 from cclfp.runs.devices import pick_cards, pick_device, pick_one_device, visible_as
 from cclfp.runs.execution import Execution
-from cclfp.runs.executors import ProcessPool, ThisProcess, local_executor
 from cclfp.runs.jobs import Job, cost_of, into_cohorts, make_jobs
+from cclfp.runs.pool import local_executor
 from cclfp.runs.settings import configurations
 
 Cards = Callable[[int], None]
@@ -29,7 +27,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Cards:
         monkeypatch.setattr("torch.cuda.is_available", lambda: count > 0)
         monkeypatch.setattr("torch.cuda.device_count", lambda: count)
         monkeypatch.setattr("torch.cuda.mem_get_info", lambda card: ((20 + card) << 30, 80 << 30))
-        for module in ("executors", "execution"):
+        for module in ("pool", "execution"):
             monkeypatch.setattr(f"cclfp.runs.{module}.cores", lambda: 16)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
@@ -39,7 +37,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Cards:
 def places(**execution: Any) -> list[int] | None:
     """The GPU of each worker; None where this process trains."""
     executor = local_executor(Execution(**execution))
-    return list(executor.cards) if isinstance(executor, ProcessPool) else None
+    return None if (executor.workers, list(executor.cards)) == (1, [0]) else list(executor.cards)
 
 
 def test_every_visible_gpu_is_used(cards: Cards) -> None:
@@ -56,15 +54,13 @@ def test_every_visible_gpu_is_used(cards: Cards) -> None:
     assert places() is None
     cards(0)
     assert places() == []
-    assert isinstance(local_executor(Execution(), one_at_a_time=True), ThisProcess)
+    assert local_executor(Execution(), one_at_a_time=True).workers == 1
 
 
 def test_run_times_are_measured_on_one_gpu(cards: Cards) -> None:
     cards(4)
-    assert isinstance(local_executor(Execution(), one_at_a_time=True), ThisProcess)
-    executor = local_executor(Execution("cuda:2,3"), one_at_a_time=True)
-    assert isinstance(executor, ProcessPool)
-    assert list(executor.cards) == [2]
+    assert list(local_executor(Execution(), one_at_a_time=True).cards) == [0]
+    assert list(local_executor(Execution("cuda:2,3"), one_at_a_time=True).cards) == [2]
 
 
 def test_gpus_that_do_not_exist(cards: Cards) -> None:
@@ -105,43 +101,31 @@ def test_the_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     assert visible_as(0) == "GPU-8932f937"
 
 
-class FakeWorker(subprocess.Popen[str]):
-    """Notes the cohorts that it gets, and says that it has trained them."""
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        self.environment = environment
-        self.stdin, self.stdout, self.returncode = io.StringIO(), io.StringIO("idle\n" * 9), 0
-        self.stdin.close = self._keep  # type: ignore[method-assign]
-
-    def _keep(self) -> None:
-        self.given = self.stdin.getvalue()  # type: ignore[union-attr]
-
-    def poll(self) -> int:
-        return 0
-
-    def wait(self, timeout: float | None = None) -> int:
-        return 0
-
-    def __del__(self, *_: Any) -> None: ...
-
-
 def test_each_worker_sees_one_gpu(cards: Cards, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cards(3)
-    started: list[FakeWorker] = []
+    given: list[Job] = []
+    environments: list[dict[str, str]] = []
 
-    def popen(command: list[str], *, env: dict[str, str], **options: Any) -> FakeWorker:
-        started.append(FakeWorker(env))
-        return started[-1]
+    class FakeWorkers:
+        """Notes the cohorts that workers get, and does not train them."""
 
-    monkeypatch.setattr("cclfp.runs.executors.subprocess.Popen", popen)
+        def __init__(self, file: str, function: str, several: list[dict[str, str]]) -> None:
+            environments.extend(several)
+
+        __enter__, __exit__ = lambda self: self, lambda self, *error: None
+
+        def work(self, pieces: Iterator[tuple[list[Job], dict[str, str]]]) -> Iterator[tuple[int, Event]]:
+            for jobs, changes in pieces:
+                given.extend(jobs)
+                assert changes == {"device": "cuda"}
+            return iter(())
+
+    monkeypatch.setattr("cclfp.runs.pool.Workers", FakeWorkers)
     execution = Execution("cuda:0,2", "graph", store=tmp_path / "runs.sqlite")
-    chosen = configurations(["er"], "split-mnist")
-    jobs = make_jobs(chosen, range(4), execution)
-    local_executor(execution).run([[job] for job in jobs], lambda event: None)
-    assert [worker.environment["CUDA_VISIBLE_DEVICES"] for worker in started] == ["0", "2"]
-    given = [json.loads(line) for worker in started for line in worker.given.splitlines()]
-    assert sorted(job["seed"] for cohort in given for job in cohort) == [0, 1, 2, 3]
-    assert {job["execution"]["device"] for cohort in given for job in cohort} == {"cuda"}
+    jobs = make_jobs(configurations(["er"], "split-mnist"), range(4), execution)
+    local_executor(execution).run([[job] for job in jobs], ignore)
+    assert environments == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "2"}]
+    assert [job.seed for job in given] == [0, 1, 2, 3]
 
 
 def sizes(cohorts: list[list[Job]]) -> list[int]:

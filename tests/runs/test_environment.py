@@ -250,7 +250,7 @@ def test_a_shortage_is_one_message(
     def fail(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr("cclfp.runs.executors.ProcessPool.run", fail)
+    monkeypatch.setattr("cclfp.runs.pool.Pool.run", fail)
     answer = cli("run", "finetune", "split-mnist", "--seeds", "1")
     assert answer.code == 1
     assert message in answer.err

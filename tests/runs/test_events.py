@@ -23,8 +23,8 @@ from cclfp.runs.events import (
     from_json,
     to_json,
 )
-from cclfp.runs.executors import Executor, ProcessPool, ThisProcess
 from cclfp.runs.jobs import Job
+from cclfp.runs.pool import Executor, Pool
 from cclfp.runs.run import run_jobs
 from cclfp.runs.settings import configurations
 
@@ -70,7 +70,7 @@ def failing_jobs(folder: Path, count: int, **execution: Any) -> list[Job]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_mnist")
-@pytest.mark.parametrize("executor", [ThisProcess(), ProcessPool(2)], ids=["in this process", "in workers"])
+@pytest.mark.parametrize("executor", [Pool(), Pool(2)], ids=["in this process", "in workers"])
 def test_every_run_that_fails_is_an_event(executor: Executor, tmp_path: Path) -> None:
     events: list[Event] = []
     jobs = failing_jobs(tmp_path, 3)
@@ -87,7 +87,7 @@ def test_the_error_of_a_run_shows_one_traceback(tmp_path: Path) -> None:
     events: list[Event] = []
     jobs = failing_jobs(tmp_path, 4, engine="compiled")
     with pytest.raises(RunError):
-        run_jobs(jobs, events.append, ProcessPool(2))
+        run_jobs(jobs, events.append, Pool(2))
     for event in events:
         if isinstance(event, Failed):
             assert str(event.error).count("Traceback (most recent call last)") == 1
@@ -100,5 +100,5 @@ def test_the_same_run_twice_in_one_call(tmp_path: Path) -> None:
     jobs = [make_job(configuration, 0, tmp_path / "runs.sqlite") for _ in range(2)]
     for expected in (Finished, Stored):
         events: list[Event] = []
-        assert list(run_jobs(jobs, events.append, ThisProcess())) == [jobs[0].key]
+        assert list(run_jobs(jobs, events.append, Pool())) == [jobs[0].key]
         assert [type(event) for event in events if not isinstance(event, Step | Note | Planned)] == [expected]

@@ -29,8 +29,8 @@ from cclfp.errors import InputError, RunError, Stopped
 from cclfp.paper.study import plan
 from cclfp.runs.events import Event, Failed, Finished, OnEvent, Placed, Step
 from cclfp.runs.execution import Execution
-from cclfp.runs.executors import ThisProcess
 from cclfp.runs.jobs import make_jobs
+from cclfp.runs.pool import Pool
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
 from cclfp.runs.settings import configurations
@@ -114,7 +114,7 @@ def a_study_gives_the_numbers_of_a_local_one(nodes: RayNodes, folder: Path) -> N
     cclfp.study("accuracy", **study, **options(folder, "ray", on=nodes.on), on_event=events.append)
     local = plan("accuracy", **study, execution=Execution(**options(folder, "local")))
     store = Store(folder / "ray.sqlite")
-    assert results(store.records()) == results(run_jobs(local.jobs, executor=ThisProcess()).values())
+    assert results(store.records()) == results(run_jobs(local.jobs, executor=Pool()).values())
     assert len(store.records()) == 8
     placed = [event for event in events if isinstance(event, Placed)]
     assert len({event.node for event in placed}) == 2
@@ -188,7 +188,7 @@ def expected(nodes: RayNodes) -> Any:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOW_STEP", "0")
         jobs = make_jobs(chosen, range(3), Execution(**options(Path(folder), "local")))
-        return results(run_jobs(jobs, executor=ThisProcess()).values())
+        return results(run_jobs(jobs, executor=Pool()).values())
 
 
 class Saboteur:

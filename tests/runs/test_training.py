@@ -21,13 +21,13 @@ from training import Stop, stop_at, texts, train
 from training import make_job as make_any_job
 
 import cclfp
-from cclfp.core.machine import cores
+from cclfp.core.workers import cores
 from cclfp.errors import InputError, RunError
 from cclfp.methods import METHODS
 from cclfp.runs import checkpoints, training
 from cclfp.runs.events import Event, Failed, Finished, Step
-from cclfp.runs.executors import Executor, ProcessPool, ThisProcess
 from cclfp.runs.jobs import Job
+from cclfp.runs.pool import Executor, Pool
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
 from cclfp.runs.settings import configurations
@@ -363,13 +363,13 @@ def test_a_killed_worker_is_named(make_job: Callable[..., Job]) -> None:
             for worker in children(os.getpid()):
                 os.kill(worker, signal.SIGKILL)
 
-    with pytest.raises(RunError, match=r"er seed [01]: its process was killed by signal 9, perhaps for memory"):
-        run_jobs([make_job("er", seed=0), make_job("er", seed=1)], kill, ProcessPool(2))
+    with pytest.raises(RunError, match=r"er seed [01]: its process was killed by signal 9, perhaps for lack of memory"):
+        run_jobs([make_job("er", seed=0), make_job("er", seed=1)], kill, Pool(2))
 
 
 @pytest.mark.slow
 def test_a_dead_worker_is_replaced(make_job: Callable[..., Job]) -> None:
-    """The runs of dead workers fail; those that were waiting are trained."""
+    """The run of a dead worker fails; those that other workers had not begun are trained."""
     jobs = [make_job("finetune", seed=seed) for seed in range(4)]
     events: list[Event] = []
 
@@ -380,25 +380,39 @@ def test_a_dead_worker_is_replaced(make_job: Callable[..., Job]) -> None:
                 os.kill(worker, signal.SIGKILL)
 
     with pytest.raises(RunError, match="its process was killed by signal 9"):
-        run_jobs(jobs, kill_once, ProcessPool(2))
+        run_jobs(jobs, kill_once, Pool(2))
     ended = {event.key: type(event) for event in events if isinstance(event, Finished | Failed)}
-    assert [ended[job.key] for job in jobs] == [Failed, Failed, Finished, Finished]
+    kinds = [ended[job.key] for job in jobs]
+    assert kinds in ([Failed, Failed, Finished, Finished], [Failed, Finished, Finished, Finished])
 
 
 def test_workers_that_cannot_start_are_not_tried_for_ever(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(card: int | None) -> subprocess.Popen[str]:
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
-        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], **pipes)
-
-    monkeypatch.setattr("cclfp.runs.executors._start_worker", start)
+    monkeypatch.setattr("cclfp.core.workers._command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
     jobs = [make_job("finetune", seed=seed) for seed in range(4)]
     events: list[Event] = []
-    with pytest.raises(RunError, match="its process ended with code 3"):
-        run_jobs(jobs, events.append, ProcessPool(2))
-    assert {event.key for event in events if isinstance(event, Failed)} == {job.key for job in jobs}
-    assert "no worker process could start" in str([e.error for e in events if isinstance(e, Failed)][-1])
+    with pytest.raises(RunError, match=r"no worker process could start \(the last one ended with code 3\)"):
+        run_jobs(jobs, events.append, Pool(2))
+    assert [event.key for event in events if isinstance(event, Failed)] == [job.key for job in jobs]
+
+
+@pytest.mark.slow
+def test_a_run_that_ends_its_worker_at_once_harms_no_other(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    """Also where all workers have ended before the first event."""
+    (tmp_path / "mine.py").write_text(
+        "import os\nfrom cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'\n"
+        "    def begin_task(self, *_): os._exit(7)"
+    )
+    (mine,) = configurations([f"{tmp_path / 'mine.py'}:Mine"], "split-mnist")
+    bad = [make_any_job(mine, seed, tmp_path / "runs.sqlite") for seed in range(2)]
+    good = [make_job("finetune", seed=seed) for seed in range(2)]
+    events: list[Event] = []
+    Pool(2).run([[job] for job in (*bad, *good)], events.append)
+    (first, second) = [str(event.error) for event in events if isinstance(event, Failed)]
+    assert all("its process ended with code 7" in text for text in (first, second))
+    ended = {event.key: type(event) for event in events if isinstance(event, Finished | Failed)}
+    assert [ended[job.key] for job in (*bad, *good)] == [Failed, Failed, Finished, Finished]
 
 
 def test_joint_has_the_last_row_alone(make_job: Callable[..., Job]) -> None:
@@ -411,13 +425,13 @@ def test_joint_has_the_last_row_alone(make_job: Callable[..., Job]) -> None:
 @pytest.mark.slow
 def test_training_beside_others_changes_nothing(make_job: Callable[..., Job], tmp_path: Path) -> None:
     alone = [train(make_job(seed=seed, store=tmp_path / "alone.sqlite")) for seed in range(3)]
-    together = run_jobs([make_job(seed=seed) for seed in range(3)], executor=ProcessPool(3))
+    together = run_jobs([make_job(seed=seed) for seed in range(3)], executor=Pool(3))
     assert [result(together[r["key"]]) for r in alone] == [result(r) for r in alone]
     assert len(Store(make_job().execution.store).records()) == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", [ThisProcess(), ProcessPool(2)])
+@pytest.mark.parametrize("executor", [Pool(), Pool(2)])
 def test_a_failure_lets_the_others_finish(executor: Executor, make_job: Callable[..., Job], tmp_path: Path) -> None:
     bad, *others = [make_job(seed=seed, save=tmp_path) for seed in range(3)]
     assert bad.learner_file is not None
@@ -445,7 +459,7 @@ def test_python_settings_of_every_kind(tmp_path: Path) -> None:
 def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..., Job], tmp_path: Path) -> None:
     (tmp_path / "runs.sqlite.checkpoints").touch()
     with pytest.raises(InputError, match="checkpoints cannot be kept in"):
-        run_jobs([make_job(seed=0), make_job(seed=1)], executor=ProcessPool(2))
+        run_jobs([make_job(seed=0), make_job(seed=1)], executor=Pool(2))
 
 
 # -- with real processes ------------------------------------------------------------------------------------------

@@ -1,34 +1,27 @@
-"""Decodes image files into pixels on all cores.
-
-Threads do not help, because Python runs one at a time, and ``multiprocessing`` would run the user's script again in
-every process. So the workers are processes of a small script, :mod:`cclfp.data.decoder`, connected through pipes.
-"""
+"""Decodes image files into pixels on all cores, in worker processes: Python's threads would take turns."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
-import queue
-import subprocess
-import sys
-import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
+import io
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from cclfp.core.machine import cores
-from cclfp.core.orphans import kill
-from cclfp.data.decoder import COUNT, ERROR, GREY, LENGTH, REPLY, TOO_LARGE, TRANSPARENT
+from cclfp.core.workers import Died, Workers, cores
 from cclfp.errors import DataError, RunError
 from cclfp.events import DataProgress, OnEvent
 
-SCRIPT = Path(__file__).with_name("decoder.py")
+if TYPE_CHECKING:
+    import numpy as np
+
 CHUNK_FILES, CHUNK_BYTES = 250, 1 << 22  # at most this much per message to a worker
 MOST_WORKERS = 16  # more workers would wait for this process
 MOST_PIXELS = 100_000_000  # per image: about 1 GB of memory in a worker
+MOST_TEXT = 1 << 20  # bytes of one compressed text or colour profile in a PNG file, once decompressed
+PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
 
 
 class Image(NamedTuple):
@@ -43,16 +36,9 @@ class TooLarge(DataError):
     """An image file with too many pixels."""
 
 
-class Died(NamedTuple):
-    """How a worker ended, and the index in its chunk of the file that it was decoding."""
-
-    how: str
-    file: int
-
-
 File = tuple[str, bytes]  # name, content
 Size = int | tuple[int, int] | None  # the side of a square; height and width; None: as they are
-Answer = list[Image | TooLarge | str] | Died
+Answer = tuple[str, Any]  # of a worker: "image", "error" or "too large", and what belongs to it
 
 
 def decode(
@@ -97,37 +83,29 @@ def decode_each(
     """As :func:`decode`, with the error in the place of an image that cannot be decoded."""
     if importlib.util.find_spec("PIL") is None:
         raise DataError("decoding images needs Pillow: pip install pillow")
-    box = [size, size] if isinstance(size, int) else size
-    arguments = json.dumps([_path(), list(formats), most_pixels, box])
-    with _Workers(max(1, min(cores(), total, MOST_WORKERS)), arguments) as workers:
-        chunks = _chunks(files)
-        waiting: dict[int, list[str]] = {}  # number of a chunk -> the names of its files
-        finished: dict[int, list[Image | TooLarge | str]] = {}
-        given = done = 0
-        on_event(DataProgress(what, 0, total, "images"))
-        while True:
-            while len(waiting) < 2 * workers.count and (chunk := next(chunks, None)) is not None:
-                waiting[given] = [name for name, _ in chunk]
-                workers.give(given, [content for _, content in chunk])
-                given += 1
-            if not waiting:
-                return
-            first = min(waiting)
-            while first not in finished:
-                number, images = workers.take()
-                if isinstance(images, Died):
-                    raise RunError(f"a process that decodes images {images.how}, at {waiting[number][images.file]}")
-                finished[number] = images
-            names = waiting.pop(first)
-            for name, image in zip(names, finished.pop(first), strict=True):
-                if isinstance(image, TooLarge):
-                    yield TooLarge(f"{name} {image}")
-                elif isinstance(image, str):
-                    yield DataError(f"{name} cannot be decoded: {image}")
-                else:
-                    yield image
-            done += len(names)
-            on_event(DataProgress(what, done, total, "images"))
+    count = max(1, min(cores(), total, MOST_WORKERS))
+    names: dict[int, list[str]] = {}  # of the files of each chunk, by its number
+    answers: dict[int, list[Answer]] = defaultdict(list)
+    box = (size, size) if isinstance(size, int) else size
+
+    def chunks() -> Iterator[tuple[Any, ...]]:
+        for number, chunk in enumerate(_chunks(files)):
+            names[number] = [name for name, _ in chunk]
+            yield [content for _, content in chunk], list(formats), most_pixels, box
+
+    on_event(DataProgress(what, 0, total, "images"))
+    first = done = 0
+    with Workers(__file__, "decode_chunk", [{}] * count) as workers:
+        for number, answer in workers.work(chunks(), ahead=2 * count):
+            if isinstance(answer, Died):
+                at = f", at {names[number][len(answers[number])]}" if number in names else ""
+                raise RunError(f"a process that decodes images {answer.how}{at}")
+            answers[number].append(answer)
+            while first in names and len(answers[first]) == len(names[first]):
+                yield from map(_image, names[first], answers.pop(first))
+                done += len(names.pop(first))
+                on_event(DataProgress(what, done, total, "images"))
+                first += 1
 
 
 def _chunks(files: Iterable[File]) -> Iterator[list[File]]:
@@ -144,109 +122,81 @@ def _chunks(files: Iterable[File]) -> Iterator[list[File]]:
         yield chunk
 
 
-def _path() -> list[str]:
-    """The import path of the workers: that of this process without the current folder, which may contain anything."""
-    return [entry for entry in sys.path if entry]
+def _image(name: str, answer: Answer) -> Image | DataError:
+    import numpy as np  # here, because workers need none
+
+    kind, content = answer
+    if kind == "image":
+        grey, transparent, height, width, pixels = content
+        return Image(grey, np.frombuffer(pixels, np.uint8).reshape(height, width, 3), transparent)
+    return TooLarge(f"{name} {content}") if kind == "too large" else DataError(f"{name} cannot be decoded: {content}")
 
 
-class _Workers:
-    """Worker processes, each with a thread that communicates with it."""
-
-    def __init__(self, count: int, arguments: str) -> None:
-        self.count = count
-        self.command = [sys.executable, "-P", str(SCRIPT), arguments]
-        self.chunks: queue.SimpleQueue[tuple[int, list[bytes]] | None] = queue.SimpleQueue()
-        self.answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.threads: list[threading.Thread] = []
-
-    def __enter__(self) -> _Workers:
-        try:
-            for _ in range(self.count):
-                self._start()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _start(self) -> None:
-        process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=None if sys.stderr else subprocess.DEVNULL,  # stderr may have been closed
-            start_new_session=True,  # Ctrl-C goes only to the parent, which ends the workers
-        )
-        self.processes.append(process)
-        thread = threading.Thread(target=self._serve, args=(process,), daemon=True)
-        thread.start()
-        self.threads.append(thread)
-
-    def __exit__(self, *error: object) -> None:
-        for process in self.processes:
-            kill(process)
-        for _ in self.threads:
-            self.chunks.put(None)
-        for thread in self.threads:
-            thread.join()
-        for process in self.processes:
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # data that was not sent any more
-                    assert pipe is not None
-                    pipe.close()
-
-    def give(self, number: int, contents: list[bytes]) -> None:
-        self.chunks.put((number, contents))
-
-    def take(self) -> tuple[int, Answer]:
-        return self.answers.get()
-
-    def _serve(self, process: subprocess.Popen[bytes]) -> None:
-        while (chunk := self.chunks.get()) is not None:
-            number, contents = chunk
-            images: list[Image | TooLarge | str] = []
-            try:
-                _send(process, contents)
-                for _ in contents:
-                    images.append(_reply(process))
-                self.answers.put((number, images))
-            except MemoryError:  # in this process, not in the worker
-                process.kill()
-                self.answers.put((number, Died("returned an image that does not fit into memory", len(images))))
-                return
-            except (OSError, EOFError):
-                code = process.wait()
-                how = (
-                    f"was killed by signal {-code}, perhaps for lack of memory"
-                    if code < 0
-                    else f"ended with code {code}"
-                )
-                self.answers.put((number, Died(how, len(images))))
-                return
+# What follows runs in the workers.
 
 
-def _send(process: subprocess.Popen[bytes], contents: list[bytes]) -> None:
-    assert process.stdin is not None
-    process.stdin.write(COUNT.pack(len(contents)))
+def decode_chunk(piece: Any, answer: Callable[[Answer], None]) -> None:
+    """Decode the files of a chunk and answer for one after the other, so that it is known which one ends a worker."""
+    from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
+
+    contents, formats, most_pixels, size = piece
+    warnings.simplefilter("ignore")
+    # Pillow checks the size in the header before it decodes: it warns above this limit, and raises above twice as much.
+    Image.MAX_IMAGE_PIXELS = most_pixels
+    warnings.simplefilter("error", Image.DecompressionBombWarning)
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
+    PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT, 8 * MOST_TEXT
     for content in contents:
-        process.stdin.write(LENGTH.pack(len(content)) + content)
-    process.stdin.flush()
+        try:
+            answer(_decode(content, formats, size))
+        except UnidentifiedImageError:
+            answer(("error", f"not an image in the format {' or '.join(formats)}" if content else "empty"))
+        except (Image.DecompressionBombWarning, Image.DecompressionBombError):
+            answer(("too large", f"has more than {most_pixels:,} pixels"))
+        except Exception as error:  # noqa: BLE001  each format's reader raises its own errors
+            answer(("error", f"{type(error).__name__}: {error}"[:300].encode("utf-8", "replace").decode()))
 
 
-def _reply(process: subprocess.Popen[bytes]) -> Image | TooLarge | str:
-    kind, height, width = REPLY.unpack(_exactly(process, REPLY.size))
-    if kind == ERROR:
-        return _exactly(process, height).decode()
-    if kind == TOO_LARGE:
-        return TooLarge(_exactly(process, height).decode())
-    pixels = np.frombuffer(_exactly(process, height * width * 3), np.uint8).reshape(height, width, 3)
-    return Image(bool(kind & GREY), pixels, bool(kind & TRANSPARENT))
+def _decode(content: bytes, formats: list[str], size: tuple[int, int] | None) -> Answer:
+    from PIL import Image, ImageOps
+
+    if content.startswith(PNG):
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as png:
+            png.verify()  # the checksums of all chunks, some of which decoding skips
+    # Without formats, Image.open would start Ghostscript for an EPS file, whatever the name of the file.
+    with Image.open(io.BytesIO(content), formats=formats) as opened:
+        image: Any = ImageOps.exif_transpose(opened)
+        grey = image.mode in ("1", "L", "LA", "La", "I") or image.mode.startswith("I;16")
+        if image.mode == "F":
+            raise ValueError("its pixels are floating-point numbers")
+        if image.mode.startswith("I"):  # 16 bits
+            image = image.convert("I")
+            lowest, highest = image.getextrema()
+            if lowest < 0 or highest >= 1 << 16:
+                raise ValueError("its pixels have more than 16 bits, or are negative")
+            image = image.point(lambda value: value * (1 / 256)).convert("L")
+            image.info.pop("transparency", None)  # a value of 16 bits
+        image, transparent = _on_white(image)
+        if size:
+            image = _cover(image, *size)
+        return "image", (grey, transparent, image.height, image.width, image.tobytes())
 
 
-def _exactly(process: subprocess.Popen[bytes], count: int) -> bytes:
-    assert process.stdout is not None
-    content = process.stdout.read(count)
-    if len(content) < count:
-        raise EOFError
-    return content
+def _on_white(image: Any) -> tuple[Any, bool]:
+    """The image in RGB, and whether pixels of it are transparent; these let white through."""
+    from PIL import Image
+
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        image = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+        if image.getextrema()[3][0] < 255:
+            return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB"), True
+    return image.convert("RGB"), False
+
+
+def _cover(image: Any, height: int, width: int) -> Any:
+    """The largest part in the centre that has the proportions of height and width, resized to these."""
+    from PIL import Image
+
+    across, down = min(image.width, image.height * width / height), min(image.height, image.width * height / width)
+    left, top = (image.width - across) / 2, (image.height - down) / 2
+    return image.resize((width, height), Image.Resampling.BILINEAR, box=(left, top, left + across, top + down))

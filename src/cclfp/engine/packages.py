@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.files import NotPrivate, check_private, private_folder, write_atomic
-from cclfp.core.machine import describe_processor
+from cclfp.core.workers import describe_processor
 from cclfp.engine.group import Step
 
 LIMIT = 256 * 2**20  # bytes of all kept programs, about half a million each

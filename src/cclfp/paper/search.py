@@ -14,8 +14,8 @@ from cclfp.paper.grids import Grid
 from cclfp.paper.trials import Settings, Trial, search_in_time, spread, successive_halving
 from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
 from cclfp.runs.execution import Execution
-from cclfp.runs.executors import make_executor
 from cclfp.runs.jobs import make_jobs, name_runs
+from cclfp.runs.pool import make_executor
 from cclfp.runs.presets import Preset
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record

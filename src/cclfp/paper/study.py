@@ -28,9 +28,9 @@ from cclfp.runs.costs import steps
 from cclfp.runs.devices import pick_device
 from cclfp.runs.environment import device_name
 from cclfp.runs.execution import Execution
-from cclfp.runs.executors import local_executor
 from cclfp.runs.fields import field_names, from_keywords
 from cclfp.runs.jobs import Job, check_seeds
+from cclfp.runs.pool import local_executor
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from cclfp.core.machine import describe_processor
+from cclfp.core.workers import describe_processor
 
 PACKAGE = Path(__file__).parents[1]
 

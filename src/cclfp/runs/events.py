@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import traceback
 from typing import Any
 
-from cclfp.errors import InputError, RunError, shortage
+from cclfp.errors import InputError, RunError, portable
 from cclfp.events import (
     DataProgress,
     Event,
@@ -44,14 +43,9 @@ def to_json(event: Event) -> str:
     """An event as one line, for another process. An error that is not for the user becomes text with its traceback."""
     values = dict(vars(event))
     if isinstance(event, Failed):
-        is_input = isinstance(event.error, InputError)
-        text = str(event.error) if isinstance(event.error, InputError | RunError) else _explain(event.error)
-        values["error"] = {"text": text, "is_input": is_input}
+        error = portable(event.error)
+        values["error"] = {"text": str(error), "is_input": isinstance(error, InputError)}
     return json.dumps({"event": type(event).__name__, **values})
-
-
-def _explain(error: Exception) -> str:
-    return shortage(error) or "".join(traceback.format_exception(error))
 
 
 def from_json(line: str) -> Event:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cclfp.core.arguments import check_whole
-from cclfp.core.machine import cores
+from cclfp.core.workers import cores
 from cclfp.engine.choice import ENGINES, Engine
 from cclfp.engine.precision import PRECISIONS, pick_precision
 from cclfp.errors import InputError, unknown

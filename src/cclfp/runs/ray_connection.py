@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from cclfp.core.machine import cores
+from cclfp.core.workers import cores
 from cclfp.errors import InputError
 
 LOOPBACK = "127.0.0.1"

@@ -19,9 +19,9 @@ from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import cost
 from cclfp.runs.devices import pick_device
 from cclfp.runs.execution import Execution
-from cclfp.runs.executors import Executor, make_executor
 from cclfp.runs.fields import from_keywords
 from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs, name_runs
+from cclfp.runs.pool import Executor, make_executor
 from cclfp.runs.problem import MEMORY, Problem
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.seeds import Seeds

@@ -1,0 +1,251 @@
+"""Worker processes of this machine: one pool of them, for decoding images and for training.
+
+A worker is a new Python process. It is no fork, which would copy threads and GPUs in use, and ``multiprocessing`` would
+run the user's script again in each. It imports little before it watches its parent, whose end it does not survive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import queue
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+CHECK_EVERY = 1000  # milliseconds
+TRIES = 3  # workers in a row that end before they have started, when no other is left
+
+# What /proc/cpuinfo says about a processor, of x86 and of ARM, that native code can depend on.
+KNOWN = ("vendor_id", "model name", "flags", "CPU implementer", "CPU variant", "CPU part", "Features")
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def describe_processor() -> dict[str, str]:
+    """The name and the instruction sets of the processor, where the platform has /proc/cpuinfo; otherwise empty."""
+    information = Path("/proc/cpuinfo")
+    text = information.read_text(errors="replace") if information.exists() else ""
+    entries = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    values = {name.strip(): value.strip() for name, _, value in entries}
+    return {name: values[name] for name in KNOWN if name in values}
+
+
+class Died(NamedTuple):
+    """The answer in the place of those to a piece of work: its worker has ended over it, or no worker could start."""
+
+    how: str
+    has_started: bool
+
+
+class Workers:
+    """Processes that call a function of a file for one piece of work after the other: ``function(piece, answer)``.
+
+    They run that file alone, without the package that it is in. Pieces and answers are pickled. Each worker has one of
+    the ``environments`` besides this process's own.
+    """
+
+    def __init__(self, file: str, function: str, environments: Sequence[Mapping[str, str]]) -> None:
+        self.command = _command(file, function)
+        self.environments = environments
+        self.messages: _Messages = queue.SimpleQueue()
+        self.workers: list[_Worker] = []
+
+    def __enter__(self) -> Workers:
+        try:
+            for environment in self.environments:
+                self._start(environment)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for worker in self.workers:
+            worker.kill()
+        for worker in self.workers:
+            worker.end()
+
+    def work(self, pieces: Iterable[Any], ahead: int = sys.maxsize) -> Iterator[tuple[int, Any]]:
+        """Yield the number of a piece and an answer to it, as answers come, until all pieces are worked on.
+
+        A worker gets its next piece when it has started and has finished the one before; until then the piece is not
+        taken from ``pieces``. No piece is begun that comes ``ahead`` pieces or more after one that is not finished.
+        """
+        self.waiting, self.given, self.is_empty, self.in_vain = iter(pieces), 0, False, 0
+        while self._give(ahead):
+            worker, message = self.messages.get()
+            if message is None:
+                yield from self._replace(worker)
+            elif message.is_ready:
+                worker.is_ready, worker.piece = True, None
+            else:
+                assert worker.piece is not None
+                yield worker.piece, message.answer
+
+    def _give(self, ahead: int) -> bool:
+        """Give each idle worker a piece; False if nothing is left to wait for."""
+        for worker in self.workers:
+            first = min((one.piece for one in self.workers if one.piece is not None), default=self.given)
+            if not worker.is_ready or worker.piece is not None or self.is_empty or self.given - first >= ahead:
+                continue
+            try:
+                worker.give(self.given, next(self.waiting))
+                self.given += 1
+            except StopIteration:
+                self.is_empty = True
+        return not self.is_empty or any(worker.piece is not None for worker in self.workers)
+
+    def _replace(self, worker: _Worker) -> Iterator[tuple[int, Died]]:
+        """Start a worker in the place of one that has ended. Only the piece that it had is lost, unless none can start.
+
+        One that ends before it has started is not replaced while others are left, and only a few times then.
+        """
+        self.workers.remove(worker)
+        how = worker.end()
+        if worker.piece is not None:
+            yield worker.piece, Died(how, has_started=True)
+        self.in_vain = 0 if worker.is_ready else self.in_vain + 1
+        if not self.is_empty and (worker.is_ready or (not self.workers and self.in_vain < TRIES)):
+            self._start(worker.environment)
+        elif not self.is_empty and not self.workers:
+            yield from ((number, Died(how, has_started=False)) for number, _ in enumerate(self.waiting, self.given))
+            self.is_empty = True
+
+    def _start(self, environment: Mapping[str, str]) -> None:
+        self.workers.append(_Worker(self.command, environment, self.messages))
+
+
+class _Message(NamedTuple):
+    """What a worker sends: an answer, or that it is ready for a piece of work."""
+
+    answer: Any
+    is_ready: bool = False
+
+
+class _Worker:
+    """A process, and a thread that reads its answers."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], messages: _Messages) -> None:
+        self.environment, self.messages = environment, messages
+        self.piece: int | None = None  # the number of the piece that it has
+        self.is_ready = False  # whether it has started, and could be given a piece
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if sys.stderr else subprocess.DEVNULL,  # it may have been closed
+            env={**os.environ, **environment},
+            start_new_session=True,  # Ctrl-C is for the parent, which ends its workers
+        )
+        self.thread = threading.Thread(target=self._listen, daemon=True)
+        self.thread.start()
+
+    def give(self, number: int, piece: Any) -> None:
+        assert self.process.stdin is not None
+        self.piece = number
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its thread will say so
+            pickle.dump(piece, self.process.stdin)
+            self.process.stdin.flush()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        try:
+            while True:
+                self.messages.put((self, pickle.load(self.process.stdout)))
+        except EOFError:
+            self.process.wait()
+        except (OSError, pickle.UnpicklingError):  # it was killed while it wrote, or something else wrote there
+            pass
+        finally:
+            self.kill()
+            self.messages.put((self, None))
+
+    def kill(self) -> None:
+        """Kill it and the processes that it has started."""
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+                if hasattr(os, "killpg"):
+                    os.killpg(self.process.pid, signal.SIGKILL)
+                else:
+                    self.process.kill()
+
+    def end(self) -> str:
+        """Release what is held for it after its end, and return how it has ended."""
+        self.thread.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):  # what it was not sent
+                assert pipe is not None
+                pipe.close()
+        code = self.process.wait()
+        return f"was killed by signal {-code}, perhaps for lack of memory" if code < 0 else f"ended with code {code}"
+
+
+_Messages = queue.SimpleQueue[tuple[_Worker, _Message | None]]  # None: it has ended
+
+
+def _command(file: str, function: str) -> list[str]:
+    # A worker imports what this process would: its sys.path, without the current folder and what may lie there.
+    path = [entry for entry in sys.path if entry]
+    code = f"import sys; sys.path[:] = {path!r}; from cclfp.core.workers import serve; serve({file!r}, {function!r})"
+    return [sys.executable, "-P", "-c", code]
+
+
+def serve(file: str, name: str) -> NoReturn:
+    """In a worker: call a function of a file for each piece of work that comes on stdin. Answers go to stdout."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    end_with_parent()
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever else prints does not disturb the answers
+
+    def send(answer: Any, is_ready: bool = False) -> None:
+        try:
+            pickle.dump(_Message(answer, is_ready), answers)
+            answers.flush()
+        except OSError:  # nobody listens
+            end_now()
+
+    function = runpy.run_path(file)[name]
+    while True:
+        send(None, is_ready=True)
+        try:
+            piece = pickle.load(sys.stdin.buffer)
+        except (EOFError, pickle.UnpicklingError):  # the parent is gone, perhaps in the middle of a piece
+            end_now()
+        function(piece, send)
+
+
+def end_with_parent() -> None:
+    """Watch the parent from a thread, and end this process and its children when the parent is gone.
+
+    Stdin must be a pipe from the parent: the kernel then signals a hang-up as soon as the parent ends. It does not if
+    another child of the parent has inherited the other end of the pipe, so the parent's process id is also checked
+    regularly.
+    """
+    if hasattr(select, "poll"):  # not on Windows, where a worker notices at its next read or write
+        threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    poll = select.poll()
+    poll.register(0, 0)  # only hang-ups
+    while not poll.poll(CHECK_EVERY) and os.getppid() == parent:
+        pass
+    end_now()
+
+
+def end_now() -> NoReturn:
+    """End this worker and the processes it has started, such as a compiler."""
+    if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():  # this process leads its own group
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

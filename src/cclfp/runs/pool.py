@@ -1,0 +1,131 @@
+"""Where cohorts are trained: in this process, in worker processes, or (:mod:`cclfp.runs.ray_driver`) on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+
+from cclfp.core.workers import Died, Workers, cores
+from cclfp.errors import InputError, RunError, portable
+from cclfp.events import Event, Failed, Finished, OnEvent
+from cclfp.runs.devices import pick_cards, visible_as
+from cclfp.runs.execution import Execution
+from cclfp.runs.jobs import Job
+from cclfp.runs.training import train_cohort
+
+BYTES_PER_CUDA_RUN = 4 << 30  # of a GPU's memory that one run of the eager engine may need
+
+
+class Executor(Protocol):
+    """Trains cohorts of jobs somewhere: on this machine, or on a cluster."""
+
+    @property
+    def workers(self) -> int:
+        """How many cohorts it trains at the same time."""
+
+    @property
+    def device(self) -> str | None:
+        """What it trains on, cpu or cuda; None where that is for the jobs' execution to say."""
+
+    def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
+        """Submit cohorts and train them in this order.
+
+        Events are passed on as they come, results as runs are completed: every run ends in a Finished or a Failed
+        event. An exception, also one that ``on_event`` raises, cancels what still runs.
+        """
+
+    def close(self) -> None:
+        """Release what it holds between two calls of ``run``."""
+
+
+def make_executor(execution: Execution) -> Executor:
+    """The executor that an execution asks for."""
+    if execution.ray_address is None:
+        return local_executor(execution)
+    from cclfp.runs.ray_driver import RayCluster  # here, because Ray is optional
+
+    return RayCluster(execution)
+
+
+def local_executor(execution: Execution, *, one_at_a_time: bool = False) -> Pool:
+    """The executor for this machine: cohorts are trained side by side on its cores, or on each of its GPUs."""
+    cards = pick_cards(execution.device)
+    if not cards:
+        return Pool(1 if one_at_a_time else max(1, cores() // execution.threads))
+    places = cards[:1] if one_at_a_time else cards * cohorts_per_card(execution, cards)
+    return Pool(len(places), places)
+
+
+def cohorts_per_card(execution: Execution, cards: Sequence[int]) -> int:
+    """How many cohorts to train on each GPU at the same time.
+
+    One, unless a share of a GPU is asked for. A cohort of the eager engine is one run, which leaves a GPU idle most of
+    the time: of these, as many as the memory of the GPU and the cores allow. A run needs more than one core to keep a
+    GPU busy: on 16 cores and an H200, 12 eager runs of ResNet18 made 304 steps per second together, and 20 made 222.
+    """
+    if execution.gpus_per_cohort is not None:
+        return int(1 / execution.gpus_per_cohort)
+    if execution.engine != "eager":
+        return 1
+    free = min(torch.cuda.mem_get_info(card)[0] for card in cards)
+    workers = cores() // execution.threads
+    return max(1, min(workers // 2 // len(cards), free // BYTES_PER_CUDA_RUN))
+
+
+class Pool:
+    """Trains cohorts on this machine, each in one of several worker processes, or one after the other in this process.
+
+    ``cards`` has the GPU of each worker, which is the only one that it sees; without, all see what this process sees.
+    """
+
+    device = None
+
+    def __init__(self, workers: int = 1, cards: Sequence[int] = ()) -> None:
+        self.workers, self.cards = workers, cards
+
+    def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
+        count = min(self.workers, len(cohorts))
+        if count < 2 and (not self.cards or self.cards[0] == 0):  # this process would choose the same GPU
+            for cohort in cohorts:
+                train_cohort(cohort, on_event)
+            return
+        environments = [{"CUDA_VISIBLE_DEVICES": visible_as(card)} for card in self.cards[:count]]
+        changes = {"device": "cuda"} if environments else {}  # the only GPU that the worker sees
+        ended: set[str] = set()  # the keys of runs that have finished or failed
+        with Workers(__file__, "train_in_worker", environments or [{}] * count) as workers:
+            for number, event in workers.work((cohort, changes) for cohort in cohorts):
+                for one in _failures(cohorts[number], ended, event) if isinstance(event, Died) else (event,):
+                    if isinstance(one, Finished | Failed):
+                        ended.add(one.key)
+                    on_event(one)
+
+    def close(self) -> None: ...
+
+
+def _failures(cohort: Sequence[Job], ended: set[str], died: Died) -> Iterator[Failed]:
+    """The failures of the runs that a dead worker has left, or that no worker has begun."""
+    jobs = [job for job in cohort if job.key not in ended]
+    runs = ", ".join(job.label() for job in jobs)
+    text = f"{runs}: not trained, since no worker process could start (the last one {died.how})"
+    if died.has_started:
+        whose = "its" if len(jobs) == 1 else "their"
+        text = f"{runs}: {whose} process {died.how}. The same command continues from the last checkpoint"
+    error = RunError(text)
+    return (Failed(job.key, error) for job in jobs)
+
+
+def train_in_worker(piece: tuple[Sequence[Job], dict[str, str]], answer: Callable[[Event], None]) -> None:
+    """Train a cohort, with changes of its execution, in a worker process, and answer with its events."""
+    jobs, changes = piece
+    labels = {job.key: job.label() for job in jobs}
+
+    def send(event: Event) -> None:
+        if isinstance(event, Failed):
+            error = portable(event.error)
+            text = f"{labels[event.key]} failed:\n{error}"
+            event = Failed(event.key, error if isinstance(error, InputError) else RunError(text))
+        answer(event)
+
+    train_cohort([job.with_execution(**changes) for job in jobs], send)

@@ -21,6 +21,7 @@ from training import Stop, stop_at, texts, train
 from training import make_job as make_any_job
 
 import cclfp
+from cclfp.core.files import temporary_name
 from cclfp.core.workers import cores
 from cclfp.errors import InputError, RunError
 from cclfp.methods import METHODS
@@ -193,7 +194,10 @@ def test_a_checkpoint_that_cannot_be_read_now_is_left_alone(
 
 def test_what_a_killed_process_left_half_written_is_removed(make_job: Callable[..., Job]) -> None:
     job = make_job("finetune")
-    half = Store(job.execution.store).checkpoints / f".{job.key}.ckpt.abc.tmp"
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    name = temporary_name(f"{job.key}.ckpt").replace(f".{os.getpid()}-", f".{ended.pid}-")
+    half = Store(job.execution.store).checkpoints / name
     half.parent.mkdir()
     half.write_bytes(b"half")
     train(job)
@@ -230,10 +234,54 @@ def test_who_replaces_a_record(make_job: Callable[..., Job], tmp_path: Path) -> 
     store, old = Store(make_job().execution.store), with_accuracy(train(make_job()), 1.0)
     store.add(old, replace=True)
     assert train(make_job()) == old
-    for again in ({"fresh": True}, {"save": tmp_path / "learners"}):
-        store.add(old, replace=True)
-        assert [train(make_job(**again))] == store.records()
-        assert store.records() != [old]
+    assert [train(make_job(fresh=True))] == store.records()
+    assert store.records() != [old]
+
+
+@pytest.mark.slow
+def test_a_record_stays_where_its_run_is_trained_again_for_its_learner(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    store, old = Store(make_job().execution.store), with_accuracy(train(make_job()), 1.0)
+    store.add(old, replace=True)
+    job, events = make_job(save=tmp_path / "learners"), list[Event]()
+    assert train(job, events.append) == old
+    assert store.records() == [old]
+    assert job.has_learner()
+    assert "that one stays, with 1.00 %; trained now it has " in texts(events)[-1]
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def of_another_seed(file: Path) -> None:
+    learner = cclfp.make("er", psi=torch.nn.Flatten(), num_classes=10, seed=7)
+    learner.save(file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (cut_off, "it is damaged"),
+        (lambda file: file.write_text("mine"), "is another kind of file"),
+        (of_another_seed, "is the learner of another run"),
+    ],
+)
+def test_a_learner_file_is_what_it_is_called(
+    change: Callable[[Path], object], message: str, make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """What --save says is saved is there; a file that is no learner of the run is not replaced either."""
+    job = make_job(save=tmp_path / "learners")
+    train(job)
+    assert job.learner_file is not None
+    assert job.find_record(Store(job.execution.store)) is not None
+    change(job.learner_file)
+    changed = job.learner_file.read_bytes()
+    with pytest.raises(InputError, match=f"{message}.*move it away, or save the learners elsewhere"):
+        run_jobs([job])
+    assert job.learner_file.read_bytes() == changed
 
 
 @pytest.mark.slow

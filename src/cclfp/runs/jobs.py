@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.core.arguments import check_whole
+from cclfp.core.files import read_tensors
 from cclfp.errors import InputError
+from cclfp.learner.saving import FORMAT as LEARNER
 from cclfp.runs.code import is_other_code
 from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.costs import cost
@@ -61,10 +63,23 @@ class Job:
 
     def find_record(self, store: Store) -> Record | None:
         """The record that makes this job unnecessary."""
-        if self.execution.fresh or (self.learner_file is not None and not self.learner_file.exists()):
+        if self.execution.fresh or (record := store.find(self.key)) is None or self.replaces(record):
             return None
-        record = store.find(self.key)
-        return None if record is None or self.replaces(record) else record
+        return record if self.has_learner() else None
+
+    def has_learner(self) -> bool:
+        """Whether the learner is saved, where that is asked for. InputError where its file is none of this run."""
+        path = self.learner_file
+        if path is None or not path.exists():
+            return path is None
+        try:
+            saved = read_tensors(path, LEARNER)
+        except InputError as error:
+            raise InputError(f"{error}: move it away, or save the learners elsewhere") from error
+        c = self.configuration
+        if [saved.get(name) for name in ("method", "scenario", "seed")] != [c.method, c.scenario, self.seed]:
+            raise InputError(f"{path} is the learner of another run: move it away, or save the learners elsewhere")
+        return True
 
     def replaces(self, record: Record) -> bool:
         """Whether a record in the store makes room for that of this job."""

@@ -6,6 +6,7 @@ import contextlib
 from typing import Protocol
 
 from cclfp.events import Note, OnEvent
+from cclfp.metrics import number
 from cclfp.runs.checkpoints import checkpoint_path, locked, remove_checkpoint
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record
@@ -41,11 +42,13 @@ class InStore:
         return job.find_record(self.store)
 
     def keep(self, job: Job, record: Record, on_event: OnEvent) -> Record:
-        again = job.execution.fresh or job.learner_file is not None
-        again = again or ((old := self.store.find(job.key)) is not None and job.replaces(old))
+        again = job.execution.fresh or ((old := self.store.find(job.key)) is not None and job.replaces(old))
         kept = self.store.add(record, replace=again)
         if kept is not record:
-            text = "a record of this run was added to the store while it was trained: that one stays"
+            text = "the store has a record of this run already: that one stays"
+            if kept["average_accuracy"] != record["average_accuracy"]:
+                text += f", with {number(kept['average_accuracy'])} %; trained now it has "
+                text += f"{number(record['average_accuracy'])} %"
             on_event(Note(text, job.key))
         return kept
 

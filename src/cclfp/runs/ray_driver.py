@@ -266,7 +266,7 @@ class _Driver:
         record = self.keeper.keep(job, event.record, self.on_event)
         self.keeper.finish(job, self.on_event)
         self.on_event(Finished(event.key, record))
-        if job.learner_file is not None and not job.learner_file.exists():
+        if not job.has_learner():
             text = f"the run is stored, but {node} saved its learner in a folder {job.execution.save} of its own"
             self.on_event(Failed(event.key, InputError(f"{text}: name a folder that all nodes share")))
 

@@ -171,8 +171,8 @@ def _save_learner(one: Started) -> InputError | None:
     try:
         if path is not None:
             one.replica.learner.save(path)
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, InputError) as error:
+        reason = getattr(error, "strerror", None) or error
         return InputError(f"the run is stored, but its learner cannot be saved as {path}: {reason}")
     return None
 

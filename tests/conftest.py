@@ -1,4 +1,4 @@
-"""Every test has a CCLFP_HOME and a cache folder of its own; those marked ``mnist`` use the machine's CCLFP_HOME."""
+"""What many tests use. The conftest.py above gives each of them a CCLFP_HOME of its own."""
 
 from __future__ import annotations
 
@@ -25,13 +25,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
 os.environ.update(PRIVATE)  # Ray, which reads it when it is imported, listens on the loopback interface alone
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or it writes a token into the user's home
-
-
-@pytest.fixture(autouse=True)
-def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if "mnist" not in request.keywords:
-        monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture(autouse=True)

@@ -56,7 +56,7 @@ def test_run_prints_one_table(small_mnist: Path, cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_run_json(small_mnist: Path, cli: Cli) -> None:
-    answer = cli("run", "er,joint", "split-mnist", "lr=0.1,0.05", "--seeds", "3,1", "--buffer", "50", "--json")
+    answer = cli("run", "er,joint", "split-mnist", "lr=0.1,0.05", "--seeds", "3,1", "--memory", "50", "--json")
     assert answer.code == 0, answer.err
     document = answer.json
     assert list(document) == ["configurations"]
@@ -142,7 +142,7 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
         (["run", "er", "split-mnist", "buffer=500"], "unknown setting of er 'buffer'"),
         (["run", "ER", "split-mnist"], "unknown method 'ER'. Did you mean 'er'?"),
         (["runs", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
-        (["run", "er", "split-mnist", "--buffer", "0"], "memory=0"),
+        (["run", "er", "split-mnist", "--memory", "0"], "memory=0"),
         (["run", "er", "split-mnist", "--device", "tpu"], "device 'tpu': expected auto, cpu, cuda, or GPUs by number"),
         (["run", "er", "split-mnist", "--threads", "0"], "threads=0"),
         (["run", "er", "split-mnist", "--checkpoint-every", "-1"], "checkpoint_every=-1.0"),

@@ -10,8 +10,7 @@ import pytest
 
 from cclfp.errors import InputError
 from cclfp.events import Event, ignore
-from cclfp.runs.devices import pick_cards, pick_device, pick_one_device, visible_as
-from cclfp.runs.execution import Execution
+from cclfp.runs.execution import Execution, pick_cards, pick_device, pick_one_device, visible_as
 from cclfp.runs.jobs import Job, cost_of, into_cohorts, make_jobs
 from cclfp.runs.pool import local_executor
 from cclfp.runs.settings import configurations

@@ -18,7 +18,7 @@ def test_it_takes_strings_none_and_numpy(tmp_path: Path) -> None:
     made: Any = {"store": str(tmp_path / "a.sqlite"), "save": str(tmp_path), "threads": np.int64(1)}
     execution = Execution(**made | {"checkpoint_every": np.float32(3)})
     assert (execution.store, execution.save) == (tmp_path / "a.sqlite", tmp_path)
-    assert Execution.from_dict(execution.to_dict()) == execution
+    assert Execution(**execution.to_dict()) == execution
     assert type(execution.threads) is int
     nothing: Any = None
     assert Execution(store=nothing).store == default_store()

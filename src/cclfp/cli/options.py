@@ -2,82 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import NoneType
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from cclfp.errors import InputError
+from cclfp.runs.execution import Execution
+from cclfp.runs.problem import Problem
 
+BENCHMARK, STORE = Problem.__dataclass_fields__["benchmark"], Execution.__dataclass_fields__["store"]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on stdout.")]
-StoreOption = Annotated[
-    Path | None,
-    typer.Option(help="The file that keeps run records. By default CCLFP_HOME/runs.sqlite.", show_default=False),
-]
-DeviceOption = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|cpu|cuda|cuda:I,J",
-        help="Where to train. All GPUs are used, unless some are named by number (cuda:0,2).",
-    ),
-]
-OnOption = Annotated[
-    str,
-    typer.Option(
-        metavar="local|ray|ray:ADDRESS",
-        help="This machine, or a Ray cluster (pip install 'cclfp\\[ray]'). ray is the cluster that RAY_ADDRESS names, "
-        "otherwise a private one on this machine.",
-    ),
-]
-GpusPerCohortOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SHARE",
-        help="The share of a GPU that runs trained together get, such as 0.5. By default a whole one.",
-        show_default=False,
-    ),
-]
-CheckpointsOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Where checkpoints are kept; on a cluster, a folder that all nodes share. By default beside the store.",
-        show_default=False,
-    ),
-]
-ShardOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N",
-        help="Train only the I-th of N parts of what the store lacks, into shard-I-of-N.sqlite beside it. "
-        "cclfp runs import shard-* puts the parts together.",
-        show_default=False,
-    ),
-]
-OtherCodeOption = Annotated[
-    str,
-    typer.Option(
-        metavar="use|retrain",
-        help="What to do with runs in the store that other code of cclfp made, such as an earlier version: show them "
-        "with a mark, or train them again in their place.",
-    ),
-]
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        metavar="ENGINE",
-        help="How to train. eager: one run after the other in plain PyTorch; compiled: many runs as one compiled "
-        "program (CPU); graph: many runs in one CUDA graph. The numbers differ in rounding. auto picks what finishes "
-        "first, and says which.",
-    ),
-]
-PrecisionOption = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|float32|tf32|bf16", help="What psi is computed in. By default tf32 on CUDA, float32 on the CPU."
-    ),
-]
+StoreOption = Annotated[Path | None, typer.Option(help=STORE.metadata["help"], show_default=False)]
+BenchmarkArgument = Annotated[str | None, typer.Argument(**BENCHMARK.metadata, show_default=False)]
 SeedsOption = Annotated[
     str | None,
     typer.Option(
@@ -96,9 +37,60 @@ IncludeDivergedOption = Annotated[
         help="Include runs that diverged in the means. By default a mean is of the others, and says how many diverged.",
     ),
 ]
-
-
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there, even if cclfp did not write it.")]
+
+# What the command run has, and study and tune do not.
+RUN_ONLY = ("validation", "max_classes", "threads", "save", "fresh", "checkpoint_every")
+
+
+def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each field of the dataclasses among its parameters, such as an execution.
+
+    The command is called with instances of them.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters
+        kinds: dict[str, Any] = {n: p.annotation for n, p in own.items() if dataclasses.is_dataclass(p.annotation)}
+        options = {name: list(_options(kind, leave_out)) for name, kind in kinds.items()}
+        parameters = [one for name, p in own.items() for one in options.get(name, [p])]
+
+        def run(**given: Any) -> None:
+            for name, kind in kinds.items():
+                values = {option.name: given.pop(option.name) for option in options[name]}
+                given[name] = kind(**{name: _parse(name, value) for name, value in values.items()})
+            command(**given)
+
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        several = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        run.__signature__ = inspect.Signature(several)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
+
+    return decorate
+
+
+def _options(kind: Any, leave_out: Collection[str]) -> Iterator[inspect.Parameter]:
+    """The fields of a dataclass as typer has options: text where the values are of several types."""
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        if field.name in leave_out:
+            continue
+        types = [one for one in get_args(hints[field.name]) or (hints[field.name],) if one is not NoneType]
+        plain: Any = types[0] if len(types) == 1 and types[0] in (bool, int, float, str, Path) else str
+        option = typer.Option(
+            f"--{field.name.replace('_', '-')}",
+            help=field.metadata["help"].replace("[", "\\["),  # which is markup for rich
+            metavar=field.metadata["metavar"],
+            show_default=field.default is not None,
+        )
+        hint: Any = Annotated[(plain | None) if field.default is None else plain, option]
+        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hint)
+
+
+def _parse(name: str, value: Any) -> Any:
+    """What is written on the command line as the field's value."""
+    return parse_classes("--classes", value) if name == "classes" else value
 
 
 def parse_seeds(seeds: str | None, seed: int | None = None) -> int | Sequence[int]:

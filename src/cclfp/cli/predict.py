@@ -89,7 +89,7 @@ def predict(
 def load_learner(path: Path, backbone: str | None, method: str | None, device: str) -> Learner:
     """The learner in a file. Where it has no names of classes, a line on stderr says so."""
     from cclfp.learner import load
-    from cclfp.runs.devices import pick_one_device
+    from cclfp.runs.execution import pick_one_device
 
     learner = load(path, psi=backbone, method=method, device=pick_one_device(device))
     if learner.classes is None:

@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cclfp.cli.auto import run_tuned
 from cclfp.cli.options import (
-    CheckpointsOption,
-    DeviceOption,
-    EngineOption,
-    GpusPerCohortOption,
+    BenchmarkArgument,
     IncludeDivergedOption,
     JsonOption,
-    OnOption,
-    OtherCodeOption,
-    PrecisionOption,
     SeedOption,
     SeedsOption,
-    ShardOption,
-    StoreOption,
-    parse_classes,
     parse_seeds,
     parse_settings,
+    with_fields,
 )
 from cclfp.cli.output import print_json
-from cclfp.cli.place_options import (
-    BackboneOption,
-    ClassesOption,
-    ClassOrderOption,
-    ImageSizeOption,
-    ImagesOption,
-    MemoryOption,
-    SkipBadOption,
-    SplitSeedOption,
-    TasksOption,
-)
 from cclfp.cli.printing import print_chosen, print_results, print_shard, result_to_dict, tuned_to_dict
+from cclfp.runs.execution import Execution
+from cclfp.runs.problem import Problem
 
 if TYPE_CHECKING:
     from cclfp.paper.search import Tuned
 
 
+@with_fields(leave_out=["benchmark"])
 def run(
     method: Annotated[
         str,
@@ -51,14 +35,7 @@ def run(
             metavar="METHOD", help="A method, or several with commas (cclfp list methods; FILE.py:NAME is your own)."
         ),
     ],
-    benchmark: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="BENCHMARK",
-            help="A benchmark (cclfp list benchmarks), unless --images is given.",
-            show_default=False,
-        ),
-    ] = None,
+    benchmark: BenchmarkArgument = None,
     settings: Annotated[
         list[str] | None,
         typer.Argument(
@@ -69,33 +46,10 @@ def run(
             show_default=False,
         ),
     ] = None,
-    images: ImagesOption = None,
-    tasks: TasksOption = None,
-    image_size: ImageSizeOption = None,
-    split_seed: SplitSeedOption = None,
-    classes: ClassesOption = None,
-    skip_bad: SkipBadOption = False,
-    backbone: BackboneOption = None,
-    scenario: Annotated[
-        str | None,
-        typer.Option(
-            metavar="class|task|domain",
-            help="Which classes a prediction may choose from: those seen so far, its task's, or all. "
-            "By default the first that cclfp list benchmarks names.",
-            show_default=False,
-        ),
-    ] = None,
+    *,
+    problem: Problem,
     seeds: SeedsOption = None,
     seed: SeedOption = None,
-    memory: MemoryOption = 200,
-    validation: Annotated[
-        bool,
-        typer.Option(
-            "--validation",
-            help="Hold a tenth of the training images out and test on them, not on the test set: to choose "
-            "hyperparameters.",
-        ),
-    ] = False,
     auto: Annotated[
         float | None,
         typer.Option(
@@ -106,38 +60,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    max_classes: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Make room for N classes in all, so that cclfp observe can teach a saved learner new ones.",
-            show_default=False,
-        ),
-    ] = None,
-    class_order: ClassOrderOption = None,
-    device: DeviceOption = "auto",
-    threads: Annotated[int, typer.Option(help="CPU threads per run; runs are trained side by side on the cores.")] = 1,
-    engine: EngineOption = "auto",
-    precision: PrecisionOption = "auto",
-    store: StoreOption = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write each trained learner there, for cclfp.load.", show_default=False),
-    ] = None,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", help="Train again what the store has, all of it even if this command was stopped before."
-        ),
-    ] = False,
-    other_code: OtherCodeOption = "use",
-    checkpoint_every: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Least time between two checkpoints; they come at a task's end.")
-    ] = 30.0,
-    on: OnOption = "local",
-    gpus_per_cohort: GpusPerCohortOption = None,
-    checkpoints: CheckpointsOption = None,
-    shard: ShardOption = None,
+    execution: Execution,
     include_diverged: IncludeDivergedOption = False,
     json: JsonOption = False,
 ) -> None:
@@ -164,42 +87,9 @@ def run(
     chosen_seeds = parse_seeds(seeds, seed)
 
     from cclfp.cli.progress import progress
-    from cclfp.runs.execution import Execution
-    from cclfp.runs.problem import Problem
     from cclfp.runs.run import run
 
-    execution = Execution.from_dict(
-        {
-            "device": device,
-            "threads": threads,
-            "engine": engine,
-            "precision": precision,
-            "store": store,
-            "other_code": other_code,
-            "save": save,
-            "fresh": fresh,
-            "checkpoint_every": checkpoint_every,
-            "checkpoints": checkpoints,
-            "on": on,
-            "gpus_per_cohort": gpus_per_cohort,
-            "shard": shard,
-        }
-    )
-    problem = Problem(
-        benchmark=benchmark,
-        images=images,
-        image_size=image_size,
-        split_seed=split_seed,
-        classes=parse_classes("--classes", classes),
-        skip_bad=skip_bad,
-        tasks=tasks,
-        class_order=class_order,
-        backbone=backbone,
-        scenario=scenario,
-        memory=memory,
-        validation=validation,
-        max_classes=max_classes,
-    )
+    problem = dataclasses.replace(problem, benchmark=benchmark)
     searches: list[Tuned] = []
     with progress() as shown:
         options: dict[str, Any] = {"seeds": chosen_seeds, "execution": execution, "on_event": shown.update}
@@ -209,7 +99,7 @@ def run(
             found = run_tuned(auto, names, problem, values, **options)
             results, searches = [result for result, _ in found], [tuned for _, tuned in found]
             values = {}
-    if shard is not None:
+    if execution.shard is not None:
         print_shard(execution, [run for result in results for run in result.runs], json)
     elif json:
         listed = [result_to_dict(result, include_diverged) for result in results]
@@ -218,5 +108,5 @@ def run(
     else:
         print_results(results, [name for name, several in values.items() if len(several) > 1], include_diverged)
         print_chosen(searches)
-        if save is not None:
-            typer.echo(f"learners saved in {save}")
+        if execution.save is not None:
+            typer.echo(f"learners saved in {execution.save}")

@@ -8,34 +8,18 @@ import typer
 
 from cclfp.cli import printing
 from cclfp.cli.options import (
-    CheckpointsOption,
-    DeviceOption,
-    EngineOption,
-    GpusPerCohortOption,
+    RUN_ONLY,
     IncludeDivergedOption,
     JsonOption,
-    OnOption,
-    OtherCodeOption,
-    PrecisionOption,
     SeedOption,
     SeedsOption,
-    ShardOption,
-    StoreOption,
-    parse_classes,
     parse_names,
     parse_seeds,
-)
-from cclfp.cli.place_options import (
-    BackboneOption,
-    ClassesOption,
-    ClassOrderOption,
-    ImageSizeOption,
-    ImagesOption,
-    SkipBadOption,
-    SplitSeedOption,
-    TasksOption,
+    with_fields,
 )
 from cclfp.errors import InputError, unknown
+from cclfp.runs.execution import Execution
+from cclfp.runs.problem import Problem
 
 if TYPE_CHECKING:
     from cclfp.events import Event
@@ -46,6 +30,7 @@ if TYPE_CHECKING:
 WHAT = ("accuracy", "buffer", "ablation", "all", "runtime", "mine")
 
 
+@with_fields(leave_out=[*RUN_ONLY, "benchmark", "scenario", "memory"])
 def study(
     table: Annotated[
         str,
@@ -70,14 +55,8 @@ def study(
             show_default=False,
         ),
     ] = None,
-    images: ImagesOption = None,
-    image_size: ImageSizeOption = None,
-    split_seed: SplitSeedOption = None,
-    classes: ClassesOption = None,
-    skip_bad: SkipBadOption = False,
-    tasks: TasksOption = None,
-    class_order: ClassOrderOption = None,
-    backbone: BackboneOption = None,
+    *,
+    problem: Problem,
     memory: Annotated[
         str | None, typer.Option(metavar="N,M,...", help="One size of the memory or several.", show_default="200")
     ] = None,
@@ -91,15 +70,7 @@ def study(
     ] = None,
     seeds: SeedsOption = None,
     seed: SeedOption = None,
-    engine: EngineOption = "auto",
-    precision: PrecisionOption = "auto",
-    device: DeviceOption = "auto",
-    store: StoreOption = None,
-    other_code: OtherCodeOption = "use",
-    on: OnOption = "local",
-    gpus_per_cohort: GpusPerCohortOption = None,
-    checkpoints: CheckpointsOption = None,
-    shard: ShardOption = None,
+    execution: Execution,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be trained, and train nothing.")] = False,
     include_diverged: IncludeDivergedOption = False,
     json: JsonOption = False,
@@ -132,35 +103,11 @@ def study(
 
     from cclfp.cli.progress import progress
     from cclfp.paper.own_study import OwnStudy
-    from cclfp.paper.study import RunTimes, plan
-    from cclfp.runs.execution import Execution
+    from cclfp.paper.study import OWN_OPTIONS, RunTimes, plan
 
-    execution = Execution.from_dict(
-        {
-            "engine": engine,
-            "precision": precision,
-            "device": device,
-            "store": store,
-            "other_code": other_code,
-            "on": on,
-            "gpus_per_cohort": gpus_per_cohort,
-            "checkpoints": checkpoints,
-            "shard": shard,
-        }
-    )
-    own = {
-        "images": images,
-        "image_size": image_size,
-        "split_seed": split_seed,
-        "classes": parse_classes("--classes", classes),
-        "skip_bad": skip_bad or None,
-        "tasks": tasks,
-        "class_order": class_order,
-        "backbone": backbone,
-        "memory": parse_sizes("--memory", memory),
-        "auto": auto,
-    }
-    given = {name: value for name, value in own.items() if value is not None}
+    own = {name: getattr(problem, name) for name in OWN_OPTIONS if name not in ("memory", "auto")}
+    own |= {"memory": parse_sizes("--memory", memory), "auto": auto}
+    given = {name: value for name, value in own.items() if value is not None and value is not False}
     if given and table != "mine":
         option = next(iter(given)).replace("_", "-")
         raise InputError(f"--{option} is for a study of your own: cclfp study mine")
@@ -181,7 +128,7 @@ def study(
         printing.print_plan(planned, json)
     elif isinstance(planned, RunTimes):
         _measure(planned, json)
-    elif shard is not None:
+    elif execution.shard is not None:
         _train_shard(planned, json)
     elif isinstance(planned, OwnStudy):
         _train_own(planned, include_diverged, json)

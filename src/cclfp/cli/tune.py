@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -9,46 +10,25 @@ from typing import Annotated
 import typer
 
 from cclfp.cli.options import (
-    CheckpointsOption,
-    DeviceOption,
-    EngineOption,
-    GpusPerCohortOption,
+    RUN_ONLY,
+    BenchmarkArgument,
     JsonOption,
-    OnOption,
-    OtherCodeOption,
-    PrecisionOption,
-    StoreOption,
-    parse_classes,
     parse_settings,
+    with_fields,
 )
 from cclfp.cli.output import print_json
-from cclfp.cli.place_options import (
-    BackboneOption,
-    ClassesOption,
-    ClassOrderOption,
-    ImageSizeOption,
-    ImagesOption,
-    MemoryOption,
-    SkipBadOption,
-    SplitSeedOption,
-    TasksOption,
-)
 from cclfp.cli.printing import print_tuned, tuned_to_dict
 from cclfp.errors import InputError
+from cclfp.runs.execution import Execution
+from cclfp.runs.problem import Problem
 
 
+@with_fields(leave_out=[*RUN_ONLY, "benchmark", "shard"])
 def tune(
     method: Annotated[
         str, typer.Argument(metavar="METHOD", help="A method (cclfp list methods; FILE.py:NAME is your own).")
     ],
-    benchmark: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="BENCHMARK",
-            help="A benchmark (cclfp list benchmarks), unless --images is given.",
-            show_default=False,
-        ),
-    ] = None,
+    benchmark: BenchmarkArgument = None,
     settings: Annotated[
         list[str] | None,
         typer.Argument(
@@ -57,19 +37,8 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    images: ImagesOption = None,
-    image_size: ImageSizeOption = None,
-    split_seed: SplitSeedOption = None,
-    classes: ClassesOption = None,
-    skip_bad: SkipBadOption = False,
-    tasks: TasksOption = None,
-    class_order: ClassOrderOption = None,
-    backbone: BackboneOption = None,
-    memory: MemoryOption = 200,
-    scenario: Annotated[
-        str | None,
-        typer.Option(metavar="class|task|domain", help="By default the benchmark's first.", show_default=False),
-    ] = None,
+    *,
+    problem: Problem,
     budget: Annotated[
         float | None,
         typer.Option(
@@ -97,14 +66,7 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    engine: EngineOption = "auto",
-    precision: PrecisionOption = "auto",
-    device: DeviceOption = "auto",
-    store: StoreOption = None,
-    other_code: OtherCodeOption = "use",
-    on: OnOption = "local",
-    gpus_per_cohort: GpusPerCohortOption = None,
-    checkpoints: CheckpointsOption = None,
+    execution: Execution,
     json: JsonOption = False,
 ) -> None:
     """Search a method's settings on held-out training images and print those that are best.
@@ -133,41 +95,15 @@ def tune(
     from cclfp.cli.progress import progress
     from cclfp.core.files import check_output
     from cclfp.paper.tuning import halved_settings, outdated, tune
-    from cclfp.runs.execution import Execution
     from cclfp.runs.presets import presets, read_presets, with_preset, write_presets
-    from cclfp.runs.problem import Problem
     from cclfp.runs.settings import is_papers, prepare
 
-    problem = Problem(
-        benchmark=benchmark,
-        images=images,
-        image_size=image_size,
-        split_seed=split_seed,
-        classes=parse_classes("--classes", classes),
-        skip_bad=skip_bad,
-        tasks=tasks,
-        class_order=class_order,
-        backbone=backbone,
-        scenario=scenario,
-        memory=memory,
-    )
-    if write is not None and (images is not None or not is_papers(method, prepare(problem))):
+    problem = dataclasses.replace(problem, benchmark=benchmark)
+    if write is not None and (problem.images is not None or not is_papers(method, prepare(problem))):
         raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
     if write is not None:
         check_output(write, lambda head: True)  # presets that cannot be read are refused next
     known = read_presets(write) if write is not None and write.exists() else None
-    execution = Execution.from_dict(
-        {
-            "engine": engine,
-            "precision": precision,
-            "device": device,
-            "store": store,
-            "other_code": other_code,
-            "on": on,
-            "gpus_per_cohort": gpus_per_cohort,
-            "checkpoints": checkpoints,
-        }
-    )
     with progress() as shown:
         tuned = tune(
             method,

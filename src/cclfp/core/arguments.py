@@ -1,19 +1,25 @@
-"""Checks of arguments: tensors, numbers, names, devices. An InputError names the value and what was expected."""
+"""Checks of arguments: tensors, numbers, names, devices. An InputError names the value and what was expected.
+
+The options of the command are checked here, too, so torch is imported where it is needed.
+"""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from cclfp.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
     """The value as a dense tensor, detached from any graph."""
+    import torch
+
     try:
         tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -89,6 +95,8 @@ def add_names(known: tuple[str, ...] | None, names: Sequence[str], num_classes: 
 
 def check_device(device: str | torch.device) -> torch.device:
     """The device, which must be a CPU or a CUDA device that works; a CUDA device is returned with its index."""
+    import torch
+
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:

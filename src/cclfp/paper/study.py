@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, overload
 
 from cclfp.core.scenarios import SCENARIOS
-from cclfp.engine.precision import pick_precision
 from cclfp.errors import DataError, InputError, unknown
 from cclfp.events import OnEvent, ignore
 from cclfp.methods import METHODS
@@ -25,7 +24,6 @@ from cclfp.paper.plans import TrainingPlan
 from cclfp.paper.tables import TABLES, Cell, cells
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import steps
-from cclfp.runs.devices import pick_device
 from cclfp.runs.environment import device_name
 from cclfp.runs.execution import Execution
 from cclfp.runs.fields import field_names, from_keywords
@@ -307,12 +305,7 @@ def _time_again_unless_alike(job: Job, store: Store | None) -> Job:
 
 
 def _is_timed_alike(record: Record, execution: Execution) -> bool:
-    device = pick_device(execution.device)
-    here: dict[str, Any] = {
-        "device_name": device_name(device),
-        "engine": execution.engine,
-        "precision": pick_precision(execution.precision, device),
-        "threads": execution.threads,
-    }
+    concrete = execution.concrete()
+    here = {**concrete.made_with, "device_name": device_name(concrete.device)}
     made = record["environment"]
     return made.get("together") == 1 and all(made.get(name) == here[name] for name in COMPARABLE)

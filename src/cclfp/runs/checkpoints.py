@@ -15,14 +15,12 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from cclfp.core.files import read_tensors, remove_file, remove_stale, write_tensors
-from cclfp.engine.choice import Engine
-from cclfp.engine.precision import pick_precision
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
 from cclfp.events import Note, OnEvent
 from cclfp.learner.loading import DAMAGED
 from cclfp.runs.code import code
-from cclfp.runs.devices import pick_device
+from cclfp.runs.execution import MADE_WITH, Execution, pick_device
 from cclfp.runs.jobs import Job
 
 FORMAT = "cclfp checkpoint 1"
@@ -43,12 +41,12 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"checkpoints cannot be kept in {folder}: {error}") from error
 
 
-def write_checkpoint(path: Path, job: Job, replica: Replica, engine: Engine, on_event: OnEvent) -> None:
+def write_checkpoint(path: Path, job: Job, replica: Replica, execution: Execution, on_event: OnEvent) -> None:
     """Write what a run needs to continue. A full disk is no reason to lose the run: it only gives a note."""
     state = {
         "format": FORMAT,
         "code": code(job.configuration.to_dict()),
-        "engine": engine.to_dict(),
+        "engine": execution.made_with,
         "fresh": job.execution.fresh,
         "replica": replica.state_dict(),
     }
@@ -58,8 +56,8 @@ def write_checkpoint(path: Path, job: Job, replica: Replica, engine: Engine, on_
         on_event(Note(f"no checkpoint could be written, continuing without one: {error}", job.key))
 
 
-def read_checkpoint(path: Path, job: Job) -> tuple[Engine, Any]:
-    """The engine and the state of the replica in a checkpoint.
+def read_checkpoint(path: Path, job: Job) -> tuple[Execution, Any]:
+    """How a run was trained, and the state of its replica, as a checkpoint has them.
 
     InputError where this job cannot use it, DamagedError where no job can.
     """
@@ -72,18 +70,19 @@ def read_checkpoint(path: Path, job: Job) -> tuple[Engine, Any]:
         raise DamagedError(f"it is not complete: {error!r}") from error
 
 
-def _check_usable(job: Job, saved: dict[str, Any]) -> Engine:
+def _check_usable(job: Job, saved: dict[str, Any]) -> Execution:
     if job.execution.fresh and not saved["fresh"]:
         raise InputError("it is of a run that was not started with --fresh")
     if saved["code"] != (here := code(job.configuration.to_dict())):
         raise InputError(f"it was made with other training code or another torch: {saved['code']}, this is {here}")
-    engine = Engine.from_dict(saved["engine"])
-    for name, made_with in engine.to_dict().items():
+    made = {name: saved["engine"][name] for name in MADE_WITH}
+    for name, made_with in made.items():
         asked = str(getattr(job.execution, name)).partition(":")[0]  # cuda:0,2 is cuda
         if name != "threads" and asked not in ("auto", made_with):
             raise InputError(f"it was made with {name} {made_with}, not with the {asked} asked for")
-    pick_precision(engine.precision, pick_device(engine.device))
-    return engine
+    execution = job.execution.with_made(**made)
+    execution.check_on(pick_device(execution.device))
+    return execution
 
 
 def put_aside(path: Path) -> Path:

@@ -1,81 +1,93 @@
-"""How runs are trained and where their results are kept. None of it is part of a run's key."""
+"""How and where runs are trained, and where their results are kept. None of it is part of a run's key.
+
+The command reads the help of the fields from here, so torch is imported where it is needed.
+"""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import numbers
+import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from cclfp.core.arguments import check_whole
 from cclfp.core.workers import cores
-from cclfp.engine.choice import ENGINES, Engine
-from cclfp.engine.precision import PRECISIONS, pick_precision
 from cclfp.errors import InputError, unknown
-from cclfp.runs.devices import pick_device
+from cclfp.runs.fields import documented, option
 from cclfp.runs.ray_connection import check_installed
-from cclfp.runs.store import checkpoints_of, default_store
 
+ENGINES = {"eager": ("cpu", "cuda"), "compiled": ("cpu",), "graph": ("cuda",)}  # and the devices they are for
+PRECISIONS = ("float32", "tf32", "bf16")
+DEVICES = ("cpu", "cuda")
+OTHER_CODE = ("use", "retrain")
+MADE_WITH = ("engine", "precision", "threads", "device")  # what records and checkpoints say about a training
+PATHS = ("store", "save", "checkpoints")
 LARGEST_SHARDS = 100_000
 
 
+@documented()
 @dataclasses.dataclass(frozen=True)
 class Execution:
     """How and where runs are trained, and where their results are kept. Wrong values are refused at once.
 
     Parameters
     ----------
-    device
-        ``"cpu"``, ``"cuda"``, or ``"auto"``: CUDA where there is a device. All GPUs are used; ``"cuda:0,2"`` chooses.
-    engine
-        ``"eager"`` trains one run after the other in plain PyTorch; on the CPU it gives the same numbers to the last
-        bit whatever is trained at the same time. ``"compiled"`` trains many runs as one compiled program, several times
-        faster, with numbers that differ in rounding. ``"graph"`` does the same on a GPU. ``"auto"`` chooses the one
-        that finishes first.
-    precision
-        What a GPU computes in: ``"tf32"`` (the default there), ``"bf16"`` or ``"float32"``.
-    threads
-        CPU threads per run; runs are trained side by side on the cores that are left.
-    store
-        The file that keeps run records; by default ``CCLFP_HOME/runs.sqlite``.
-    save
-        A folder to write each trained learner to, for :func:`cclfp.load`.
-    fresh
-        Train again what the store already has.
-    other_code
-        What to do with a run in the store that other code of cclfp made, such as an earlier version: ``"use"`` shows
-        it, with a mark, ``"retrain"`` trains it again in its place.
-    checkpoint_every
-        Seconds between two checkpoints, which are written at the end of a task.
-    checkpoints
-        The folder of checkpoints; by default ``STORE.checkpoints`` beside the store.
-    on
-        ``"local"``: this machine. ``"ray"``: the Ray cluster that ``RAY_ADDRESS`` names, otherwise a private one on
-        this machine. ``"ray:ADDRESS"``: that Ray cluster; ``"ray:auto"`` is the one that this machine belongs to.
-    gpus_per_cohort
-        The share of a GPU that runs trained together get; by default a whole one.
-    shard
-        ``"I/N"``: train only the I-th of N parts of what the store lacks, into a store of its own (see
-        :func:`cclfp.runs.shards.take_shard`).
+    {fields}
     """
 
-    device: str = "auto"
-    engine: str = "auto"
-    precision: str = "auto"
-    threads: int = 1
-    store: Path = dataclasses.field(default_factory=default_store)
-    save: Path | None = None
-    fresh: bool = False
-    other_code: str = "use"
-    checkpoint_every: float = 30.0
-    checkpoints: Path | None = None
-    on: str = "local"
-    gpus_per_cohort: float | None = None
-    shard: str | None = None
+    device: str = option(
+        "auto",
+        "Where to train. All GPUs are used, unless some are named by number (cuda:0,2).",
+        "auto|cpu|cuda|cuda:I,J",
+    )
+    engine: str = option(
+        "auto",
+        "How to train. eager: one run after the other in plain PyTorch; compiled: many runs as one compiled program "
+        "(CPU); graph: many runs in one CUDA graph. The numbers differ in rounding. auto picks what finishes first, "
+        "and says which.",
+        "ENGINE",
+    )
+    precision: str = option(
+        "auto", "What psi is computed in. By default tf32 on CUDA, float32 on the CPU.", "auto|float32|tf32|bf16"
+    )
+    threads: int = option(1, "CPU threads per run; runs are trained side by side on the cores.")
+    store: Path = option(None, "The file that keeps run records. By default CCLFP_HOME/runs.sqlite.")
+    save: Path | None = option(None, "Write each trained learner there, for cclfp.load.", "DIR")
+    fresh: bool = option(False, "Train again what the store has, all of it even if this command was stopped before.")
+    other_code: str = option(
+        "use",
+        "What to do with runs in the store that other code of cclfp made, such as an earlier version: show them with a "
+        "mark, or train them again in their place.",
+        "use|retrain",
+    )
+    checkpoint_every: float = option(30.0, "Least time between two checkpoints; they come at a task's end.", "SECONDS")
+    checkpoints: Path | None = option(
+        None,
+        "Where checkpoints are kept; on a cluster, a folder that all nodes share. By default beside the store.",
+        "DIR",
+    )
+    on: str = option(
+        "local",
+        "This machine, or a Ray cluster (pip install 'cclfp[ray]'). ray is the cluster that RAY_ADDRESS names, "
+        "otherwise a private one on this machine.",
+        "local|ray|ray:ADDRESS",
+    )
+    gpus_per_cohort: float | None = option(
+        None, "The share of a GPU that runs trained together get, such as 0.5. By default a whole one.", "SHARE"
+    )
+    shard: str | None = option(
+        None,
+        "Train only the I-th of N parts of what the store lacks, into shard-I-of-N.sqlite beside it. cclfp runs import "
+        "shard-* puts the parts together.",
+        "I/N",
+    )
 
     def __post_init__(self) -> None:
+        from cclfp.core.arguments import check_whole
+        from cclfp.runs.store import default_store
+
         threads, seconds = check_whole("threads", self.threads, at_least=1), cast(Any, self.checkpoint_every)
         self._check_place(threads)
         if not isinstance(seconds, numbers.Real) or not float(seconds) >= 0:
@@ -89,28 +101,57 @@ class Execution:
             raise InputError(f"gpus_per_cohort={share!r}: expected more than 0 and at most 1, the share of one GPU")
         if self.shard is not None:
             parse_shard(self.shard)
-        plain = {  # paths may be given as strings, numbers as numpy's
+        plain: dict[str, Any] = {  # paths may be given as strings, numbers as numpy's
             "threads": threads,
             "checkpoint_every": float(seconds),
             "gpus_per_cohort": None if share is None else float(share),
-            "store": default_store() if self.store is None else Path(self.store),
-            "save": None if self.save is None else Path(self.save),
-            "checkpoints": None if self.checkpoints is None else Path(self.checkpoints),
+            **{name: None if (path := getattr(self, name)) is None else Path(path) for name in PATHS},
         }
-        for name, value in plain.items():
-            object.__setattr__(self, name, value)
+        plain["store"] = plain["store"] or default_store()
+        vars(self).update(plain)
 
     def _check_place(self, threads: int) -> None:
         """Check what depends on the machine that trains. What a Ray cluster has is not known before it is reached."""
         if self.ray_address is None:
-            check_engine(self.engine, self.precision, pick_device(self.device))
+            self.check_on(pick_device(self.device))
             if threads > cores():
                 raise InputError(f"threads={threads}: this process may use {cores()} cores")
         else:
-            if self.device not in ("auto", "cpu", "cuda"):
+            if self.device not in ("auto", *DEVICES):
                 raise InputError(f"device {self.device!r} with on={self.on!r}: expected auto, cpu or cuda on Ray")
-            check_names(self.engine, self.precision)
+            self._check_names()
             check_installed(self.on)
+
+    def _check_names(self) -> None:
+        for name, known in (("engine", ("auto", *ENGINES)), ("precision", ("auto", *PRECISIONS))):
+            if getattr(self, name) not in known:
+                raise unknown(name, str(getattr(self, name)), known)
+
+    def check_on(self, device: str) -> None:
+        """Refuse an engine or a precision that is not for this device, cpu or cuda."""
+        self._check_names()
+        devices = ENGINES.get(self.engine, DEVICES)
+        if device not in devices:
+            raise InputError(f"engine {self.engine} is for device {devices[0]}, not {device}: auto picks what there is")
+        if device != "cuda" and self.precision not in ("auto", "float32"):
+            raise InputError(f"precision {self.precision} needs a CUDA device: on the cpu there is float32")
+
+    def concrete(self) -> Execution:
+        """The same with a device and a precision. The engine stays ``"auto"`` where it is still to be chosen."""
+        device = pick_device(self.device)
+        usual = "tf32" if device == "cuda" else "float32"
+        return self.with_made(device=device, precision=usual if self.precision == "auto" else self.precision)
+
+    def with_made(self, **changes: Any) -> Execution:
+        """The same with other values of MADE_WITH, as a checkpoint of another machine may have them: not checked."""
+        changed = copy.copy(self)
+        vars(changed).update(changes)
+        return changed
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """What records and checkpoints say about a training."""
+        return {name: getattr(self, name) for name in MADE_WITH}
 
     @property
     def ray_address(self) -> str | None:
@@ -124,42 +165,13 @@ class Execution:
 
     @property
     def checkpoint_folder(self) -> Path:
-        return checkpoints_of(self.store) if self.checkpoints is None else self.checkpoints
+        from cclfp.runs.store import checkpoints_of
 
-    def start_with(self) -> Engine:
-        """The engine that a run starts with; its name is ``"auto"`` where it is still to be chosen."""
-        device = pick_device(self.device)
-        return Engine(self.engine, pick_precision(self.precision, device), self.threads, device)
+        return checkpoints_of(self.store) if self.checkpoints is None else self.checkpoints
 
     def to_dict(self) -> dict[str, Any]:
         paths = {name: None if (path := getattr(self, name)) is None else str(path) for name in PATHS}
         return {**vars(self), **paths}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Execution:
-        """From fields by name, those that are missing at their defaults."""
-        return cls(**values)
-
-
-OTHER_CODE = ("use", "retrain")
-PATHS = ("store", "save", "checkpoints")
-
-
-def check_names(engine: str, precision: str) -> None:
-    """Refuse the names of engines and precisions that do not exist."""
-    if engine not in ("auto", *ENGINES):
-        raise unknown("engine", str(engine), ("auto", *ENGINES))
-    if precision not in PRECISIONS:
-        raise unknown("precision", str(precision), PRECISIONS)
-
-
-def check_engine(engine: str, precision: str, device: str) -> None:
-    """Refuse an engine or a precision that is not for this device, cpu or cuda."""
-    check_names(engine, precision)
-    for name, where in (("compiled", "cpu"), ("graph", "cuda")):
-        if engine == name and device != where:
-            raise InputError(f"engine {name} is for device {where}, not {device}: auto picks what there is")
-    pick_precision(precision, device)
 
 
 def parse_shard(shard: str) -> tuple[int, int]:
@@ -182,3 +194,58 @@ def check_folder(folder: Path) -> Path:
             return folder
     except OSError as error:
         raise InputError(f"learners cannot be saved in {folder}: {error}") from error
+
+
+# -- devices ------------------------------------------------------------------------------------------------------
+
+
+def pick_device(wanted: str) -> str:
+    """The kind of device, cpu or cuda; ``auto`` is cuda where there is one. Wrong values are refused."""
+    import torch
+
+    from cclfp.core.arguments import check_device
+
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted in DEVICES:
+        return check_device(wanted).type
+    pick_cards(wanted)
+    return "cuda"
+
+
+def pick_cards(wanted: str) -> list[int]:
+    """The numbers of the GPUs to train on: all that this process sees, or those that are named; none for the CPU."""
+    import torch
+
+    if wanted in ("auto", *DEVICES):
+        return list(range(torch.cuda.device_count())) if pick_device(wanted) == "cuda" else []
+    kind, colon, listed = str(wanted).partition(":")
+    parts = listed.split(",")
+    if kind != "cuda" or not colon or not all(part.isascii() and part.isdigit() for part in parts):
+        raise InputError(f"device {wanted!r}: expected auto, cpu, cuda, or GPUs by number such as cuda:0,2")
+    cards, count = [int(part) for part in parts], torch.cuda.device_count()
+    if len(set(cards)) < len(cards):
+        raise InputError(f"device {wanted!r}: a GPU is named twice")
+    if missing := [card for card in cards if card >= count]:
+        found = f"finds {count}, numbered from 0" if count else "finds no CUDA device on this machine"
+        raise InputError(f"device {wanted!r}: there is no GPU {missing[0]}, torch {found}")
+    return cards
+
+
+def pick_one_device(wanted: str) -> str:
+    """The device of a single learner: cpu, cuda, or a GPU by number such as cuda:2."""
+    if wanted in ("auto", *DEVICES):
+        return pick_device(wanted)
+    card, *others = pick_cards(wanted)
+    if others:
+        raise InputError(f"device {wanted!r}: a learner is on one device, expected one GPU")
+    return f"cuda:{card}"
+
+
+def visible_as(card: int) -> str:
+    """The value of ``CUDA_VISIBLE_DEVICES`` with which another process sees this GPU alone.
+
+    The variable may already restrict what this process sees, and its entries may be names.
+    """
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return visible[card] if visible else str(card)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import re
+import textwrap
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from cclfp.errors import InputError
 
 T = TypeVar("T")
+Documented = TypeVar("Documented", bound=Callable[..., Any])
 
 
 def option(default: Any, help: str, metavar: str | None = None) -> Any:
@@ -31,3 +34,25 @@ def from_keywords(kind: type[T], given: T | None, keywords: Mapping[str, Any]) -
         raise InputError(f"give {', '.join(fields)} as part of {argument}, not beside it")
     others = {name: value for name, value in keywords.items() if name not in fields}
     return kind(**fields) if given is None else given, others
+
+
+def documented(*kinds: type) -> Callable[[Documented], Documented]:
+    """Put the fields of these dataclasses, with their help, where the docstring says ``{fields}``; of a class, its own.
+
+    Options in the help, such as ``--skip-bad``, become keywords.
+    """
+
+    def document(what: Documented) -> Documented:
+        several = kinds or (what,)
+        fields = [field for kind in several for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+        texts = (re.sub(r"--([a-z-]+)", lambda m: f"``{m[1].replace('-', '_')}``", f.metadata["help"]) for f in fields)
+        entries = (
+            textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+            for text in texts
+        )
+        listed = "\n".join(f"{field.name}\n{entry}" for field, entry in zip(fields, entries, strict=True))
+        if what.__doc__ is not None:  # python -OO
+            what.__doc__ = re.sub(r"^( *)\{fields\}", lambda m: textwrap.indent(listed, m[1]), what.__doc__, flags=re.M)
+        return what
+
+    return document

@@ -96,7 +96,7 @@ class Job:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
         configuration = Configuration.from_dict(values["configuration"])
-        return cls(configuration, values["seed"], Execution.from_dict(values["execution"]))
+        return cls(configuration, values["seed"], Execution(**values["execution"]))
 
 
 def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], execution: Execution) -> list[Job]:

@@ -10,8 +10,7 @@ import torch
 from cclfp.core.workers import Died, Workers, cores
 from cclfp.errors import InputError, RunError, portable
 from cclfp.events import Event, Failed, Finished, OnEvent
-from cclfp.runs.devices import pick_cards, visible_as
-from cclfp.runs.execution import Execution
+from cclfp.runs.execution import Execution, pick_cards, visible_as
 from cclfp.runs.jobs import Job
 from cclfp.runs.training import train_cohort
 

@@ -20,7 +20,7 @@ from cclfp.errors import InputError, RunError
 from cclfp.runs.checkpoints import alone_in, make_folder
 from cclfp.runs.code import code
 from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, from_json
-from cclfp.runs.execution import PATHS, Execution, check_engine
+from cclfp.runs.execution import PATHS, Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.keeping import InStore
 from cclfp.runs.ray_connection import connected
@@ -58,7 +58,7 @@ class RayCluster:
         device = self.execution.device
         if device == "auto":
             device = "cuda" if any(gpus for _, _, gpus in self._nodes()) else "cpu"
-        check_engine(self.execution.engine, self.execution.precision, device)
+        self.execution.check_on(device)
         return device
 
     @property

@@ -17,6 +17,7 @@ from cclfp import metrics
 from cclfp.errors import InputError
 from cclfp.metrics import Matrix
 from cclfp.runs.configuration import Configuration
+from cclfp.runs.execution import DEVICES, ENGINES, PRECISIONS
 from cclfp.runs.validation import check_configuration, is_number, is_whole, wrong_value
 from cclfp.streams.benchmarks import BENCHMARKS
 
@@ -88,11 +89,7 @@ MEASURES: dict[str, Callable[[Matrix], float | None]] = {
 }
 
 # What the environment of a record may say.
-NAMES = {
-    "engine": ("eager", "compiled", "graph"),
-    "device": ("cpu", "cuda"),
-    "precision": ("float32", "tf32", "bf16"),
-}
+NAMES = {"engine": tuple(ENGINES), "device": DEVICES, "precision": PRECISIONS}
 LONGEST = 500  # characters of a message, which may quote a file
 
 

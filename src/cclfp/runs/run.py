@@ -17,8 +17,7 @@ from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.code import describe_other_code
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import cost
-from cclfp.runs.devices import pick_device
-from cclfp.runs.execution import Execution
+from cclfp.runs.execution import Execution, pick_device
 from cclfp.runs.fields import from_keywords
 from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs, name_runs
 from cclfp.runs.pool import Executor, make_executor

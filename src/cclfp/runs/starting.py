@@ -16,7 +16,6 @@ import torch
 
 from cclfp.core.files import remove_file
 from cclfp.core.userfiles import imported_by
-from cclfp.engine.choice import Engine
 from cclfp.engine.cohort import choose_engine
 from cclfp.engine.packages import Kind
 from cclfp.engine.precision import autocast_of, computing_in
@@ -28,6 +27,7 @@ from cclfp.learner.loading import DAMAGED
 from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint
 from cclfp.runs.code import code
+from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
@@ -42,7 +42,7 @@ class Started:
 
     job: Job
     replica: Replica
-    engine: Engine
+    execution: Execution  # with a device, a precision and an engine
 
 
 def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
@@ -65,13 +65,13 @@ def _start(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> S
                 raise
             on_event(Note(f"starting again, the checkpoint cannot be used: {error}", job.key))
             remove_file(checkpoint)
-    engine = job.execution.start_with()
-    return Started(job, make_replica(job, engine, streams), engine)
+    execution = job.execution.concrete()
+    return Started(job, make_replica(job, execution, streams), execution)
 
 
 def _continue(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> Started:
-    engine, state = read_checkpoint(checkpoint, job)
-    replica = make_replica(job, engine, streams)
+    execution, state = read_checkpoint(checkpoint, job)
+    replica = make_replica(job, execution, streams)
     try:
         replica.load_state_dict(state)
     except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
@@ -80,28 +80,28 @@ def _continue(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -
         raise DamagedError(str(error) if isinstance(error, InputError) else f"it is not complete: {error!r}") from error
     text = f"continuing from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
     on_event(Note(text, job.key))
-    return Started(job, replica, engine)
+    return Started(job, replica, execution)
 
 
 def _group(started: Sequence[Started]) -> list[list[Started]]:
     """Runs that can continue together: at the same position, with the same engine; each alone where that is eager."""
     groups: dict[Any, list[Started]] = {}
     for one in started:
-        alone = one.job.key if one.engine.name == "eager" else None
-        groups.setdefault((one.replica.position, one.engine, alone), []).append(one)
+        alone = one.job.key if one.execution.engine == "eager" else None
+        groups.setdefault((one.replica.position, one.execution, alone), []).append(one)
     return list(groups.values())
 
 
 # -- replicas -----------------------------------------------------------------------------------------------------
 
 
-def make_replica(job: Job, engine: Engine, streams: Streams) -> Replica:
+def make_replica(job: Job, execution: Execution, streams: Streams) -> Replica:
     """The replica of a job at its beginning; its stream is added to ``streams``."""
     c = job.configuration
-    with computing_threads(engine.threads):
-        key = job.seed, engine.device
+    with computing_threads(execution.threads):
+        key = job.seed, execution.device
         if key not in streams:
-            streams[key] = _make_stream(job, engine.device)
+            streams[key] = _make_stream(job, execution.device)
         stream = streams[key]
         hyper: dict[str, Any] = {**c.hyperparameters}
         backbone = c.backbone or parse_backbone(get_benchmark(c.benchmark).backbone)
@@ -117,11 +117,11 @@ def make_replica(job: Job, engine: Engine, streams: Streams) -> Replica:
             tasks=stream.classes,
             transform=stream.transform,
             augment=AUGMENTATION if c.augment else None,
-            device=engine.device,
+            device=execution.device,
             **hyper,
         )
-    learner.autocast = autocast_of(engine.precision)
-    if engine.device == "cuda":
+    learner.autocast = autocast_of(execution.precision)
+    if execution.device == "cuda":
         learner.psi.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
     return Replica(learner, stream, batch=c.batch, epochs=c.epochs)
 
@@ -150,15 +150,20 @@ def computing_threads(n: int) -> Iterator[None]:
 
 def _choose_engine(started: Sequence[Started], streams: Streams, on_event: OnEvent) -> list[Started]:
     """Choose one engine for all runs that leave it open."""
-    undecided = [one for one in started if one.engine.is_open]
+    undecided = [one for one in started if one.execution.engine == "auto"]
     if not undecided:
         return list(started)
     first = undecided[0]
-    with computing_threads(first.engine.threads), computing_in(first.engine.precision):
-        probe = make_replica(first.job, first.engine, streams)
+    with computing_threads(first.execution.threads), computing_in(first.execution.precision):
+        probe = make_replica(first.job, first.execution, streams)
         name, seconds = choose_engine(probe, len(undecided), kind_of_programs(first.job, len(undecided)))
     on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", first.job.key))
-    return [dataclasses.replace(one, engine=one.engine.named(name)) if one.engine.is_open else one for one in started]
+    return [
+        one
+        if one.execution.engine != "auto"
+        else dataclasses.replace(one, execution=one.execution.with_made(engine=name))
+        for one in started
+    ]
 
 
 def kind_of_programs(job: Job, replicas: int) -> Kind | None:

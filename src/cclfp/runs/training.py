@@ -91,16 +91,16 @@ def _train(group: Sequence[Started], on_event: OnEvent) -> str:
 
     Returns the name of the engine that was used in the end: what cannot be compiled or recorded is trained eagerly.
     """
-    jobs, replicas, engine = [one.job for one in group], [one.replica for one in group], group[0].engine
+    jobs, replicas, execution = [one.job for one in group], [one.replica for one in group], group[0].execution
     progress = _Progress(group, on_event)
     last_checkpoint = time.monotonic()
-    with computing_threads(engine.threads):
-        kind = kind_of_programs(jobs[0], len(jobs)) if engine.name == "compiled" else None
+    with computing_threads(execution.threads):
+        kind = kind_of_programs(jobs[0], len(jobs)) if execution.engine == "compiled" else None
         cohort = Cohort(
             replicas,
-            engine.name,
+            execution.engine,
             lambda text: on_event(Note(text, jobs[0].key)),
-            engine.precision,
+            execution.precision,
             kind,
             progress.before_compiling,
         )
@@ -109,7 +109,7 @@ def _train(group: Sequence[Started], on_event: OnEvent) -> str:
             progress.after_task()
             if not cohort.is_done and time.monotonic() - last_checkpoint >= jobs[0].execution.checkpoint_every:
                 for job, replica in zip(jobs, replicas, strict=True):
-                    write_checkpoint(checkpoint_path(job), job, replica, engine, on_event)
+                    write_checkpoint(checkpoint_path(job), job, replica, execution, on_event)
                 last_checkpoint = time.monotonic()
     return cohort.engine
 
@@ -155,7 +155,7 @@ def _keep(group: Sequence[Started], engine_used: str, keeper: Keeper, on_event: 
     records: dict[str, Record] = {}
     for one in group:
         job = one.job
-        environment = {**one.engine.named(engine_used).to_dict(), "together": len(group)}
+        environment = {**one.execution.made_with, "engine": engine_used, "together": len(group)}
         records[job.key] = keeper.keep(job, make_record(job, one.replica, environment), on_event)
     for one in group:
         error = _save_learner(one)

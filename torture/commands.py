@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 import cclfp.cli
-from cclfp.learner.loading import load
-from cclfp.learner.saving import learner_state
+from cclfp.learner.saving import learner_state, load
 from cclfp.runs.store import Store
 from torture.campaign import Fault, Verdict, descendants, kill_all
 

@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from cclfp.core.layouts import check_value
 from cclfp.core.randomness import copy_generator, generator
-from cclfp.errors import DamagedError, InputError
+from cclfp.errors import InputError
 
-MOST = 2**53  # examples that can pass: float64 represents all integers up to this one
 SAVED_AS = {"seen_before_task": "settled"}  # attributes that have another name in files
 
 
@@ -203,29 +201,12 @@ class Schedule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what :meth:`state_dict` returned; DamagedError if this schedule cannot have that state."""
-        if is_shipped(self):
-            self._check(state)
+        """Restore what :meth:`state_dict` returned."""
         for name, value in vars(self).items():
             if isinstance(value, torch.Generator):
                 value.set_state(state[name].cpu())
             elif name != "size":
                 setattr(self, name, copy.deepcopy(state[SAVED_AS.get(name, name)]))
-
-    def _check(self, state: dict[str, Any]) -> None:
-        """Raise DamagedError for a state that is impossible."""
-        seen, settled, written = state["seen"], state["settled"], state["written"]
-        check_value("schedule.seen", seen, int, 0, MOST)
-        check_value("schedule.settled", settled, int, 0, seen)
-        check_value("schedule.written", written, list)
-        for number in written:
-            check_value("schedule.written", number, int, -1, seen - 1)
-        self._check_slots(state, len(written))
-
-    def _check_slots(self, state: dict[str, Any], held: int) -> None:
-        """Raise DamagedError unless the slots hold as many of the examples as fit."""
-        if held != min(state["seen"], self.size) or len(set(state["written"]) - {-1}) != held:
-            raise DamagedError(f"schedule.written does not fit {state['seen']} examples in {self.size} slots")
 
 
 class Reservoir(Schedule):
@@ -296,23 +277,6 @@ class Ring(Schedule):
                 del mine[:turn]
             start = end
         return slots
-
-    def _check_slots(self, state: dict[str, Any], held: int) -> None:
-        """Raise DamagedError unless each slot belongs to one task and the most recent example is stored."""
-        check_value("schedule.slots", state["slots"], dict)
-        slots: list[int] = []
-        for task, mine in state["slots"].items():
-            check_value("a task of schedule.slots", task, int, 0)
-            check_value("schedule.slots", mine, list)
-            slots += mine
-        for slot in slots:
-            check_value("schedule.slots", slot, int, 0, held - 1)
-        if not len(slots) == len(set(slots)) == held <= self.size:
-            raise DamagedError(f"schedule.slots are not {held} of {self.size} slots, each of a single task")
-        if len(set(state["written"])) != held or max(state["written"], default=-1) != state["seen"] - 1:
-            raise DamagedError(f"schedule.written has duplicates, or lacks the last of {state['seen']} examples")
-        if state["num_tasks"] != self.num_tasks:
-            raise DamagedError(f"schedule.num_tasks is {state['num_tasks']!r}, expected {self.num_tasks}")
 
     def _has_full_share(self, task: int) -> bool:
         """Whether a task has its full share, so that its next example replaces its oldest."""
@@ -398,17 +362,8 @@ class Exemplars(Schedule):
     def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
         return self._vectorised_ahead(tasks, sizes, k, draws)
 
-    def _check_slots(self, state: dict[str, Any], held: int) -> None:
-        if held > self.size or set(state["written"]) - {-1}:
-            raise DamagedError(f"schedule.written does not fit {held} exemplars in {self.size} slots")
-
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
         return np.full(len(tasks), -1)
-
-
-def is_shipped(schedule: Schedule) -> bool:
-    """Whether the schedule ships with the package, so that its state can be checked."""
-    return type(schedule) in (Reservoir, Ring, PastRing, Exemplars)
 
 
 def _uniform(n: int, g: torch.Generator) -> np.ndarray:

@@ -7,7 +7,6 @@ import functools
 import io
 import itertools
 import os
-import random
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from altering import alterations
 from conftest import Cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,9 +28,7 @@ import cclfp
 from cclfp.core import files
 from cclfp.core.files import read_tensors, write_tensors
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
-from cclfp.learner.loading import DAMAGED
 from cclfp.learner.saving import FORMAT, learner_state
 from cclfp.methods import METHODS, Method
 from cclfp.methods.base import State
@@ -223,68 +219,7 @@ def test_files_of_the_version_before_are_read(tmp_path: Path) -> None:
     assert loaded.classes is None
 
 
-# -- altered values -----------------------------------------------------------------------------------------------
-
-
-def sample(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    every = list(alterations(state))
-    for name, alter in random.Random(len(every)).sample(every, TRIED):
-        yield name, alter()
-
-
-def use(learner: cclfp.Learner, path: Path) -> None:
-    """All that a learner of :func:`trained` can be asked to do, from here on."""
-    learner.predict(batch(0)[0], task=0)
-    for task in (0, 1):
-        for step in range(2):
-            learner.observe(*batch(task, step + 5), task=task)
-        learner.predict(batch(0)[0], task=task)
-        learner.end_task()
-    learner.save(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", FUZZED)
-@pytest.mark.parametrize("arguments", [{}, {"in_task": False}, {"tasks": 0, "scenario": "task"}])
-def test_an_altered_learner_is_refused_or_can_be_used(method: str, arguments: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "learner"
-    trained(method, **arguments).save(path)
-    refused = 0
-    for name, state in sample(read_tensors(path, FORMAT)):
-        torch.save(state, path)
-        try:
-            learner, other = (cclfp.load(path, psi=psi()) for _ in range(2))
-        except InputError:
-            refused += 1
-            continue
-        try:
-            if other.in_task:
-                other.end_task()
-            use(learner, path)
-        except Exception as error:
-            raise AssertionError(f"{name}: it is loaded, but cannot be used") from error
-    assert 0 < refused < TRIED
-
-
-@pytest.mark.parametrize("method", ["er", "icarl", "si"])
-def test_an_altered_checkpoint_is_refused_or_can_be_used(method: str) -> None:
-    case = Case(METHODS[method], "class", {"lr": 0.01})
-    stopped = case.replica()
-    Cohort([stopped]).advance()
-    refused = 0
-    for name, state in sample(stopped.state_dict()):
-        replica = Replica(case.learner(), stopped.stream)
-        try:
-            replica.load_state_dict(state)
-        except DAMAGED:  # as where a job goes on
-            refused += 1
-            continue
-        try:
-            Cohort([replica]).advance()
-            assert replica.accuracy is not None
-        except Exception as error:
-            raise AssertionError(f"{name}: it is loaded, but cannot be used") from error
-    assert refused
+# -- wrong values -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -301,7 +236,6 @@ def test_an_altered_checkpoint_is_refused_or_can_be_used(method: str) -> None:
         ("method", None),
         ("method", {"name": "er"}),
         ("method", "ghost"),
-        ("method", "finetune"),
         ("num_classes", "6"),
         ("num_classes", 6.0),
         ("num_classes", 7),
@@ -311,18 +245,13 @@ def test_an_altered_checkpoint_is_refused_or_can_be_used(method: str) -> None:
         ("seed", True),
         ("replay", 0),
         ("memory_size", 2**62),
-        ("memory_size", 7),
         ("backbone", 3),
         ("transform", "scale"),
         ("transform", {"name": []}),
         ("transform", {"name": "normalise", "mean": [float("nan")], "std": [1.0]}),
         ("augment", {"name": "crop+flip", "padding": 1}),
-        ("steps", 0),
-        ("tasks_done", 9),
-        ("in_task", False),
         ("like", None),
         ("like", [[4], torch.float32]),
-        ("f", None),
     ],
 )
 def test_a_wrong_value_is_named(name: str, value: Any, tmp_path: Path) -> None:
@@ -331,19 +260,6 @@ def test_a_wrong_value_is_named(name: str, value: Any, tmp_path: Path) -> None:
     torch.save(read_tensors(path, FORMAT) | {name: value}, path)
     with pytest.raises(InputError, match=r"learner\.ckpt"):
         cclfp.load(path, psi=None if name == "backbone" else psi())
-
-
-def test_a_backbone_is_not_built_at_any_size(tmp_path: Path) -> None:
-    path = tmp_path / "learner"
-    ours = cclfp.make("si", psi=MLP(3, [5]), num_classes=2)
-    ours.observe(*batch())
-    ours.save(path)
-    assert same(ours, cclfp.load(path))
-    state = read_tensors(path, FORMAT)
-    for size in (10**6, 2**62, 5.0, "5", None):
-        torch.save(state | {"backbone": {"name": "mlp", "inputs": 3, "widths": [size]}}, path)
-        with pytest.raises(InputError, match="is damaged"):
-            cclfp.load(path)
 
 
 @pytest.mark.parametrize("name", ["psi", "f", "state", "memory"])
@@ -379,11 +295,42 @@ def test_buffers_need_not_be_finite(tmp_path: Path) -> None:
 def test_a_refused_file_leaves_psi_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "learner"
     trained("er").save(path)
-    torch.save(read_tensors(path, FORMAT) | {"state": {"a": torch.zeros(1)}}, path)
+    torch.save(read_tensors(path, FORMAT) | {"num_classes": 7}, path)
     mine = psi()
-    with pytest.raises(InputError, match="damaged: state has"):
+    with pytest.raises(InputError, match="is damaged"):
         cclfp.load(path, psi=mine)
     assert all(map(torch.equal, mine.state_dict().values(), psi().state_dict().values()))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_loading_changes_no_random_state(method: str, tmp_path: Path) -> None:
+    ours, mine = trained(method), psi()
+    ours.save(tmp_path / "learner")
+    before = torch.get_rng_state()
+    assert same(ours, cclfp.load(tmp_path / "learner", psi=mine))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [("si", "importance"), ("lwf", "masks"), ("icarl", "means"), ("hal", "embedding")]
+)
+def test_a_learner_is_tried_out_before_it_is_returned(method: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "learner"
+    trained(method).save(path)
+    state = read_tensors(path, FORMAT)
+    del state["state"][name]
+    torch.save(state, path)
+    mine = psi()
+    with pytest.raises(DamagedError, match="is damaged: KeyError"):
+        cclfp.load(path, psi=mine)
+    assert all(map(torch.equal, mine.state_dict().values(), psi().state_dict().values()))
+
+
+def test_a_backbone_of_this_package_is_rebuilt(tmp_path: Path) -> None:
+    ours = cclfp.make("si", psi=MLP(3, [5]), num_classes=2)
+    ours.observe(*batch())
+    ours.save(tmp_path / "learner")
+    assert same(ours, cclfp.load(tmp_path / "learner"))
 
 
 def test_images_are_loaded_with_their_transform(tmp_path: Path) -> None:
@@ -441,7 +388,17 @@ class Louder(CCLFP):
         return z.square().mean()
 
 
-@pytest.mark.parametrize("method", [Least, Twice, Louder])
+class Picky(ER):
+    """Refuses other batches than those that it was trained on."""
+
+    name = "picky"
+
+    def step(self, params: Any, buffers: Any, state: State, batch: Any, hyper: Any) -> Any:
+        assert batch.n_current == 6
+        return super().step(params, buffers, state, batch, hyper)
+
+
+@pytest.mark.parametrize("method", [Least, Twice, Louder, Picky])
 @pytest.mark.parametrize("in_task", [True, False])
 def test_a_method_of_ones_own_is_loaded(method: type[Method], in_task: bool, tmp_path: Path) -> None:
     ours = trained(method, tasks=2, in_task=in_task)
@@ -450,11 +407,6 @@ def test_a_method_of_ones_own_is_loaded(method: type[Method], in_task: bool, tmp
     for learner in (ours, loaded):
         learner.observe(*batch(2, 7), task=2)
     assert same(ours, loaded)
-
-
-def test_a_method_of_ones_own_has_the_layout_of_what_it_keeps() -> None:
-    assert Louder.layout is CCLFP.layout
-    assert Twice.layout is Least.layout is Method.layout
 
 
 # -- damaged checkpoints ------------------------------------------------------------------------------------------
@@ -503,10 +455,6 @@ def change_position(state: dict[str, Any]) -> None:
     state["replica"]["position"] += 1
 
 
-def change_matrix(state: dict[str, Any]) -> None:
-    state["replica"]["matrix"][1][0] = 101.0
-
-
 def change_engine(state: dict[str, Any]) -> None:
     state["engine"]["threads"] = "2"
 
@@ -520,7 +468,7 @@ def test_a_checkpoint_whose_values_were_changed_is_damaged(tmp_path: Path, monke
     job = make_job(tmp_path / "runs.sqlite")
     path = stopped(job, monkeypatch)
     original = path.read_bytes()
-    for change in (change_position, change_matrix, change_engine, change_weights):
+    for change in (change_position, change_engine, change_weights):
         path.write_bytes(original)
         state = read_tensors(path, checkpoints.FORMAT)
         change(state)

@@ -16,7 +16,7 @@ import cclfp
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.learner import Learner
-from cclfp.learner.loading import load
+from cclfp.learner.saving import load
 from cclfp.methods import METHODS, Batch
 from cclfp.methods.base import State, Stepped
 from cclfp.methods.fdr import FDR, function_distance

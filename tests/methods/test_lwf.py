@@ -18,7 +18,7 @@ from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.learner import Learner
-from cclfp.learner.loading import load
+from cclfp.learner.saving import load
 from cclfp.methods import METHODS, Batch
 from cclfp.methods.lwf import LwF, distillation
 from cclfp.testing import Case, same, toy_psi

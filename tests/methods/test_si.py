@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import cclfp
 from cclfp.engine.cohort import Cohort
 from cclfp.learner import Learner
-from cclfp.learner.loading import load
+from cclfp.learner.saving import load
 from cclfp.methods.si import SI
 from cclfp.testing import Case, same
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cclfp.core.layouts import Like, check_layout, check_value
-from cclfp.errors import DamagedError, InputError
+from cclfp.errors import InputError
 
 if TYPE_CHECKING:
     from cclfp.schedules import Schedule
@@ -169,31 +168,19 @@ class Memory:
 
     def load_state_dict(self, state: dict[str, Any], pool: Examples | None = None) -> None:
         """Restore what :meth:`state_dict` returned; ``pool`` has the stream's examples if the state has rows of it."""
-        check_value("memory.schedule", state["schedule"], dict)
         self.schedule.load_state_dict(state["schedule"])
-        held = len(self)
         self._current, self._current_rows = [], None
         if "rows" in state:
-            if pool is None:
-                raise DamagedError("memory has rows of a stream, expected examples")
-            check_layout("memory.rows", state["rows"], Like((held,), torch.int64, 0, len(pool.y) - 1))
             self._pool, self._rows = pool, state["rows"].to(self.device)
-        else:
-            stored = _load_examples("memory.examples", state["examples"])
-            if len(stored.y) != held:
-                raise DamagedError(f"memory.examples has {len(stored.y)} examples, expected {held} as in its schedule")
-            self._pool = stored.to(self.device) if held else None
-            self._rows = None
-            if self.keeps_task and len((current := _load_examples("memory.current", state["current"])).y):
-                self._current = [current.to(self.device)]
+            return
+        held, current = (_copied(state.get(name), self.device) for name in ("examples", "current"))
+        self._pool, self._rows = held, None
+        if current is not None:
+            self._current = [current]
 
 
-def _load_examples(name: str, state: dict[str, Tensor]) -> Examples:
-    """A copy of examples from a file, after a check of their types and lengths."""
-    check_value(name, state, dict)
-    examples = Examples(**state)
-    n = len(examples.y)
-    shape = tuple(examples.x.shape[1:])
-    whole = Like((n,), torch.int64, low=0)
-    check_layout(name, state, {"x": Like((n, *shape), examples.x.dtype), "y": whole, "task": whole})
-    return Examples(*(tensor.detach().clone() for tensor in examples))
+def _copied(state: dict[str, Tensor] | None, device: torch.device) -> Examples | None:
+    """A copy of examples from a file; None where there are none."""
+    if state is None or not len(state["y"]):
+        return None
+    return Examples(**{name: tensor.detach().to(device, copy=True) for name, tensor in state.items()})

@@ -1,9 +1,15 @@
-"""What a learner's file holds. All of it is checked before it is used, and nothing of it is executed."""
+"""Learners in files. Nothing in a file is executed.
+
+A file has checksums of all that it holds, so what is read is what was written. A learner is built from it as
+:func:`cclfp.make` builds one, and tried out, before it is used.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
-import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +19,26 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from cclfp._version import __version__
 from cclfp.core.arguments import check_names
-from cclfp.core.files import check_output, write_tensors
-from cclfp.core.layouts import check_layout, check_value
+from cclfp.core.files import check_output, read_tensors, write_tensors
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator, seeded
-from cclfp.errors import DamagedError, InputError
+from cclfp.errors import DamagedError, DivergenceError, InputError, shortage
 from cclfp.learner.checks import check_features
 from cclfp.learner.learner import PROBE, Learner
-from cclfp.methods import METHODS
-from cclfp.nets import describe_backbone
-from cclfp.nets.network import check_mode, check_psi_tensors, load_psi_tensors, psi_tensors
-from cclfp.schedules import is_shipped
-from cclfp.transforms import describe
+from cclfp.methods import METHODS, Method, get_method
+from cclfp.nets import build_backbone, describe_backbone
+from cclfp.nets.backbones import make_psi, parse_backbone
+from cclfp.nets.network import check_psi_tensors, load_psi_tensors, psi_tensors
+from cclfp.transforms import Augmentation, Transform, build_transform, describe
 
 FORMAT = "cclfp learner 2"
-MAX_NUMBERS = 2**28  # in one example of a file
 STATISTICS = ("running_mean", "running_var")  # how the names of BatchNorm's buffers end
+# The errors, besides InputError, that building something from a file of another program can raise.
+DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, ArithmeticError)
+NEEDED = (
+    *("method", "hyper", "num_classes", "num_tasks", "scenario", "seed", "replay", "memory_size"),
+    *("backbone", "transform", "predict_transform", "augment"),
+)
 
 
 def save(learner: Learner, path: Path, *, force: bool = False) -> None:
@@ -74,116 +84,123 @@ def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:
 
 
 def load_learner_state(learner: Learner, state: dict[str, Any], pool: Examples | None = None) -> None:
-    """Take over what :func:`learner_state` gave; ``pool`` is the stream's examples where the memory is rows of it.
-
-    All of it is checked, so that it can be trained. Where it is refused (DamagedError; InputError where psi is another)
-    psi is as it was, and the learner cannot be used.
-    """
-    for name in ("psi", "psi_mode", "state", "classes"):
-        check_value(name, state[name], dict)
+    """Take over what :func:`learner_state` gave; ``pool`` is the stream's examples where the memory is rows of it."""
     check_psi_tensors(learner.psi, state["psi"])
-    learner.psi_mode = check_mode(learner.psi, state["psi_mode"])
-    _load_progress(learner, state)
-    _load_memory(learner, state, pool)
-    _load_method(learner, state, pool)
     load_psi_tensors(learner.psi, state["psi"])
-
-
-def _load_progress(learner: Learner, state: dict[str, Any]) -> None:
-    """Take over the counters, the classes that were seen, and the shape and dtype of the examples."""
-    for name, kind in (("steps", int), ("tasks_done", int), ("in_task", bool)):
-        check_value(name, state[name], kind, 0, 2**53)
+    learner.psi_mode = state["psi_mode"]
     learner.steps, learner.tasks_done, learner.in_task = state["steps"], state["tasks_done"], state["in_task"]
-    if learner.tasks_done + learner.in_task > learner.steps:
-        raise DamagedError(f"{learner.steps} steps are too few for {learner.tasks_done} tasks")
     learner.mask.load_state_dict(state["classes"])
-    declared, expected = len(learner.mask.classes_of), learner.num_tasks
-    if learner.mask.declared and (expected is None or declared < expected):  # add_task declares more
-        raise DamagedError(f"{declared} tasks are declared, expected {expected}")
-    learner.classes = _load_names(state.get("class_names"), learner.num_classes)
-    learner.example = None
-    if state["like"] is not None:
+    names = state.get("class_names")  # which files of earlier versions do not have
+    learner.classes = None if names is None else check_names(names, learner.num_classes)
+    if learner.memory is not None:
+        learner.memory.load_state_dict(state["memory"], pool)
+    learner.state = tree_map(lambda t: t.detach().to(learner.device, copy=True), state["state"])
+    learner.f = learner.example = None
+    if state["f"] is not None:
+        weight = state["f"]["weight"]
+        f = nn.utils.skip_init(nn.Linear, weight.shape[1], learner.num_classes, dtype=weight.dtype)
+        f.load_state_dict(state["f"])
+        learner.bind(f.to(learner.device))
         shape, dtype = state["like"]
-        check_value("the dtype of like", dtype, torch.dtype)
-        for length in shape:
-            check_value("the shape of like", length, int, 0)
-        check_value("the size of like", math.prod(shape), int, 0, MAX_NUMBERS)
         learner.example = torch.Size(shape), dtype
-    if (state["f"] is None) != (learner.example is None) or (learner.steps and learner.example is None):
-        raise DamagedError(f"f or like is missing after {learner.steps} steps")
 
 
-def _load_names(names: Any, num_classes: int) -> tuple[str, ...] | None:
-    """The names of the classes; None in files of versions that did not store them."""
-    if names is None:
-        return None
-    check_value("class_names", names, list)
-    for name in names:
-        check_value("class_names", name, str)
-    try:
-        return check_names(names, num_classes)
-    except InputError as error:
-        raise DamagedError(f"class_names: {error}") from error
+def load(
+    path: str | Path,
+    *,
+    psi: nn.Module | str | None = None,
+    transform: Transform | None = None,
+    predict_transform: Transform | None = None,
+    augment: Augmentation | None = None,
+    method: type[Method] | str | None = None,
+    device: str | torch.device | None = None,
+) -> Learner:
+    """A learner from a file that ``learner.save`` wrote. It continues as if it had never stopped.
+
+    The file holds tensors and plain values; nothing in it is executed. Your own ``psi`` (of the same architecture; its
+    weights are overwritten), ``transform``, ``augment`` and ``method`` are code, so you give them again. Those that
+    ship with the package are rebuilt. ``psi`` and ``method`` may be given as ``"FILE.py:NAME"``, as to ``cclfp run``.
+
+    >>> import tempfile
+    >>> from cclfp import make
+    >>> file = Path(tempfile.mkdtemp()) / "learner.ckpt"
+    >>> learner = make("er", psi=nn.Flatten(), num_classes=2)
+    >>> loss = learner.observe(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
+    >>> learner.save(file)
+    >>> load(file, psi=nn.Flatten())
+    Learner(er: lr=0.1; class scenario, 1 steps, memory 4/200)
+    """
+    path = Path(path)
+    state = read_tensors(path, FORMAT)
+    if missing := [name for name in NEEDED if name not in state]:
+        raise InputError(f"{path} is not a whole learner: it lacks {', '.join(missing)}")
+    with _reading(path):
+        psi = psi if isinstance(psi, nn.Module) else _backbone(state, psi)
+        transform = _transform("transform", transform, state["transform"])
+        if predict_transform is None and state["predict_transform"] == "same":
+            predict_transform = transform
+        predict_transform = _transform("predict_transform", predict_transform, state["predict_transform"])
+        augment = _transform("augment", augment, state["augment"])
+        kind = _method(method, state["method"])
+
+        def build(psi: nn.Module) -> Learner:
+            learner = Learner(
+                kind,
+                psi,
+                hyper={**kind.earlier_values(state), **state["hyper"]},  # the file may be older than a hyperparameter
+                num_classes=state["num_classes"],
+                scenario=state["scenario"],
+                seed=state["seed"],
+                tasks=None,
+                num_tasks=state["num_tasks"],
+                memory=state["memory_size"],
+                replay=state["replay"],
+                transform=transform,
+                predict_transform=predict_transform,
+                augment=augment,
+                device=device,
+            )
+            load_learner_state(learner, state)
+            return learner
+
+        _try_out(build(copy.deepcopy(psi)))
+        return build(psi)
 
 
-def _load_memory(learner: Learner, state: dict[str, Any], pool: Examples | None) -> None:
-    """Take over the memory, whose examples must be of classes that were seen."""
-    memory, in_task = learner.memory, learner.in_task
-    if (memory is None) != (state["memory"] is None):
-        raise DamagedError(f"memory is there or missing, unlike that of {learner.method.name}")
-    if memory is None:
-        return
-    check_value("memory", state["memory"], dict)
-    memory.load_state_dict(state["memory"], pool)
-    schedule, current = memory.schedule, memory.current()
-    in_this_task = schedule.seen - schedule.seen_before_task
-    if is_shipped(schedule) and in_task != (in_this_task > 0):
-        raise DamagedError(f"{in_this_task} examples passed, but in_task is {in_task}")
-    if memory.keeps_task and in_task != bool(len(current.y)):
-        raise DamagedError(f"memory.current has {len(current.y)} examples, but in_task is {in_task}")
-    classes_of = learner.mask.classes_of
-    for held in (memory.examples(), current):
-        if not len(held.y):
-            continue
-        if (held.x.shape[1:], held.x.dtype) != learner.example:
-            found = f"{held.x.dtype} {tuple(held.x.shape[1:])}"
-            raise DamagedError(f"memory has examples of {found}, unlike {learner.example}")
-        if int(held.y.max()) >= learner.num_classes or int(held.task.max()) >= len(classes_of):
-            raise DamagedError("memory has labels or tasks out of range")
-        if not classes_of[held.task, held.y].all():
-            raise DamagedError("memory has labels that are not of their tasks")
-
-
-def _load_method(learner: Learner, state: dict[str, Any], pool: Examples | None) -> None:
-    """Take over f and the method's state, which must fit psi's features and what the method does."""
-    learner.state = tree_map(lambda t: t.detach().to(learner.device), state["state"])
+def _try_out(learner: Learner) -> None:
+    """Predict, and learn from one batch, with a learner that is thrown away: an error shows what cannot be used."""
     if learner.example is None:
-        if learner.state:
-            raise DamagedError("state is not empty before the first step")
-        learner.f = None
         return
-    x = _examples_like(learner, pool)
-    table = learner.draw_augmentation(0, len(x))
-    check_features(learner, x, lambda x: learner.for_training(x, table))
-    z = check_features(learner, x, learner.for_testing)
-    f = nn.utils.skip_init(nn.Linear, z.shape[1], learner.num_classes, dtype=z.dtype)
-    check_layout("f", state["f"], dict(f.named_parameters()))
-    f.load_state_dict(state["f"])
-    learner.bind(f.to(learner.device))
+    new = _like_those_observed(learner)
+    table = learner.draw_augmentation(0, len(new.y))
     with torch.no_grad(), seeded(learner.seed, "probe", 0, learner.device):
-        context = learner.task_context()
-        layout = learner.algorithm.layout(learner.params, learner.buffers, context, learner.in_task)
-    if layout is not None:
-        check_layout("state", learner.state, layout)
-    elif learner.steps:
-        for name, stored in learner.algorithm.storage(learner.params, learner.memory).items():
-            check_layout(f"state.{name}", learner.state[name], stored)
+        prepared = learner.for_training(new.x, table)
+    check_features(learner, new.x, lambda x: prepared)
+    check_features(learner, new.x, learner.for_testing)
+    _check_finite(learner, new.x)
+    # A user's own method may refuse batches, and made-up inputs may be NaN after a user's transform.
+    if learner.steps and learner.method in METHODS.values() and prepared.isfinite().all():
+        learner.predict(new.x, new.task)
+        with contextlib.suppress(DivergenceError):  # which leaves a learner as it was
+            learner.observe(*new)
 
 
-def check_finite(learner: Learner) -> None:
-    """Refuse weights, features, a memory or the state of a shipped method that are not finite (InputError)."""
-    if learner.example is None:
-        return
+def _like_those_observed(learner: Learner) -> Examples:
+    """A few examples that the learner may observe: those in its memory or, without any, made-up ones."""
+    if learner.memory is not None and len(learner.memory):
+        held = learner.memory.examples()
+        return held.rows(torch.arange(max(2, min(PROBE, len(held.y)))) % len(held.y))  # BatchNorm needs two
+    assert learner.example is not None
+    shape, dtype = learner.example
+    g = generator(learner.seed, "probe")
+    x = torch.rand(2, *shape, generator=g) if dtype.is_floating_point else torch.ones(2, *shape)
+    known = (learner.mask.classes_of & learner.mask.seen[:, None]).nonzero().tolist()
+    task, y = torch.tensor([known[0] if known else (0, 0)] * 2, device=learner.device).unbind(1)
+    return Examples(x.to(learner.device, dtype), y, task)
+
+
+def _check_finite(learner: Learner, x: Tensor) -> None:
+    """Refuse weights, features of x, a memory or the state of a shipped method that are not finite (InputError)."""
     params, buffers, state = learner.model
     # Nothing is known of the state of other methods.
     state = dict(state) if learner.method in METHODS.values() else {}
@@ -192,7 +209,7 @@ def check_finite(learner: Learner) -> None:
     parts: dict[str, Any] = {"weights": params, "values in its state": state}
     parts["statistics"] = [b for own in networks for name, b in own.items() if name.endswith(STATISTICS)]
     with torch.no_grad(), seeded(learner.seed, "probe", 0, learner.device):
-        prepared = learner.for_testing(_examples_like(learner, None))
+        prepared = learner.for_testing(x)
         if prepared.isfinite().all():
             parts["features"] = [learner.algorithm.net.frozen_features(params, own, prepared) for own in networks]
     if learner.memory is not None:
@@ -202,18 +219,47 @@ def check_finite(learner: Learner) -> None:
             raise InputError(f"this learner has {name} that are not finite: its training diverged, or it was changed")
 
 
-def _examples_like(learner: Learner, pool: Examples | None) -> Tensor:
-    """A few raw inputs of the shape and dtype that were observed: real ones where there are any, else made up."""
-    assert learner.example is not None
-    shape, dtype = learner.example
-    if pool is not None:
-        x = pool.x[:PROBE]
-    elif learner.memory is not None and len(learner.memory):
-        x = learner.memory.examples().x[:PROBE]
-    else:
-        g = generator(learner.seed, "probe")
-        made_up = torch.rand(2, *shape, generator=g) if dtype.is_floating_point else torch.ones(2, *shape)
-        x = made_up.to(learner.device, dtype)
-    if (x.shape[1:], x.dtype) != learner.example:
-        raise DamagedError(f"like is {dtype} {tuple(shape)}, expected {x.dtype} {tuple(x.shape[1:])}")
-    return x
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Add the name of the file to errors about what it holds."""
+    try:
+        yield
+    except DamagedError as error:
+        raise DamagedError(f"{path} is damaged: {error}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except DAMAGED as error:
+        if (reason := shortage(error)) is not None:
+            raise InputError(f"{path} cannot be loaded: {reason}") from error
+        raise DamagedError(f"{path} is damaged: {error!r}") from error
+
+
+def _method(given: type[Method] | str | None, saved: str) -> type[Method]:
+    if given is None and saved not in METHODS:
+        raise InputError(
+            f"it is a learner of {saved}, which does not ship with cclfp: give the class, load(path, method=...) or "
+            "--method FILE.py:NAME"
+        )
+    method = get_method(saved if given is None else given)
+    if method.name != saved:
+        raise InputError(f"it is a learner of {saved}, not of {method.name}")
+    return method
+
+
+def _backbone(state: dict[str, Any], given: str | None) -> nn.Module:
+    """The psi that a file describes, or that ``given`` names: its function gets the shape of the learner's inputs."""
+    if given is not None:
+        return make_psi(parse_backbone(given), state["like"][0], state["seed"])
+    if state["backbone"] is None:
+        raise InputError(
+            "it was saved with a psi of your own: give it again, load(path, psi=...) or --backbone FILE.py:NAME"
+        )
+    return build_backbone(state["backbone"])
+
+
+def _transform(name: str, given: Any, saved: Any) -> Any:
+    if given is not None or saved is None or saved == "same":
+        return given
+    if saved == "custom":
+        raise InputError(f"it was saved with a {name} of your own: give it again, load(path, {name}=...)")
+    return build_transform(saved)

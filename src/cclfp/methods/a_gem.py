@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.core.layouts import Layout
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import (
     Batch,
@@ -16,7 +15,6 @@ from cclfp.methods.base import (
     Method,
     State,
     Stepped,
-    TaskContext,
     gradient,
     gradient_and_loss,
     setting,
@@ -71,9 +69,6 @@ class AGEM(Method):
             reference, _ = gradient(lambda p: (past_loss(self.net, p, buffers, x[n:], y[n:], mask[n:]), {}), params)
             grads = project(grads, reference)
         return self.net.sgd(params, grads, hyper.lr), after, state, {"loss": loss}
-
-    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
-        return {}
 
 
 def project(grads: Tensors, reference: Tensors) -> Tensors:

@@ -17,14 +17,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from cclfp.core.layouts import Layout
 from cclfp.core.memory import Memory
 from cclfp.core.randomness import generator
 from cclfp.core.scenarios import SCENARIOS, ClassMask, check_scenario
 from cclfp.errors import InputError, unknown
 from cclfp.losses import is_transformed
 from cclfp.nets.network import Network, Tensors
-from cclfp.schedules import Schedule, overrides_any
+from cclfp.schedules import Schedule
 
 State = dict[str, Any]  # nested dictionaries of tensors
 Objective = Callable[[Tensors], tuple[Tensor, Any]]  # a loss of the parameters, and nested dictionaries of tensors
@@ -122,9 +121,6 @@ class Hyperparameters:
     lr: float = setting(0.1, "step size of plain SGD", low=0, low_open=True)
 
 
-MAKES_STATE = ("begin_task", "step", "end_task")
-
-
 class Method:
     """Base of all methods: SGD on ``loss``. Override ``loss``, or ``step`` where SGD on one loss is not enough.
 
@@ -161,12 +157,6 @@ class Method:
     # Whether a loss is about the logits of all classes on purpose, also of those that no example may choose yet, as
     # when logits are distilled. Otherwise check_method takes it for a loss that lacks its mask. It changes no training.
     moves_every_row: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        """A subclass that overrides a method that makes the state gets the generic ``layout``."""
-        super().__init_subclass__()
-        if overrides_any(cls, MAKES_STATE, "layout"):
-            cls.layout = Method.layout  # type: ignore[method-assign]
 
     def __init__(self, net: Network) -> None:
         self.net = net
@@ -233,15 +223,6 @@ class Method:
     def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:
         """One score per class: f(psi(x)). The prediction is the allowed class with the largest score."""
         return self.net.classify(params, self.net.frozen_features(params, buffers, x))
-
-    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout | None:
-        """The layout of the state after ``context.position`` tasks; ``in_task``: during the next one. None: unknown.
-
-        The state in a file is checked against it before it is used.
-        """
-        if any(getattr(type(self), name) is not getattr(Method, name) for name in MAKES_STATE):
-            return None
-        return self.storage(params, context.memory) if in_task or context.position else {}
 
     def storage(self, params: Tensors, memory: Memory | None) -> Tensors:
         """The tensors for what the method :meth:`remembers`, before anything is stored."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.core.layouts import Layout
 from cclfp.losses import contrastive_rehearsal, cross_entropy, distances, propagate, supervised_contrastive
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
 from cclfp.nets.network import Tensors
@@ -72,10 +71,6 @@ class CCLFP(Method):
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         psi = {name: p.detach().clone() for name, p in params.items() if name.startswith("psi.")}
         return {"psi_old": psi, "buffers_old": {name: b.clone() for name, b in buffers.items()}}
-
-    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
-        psi = {name: p for name, p in params.items() if name.startswith("psi.")}
-        return {"psi_old": psi, "buffers_old": buffers} if context.position else {}
 
 
 class CCLFPPlus(CCLFP):

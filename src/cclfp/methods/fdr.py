@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.core.layouts import Layout, Like
 from cclfp.losses import MASKED, cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
 from cclfp.nets.network import Tensors, chunks
@@ -90,8 +89,3 @@ class FDR(Method):
         new_slots = [slot for slot in range(len(memory)) if not memory.schedule.is_from_past_task(slot)]
         stored[new_slots] = new[new_slots]
         return {"outputs": stored}
-
-    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
-        assert context.memory is not None
-        weight = params["f.weight"]
-        return {"outputs": Like((context.memory.size, len(weight)), weight.dtype)} if context.position else {}

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cclfp.core.layouts import ANY, Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient, setting
 from cclfp.methods.qp import solve
@@ -69,15 +68,6 @@ class GEM(Method):
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         return {}
-
-    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
-        if not (in_task and context.position):
-            return {}
-        assert context.memory is not None
-        x, classes = context.prepare(context.memory.examples().x[:1]), len(params["f.weight"])
-        past = {"x": Like(("n", *x.shape[1:]), x.dtype), "y": Like(("n",), torch.int64, 0, classes - 1)}
-        mask = {"mask": Like(("n", classes), torch.bool)} if context.classes.scenario == "task" else {}
-        return {"past": {ANY: past | mask}}
 
     def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
         z, buffers = self.net.features(params, buffers, batch.x)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from cclfp.core.layouts import Layout, Like
 from cclfp.core.memory import Examples
 from cclfp.errors import InputError
 from cclfp.losses import cross_entropy
@@ -150,22 +149,6 @@ class HAL(Method):
         whole = len(order) // BATCH * BATCH
         theta_m = context.fold(tuned, params, order[:whole].view(-1, BATCH))
         return theta_m if whole == len(order) else tuned(theta_m, order[whole:])
-
-    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
-        if not (in_task or context.position):
-            return {}
-        weight, tasks = params["f.weight"], len(context.classes.classes_of)
-        layout: State = {"embedding": weight, "task": Like((len(weight),), torch.int64, -1, tasks - 1)}
-        if context.position:
-            assert context.memory is not None
-            x = context.prepare(context.memory.examples().x[:1])
-            layout["anchors"] = {
-                "x": Like(("n", *x.shape[1:]), x.dtype),
-                "y": Like(("n",), torch.int64, 0, len(weight) - 1),
-                "task": Like(("n",), torch.int64, 0, tasks - 1),
-                "mask": Like(("n", len(weight)), torch.bool),
-            }
-        return layout
 
     def _scores(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         return self.net.classify(params, self.net.normalised_features(params, buffers, x))

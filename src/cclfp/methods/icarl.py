@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cclfp.core.layouts import Layout, Like
 from cclfp.core.memory import Memory
 from cclfp.losses import distances
 from cclfp.methods.base import Batch, Method, State, Stepped, TaskContext, gradient_and_loss
@@ -106,14 +105,6 @@ class ICaRL(Method):
             "means": means,
             "known": known,
         }
-
-    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
-        if not (in_task or context.position):
-            return {}
-        weight, classes = params["f.weight"], (len(params["f.weight"]),)
-        means = {"means": weight, "sums": weight, "known": Like(classes, torch.bool)}
-        old = {"params_old": params, "buffers_old": buffers} if context.position else {}
-        return {**means, "counts": Like(classes, torch.int64, low=0), **old}
 
     def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:
         z = self.net.frozen_features(params, buffers, x)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from cclfp.core.layouts import Layout, Like
 from cclfp.losses import MASKED, cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, setting
 from cclfp.nets.network import Tensors
@@ -84,7 +83,3 @@ class LwF(Method):
             # One row per declared task, empty for future tasks, so that the step has the same shapes in all tasks.
             "masks": classes.classes_of & classes.seen[:, None],
         }
-
-    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
-        masks = Like(("tasks", len(params["f.weight"])), torch.bool)
-        return {"old": params, "buffers_old": buffers, "masks": masks} if context.position else {}

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from cclfp.core.layouts import Layout, Like
 from cclfp.losses import cross_entropy
 from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient_and_loss, setting
 from cclfp.nets.network import Tensors
@@ -79,9 +78,3 @@ class SI(Method):
             total = state["importance"][name] + state["path"][name] / (moved.square() + hyper.xi)
             importance[name] = total.clamp(min=0)
         return {"importance": importance}
-
-    def layout(self, params: Tensors, buffers: Tensors, context: TaskContext, in_task: bool) -> Layout:
-        importance = {"importance": {name: Like(tuple(p.shape), p.dtype, low=0) for name, p in params.items()}}
-        if in_task:
-            return {"path": params, "start": params, **importance}
-        return importance if context.position else {}

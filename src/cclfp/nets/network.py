@@ -14,8 +14,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cclfp.core.arguments import check_device
-from cclfp.core.layouts import describe_value
-from cclfp.errors import DamagedError, InputError
+from cclfp.errors import InputError
 from cclfp.losses import is_transformed
 
 CHUNK = 800_000  # numbers per forward pass: 1,000 MNIST images or 65 colour images of 64×64; 8 times as many on CUDA
@@ -157,19 +156,6 @@ def psi_mode(psi: nn.Module) -> PsiMode:
     }
 
 
-def check_mode(psi: nn.Module, mode: Any) -> PsiMode:
-    """The mode as :func:`psi_mode` returned it; DamagedError if this psi has no such parameters or modules."""
-    known = {
-        "trained": {name for name, p in psi.named_parameters() if p.is_floating_point() or p.is_complex()},
-        "training": {name for name, _ in psi.named_modules()},
-    }
-    for part, names in known.items():
-        given = mode[part]
-        if not isinstance(given, list) or not all(isinstance(name, str) and name in names for name in given):
-            raise DamagedError(f"psi_mode.{part} is {given!r}, expected a list of names in psi")
-    return {part: list(dict.fromkeys(mode[part])) for part in known}
-
-
 def psi_tensors(psi: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer of psi, including those that its state_dict leaves out."""
     return {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
@@ -180,7 +166,7 @@ def check_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
     ours = psi_tensors(psi)
 
     def kind(tensors: dict[str, Tensor], name: str) -> str:
-        return describe_value(tensors[name]) if name in tensors else "missing"
+        return f"{tensors[name].dtype} {tuple(tensors[name].shape)}" if name in tensors else "missing"
 
     for name in [*saved, *ours]:
         there, here = kind(saved, name), kind(ours, name)

@@ -18,7 +18,7 @@ from cclfp.core.files import read_tensors, remove_file, remove_stale, write_tens
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
 from cclfp.events import Note, OnEvent
-from cclfp.learner.loading import DAMAGED
+from cclfp.learner.saving import DAMAGED
 from cclfp.runs.code import code
 from cclfp.runs.execution import MADE_WITH, Execution, pick_device
 from cclfp.runs.jobs import Job

@@ -23,7 +23,7 @@ from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.events import Note, OnEvent
 from cclfp.learner import make
-from cclfp.learner.loading import DAMAGED
+from cclfp.learner.saving import DAMAGED
 from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint
 from cclfp.runs.code import code

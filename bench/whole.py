@@ -28,8 +28,8 @@ LINUX = sys.platform == "linux"
 STEPS = 6002  # of one seed on Split MNIST
 # The compiled engine as it was before programs were kept: the compiler generates them in every process.
 ANEW = """\
-from cclfp.engine import cohort, compiled, compiler
-compiler._as_library = lambda graph, given, keep: compiler._in_process(graph, given)
+from cclfp.engine import cohort, compiled
+compiled._as_library = lambda graph, given, keep: compiled._in_process(graph, given)
 cohort.RUNNERS["compiled"] = lambda note, kind: compiled.Programs(note)
 from cclfp.cli import main
 main()

@@ -511,7 +511,7 @@ def test_engines_do_not_check_every_step(monkeypatch: pytest.MonkeyPatch) -> Non
         return not_finite(tensors)
 
     monkeypatch.setattr("cclfp.engine.replica.not_finite", spy)
-    monkeypatch.setattr("cclfp.learner.divergence.not_finite", spy)
+    monkeypatch.setattr("cclfp.learner.checks.not_finite", spy)
     several = [replica("er", seed) for seed in range(3)]
     calls.clear()
     trained(several)

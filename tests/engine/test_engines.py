@@ -17,10 +17,10 @@ import cclfp
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
 from cclfp.engine import compiled as compiled_module
-from cclfp.engine import compiler, graph
-from cclfp.engine.capture import overwrite
+from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.group import Group
+from cclfp.engine.graph import overwrite
+from cclfp.engine.groups import Group
 from cclfp.engine.replica import Replica
 from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS
@@ -35,7 +35,7 @@ from cclfp.runs.store import Store
 from cclfp.streams import Stream
 from cclfp.testing import Case, toy_stream
 
-PROGRAM = compiler.program
+PROGRAM = compiled_module.program
 CASES = [(m, s) for m, method in METHODS.items() for s in method.scenarios()]
 
 
@@ -103,7 +103,7 @@ def always(stacked: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("method", ["ccl-fp+", "si"])
 def test_compiled_replicas_are_as_each_alone(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    original = compiler.program
+    original = compiled_module.program
 
     def spy(*arguments: Any, **options: Any) -> Any:
         made.append(original(*arguments, **options))
@@ -236,7 +236,7 @@ def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("always")
 def test_a_step_too_long_for_the_compiler_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "MAX_OPERATIONS", 10)
+    monkeypatch.setattr(compiled_module, "MAX_OPERATIONS", 10)
     notes: list[str] = []
     trained([replica("er", "domain")], "compiled", notes)
     assert len(notes) == 1

@@ -16,8 +16,7 @@ import cclfp
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
 from cclfp.engine import graph
-from cclfp.engine.cohort import Cohort
-from cclfp.engine.precision import autocast_of
+from cclfp.engine.cohort import Cohort, autocast_of
 from cclfp.engine.replica import Replica
 from cclfp.errors import DivergenceError
 from cclfp.learner.checks import not_finite
@@ -246,7 +245,7 @@ def test_the_watch_for_waiting_sees_it() -> None:
 
 @pytest.mark.usefixtures("short_graphs")
 def test_runs_take_turns_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.engine.capacity.SHARE", 1e-6)
+    monkeypatch.setattr("cclfp.engine.cohort.SHARE", 1e-6)
     ours, notes = in_a_cohort([on_cuda("ccl-fp+", "class", seed) for seed in range(3)], "graph")
     assert len(notes) == 1
     assert "they take turns" in notes[0]

@@ -25,17 +25,14 @@ from torch.func import vmap
 import cclfp
 from cclfp.core.memory import Examples
 from cclfp.engine import compiled, graph
-from cclfp.engine.agreement import compare_steps
-from cclfp.engine.cohort import Cohort
+from cclfp.engine.cohort import Cohort, kernels_for, make_group
 from cclfp.engine.evaluate import count_correct, evaluate_alone
-from cclfp.engine.group import flat_step, make_batch, prepare_batches
-from cclfp.engine.grouping import kernels_for, make_group
+from cclfp.engine.groups import ParallelGroup, compare_steps, flat_step, make_batch, prepare_batches
 from cclfp.engine.kernels import Layout, NotStackable, arrange, passes
 from cclfp.engine.kernels.group import KernelGroup
 from cclfp.engine.kernels.stacked_resnet import StackedResNet, on_kernels
-from cclfp.engine.parallel import ParallelGroup
+from cclfp.engine.plan import StepTables
 from cclfp.engine.replica import Replica
-from cclfp.engine.tables import Tables
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import MLP, ResNet18
@@ -417,7 +414,7 @@ def test_each_stacked_step_as_one_by_one(method: str, in_pytorch: Counted) -> No
         plans, masks = [one.plan() for one in several], [one.begin_task() for one in several]
         group = make_group([one.learner for one in several], masks, stream.train.x)
         assert type(group) is KernelGroup
-        tables, state = Tables(plans, [stream.train] * 2, [0, 0]), group.changing
+        tables, state = StepTables(plans, [stream.train] * 2, [0, 0]), group.changing
         for i, (current, _) in enumerate(tables.sizes):
             row, before = tables.row(i), [t.clone() for t in state]
             with torch.no_grad():

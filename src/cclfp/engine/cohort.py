@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine import eager
-from cclfp.engine.capacity import count_fitting
-from cclfp.engine.compiled import Programs
-from cclfp.engine.compiler import NotCompiled, first_line
+from cclfp.engine.compiled import NotCompiled, Programs, first_line
 from cclfp.engine.evaluate import evaluate_alone, evaluate_together
 from cclfp.engine.graph import Graphs
-from cclfp.engine.grouping import is_normalised, kernels_for, make_group
+from cclfp.engine.groups import Group, ParallelGroup, StackedGroup, is_normalised
 from cclfp.engine.kernels import Layout
+from cclfp.engine.kernels.group import KernelGroup
 from cclfp.engine.kernels.stacked_resnet import on_kernels
-from cclfp.engine.packages import Kind, Packages
-from cclfp.engine.plan import Plan
-from cclfp.engine.planning import Planner
-from cclfp.engine.precision import computing_in
-from cclfp.engine.replica import Replica, find_diverged
-from cclfp.engine.tables import Tables
+from cclfp.engine.plan import Plan, StepTables
+from cclfp.engine.programs import KeptPrograms, Kind
+from cclfp.engine.replica import Planner, Replica, find_diverged
+from cclfp.learner import Learner
 
+SHARE = 0.7  # of a GPU's free memory that may be used
 MAX_STACKED = 20  # replicas that train as one network: more are hardly faster
 GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to pay
 COMPILING_SECONDS = 15.0  # what it takes to compile a program
@@ -55,9 +54,26 @@ def choose_engine(probe: Replica, runs: int, programs: Kind | None) -> tuple[str
         return "graph" if seconds > GRAPH_SECONDS else "eager", seconds
     if is_normalised(probe.learner.psi):  # for networks with BatchNorm, compiling does not pay
         return "eager", seconds
-    preparing = LOADING_SECONDS if Packages(programs).any() else COMPILING_SECONDS
+    preparing = LOADING_SECONDS if KeptPrograms(programs).any() else COMPILING_SECONDS
     # A compiled cohort takes about a sixth of the time.
     return "compiled" if seconds * 5 / 6 > preparing else "eager", seconds
+
+
+def autocast_of(precision: str) -> torch.dtype | None:
+    """The dtype that psi's layers are cast to; None for that of its weights."""
+    return torch.bfloat16 if precision == "bf16" else None
+
+
+@contextlib.contextmanager
+def computing_in(precision: str) -> Iterator[None]:
+    """Let CUDA compute in this precision inside the context."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision != "float32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 class Cohort:
@@ -66,7 +82,7 @@ class Cohort:
     They may differ in seed and hyperparameters, and in nothing else. ``engine`` is ``"eager"``, one replica after the
     other; ``"compiled"``, all in one program; or ``"graph"``, all in one CUDA graph. ``"stacked"`` takes the steps of
     ``"compiled"`` without the compiler, for tests. Where the engine cannot train them, the eager one does, and ``note``
-    is called with the reason. ``precision`` is that of CUDA's float32 (see :mod:`cclfp.engine.precision`). The compiled
+    is called with the reason. ``precision`` is that of CUDA's float32 (see :func:`computing_in`). The compiled
     programs of a cohort with a ``kind`` are kept for others of this kind. ``on_compile`` is called before a program is
     compiled, which takes long.
     """
@@ -130,7 +146,7 @@ class Cohort:
         done = self._train_together(plans, masks, progress)
         for number in range(done, len(self.replicas)):
             replica, scaled = self.replicas[number], self._progress_of(progress, slice(number, number + 1))
-            eager.train(replica.trainer, replica.stream.train, masks[number], plans[number], scaled)
+            eager.train(replica.learner, replica.stream.train, masks[number], plans[number], scaled)
         for replica, plan in zip(self.replicas, plans, strict=True):
             replica.end_task(plan)
         find_diverged(self.replicas)
@@ -178,9 +194,9 @@ class Cohort:
         """Train one slice of the replicas; False where the task has too few steps for the fast engine to pay."""
         replicas, first = self.replicas[some], self.replicas[0]
         room = max(first.steps(position) for position in range(len(first.stream.train_rows)))
-        tables = Tables(plans, [replica.stream.train for replica in replicas], self._offsets[some], room)
-        trainers = [replica.learner for replica in replicas]
-        group = make_group(trainers, masks, self._pool, kernels=self._may_use_kernels)
+        tables = StepTables(plans, [replica.stream.train for replica in replicas], self._offsets[some], room)
+        learners = [replica.learner for replica in replicas]
+        group = make_group(learners, masks, self._pool, kernels=self._may_use_kernels)
         return fast.train(group, tables, progress)
 
     def _count_at_once(self, plan: Plan, mask: ClassMask) -> int:
@@ -207,8 +223,8 @@ class Cohort:
 
     def _kernels(self, replicas: int) -> Layout | None:
         """The layout with which our own kernels run a group of this many replicas; None where they do not."""
-        trainers = [replica.learner for replica in self.replicas[:replicas]]
-        return kernels_for(trainers, self._pool) if self._may_use_kernels else None
+        learners = [replica.learner for replica in self.replicas[:replicas]]
+        return kernels_for(learners, self._pool) if self._may_use_kernels else None
 
     def _switch_to_eager(self, reason: str) -> None:
         self._note(f"{reason}: continuing eagerly")
@@ -270,3 +286,37 @@ def _join_inputs(streams: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
         starts[pointer], total = total, total + len(x)
     joined = torch.cat(list(distinct.values())) if len(distinct) > 1 else streams[0]
     return joined, [starts[x.data_ptr()] for x in streams]
+
+
+def make_group(learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor, *, kernels: bool = True) -> Group:
+    """Trainers whose task has begun, as a group. With ``kernels=False`` our own kernels are not used."""
+    if not is_normalised(learners[0].psi):
+        return StackedGroup(learners, masks, pool)
+    layout = kernels_for(learners, pool) if kernels else None
+    return ParallelGroup(learners, masks, pool) if layout is None else KernelGroup(learners, masks, pool, layout)
+
+
+def kernels_for(learners: Sequence[Learner], pool: Tensor) -> Layout | None:
+    """The layout of these learners' network, if there are kernels for two or more of them as one network."""
+    first = learners[0]
+    layout = Layout.of(first.psi, first.psi_mode, first.autocast) if len(learners) > 1 else None
+    return layout if layout is not None and layout.takes(first.for_testing(pool[:1])) else None
+
+
+def count_fitting(replica: Replica, plan: Plan, mask: ClassMask, pool: Tensor, offset: int) -> int:
+    """How many replicas can train at the same time, from what one step of one replica takes.
+
+    The replica's task has begun. Its inputs start at ``offset`` in the pool.
+    """
+    group = make_group([replica.learner], [mask], pool)
+    tables = StepTables([plan], [replica.stream.train], [offset])
+    held = sum(t.numel() * t.element_size() for t in group.changing)
+    longest = max(range(len(plan.sizes)), key=lambda step: sum(plan.sizes[step]))
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with torch.no_grad():
+        group.check_step(group.make_step(tables, longest), tables, longest)
+    taken = torch.cuda.max_memory_allocated() - before
+    free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    # Four times what changes: the group's tensors, those that a graph writes to, and later tasks' old networks.
+    return max(1, int(SHARE * free / (taken + 4 * held)))

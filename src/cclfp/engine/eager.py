@@ -19,7 +19,7 @@ TIMED = 10  # steps that show how long a step takes
 
 
 def train(
-    trainer: Learner, pool: Examples, mask: ClassMask, plan: Plan, progress: Callable[[int], None] = lambda step: None
+    learner: Learner, pool: Examples, mask: ClassMask, plan: Plan, progress: Callable[[int], None] = lambda step: None
 ) -> None:
     """Take all planned steps of a task that has begun, on the examples of a stream.
 
@@ -30,7 +30,7 @@ def train(
         raw = pool.rows(plan.rows[step, :size])
         table = None if plan.augment is None else plan.augment[step, :size]
         slots = plan.slots[step, :replayed], plan.from_past_task[step, :replayed], plan.placed[step, :current]
-        trainer.train_step(raw, mask.train(raw.task), current, slots, table)
+        learner.train_step(raw, mask.train(raw.task), current, slots, table)
         progress(step + 1)
 
 
@@ -46,11 +46,11 @@ def seconds_per_step(replica: Replica) -> float:
             began = _now(replica)
 
     short = dataclasses.replace(plan, sizes=plan.sizes[: WARM_UP + TIMED])
-    train(replica.trainer, replica.stream.train, mask, short, progress)
+    train(replica.learner, replica.stream.train, mask, short, progress)
     return (_now(replica) - began) / max(1, len(short.sizes) - WARM_UP)
 
 
 def _now(replica: Replica) -> float:
-    if replica.trainer.device.type == "cuda":
-        torch.cuda.synchronize(replica.trainer.device)
+    if replica.learner.device.type == "cuda":
+        torch.cuda.synchronize(replica.learner.device)
     return time.perf_counter()

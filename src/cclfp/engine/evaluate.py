@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_unflatten
 
-from cclfp.engine.group import stack_leaves
-from cclfp.engine.grouping import is_normalised
+from cclfp.engine.groups import is_normalised, stack_leaves
 from cclfp.engine.replica import Replica
 from cclfp.methods import Method
 
@@ -52,7 +51,7 @@ def evaluate_together(replicas: Sequence[Replica], method: Method) -> None:
 
 def count_correct(replicas: Sequence[Replica], tasks: Iterable[int], method: Method) -> list[Tensor]:
     """For each task, how many test examples each replica classifies correctly. All have equally many test examples."""
-    first = replicas[0].trainer
+    first = replicas[0].learner
     for replica in replicas:
         replica.forget_predictions()
         replica.learner.make_classifier(replica.stream.train.x)

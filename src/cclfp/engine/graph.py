@@ -6,19 +6,18 @@ and again, and does not wait for the device between the first and the last step 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cclfp.engine.capture import capture, overwrite
-from cclfp.engine.compiled import Steps
-from cclfp.engine.compiler import NotCompiled
-from cclfp.engine.group import Group, Step
-from cclfp.engine.tables import Tables
+from cclfp.engine.compiled import NotCompiled, Steps
+from cclfp.engine.groups import Group, Step
+from cclfp.engine.plan import StepTables
 from cclfp.nets.network import copy_all
 
 WORTH = 100_000  # steps of one kind that pay for a program: compiling takes half a minute, or two minutes for ResNet18
@@ -39,8 +38,8 @@ class Graphs:
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
 
-    def train(self, group: Group, tables: Tables, progress: Callable[[int], None] = lambda step: None) -> bool:
-        """Take all steps of a task and update the trainers."""
+    def train(self, group: Group, tables: StepTables, progress: Callable[[int], None] = lambda step: None) -> bool:
+        """Take all steps of a task and update the learners."""
         self.steps.count(group, tables)
         changing, marks = group.changing, _Marks(progress)
         with torch.no_grad():
@@ -55,14 +54,14 @@ class Graphs:
         group.write_back(changing, len(tables.sizes))
         return True
 
-    def _ready(self, group: Group, tables: Tables, segment: range) -> tuple[range, Step, _Recorded | None]:
+    def _ready(self, group: Group, tables: StepTables, segment: range) -> tuple[range, Step, _Recorded | None]:
         """What takes the steps of a segment, once it is checked: a step function, and a graph if it is long enough."""
         step = self._step(group, tables, segment)
         recorded = self._record(group, step, tables, segment) if len(segment) >= SHORTEST else None
         group.check_step(step if recorded is None else recorded.once(tables, segment), tables, segment[0])
         return segment, step, recorded
 
-    def _step(self, group: Group, tables: Tables, segment: range) -> Step:
+    def _step(self, group: Group, tables: StepTables, segment: range) -> Step:
         try:
             return self.steps.get(group, tables, segment, WORTH)
         except NotCompiled as reason:
@@ -70,7 +69,7 @@ class Graphs:
             self.steps.failed = True
             return self.steps.get(group, tables, segment, WORTH)
 
-    def _record(self, group: Group, step: Step, tables: Tables, segment: range) -> _Recorded:
+    def _record(self, group: Group, step: Step, tables: StepTables, segment: range) -> _Recorded:
         shapes = tuple(t.shape for t in tables.tables)
         key = (self.steps.key(group, tables, segment), shapes, group.fixed[0].data_ptr(), id(step))
         if key not in self._recorded:
@@ -84,7 +83,7 @@ class Graphs:
 class _Recorded:
     """A graph of one step, and the tensors that it reads and writes."""
 
-    def __init__(self, step: Step, group: Group, tables: Tables, segment: range, pool: Any) -> None:
+    def __init__(self, step: Step, group: Group, tables: StepTables, segment: range, pool: Any) -> None:
         self.step = step  # kept, so that no other step gets its id
         self.changing = [t.clone() for t in group.changing]
         self._fixed = [group.fixed[0], *(t.clone() for t in group.fixed[1:])]
@@ -103,7 +102,7 @@ class _Recorded:
 
         self.graph = capture(take_step, side, pool)
 
-    def once(self, tables: Tables, segment: range) -> Step:
+    def once(self, tables: StepTables, segment: range) -> Step:
         """A step function that takes the first step of a segment with the graph."""
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
@@ -113,14 +112,16 @@ class _Recorded:
 
         return step
 
-    def run(self, changing: list[Tensor], fixed: list[Tensor], tables: Tables, segment: range, marks: _Marks) -> None:
+    def run(
+        self, changing: list[Tensor], fixed: list[Tensor], tables: StepTables, segment: range, marks: _Marks
+    ) -> None:
         """Take all steps of a segment."""
         self._load(changing, fixed, tables, segment)
         for i in segment:
             self.graph.replay()
             marks.launched(i + 1)
 
-    def _load(self, changing: list[Tensor], fixed: list[Tensor], tables: Tables, segment: range) -> None:
+    def _load(self, changing: list[Tensor], fixed: list[Tensor], tables: StepTables, segment: range) -> None:
         copy_all([*self.changing, *self._fixed[1:]], [*changing, *fixed[1:]])
         for ours, theirs in zip(self._tables.tables, tables.tables, strict=True):
             ours.copy_(theirs)
@@ -161,3 +162,50 @@ class _Marks:
             done, _ = self._marks.popleft()
         if done is not None:
             self._progress(done)
+
+
+# -- recording ---------------------------------------------------------------------------------------------------------
+
+
+def capture(work: Callable[[], None], stream: torch.cuda.Stream, pool: Any = None) -> torch.cuda.CUDAGraph:
+    """A graph of what ``work`` launches on a stream, without running it. The graph's memory is in the pool.
+
+    If it raises, nothing is left of the attempt.
+    """
+    graph, pool = torch.cuda.CUDAGraph(), pool or torch.cuda.graph_pool_handle()
+    here, generator = torch.cuda.current_stream(stream.device), torch.cuda.default_generators[stream.device_index]
+    drawn, reason = generator.get_state(), None
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            try:
+                work()
+            except BaseException as error:
+                reason = error
+                raise
+    except BaseException as error:  # noqa: BLE001  raised again
+        if error is not reason:  # torch's own beginning or end failed: it does not clean up then, and hides the reason
+            torch.cuda.set_stream(here)
+            with contextlib.suppress(RuntimeError):  # raised if the recording had ended: the graph releases its pool
+                torch._C._cuda_endAllocateToPool(stream.device_index, pool)
+                torch._C._cuda_releasePool(stream.device_index, pool)
+            # The generator still takes part in the recording, and cannot be drawn from: give it a new state.
+            generator.graphsafe_set_state(torch.Generator(stream.device).graphsafe_get_state())
+            generator.set_state(drawn)
+        try:
+            raise (error if reason is None else reason) from None
+        finally:
+            reason = None  # or it would keep this frame, and the tensors of the attempt, until a garbage collection
+    return graph
+
+
+def overwrite(arguments: Sequence[Tensor], new: Sequence[Tensor]) -> None:
+    """Copy what a step returned to the tensors that it read."""
+    places = {t.untyped_storage().data_ptr() for t in arguments if t.numel()}
+    pairs = [(ours, t) for ours, t in zip(arguments, new, strict=True) if t.numel() and not _same(ours, t)]
+    # A result that is one of the step's own arguments is copied before that argument is overwritten.
+    sources = [t.clone() if t.untyped_storage().data_ptr() in places else t for _, t in pairs]
+    copy_all([ours for ours, _ in pairs], sources)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.data_ptr() == b.data_ptr() and a.stride() == b.stride()

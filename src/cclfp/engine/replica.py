@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -33,8 +34,7 @@ class Replica:
     """
 
     def __init__(self, learner: Learner, stream: Stream, *, batch: int = 10, epochs: int = 1) -> None:
-        self.learner = self.trainer = learner
-        self.stream = stream
+        self.learner, self.stream = learner, stream
         self.batch, self.epochs = batch, epochs
         self.position = 0  # in the stream: how many of its tasks are trained (a joint stream has one)
         tasks = stream.num_tasks
@@ -56,15 +56,15 @@ class Replica:
 
     def plan(self) -> Plan:
         """The plan of the next task to train, from what the memory holds now."""
-        return self.plan_maker()().to(self.trainer.device)
+        return self.plan_maker()().to(self.learner.device)
 
     def plan_maker(self, after: Plan | None = None) -> Callable[[], Plan]:
         """A function that makes the plan of the next task or, given the next task's plan, of the task ``after`` it.
 
         The function may be called while the next task is trained.
         """
-        trainer, position, memory = self.trainer, self.position, self.trainer.memory
-        begin, reuse = trainer.steps, torch.Generator()
+        learner, position, memory = self.learner, self.position, self.learner.memory
+        begin, reuse = learner.steps, torch.Generator()
         if after is not None:
             position, begin = position + 1, begin + len(after.sizes)
             if memory is not None and after.schedule is not None:
@@ -77,11 +77,11 @@ class Replica:
             self.stream.train.task.cpu(),  # now: while a graph is recorded, no other thread may use the device
             batch=self.batch,
             epochs=self.epochs,
-            replay=trainer.replay,
-            draws=trainer.method.draws,
+            replay=learner.replay,
+            draws=learner.method.draws,
             memory=memory,
-            order=generator(trainer.seed, "order", position),
-            augment=lambda step, n: trainer.draw_augmentation(begin + step, n, reuse),
+            order=generator(learner.seed, "order", position),
+            augment=lambda step, n: learner.draw_augmentation(begin + step, n, reuse),
         )
 
     @property
@@ -90,32 +90,32 @@ class Replica:
 
         It cannot where the method chooses at a task's end what to remember.
         """
-        chooses = self.trainer.memory is not None and self.trainer.memory.keeps_task
+        chooses = self.learner.memory is not None and self.learner.memory.keeps_task
         return not chooses and self.position + 1 < len(self.stream.train_rows)
 
     @property
     def plan_key(self) -> Hashable:
         """Replicas of a cohort with the same key have the same plans."""
-        memory = self.trainer.memory
+        memory = self.learner.memory
         chosen = tuple(memory.rows.tolist()) if memory is not None and memory.keeps_task else None
-        return self.trainer.seed, id(self.stream), self.trainer.replay, chosen
+        return self.learner.seed, id(self.stream), self.learner.replay, chosen
 
     def begin_task(self) -> ClassMask:
         """Begin the next task, and return the mask to train it with."""
-        self.trainer.make_classifier(self.stream.train.x)
-        tasks = torch.tensor(self.stream.task_ids(self.position), device=self.trainer.device)
-        self.trainer.mask = self.trainer.mask.after_tasks(tasks)
-        self.trainer.begin_task()
-        return self.trainer.mask
+        self.learner.make_classifier(self.stream.train.x)
+        tasks = torch.tensor(self.stream.task_ids(self.position), device=self.learner.device)
+        self.learner.mask = self.learner.mask.after_tasks(tasks)
+        self.learner.begin_task()
+        return self.learner.mask
 
     def end_task(self, plan: Plan) -> None:
         """End a task whose planned steps have been taken."""
-        if self.trainer.memory is not None and plan.schedule is not None:
+        if self.learner.memory is not None and plan.schedule is not None:
             schedule = copy.deepcopy(plan.schedule)  # other replicas may share the plan
-            self.trainer.memory.point_to(self.stream.train, plan.memory, schedule, plan.current)
-        self.trainer.end_task(check=False)  # a run that has diverged continues to its end
-        if self.trainer.device.type == "cuda":
-            torch.cuda.synchronize(self.trainer.device)
+            self.learner.memory.point_to(self.stream.train, plan.memory, schedule, plan.current)
+        self.learner.end_task(check=False)  # a run that has diverged continues to its end
+        if self.learner.device.type == "cuda":
+            torch.cuda.synchronize(self.learner.device)
         self.position += 1
 
     @property
@@ -141,9 +141,9 @@ class Replica:
 
         That is the buffers of psi that were not finite at the beginning, and infinities in a method's state.
         """
-        params, buffers, state = self.trainer.model
+        params, buffers, state = self.learner.model
         own = [*params.values(), *(buffers[name] for name in self._checked_buffers)]
-        if self.trainer.method.scores is Method.scores:  # which does not use the state
+        if self.learner.method.scores is Method.scores:  # which does not use the state
             return own
         finite_or_nan = {"nan": torch.nan, "posinf": 0.0, "neginf": 0.0}
         return own + [t.nan_to_num(**finite_or_nan) for t in tree_leaves(state) if t.is_floating_point()]
@@ -184,16 +184,16 @@ class Replica:
             "train_seconds": self.train_seconds,
             "test_seconds": self.test_seconds,
             "diverged": self.diverged,
-            "learner": learner_state(self.trainer, copies=False),
+            "learner": learner_state(self.learner, copies=False),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what :meth:`state_dict` gave; DamagedError where it is not of a replica of this stream."""
-        position, trainer = state["position"], self.trainer
-        load_learner_state(trainer, state["learner"], self.stream.train)
+        position, learner = state["position"], self.learner
+        load_learner_state(learner, state["learner"], self.stream.train)
         steps = sum(map(self.steps, range(position)))
-        if (trainer.steps, trainer.tasks_done, trainer.in_task) != (steps, position, False):
-            raise DamagedError(f"the learner is at step {trainer.steps}, expected {steps} after {position} tasks")
+        if (learner.steps, learner.tasks_done, learner.in_task) != (steps, position, False):
+            raise DamagedError(f"the learner is at step {learner.steps}, expected {steps} after {position} tasks")
         self.position, self.matrix = position, [list(row) for row in state["matrix"]]
         self.train_seconds, self.test_seconds = state["train_seconds"], state["test_seconds"]
         self.diverged = state.get("diverged")  # not in checkpoints of earlier versions
@@ -209,3 +209,40 @@ def find_diverged(replicas: Sequence[Replica]) -> None:
     for place in not_finite([tensor for tensors in of_each for tensor in tensors]):
         if owners[place].diverged is None:
             owners[place].diverged = owners[place].trained
+
+
+class Planner:
+    """Plans the tasks of replicas, one task after the other.
+
+    Replicas of one seed have the same stream and memory, and share their plans.
+    """
+
+    def __init__(self, replicas: Sequence[Replica], device: torch.device) -> None:
+        self._replicas = replicas
+        self._device = device
+        self._executor = ThreadPoolExecutor(1)  # starts its thread when it is first used
+        self._next: Future[list[Plan]] | None = None  # plans that are made in advance
+
+    def next_plans(self, *, in_advance: bool) -> list[Plan]:
+        """The plans of the next task. With ``in_advance``, those of the task after it are made in the background."""
+        plans = _plan_maker(self._replicas)() if self._next is None else self._next.result()
+        self._next = None
+        if in_advance and self._replicas[0].can_plan_ahead:
+            self._next = self._executor.submit(_plan_maker(self._replicas, plans))
+        on_device = {id(plan): plan.to(self._device) for plan in plans}
+        return [on_device[id(plan)] for plan in plans]
+
+
+def _plan_maker(replicas: Sequence[Replica], after: Sequence[Plan] | None = None) -> Callable[[], list[Plan]]:
+    """A function that makes the plans of the next task or, given these, of the task ``after`` it."""
+    makers: dict[Hashable, Callable[[], Plan]] = {}
+    keys = [replica.plan_key for replica in replicas]
+    for number, (key, replica) in enumerate(zip(keys, replicas, strict=True)):
+        if key not in makers:
+            makers[key] = replica.plan_maker(None if after is None else after[number])
+
+    def make() -> list[Plan]:
+        plans = {key: maker() for key, maker in makers.items()}
+        return [plans[key] for key in keys]
+
+    return make

@@ -16,9 +16,8 @@ import torch
 
 from cclfp.core.files import remove_file
 from cclfp.core.userfiles import imported_by
-from cclfp.engine.cohort import choose_engine
-from cclfp.engine.packages import Kind
-from cclfp.engine.precision import autocast_of, computing_in
+from cclfp.engine.cohort import autocast_of, choose_engine, computing_in
+from cclfp.engine.programs import Kind
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.events import Note, OnEvent

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.compiler import first_line
+from cclfp.engine.compiled import first_line
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step

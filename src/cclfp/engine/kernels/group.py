@@ -8,13 +8,11 @@ from torch import Tensor
 from torch.utils._pytree import MappingKey, tree_flatten_with_path
 
 from cclfp.core.scenarios import ClassMask
-from cclfp.engine.agreement import perturb
-from cclfp.engine.group import Compile, Step
+from cclfp.engine.groups import Compile, StackedGroup, Step, perturb
 from cclfp.engine.kernels import Layout
 from cclfp.engine.kernels.arrange import round_all, rounded
 from cclfp.engine.kernels.stacked_resnet import on_kernels
-from cclfp.engine.stacked import StackedGroup
-from cclfp.engine.tables import Tables
+from cclfp.engine.plan import StepTables
 from cclfp.learner import Learner
 
 
@@ -26,12 +24,12 @@ class KernelGroup(StackedGroup):
     parameter, such as SI's importances, are not read by any kernel.
     """
 
-    def __init__(self, trainers: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor, layout: Layout) -> None:
-        super().__init__(trainers, masks, pool)
-        self.method = on_kernels(trainers[0].algorithm, layout)
+    def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor, layout: Layout) -> None:
+        super().__init__(learners, masks, pool)
+        self.method = on_kernels(learners[0].algorithm, layout)
         names = {f"psi.{name}" for name in layout.filters}
-        params, buffers, _ = trainers[0].model
-        paths = [path[-1] for path, _ in tree_flatten_with_path(trainers[0].model)[0]]
+        params, buffers, _ = learners[0].model
+        paths = [path[-1] for path, _ in tree_flatten_with_path(learners[0].model)[0]]
         keys = [key.key if isinstance(key, MappingKey) else None for key in paths]
         in_state = range(len(params) + len(buffers), len(paths))
         filters = [i for i, key in enumerate(keys) if key in names]
@@ -57,7 +55,7 @@ class KernelGroup(StackedGroup):
     def _with_copies(self, leaves: list[Tensor]) -> list[Tensor]:
         return [*leaves, *round_all([leaves[i] for i in self._filters], self._dtype)]
 
-    def make_step(self, tables: Tables, like: int, compile: Compile | None = None) -> Step:
+    def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
         plain, filters = super().make_step(tables, like), self._filters  # the compiler cannot see into our kernels
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:

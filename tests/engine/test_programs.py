@@ -19,10 +19,10 @@ from torture.material import write_little_dataset
 from cclfp.core.files import NotPrivate, building_folder, cache_folder, private_folder
 from cclfp.core.randomness import generator
 from cclfp.core.userfiles import imported_by, refer
-from cclfp.engine import compiled, packages
+from cclfp.engine import compiled, programs
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.compiler import has_constants, program, trace
-from cclfp.engine.packages import Kind, Packages
+from cclfp.engine.compiled import has_constants, program, trace
+from cclfp.engine.programs import KeptPrograms, Kind
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
@@ -77,7 +77,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 @pytest.fixture
 def kept(trained: Trained) -> Path:
     """A program in this test's cache folder, for KIND and KEY."""
-    Packages(KIND).keep(KEY, trained.libraries[0], has_constants=False)
+    KeptPrograms(KIND).keep(KEY, trained.libraries[0], has_constants=False)
     (path,) = cache_folder().glob("*.so")
     return path
 
@@ -105,7 +105,7 @@ def test_native_code_is_in_the_cache_folder_only(trained: Trained) -> None:
 @pytest.mark.slow
 def test_a_kept_program_is_loaded(kept: Path) -> None:
     notes: list[str] = []
-    ours = Packages(KIND, notes.append)
+    ours = KeptPrograms(KIND, notes.append)
     assert ours.any()
     assert ours.has(KEY)
     assert ours.load(KEY) is not None
@@ -142,17 +142,17 @@ def test_a_program_that_cannot_be_trusted_is_removed(damage: Callable[[Path], No
         pytest.skip("only root can give files away")
     damage(kept)
     notes: list[str] = []
-    assert Packages(KIND, notes.append).load(KEY) is None
+    assert KeptPrograms(KIND, notes.append).load(KEY) is None
     assert [note.startswith(f"a kept program is compiled again: {kept}") for note in notes] == [True]
-    assert not Packages(KIND).has(KEY)
+    assert not KeptPrograms(KIND).has(KEY)
 
 
 def test_a_file_that_is_no_program_is_removed(tmp_path: Path) -> None:
-    Packages(KIND).keep(KEY, Path(__file__), has_constants=False)
+    KeptPrograms(KIND).keep(KEY, Path(__file__), has_constants=False)
     notes: list[str] = []
-    assert Packages(KIND, notes.append).load(KEY) is None
+    assert KeptPrograms(KIND, notes.append).load(KEY) is None
     assert len(notes) == 1
-    assert not Packages(KIND).any()
+    assert not KeptPrograms(KIND).any()
 
 
 def other_mode(path: Path) -> str:
@@ -178,7 +178,7 @@ def file(path: Path) -> str:
 def test_a_folder_that_is_not_private_is_not_used(spoil: Callable[[Path], str]) -> None:
     reason = spoil(cache_folder())
     notes: list[str] = []
-    ours = Packages(KIND, notes.append)
+    ours = KeptPrograms(KIND, notes.append)
     ours.keep(KEY, Path(__file__), has_constants=False)
     assert not ours.any()
     assert ours.load(KEY) is None
@@ -203,28 +203,28 @@ def test_a_relative_or_empty_setting_is_ignored(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_what_a_program_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    Packages(KIND).keep(KEY, Path(__file__), has_constants=False)
-    assert Packages(KIND).has(KEY)
-    assert not Packages(KIND).has(("er", 11))
-    assert not Packages(Kind("er", is_own=True)).any()
-    assert not Packages(None).any()
+    KeptPrograms(KIND).keep(KEY, Path(__file__), has_constants=False)
+    assert KeptPrograms(KIND).has(KEY)
+    assert not KeptPrograms(KIND).has(("er", 11))
+    assert not KeptPrograms(Kind("er", is_own=True)).any()
+    assert not KeptPrograms(None).any()
     monkeypatch.setattr("torch.get_num_threads", lambda: 2)
-    assert not Packages(KIND).any()
+    assert not KeptPrograms(KIND).any()
 
 
-@pytest.mark.parametrize("changed", ["torch.__version__", "cclfp.engine.packages.describe_processor"])
+@pytest.mark.parametrize("changed", ["torch.__version__", "cclfp.engine.programs.describe_processor"])
 def test_another_version_or_processor(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    Packages(KIND).keep(KEY, Path(__file__), has_constants=False)
+    KeptPrograms(KIND).keep(KEY, Path(__file__), has_constants=False)
     monkeypatch.setattr(changed, "2.99" if changed.startswith("torch") else lambda: {"flags": "none"})
-    assert not Packages(KIND).any()
+    assert not KeptPrograms(KIND).any()
 
 
 def test_own_code_with_constants_is_not_kept() -> None:
     own = Kind("mine", is_own=True)
-    Packages(own).keep(KEY, Path(__file__), has_constants=True)
-    assert not Packages(own).any()
-    Packages(own).keep(KEY, Path(__file__), has_constants=False)
-    assert Packages(own).has(KEY)
+    KeptPrograms(own).keep(KEY, Path(__file__), has_constants=True)
+    assert not KeptPrograms(own).any()
+    KeptPrograms(own).keep(KEY, Path(__file__), has_constants=False)
+    assert KeptPrograms(own).has(KEY)
 
 
 def test_constants_are_found() -> None:
@@ -237,8 +237,8 @@ def test_constants_are_found() -> None:
 
 def test_programs_are_removed_in_the_order_of_their_use(monkeypatch: pytest.MonkeyPatch) -> None:
     size = Path(__file__).stat().st_size
-    monkeypatch.setattr(packages, "LIMIT", 2 * size + 1)
-    ours = Packages(KIND)
+    monkeypatch.setattr(programs, "LIMIT", 2 * size + 1)
+    ours = KeptPrograms(KIND)
     for number in range(3):
         ours.keep(number, Path(__file__), has_constants=False)
         for path in cache_folder().glob("*.so"):
@@ -251,7 +251,7 @@ def test_many_write_at_once(tmp_path: Path) -> None:
     for path in contents:
         path.write_text(path.name)
     with ThreadPoolExecutor(8) as pool:  # a thread has temporary files of its own, like a process
-        list(pool.map(lambda n: Packages(KIND).keep(KEY, contents[n % 4], has_constants=False), range(64)))
+        list(pool.map(lambda n: KeptPrograms(KIND).keep(KEY, contents[n % 4], has_constants=False), range(64)))
     assert sorted(path.read_text() for path in cache_folder().iterdir()) == ["0", "1", "2", "3"]
 
 
@@ -259,9 +259,9 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(packages, "write_atomic", fail)
+    monkeypatch.setattr(programs, "write_atomic", fail)
     notes: list[str] = []
-    Packages(KIND, notes.append).keep(KEY, Path(__file__), has_constants=False)
+    KeptPrograms(KIND, notes.append).keep(KEY, Path(__file__), has_constants=False)
     assert notes == ["a compiled program is not kept: [Errno 28] No space left on device"]
 
 
@@ -298,7 +298,7 @@ def test_a_kept_program_that_does_something_else_is_compiled_again(monkeypatch: 
 
     monkeypatch.setattr(compiled, "WORTH", 1)
     monkeypatch.setattr(compiled, "program", program)
-    monkeypatch.setattr(packages, "load", lambda library: idle)
+    monkeypatch.setattr(programs, "load", lambda library: idle)
     (alone,), notes = [replica(0)], list[str]()
     Cohort([alone]).advance()
     for known in (False, True):
@@ -350,8 +350,8 @@ def test_what_is_compiled_is_announced_and_what_is_loaded_is_not(monkeypatch: py
     assert calls == ["announced", "program"] * (len(calls) // 2)
     assert calls
     calls.clear()
-    monkeypatch.setattr(packages, "load", lambda library: lambda changing, *others: changing)
-    monkeypatch.setattr("cclfp.engine.group.Group.check_step", lambda *arguments: None)
+    monkeypatch.setattr(programs, "load", lambda library: lambda changing, *others: changing)
+    monkeypatch.setattr("cclfp.engine.groups.Group.check_step", lambda *arguments: None)
     Cohort([replica(0)], "compiled", kind=KIND, on_compile=lambda: calls.append("announced")).advance()
     assert calls == []
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from cclfp.core.files import NotPrivate, check_private, private_folder, write_atomic
 from cclfp.core.workers import describe_processor
-from cclfp.engine.group import Step
+from cclfp.engine.groups import Step
 
 LIMIT = 256 * 2**20  # bytes of all kept programs, about half a million each
 
@@ -33,7 +33,7 @@ class Kind:
     is_own: bool = False  # whether a user's own code is part of them
 
 
-class Packages:
+class KeptPrograms:
     """The kept programs of one kind of cohort.
 
     Nothing is kept without a kind, or where the cache folder is not private. ``note`` is called with what the user

@@ -6,25 +6,22 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from cclfp.engine.agreement import MAX_COMPARED, compare_steps, perturb, pick_replicas
+from cclfp.engine.cohort import make_group
 from cclfp.engine.eager import seconds_per_step
-from cclfp.engine.group import Group
-from cclfp.engine.grouping import make_group
-from cclfp.engine.parallel import ParallelGroup
-from cclfp.engine.stacked import StackedGroup
-from cclfp.engine.tables import Tables
+from cclfp.engine.groups import MAX_COMPARED, Group, ParallelGroup, StackedGroup, compare_steps, perturb, pick_replicas
+from cclfp.engine.plan import StepTables
 from cclfp.methods import METHODS
 from cclfp.testing import Case, stackable_psi, toy_psi
 
 
-def group_of(method: str, *, stacked: bool) -> tuple[Group, Tables]:
+def group_of(method: str, *, stacked: bool) -> tuple[Group, StepTables]:
     case = Case(METHODS[method], "class", {})
     replicas = [case.replica(seed, stackable_psi() if stacked else toy_psi(random=False)) for seed in range(2)]
     plans, masks = [one.plan() for one in replicas], [one.begin_task() for one in replicas]
     pool = torch.cat([one.stream.train.x for one in replicas])
     group = make_group([one.learner for one in replicas], masks, pool)
     offsets = [0, len(replicas[0].stream.train.y)]
-    return group, Tables(plans, [one.stream.train for one in replicas], offsets)
+    return group, StepTables(plans, [one.stream.train for one in replicas], offsets)
 
 
 @pytest.mark.slow

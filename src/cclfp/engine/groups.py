@@ -1,0 +1,343 @@
+"""Replicas that take their steps together: flat lists of tensors, and one function that takes a step of all of them.
+
+The function can run as it is, compiled, or in a CUDA graph. There are three kinds of groups:
+
+- :class:`StackedGroup` has the replicas side by side in each tensor, so that one operation serves all of them (vmap).
+- :class:`ParallelGroup` keeps their tensors apart and lets them run at the same time. It is for BatchNorm, whose
+  statistics each network updates in place, and for large convolutions, which PyTorch does not make faster when it
+  stacks them.
+- :class:`~cclfp.engine.kernels.group.KernelGroup` is for ResNet18 in bf16 on a GPU that has our own kernels.
+
+Before a group trains, its step is compared with the step that each of its replicas takes alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+
+from cclfp.core.scenarios import ClassMask
+from cclfp.engine.plan import StepTables
+from cclfp.learner import Learner
+from cclfp.learner.checks import not_finite
+from cclfp.methods import Batch, Method
+
+Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
+Compile = Callable[..., Step]  # takes a step, and three arguments like those that it will be called with
+
+
+class Group:
+    """Base of all groups. The learners' task has begun."""
+
+    changing: list[Tensor]  # what their steps change
+    fixed: list[Tensor]  # what their steps only read; the first two are the pool of inputs and the tables of masks
+
+    def __init__(self, learners: Sequence[Learner]) -> None:
+        self.learners = learners
+        specs = [tree_flatten(learner.model)[1] for learner in learners]
+        if any(spec != specs[0] for spec in specs):
+            raise ValueError("their states differ in structure")
+        self.spec = specs[0]
+        self._hyper_spec = tree_flatten(dataclasses.asdict(learners[0].hyper_tensors))[1]
+
+    @property
+    def structure(self) -> str:
+        """What distinguishes the program of one step from that of another, besides the shapes of its tensors."""
+        return f"{type(self).__name__} {self.learners[0].algorithm.name} {self.spec} {self._hyper_spec}"
+
+    def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
+        """A function that takes steps of the same sizes as step ``like``, for all replicas.
+
+        It is compiled if a compiler is given. An error here means that such a step cannot be taken together.
+        """
+        raise NotImplementedError
+
+    def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
+        """A replica's part of the tensors that change."""
+        raise NotImplementedError
+
+    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
+        """The tensors that change, from all replicas' parts of them."""
+        raise NotImplementedError
+
+    def perturbed(self) -> list[Tensor]:
+        """The tensors that change, each changed a little (see :func:`perturb`)."""
+        return perturb(self.changing)
+
+    def check_step(self, step: Step, tables: StepTables, like: int) -> None:
+        """ValueError where a step taken together is not the one that each replica takes alone.
+
+        They differ where a step reads something that is not among its arguments: a frozen layer drawn from the
+        learner's seed, or an attribute that another task, or another replica, has set.
+        """
+        current, row = tables.sizes[like][0], tables.row(like)
+        before = self.perturbed()
+        new = step([t.clone() for t in before], self.fixed, row)
+        prepared = prepare_batches(self.learners[0], self.fixed, row)
+        tolerance = tolerance_of(self.learners[0], row[0].device)
+        for replica in pick_replicas(self.learners):
+            own = self.part_of(before, replica)
+            alone = self._step_alone(replica, [t.clone() for t in own], prepared, current)
+            params: dict[str, Tensor] = tree_unflatten(alone, self.spec)[0]
+            if not_finite(list(params.values())):  # it diverges: there is nothing to compare
+                continue
+            compare_steps(own, self.part_of(new, replica), alone, tolerance)
+
+    def make_steps_alone(self, tables: StepTables, like: int) -> Step:
+        """A function that takes the same steps as that of :meth:`make_step`, but one replica after the other."""
+        current, replicas = tables.sizes[like][0], range(len(self.learners))
+
+        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+            prepared = prepare_batches(self.learners[0], fixed, row)
+            return self.join([self._step_alone(i, self.part_of(changing, i), prepared, current) for i in replicas])
+
+        row = tables.row(like)
+        refuse_randomness(lambda: step([t.clone() for t in self.changing], self.fixed, row), row[0].device)
+        return step
+
+    def _step_alone(self, replica: int, own: list[Tensor], prepared: list[Tensor], current: int) -> list[Tensor]:
+        """A step of one replica on its part of the prepared batches."""
+        learner, batch = self.learners[replica], make_batch([t[replica] for t in prepared], current)
+        return flat_step(learner.algorithm, own, self.spec, batch, learner.hyper_tensors)
+
+    def write_back(self, changing: list[Tensor], steps: int) -> None:
+        """Update the learners with what ``steps`` steps made of ``changing``: all of them or, on an error, none."""
+        after = []
+        for replica in range(len(self.learners)):
+            params, buffers, state = tree_unflatten(self.part_of(changing, replica), self.spec)
+            after.append((params, buffers, tree_map(torch.clone, state)))
+        for learner, (params, buffers, state) in zip(self.learners, after, strict=True):
+            learner.update(params, buffers, state, steps)
+        self.changing, self.fixed = [], []  # step functions of this task may be kept, and with them this group
+
+
+def flat_step(method: Method, changing: list[Tensor], spec: TreeSpec, batch: Batch, hyper: Any) -> list[Tensor]:
+    """A step of one replica on flat lists. The loss that it may return is dropped."""
+    params, buffers, state = tree_unflatten(changing, spec)
+    new, new_spec = tree_flatten(method.step(params, buffers, state, batch, hyper)[:3])
+    if new_spec != spec:
+        raise TypeError(f"a step of {method.name} gave a state of another structure than it took")
+    return new
+
+
+def prepare_batches(learner: Learner, fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+    """The tensors of :func:`make_batch`, replicas first. All learners of a group prepare their inputs alike."""
+    pool, masks = fixed[:2]
+    rows, y, task, slots, from_past_task, placed, augment = row
+    x = learner.for_training(pool[rows.flatten()], augment.flatten(0, 1) if augment.numel() else None)
+    replicas = torch.arange(len(rows), device=rows.device)[:, None]
+    return [x.unflatten(0, (len(rows), -1)), y, task, masks[replicas, task], slots, from_past_task, placed]
+
+
+def make_batch(tensors: Sequence[Tensor], current: int) -> Batch:
+    """A minibatch of one replica, whose first ``current`` examples are new."""
+    x, y, task, mask, *slots = tensors
+    return Batch(x, y, task, mask, current, *slots)
+
+
+def mask_table(mask: ClassMask) -> Tensor:
+    """tasks x classes: the mask of an example of each task."""
+    return mask.train(torch.arange(len(mask.classes_of), device=mask.classes_of.device))
+
+
+def stack_leaves(trees: Sequence[Any]) -> tuple[list[Tensor], TreeSpec]:
+    """The leaves of trees of equal structure, each stacked over the trees, and that structure."""
+    leaves, specs = zip(*(tree_flatten(tree) for tree in trees), strict=True)
+    if any(spec != specs[0] for spec in specs):
+        raise ValueError("their states differ in structure")
+    return [torch.stack([leaf.detach() for leaf in several]) for several in zip(*leaves, strict=True)], specs[0]
+
+
+class StackedGroup(Group):
+    """Replicas as one network with one dimension more."""
+
+    def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
+        super().__init__(learners)
+        self.method = learners[0].algorithm  # which takes the steps
+        leaves, _ = stack_leaves([learner.model for learner in learners])
+        self._arrange = (lambda t: t) if pool.is_cuda else _columns_first
+        self.changing = [self._arrange(t) for t in leaves]
+        hypers, _ = stack_leaves([dataclasses.asdict(learner.hyper_tensors) for learner in learners])
+        self.fixed = [pool, torch.stack([mask_table(mask) for mask in masks]), *hypers]
+
+    def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
+        return [t[replica] for t in tensors]
+
+    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
+        return [self._arrange(torch.stack(several)) for several in zip(*parts, strict=True)]
+
+    def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
+        current, first, method = tables.sizes[like][0], self.learners[0], self.method
+        spec, hyper_spec = self.spec, self._hyper_spec
+
+        def step_one(changing: list[Tensor], hypers: list[Tensor], *batch: Tensor) -> list[Tensor]:
+            hyper = type(first.hyper)(**tree_unflatten(hypers, hyper_spec))
+            return flat_step(method, changing, spec, make_batch(batch, current), hyper)
+
+        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+            prepared = prepare_batches(first, fixed, row)
+            new: list[Tensor] = torch.func.vmap(step_one)(changing, fixed[2:], *prepared)
+            return new
+
+        return step if compile is None else compile(step, self.changing, self.fixed, tables.row(like))
+
+
+def _columns_first(t: Tensor) -> Tensor:
+    """Stacked matrices whose columns are contiguous in memory.
+
+    A CPU then multiplies a minibatch with a layer's weights in a third of the time.
+    """
+    return t.mT.contiguous().mT if t.ndim == 3 else t
+
+
+Arguments = tuple[list[Tensor], list[Tensor], list[Tensor]]  # of one replica's step: changing, hyperparameters, batch
+
+
+class ParallelGroup(Group):
+    """Replicas side by side, on a GPU each on a CUDA stream of its own."""
+
+    def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
+        super().__init__(learners)
+        leaves = [tree_flatten(learner.model)[0] for learner in learners]
+        hypers = [tree_flatten(dataclasses.asdict(learner.hyper_tensors))[0] for learner in learners]
+        self._leaves, self._hypers = len(leaves[0]), len(hypers[0])
+        self.changing = [leaf.detach() for own in leaves for leaf in own]
+        self.fixed = [pool, torch.stack([mask_table(mask) for mask in masks]), *(h for own in hypers for h in own)]
+        self._streams = [torch.cuda.Stream(pool.device) for _ in learners] if pool.is_cuda else []
+
+    def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
+        return tensors[replica * self._leaves : (replica + 1) * self._leaves]
+
+    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
+        return [t for own in parts for t in own]
+
+    def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
+        first, current, row = self.learners[0], tables.sizes[like][0], tables.row(like)
+        steps = [self._step_of(learner, current) for learner in self.learners]
+        changing, *others = self._arguments(0, self.changing, self.fixed, prepare_batches(first, self.fixed, row))
+        refuse_randomness(lambda: steps[0]([t.clone() for t in changing], *others), row[0].device)
+        if compile is not None:
+            steps = [compile(steps[0], changing, *others)] * len(steps)
+
+        def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+            prepared = prepare_batches(first, fixed, row)
+            return self._run(steps, [self._arguments(i, changing, fixed, prepared) for i in range(len(steps))])
+
+        return step
+
+    def _step_of(self, learner: Learner, current: int) -> Step:
+        """The step of one replica."""
+        spec, hyper_spec = self.spec, self._hyper_spec
+
+        def step(changing: list[Tensor], hypers: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+            hyper = type(learner.hyper)(**tree_unflatten(hypers, hyper_spec))
+            return flat_step(learner.algorithm, changing, spec, make_batch(batch, current), hyper)
+
+        return step
+
+    def _arguments(
+        self, replica: int, changing: list[Tensor], fixed: list[Tensor], prepared: list[Tensor]
+    ) -> Arguments:
+        """What a replica's step takes."""
+        hypers = fixed[2 + replica * self._hypers : 2 + (replica + 1) * self._hypers]
+        return self.part_of(changing, replica), hypers, [t[replica] for t in prepared]
+
+    def _run(self, steps: Sequence[Step], arguments: Sequence[Arguments]) -> list[Tensor]:
+        """Take the steps of all replicas, at the same time where there are CUDA streams."""
+        new: list[Tensor] = []
+        if not self._streams:
+            for step, given in zip(steps, arguments, strict=True):
+                new += step(*given)
+            return new
+        for stream, step, given in zip(self._streams, steps, arguments, strict=True):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                new += step(*given)
+        for stream in self._streams:
+            torch.cuda.current_stream().wait_stream(stream)
+        return new
+
+
+def is_normalised(psi: nn.Module) -> bool:
+    """Whether psi has BatchNorm, or another layer that keeps statistics."""
+    return any(isinstance(module, nn.modules.batchnorm._NormBase) for module in psi.modules())
+
+
+# -- a step together is compared with the step alone -------------------------------------------------------------------
+
+# How much a tensor's change in a step may differ from its change where the replica steps alone, relative to the latter.
+# In bf16 the changes of some of ResNet18's tensors, compiled and not, differ by a third.
+TOLERANCE = {"float32": 0.02, "tf32": 0.2, "bf16": 0.6}
+MAX_COMPARED = 16  # replicas that are compared with their step alone
+
+
+def tolerance_of(learner: Learner, device: torch.device) -> float:
+    """The tolerance for the precision that a learner computes in."""
+    if learner.autocast is not None:
+        return TOLERANCE["bf16"]
+    is_tf32 = device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32
+    return TOLERANCE["tf32" if is_tf32 else "float32"]
+
+
+def compare_steps(before: list[Tensor], ours: list[Tensor], theirs: list[Tensor], tolerance: float) -> None:
+    """ValueError where two steps from ``before`` differ by more than ``tolerance`` of a tensor's change.
+
+    What rounding alone can cause is allowed.
+    """
+    known = [~(a.isnan() & b.isnan() | a.isinf() & (a == b)) for a, b in zip(ours, theirs, strict=True)]
+    sizes = [_distance(b, start, where) for start, b, where in zip(before, theirs, known, strict=True)]
+    floats = [t.is_floating_point() for t in before]
+    largest = max((size for size, is_float in zip(sizes, floats, strict=True) if is_float), default=0.0)
+    for start, a, b, where, size, is_float in zip(before, ours, theirs, known, sizes, floats, strict=True):
+        off = _distance(a, b, where)
+        slack = 0.0
+        if is_float:
+            slack = 1e-6 * float(start.double().nan_to_num(0.0, 0.0, 0.0).norm()) + 1e-3 * tolerance * largest
+        if not off <= tolerance * size * is_float + slack:
+            text = f"off by {off:.1e} where it is {size:.1e}"
+            raise ValueError(f"a step reads something that is not in its arguments: {text}")
+
+
+def _distance(a: Tensor, b: Tensor, where: Tensor) -> float:
+    return float((a.double() - b.double())[where].norm())
+
+
+def perturb(tensors: list[Tensor]) -> list[Tensor]:
+    """The tensors, each scaled by a factor of its own between 1 and 1.02.
+
+    When a task begins, a network equals its old copy and gives the outputs that were stored. The gradient of a distance
+    to these is then nothing but rounding, so that steps from there cannot be compared.
+    """
+    factors = (1 + 0.02 * ((number + 1) * 0.618 % 1) for number in range(len(tensors)))
+    return [t * factor if t.is_floating_point() else t for t, factor in zip(tensors, factors, strict=True)]
+
+
+def pick_replicas(learners: Sequence[Learner]) -> list[int]:
+    """Which replicas to compare: all where they are few, else some of different seeds and hyperparameters."""
+    if len(learners) <= MAX_COMPARED:
+        return list(range(len(learners)))
+    reverse = list(enumerate(learners))[::-1]
+    seeds = {learner.seed: replica for replica, learner in reverse}
+    hypers = {str(learner.hyper): replica for replica, learner in reverse}
+    return sorted({*sorted(seeds.values())[: MAX_COMPARED // 2], *sorted(hypers.values())[-MAX_COMPARED // 2 :]})
+
+
+def refuse_randomness(step: Callable[[], object], device: torch.device) -> None:
+    """ValueError where a step draws random numbers.
+
+    Random layers would draw from generators that all replicas share. The eager engine seeds them at every step.
+    """
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index or 0])
+    before = [g.get_state() for g in generators]
+    step()
+    if any(not torch.equal(g.get_state(), state) for g, state in zip(generators, before, strict=True)):
+        for g, state in zip(generators, before, strict=True):
+            g.set_state(state)
+        raise ValueError("a step draws random numbers, for example in random layers")

@@ -49,7 +49,10 @@ def shortage(error: Exception) -> str | None:
     if number in (errno.EMFILE, errno.ENFILE):
         return "too many open files: raise the limit of this process (ulimit -n)"
     from_torch = isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
-    if isinstance(error, MemoryError) or number == errno.ENOMEM or from_torch:
+    from_loader = isinstance(error, ImportError) and "failed to map segment" in str(
+        error
+    )  # of a library, such as torch
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or from_torch or from_loader:
         return "there is not enough memory, on this machine or within the limits of this process"
     return None
 

@@ -116,6 +116,14 @@ def test_output_that_cannot_be_written(redirect: str, code: int, message: str) -
     assert (done.returncode, done.stderr) == (code, message)
 
 
+@pytest.mark.slow
+def test_too_little_memory_for_torch_is_one_line() -> None:
+    command = f"ulimit -v 400000; {sys.executable} -m cclfp list methods"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    message = "error: there is not enough memory, on this machine or within the limits of this process\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", message)
+
+
 def test_messages_that_cannot_be_written_do_not_stop_a_command() -> None:
     assert run("frobnicate", "2>/dev/full").returncode == 2
 

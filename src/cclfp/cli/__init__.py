@@ -54,9 +54,9 @@ def _call(invoked: dict[str, str | None]) -> int | str | None:
     except RunError as error:  # it may have a traceback, which is not wrapped
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except (MemoryError, OSError, RuntimeError) as error:
+    except (ImportError, MemoryError, OSError, RuntimeError) as error:
         if (text := shortage(error)) is None:
             raise
         print(f"error: {text}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ImportError) else 1  # with so little nothing can be begun
     return 0

@@ -279,9 +279,35 @@ def test_a_learner_file_is_what_it_is_called(
     assert job.find_record(Store(job.execution.store)) is not None
     change(job.learner_file)
     changed = job.learner_file.read_bytes()
-    with pytest.raises(InputError, match=f"{message}.*move it away, or save the learners elsewhere"):
-        run_jobs([job])
-    assert job.learner_file.read_bytes() == changed
+    for again in (job, make_job(save=tmp_path / "learners", fresh=True)):
+        with pytest.raises(InputError, match=f"{message}.*move it away, save the learners elsewhere, or .* --force"):
+            run_jobs([again])
+        assert job.learner_file.read_bytes() == changed
+    run_jobs([make_job(save=tmp_path / "learners", force=True)])
+    assert job.has_learner()
+
+
+@pytest.mark.slow
+def test_a_learner_that_was_taught_since_its_run_is_replaced_only_if_forced(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    """--fresh --save replaced what cclfp observe had taught it."""
+    job = make_job("er", save=tmp_path / "learners")
+    train(job)
+    run_jobs([make_job("er", save=tmp_path / "learners", fresh=True)])  # as it was made by its run
+    assert job.learner_file is not None
+    learner = cclfp.load(job.learner_file)
+    for in_task in (True, False):
+        learner.observe(torch.zeros(2, 1, 28, 28, dtype=torch.uint8), torch.tensor([0, 1]), task=0)
+        if not in_task:
+            learner.end_task()
+        learner.save(job.learner_file)
+        taught = job.learner_file.read_bytes()
+        with pytest.raises(InputError, match="has learned more since its run of 5 tasks: .* with --force"):
+            run_jobs([make_job("er", save=tmp_path / "learners", fresh=True)])
+        assert job.learner_file.read_bytes() == taught
+    run_jobs([make_job("er", save=tmp_path / "learners", fresh=True, force=True)])
+    assert cclfp.load(job.learner_file).tasks_done == 5
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ IncludeDivergedOption = Annotated[
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there, even if cclfp did not write it.")]
 
 # What the command run has, and study and tune do not.
-RUN_ONLY = ("validation", "max_classes", "threads", "save", "fresh", "checkpoint_every")
+RUN_ONLY = ("validation", "max_classes", "threads", "save", "force", "fresh", "checkpoint_every")
 
 
 def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -55,6 +55,7 @@ class Execution:
     threads: int = option(1, "CPU threads per run; runs are trained side by side on the cores.")
     store: Path = option(None, "The file that keeps run records. By default CCLFP_HOME/runs.sqlite.")
     save: Path | None = option(None, "Write each trained learner there, for cclfp.load.", "DIR")
+    force: bool = option(False, "Replace learners that have learned more since their run, and files of other programs.")
     fresh: bool = option(False, "Train again what the store has, all of it even if this command was stopped before.")
     other_code: str = option(
         "use",
@@ -92,8 +93,9 @@ class Execution:
         self._check_place(threads)
         if not isinstance(seconds, numbers.Real) or not float(seconds) >= 0:
             raise InputError(f"checkpoint_every={seconds!r}: expected a number of seconds, 0 or more")
-        if not isinstance(self.fresh, bool):
-            raise InputError(f"fresh={self.fresh!r}: expected True or False")
+        for name in ("force", "fresh"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name}={getattr(self, name)!r}: expected True or False")
         if self.other_code not in OTHER_CODE:
             raise unknown("other_code", str(self.other_code), OTHER_CODE)
         share = cast(Any, self.gpus_per_cohort)

@@ -21,6 +21,7 @@ from cclfp.runs.execution import Execution, check_folder
 from cclfp.runs.naming import method_labels, with_version
 from cclfp.runs.record import Record
 from cclfp.runs.store import Store
+from cclfp.streams import get_benchmark
 
 MOST_SEEDS = 10_000
 LARGEST_COHORT = {"cpu": 64, "cuda": 500}  # jobs; each of them holds a lock file open
@@ -69,17 +70,33 @@ class Job:
 
     def has_learner(self) -> bool:
         """Whether the learner is saved, where that is asked for. InputError where its file is none of this run."""
+        return self.learner_file is None or self._saved_learner() is not None
+
+    def check_learner(self) -> None:
+        """InputError where training would replace a learner that has learned more since, or another file."""
+        saved, c = self._saved_learner(), self.configuration
+        if saved is None or self.execution.force:
+            return
+        tasks = 1 if c.kind.joint else len(c.tasks) if c.tasks else get_benchmark(c.benchmark).num_tasks
+        if saved.get("in_task") or saved.get("tasks_done") != tasks:
+            text = f"{self.learner_file} has learned more since its run of {tasks} tasks"
+            raise InputError(f"{text}: save the learners elsewhere, or replace it with --force")
+
+    def _saved_learner(self) -> dict[str, Any] | None:
+        """What the learner's file holds; None where there is none, or one that may be replaced whatever it is."""
         path = self.learner_file
         if path is None or not path.exists():
-            return path is None
+            return None
+        text, c = f"{path} is the learner of another run", self.configuration
         try:
             saved = read_tensors(path, LEARNER)
+            if [saved.get(name) for name in ("method", "scenario", "seed")] == [c.method, c.scenario, self.seed]:
+                return saved
         except InputError as error:
-            raise InputError(f"{error}: move it away, or save the learners elsewhere") from error
-        c = self.configuration
-        if [saved.get(name) for name in ("method", "scenario", "seed")] != [c.method, c.scenario, self.seed]:
-            raise InputError(f"{path} is the learner of another run: move it away, or save the learners elsewhere")
-        return True
+            text = str(error)
+        if self.execution.force:
+            return None
+        raise InputError(f"{text}: move it away, save the learners elsewhere, or replace it with --force")
 
     def replaces(self, record: Record) -> bool:
         """Whether a record in the store makes room for that of this job."""

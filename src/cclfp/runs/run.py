@@ -217,6 +217,7 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
             records[job.key] = record
             on_event(Stored(job.key, record))
             continue
+        job.check_learner()
         missing[job.key] = job
         if job.execution.fresh or (stored := store.find(job.key)) is None:
             continue

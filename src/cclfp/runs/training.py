@@ -170,7 +170,7 @@ def _save_learner(one: Started) -> InputError | None:
     path = one.job.learner_file
     try:
         if path is not None:
-            one.replica.learner.save(path)
+            one.replica.learner.save(path, force=one.job.execution.force)
     except (OSError, InputError) as error:
         reason = getattr(error, "strerror", None) or error
         return InputError(f"the run is stored, but its learner cannot be saved as {path}: {reason}")

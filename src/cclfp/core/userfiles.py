@@ -20,6 +20,7 @@ from cclfp.errors import InputError, Stopped
 Reference = dict[str, str]  # {"file": its path, "object": the name in it, "sha256": of the file}
 
 _received: dict[str, bytes] = {}  # files of another machine, by their checksums
+_modules: dict[tuple[Path, str], types.ModuleType] = {}  # the files that were run, by their paths and checksums
 
 
 def is_reference(text: str) -> bool:
@@ -37,14 +38,26 @@ def refer(what: str, text: str) -> Reference:
 
 
 def resolve(what: str, reference: Reference) -> Any:
-    """Run the file of a reference, which must not have changed, and return the object that the reference names."""
+    """The object that a reference names. Its file must not have changed; it is run once per process and content."""
     path, name, digest = Path(reference["file"]), reference["object"], reference["sha256"]
     content = content_of(what, reference)
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(f"{path} has changed since this run was requested: run the command again")
-    module = types.ModuleType(f"cclfp_user_{digest[:16]}")
+    if (path, digest) not in _modules:
+        _modules[path, digest] = _run(what, path, content, f"cclfp_user_{digest[:16]}")
+    module = _modules[path, digest]
+    found = getattr(module, name, None)
+    if not callable(found):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise InputError(f"{path} has no function or class {name!r}; it has: {', '.join(names) or 'none'}")
+    return found
+
+
+def _run(what: str, path: Path, content: bytes, name: str) -> types.ModuleType:
+    """Run a user's file as a module of this name."""
+    module = types.ModuleType(name)
     module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # where dataclasses look for it
+    sys.modules[name] = module  # where dataclasses look for it
     try:
         exec(compile(content, str(path), "exec"), module.__dict__)  # the hashed content, not a cached compilation
     except ModuleNotFoundError as error:
@@ -53,11 +66,7 @@ def resolve(what: str, reference: Reference) -> Any:
         if is_interrupt(error):
             raise
         raise InputError(f"{what} file {path} cannot be run: {describe(error)}") from error
-    found = getattr(module, name, None)
-    if not callable(found):
-        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise InputError(f"{path} has no function or class {name!r}; it has: {', '.join(names) or 'none'}")
-    return found
+    return module
 
 
 def content_of(what: str, reference: Reference) -> bytes:

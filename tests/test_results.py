@@ -21,8 +21,8 @@ from cclfp.paper.tuning import halved_settings, tune
 from cclfp.runs.events import OnEvent
 from cclfp.runs.jobs import Job
 from cclfp.runs.pool import Executor
-from cclfp.runs.presets import Preset, presets, with_preset
 from cclfp.runs.record import Record
+from cclfp.runs.settings import Preset, presets, with_preset
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import export, import_runs
 from cclfp.streams import BENCHMARKS

@@ -33,9 +33,8 @@ from cclfp.runs.events import Event, OnEvent, Step, ignore
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.pool import Pool
-from cclfp.runs.presets import read_presets, with_preset, write_presets
 from cclfp.runs.run import run_jobs
-from cclfp.runs.settings import configurations
+from cclfp.runs.settings import configurations, read_presets, with_preset, write_presets
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs
 from torture.campaign import Case, Fault, Kind, Verdict
@@ -266,7 +265,7 @@ def use_store(case: Case, path: Path, is_forged: bool) -> list[Any]:
 
 def run_presets(case: Case) -> Verdict:
     """Presets are text that users edit: accepted presets must have values that the methods accept."""
-    original = Path(cclfp.runs.presets.__file__).with_name("presets.json").read_bytes()
+    original = Path(cclfp.runs.settings.__file__).with_name("presets.json").read_bytes()
     several = json.loads(original)[:8]
     _, content = damage_or_forge(case, lambda: forge_json(case, several), json.dumps(several).encode())
     path = case.folder / "presets.json"

@@ -21,7 +21,7 @@ from cclfp.data.images import import_images
 from cclfp.errors import InputError, RunError
 from cclfp.runs.checkpoints import FORMAT, checkpoint_path
 from cclfp.runs.configuration import USUAL, Configuration
-from cclfp.runs.presets import read_presets
+from cclfp.runs.settings import read_presets
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs
 from torture.campaign import Case, Fault, Kind, Verdict

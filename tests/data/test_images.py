@@ -18,9 +18,7 @@ import cclfp
 from cclfp.data import import_images, is_cached, load_dataset, own_datasets, verify
 from cclfp.errors import DataError, InputError
 from cclfp.paper import published_for
-from cclfp.runs.augmentation import default_augmentation
-from cclfp.runs.presets import find_preset
-from cclfp.runs.settings import configurations
+from cclfp.runs.settings import configurations, default_augmentation, find_preset
 from cclfp.streams import BENCHMARKS, get_benchmark
 
 CLASSES = ("Bird", "cat", "dog", "ox")

@@ -24,13 +24,11 @@ from cclfp.learner import Learner
 from cclfp.learner.saving import FORMAT, learner_state
 from cclfp.methods import Batch
 from cclfp.methods.a_gem import AGEM, project
-from cclfp.runs.configuration import USUAL
+from cclfp.runs.configuration import USUAL, Configuration
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import into_cohorts, make_jobs
-from cclfp.runs.presets import read_presets
 from cclfp.runs.record import check_record
-from cclfp.runs.settings import configurations
-from cclfp.runs.validation import check_configuration
+from cclfp.runs.settings import configurations, read_presets
 from cclfp.schedules import PastRing
 from cclfp.testing import same, toy_psi, toy_stream
 
@@ -274,7 +272,7 @@ def test_a_record_without_the_setting_means_the_replay_size_and_keeps_its_key() 
     record = shipped()
     assert "reference" not in record["configuration"]["hyperparameters"]
     assert check_record(copy.deepcopy(record)) == record
-    configuration = check_configuration(record["configuration"])
+    configuration = Configuration.from_dict(record["configuration"])
     assert configuration.hyperparameters["reference"] == 10
     assert configuration.key(record["seed"]) == record["key"]
     place = (record["benchmark"], record["scenario"])
@@ -283,13 +281,13 @@ def test_a_record_without_the_setting_means_the_replay_size_and_keeps_its_key() 
     assert same == configuration
     (other,) = configurations(["a-gem"], *place, settings={"lr": lr, "reference": [256]})
     assert other.key(record["seed"]) != record["key"]
-    assert check_configuration(other.to_dict()) == other
+    assert Configuration.from_dict(other.to_dict()) == other
 
 
 def test_before_the_setting_the_replay_size_could_be_set() -> None:
     old = {**shipped()["configuration"], "replay": 128}
-    assert check_configuration(old).hyperparameters["reference"] == 128
-    assert check_configuration(old).key(0) == hashed({**old, "seed": 0})
+    assert Configuration.from_dict(old).hyperparameters["reference"] == 128
+    assert Configuration.from_dict(old).key(0) == hashed({**old, "seed": 0})
 
 
 def hashed(values: dict[str, Any]) -> str:
@@ -305,7 +303,7 @@ def test_settings_that_are_refused() -> None:
         configurations(["a-gem"], "split-mnist", settings={"replay": [20]})
     lacking = {**shipped()["configuration"], "hyperparameters": {"reference": 10.0}}
     with pytest.raises(InputError, match="hyperparameters lack lr"):
-        check_configuration(lacking)
+        Configuration.from_dict(lacking)
 
 
 def test_runs_with_other_sizes_of_batches_do_not_train_together(tmp_path: Path) -> None:

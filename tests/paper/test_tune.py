@@ -21,9 +21,8 @@ from cclfp.paper.trials import Settings, Trial, successive_halving
 from cclfp.paper.tuning import outdated, tune
 from cclfp.runs.events import ignore
 from cclfp.runs.execution import Execution
-from cclfp.runs.presets import Preset, presets, read_presets, with_preset, write_presets
 from cclfp.runs.problem import Problem
-from cclfp.runs.settings import is_papers
+from cclfp.runs.settings import Preset, is_papers, presets, read_presets, with_preset, write_presets
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 
@@ -389,7 +388,7 @@ LACKING = {"method": "er", "benchmark": "split-mnist", "scenario": "class", "aug
         ("", "Expecting value"),
         ("{}", "expected a list of presets, got dict"),
         ('[{"method": "er"}]', "missing 5 required positional arguments"),
-        (json.dumps([LACKING | {"hyperparameters": {}}]), "er lacks lr"),
+        (json.dumps([LACKING | {"hyperparameters": {}}]), "hyperparameters lack lr, which er has"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "augment": "yes"}]), 'augment is "yes": expected true'),
         (json.dumps([LACKING | {"hyperparameters": [0.1]}]), "hyperparameters is [0.1]: expected an object"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": -1.0}}]), "lr=-1"),

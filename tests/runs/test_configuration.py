@@ -19,9 +19,7 @@ from cclfp.paper import published
 from cclfp.paper.tuning import outdated
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.jobs import check_seeds
-from cclfp.runs.presets import find_preset, presets, read_presets
-from cclfp.runs.settings import configurations
-from cclfp.runs.validation import check_configuration
+from cclfp.runs.settings import configurations, find_preset, presets, read_presets
 from cclfp.streams import BENCHMARKS
 
 
@@ -292,4 +290,4 @@ def test_a_number_that_no_float_holds_is_refused() -> None:
 def test_what_is_made_can_be_read(method: str) -> None:
     for scenario in METHODS[method].scenarios():
         (c,) = configurations([method], "rotated-mnist" if scenario == "domain" else "split-cifar10", scenario)
-        assert check_configuration(json.loads(json.dumps(c.to_dict()))) == c
+        assert Configuration.from_dict(json.loads(json.dumps(c.to_dict()))) == c

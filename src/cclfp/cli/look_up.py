@@ -147,7 +147,7 @@ def show(
 
 
 def _benchmark(benchmark: Any, order: Any, sizes: Any, seed: int) -> dict[str, Any]:
-    from cclfp.runs.presets import presets
+    from cclfp.runs.settings import presets
 
     return {
         "name": benchmark.name,
@@ -213,7 +213,7 @@ def _draw(benchmark: Any, order: Any, sizes: Any, seed: int, path: Path) -> None
 def _method(name: str) -> dict[str, Any]:
     from cclfp.methods import get_method
     from cclfp.methods.base import interval
-    from cclfp.runs.presets import presets
+    from cclfp.runs.settings import presets
 
     kind = get_method(name)
     return {

@@ -246,7 +246,7 @@ def _matches(row: StoredRow, name: str, value: Any) -> bool:
     """Whether a row has a value; a method may be given in other forms, for which a bad record says too little."""
     if name != "method" or row.record is None:
         return bool(row.values.get(name) == value)
-    from cclfp.runs.naming import is_of_method
+    from cclfp.runs.configuration import is_of_method
 
     return is_of_method(row.record["configuration"], value)
 
@@ -254,8 +254,7 @@ def _matches(row: StoredRow, name: str, value: Any) -> bool:
 def _print_records(records: Sequence[Record], title: str) -> None:
     from cclfp.nets.backbones import show_backbone
     from cclfp.runs.code import describe_other_code, is_other_code
-    from cclfp.runs.configuration import PROTOCOL, USUAL
-    from cclfp.runs.naming import method_labels
+    from cclfp.runs.configuration import PROTOCOL, USUAL, method_labels
     from cclfp.streams.benchmarks import show_order
 
     columns = ["key", "finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
@@ -298,7 +297,7 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     """The path of the store, and its records that match the filters. Bad ones give a warning."""
     from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
-    from cclfp.runs.naming import is_of_method
+    from cclfp.runs.configuration import is_of_method
     from cclfp.runs.store import Store, default_store, exists
     from cclfp.streams.benchmarks import benchmark_names, unknown_benchmark
 

@@ -50,8 +50,7 @@ def print_results(results: list[Result], varied: list[str], include_diverged: bo
     from cclfp.nets.backbones import show_backbone
     from cclfp.paper import published_for
     from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code, is_other_code
-    from cclfp.runs.configuration import show_value
-    from cclfp.runs.naming import method_labels
+    from cclfp.runs.configuration import method_labels, show_value
     from cclfp.streams.benchmarks import get_benchmark, show_order
 
     c = results[0].configuration
@@ -355,7 +354,7 @@ def _parts(results: Sequence[OwnResult]) -> list[str]:
 
 
 def _labels(results: Sequence[OwnResult]) -> list[str]:
-    from cclfp.runs.naming import method_labels
+    from cclfp.runs.configuration import method_labels
 
     return method_labels([r.cell.configuration().to_dict() for r in results])
 
@@ -448,7 +447,7 @@ def _score(trial: Trial) -> str:
 
 def print_chosen(searches: Sequence[Tuned]) -> None:
     """What each search chose, from how many settings."""
-    from cclfp.runs.naming import method_labels
+    from cclfp.runs.configuration import method_labels
     from cclfp.runs.settings import make_one
 
     methods = method_labels([make_one(tuned.method, tuned.problem).to_dict() for tuned in searches])

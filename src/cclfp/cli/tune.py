@@ -95,8 +95,7 @@ def tune(
     from cclfp.cli.progress import progress
     from cclfp.core.files import check_output
     from cclfp.paper.tuning import halved_settings, outdated, tune
-    from cclfp.runs.presets import presets, read_presets, with_preset, write_presets
-    from cclfp.runs.settings import is_papers, prepare
+    from cclfp.runs.settings import is_papers, prepare, presets, read_presets, with_preset, write_presets
 
     problem = dataclasses.replace(problem, benchmark=benchmark)
     if write is not None and (problem.images is not None or not is_papers(method, prepare(problem))):

@@ -16,11 +16,10 @@ from cclfp.paper.trials import Settings
 from cclfp.paper.tuning import tune
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.execution import Execution
-from cclfp.runs.presets import find_preset
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
-from cclfp.runs.settings import make_one
+from cclfp.runs.settings import find_preset, make_one
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 

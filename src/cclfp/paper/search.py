@@ -16,11 +16,10 @@ from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import make_jobs, name_runs
 from cclfp.runs.pool import make_executor
-from cclfp.runs.presets import Preset
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
-from cclfp.runs.settings import make_one
+from cclfp.runs.settings import Preset, make_one
 
 MEASURED = 1.0  # seconds of training that tell how long the rest will take
 

@@ -15,10 +15,9 @@ from cclfp.errors import InputError
 from cclfp.paper.grids import Grid
 from cclfp.paper.search import Tuned, usual_settings
 from cclfp.paper.trials import Trial
-from cclfp.runs.presets import Preset
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import parse_json
-from cclfp.runs.settings import make_one
+from cclfp.runs.settings import Preset, make_one
 
 Request = dict[str, Any]
 

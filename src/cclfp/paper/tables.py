@@ -11,9 +11,8 @@ from typing import NamedTuple
 from cclfp.errors import unknown
 from cclfp.methods import METHODS
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.presets import find_preset
 from cclfp.runs.problem import MEMORY, Problem
-from cclfp.runs.settings import make_one
+from cclfp.runs.settings import find_preset, make_one
 
 TABLES = {
     "accuracy": "Average accuracy by the end of training",

@@ -20,10 +20,18 @@ from cclfp.paper.searches import find_search, make_request, save_search
 from cclfp.paper.trials import Settings, Trial, successive_halving
 from cclfp.runs.execution import Execution
 from cclfp.runs.fields import from_keywords
-from cclfp.runs.presets import Preset, find_preset, presets
 from cclfp.runs.problem import Problem
 from cclfp.runs.run import check_values
-from cclfp.runs.settings import KEYWORDS, check_setting_names, is_papers, make_one, prepare
+from cclfp.runs.settings import (
+    KEYWORDS,
+    Preset,
+    check_setting_names,
+    find_preset,
+    is_papers,
+    make_one,
+    prepare,
+    presets,
+)
 from cclfp.streams import BENCHMARKS, get_benchmark
 
 FIRST_SEED = 100  # no reported number uses these

@@ -14,8 +14,7 @@ from cclfp.metrics import signed
 from cclfp.nets.backbones import show_backbone
 from cclfp.paper.ranking import Standing, rank, show_p
 from cclfp.report.entries import ENVIRONMENT, distinct, format_exactly, seeds_option
-from cclfp.runs.configuration import PROTOCOL, USUAL, show_value
-from cclfp.runs.naming import method_labels
+from cclfp.runs.configuration import PROTOCOL, USUAL, method_labels, show_value
 from cclfp.runs.record import Record
 from cclfp.runs.seeds import Seeds
 from cclfp.streams.benchmarks import benchmark_names, get_benchmark, has_usual_order, show_order

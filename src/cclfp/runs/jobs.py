@@ -15,10 +15,9 @@ from cclfp.core.files import read_tensors
 from cclfp.errors import InputError
 from cclfp.learner.saving import FORMAT as LEARNER
 from cclfp.runs.code import is_other_code
-from cclfp.runs.configuration import Configuration, show_value
+from cclfp.runs.configuration import Configuration, method_labels, show_value, with_version
 from cclfp.runs.costs import cost
 from cclfp.runs.execution import Execution, check_folder
-from cclfp.runs.naming import method_labels, with_version
 from cclfp.runs.record import Record
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark

@@ -16,9 +16,8 @@ from typing import Any, NoReturn, NotRequired, TypedDict
 from cclfp import metrics
 from cclfp.errors import InputError
 from cclfp.metrics import Matrix
-from cclfp.runs.configuration import Configuration
+from cclfp.runs.configuration import Configuration, is_number, is_whole, wrong_value
 from cclfp.runs.execution import DEVICES, ENGINES, PRECISIONS
-from cclfp.runs.validation import check_configuration, is_number, is_whole, wrong_value
 from cclfp.streams.benchmarks import BENCHMARKS
 
 
@@ -198,7 +197,7 @@ def _check(record: Any) -> Record:
     _expect(record, "finished_at", _is_moment(record["finished_at"]), "a time like 2026-01-31T23:59:59+00:00, in UTC")
     _check_environment(record["environment"])
     _check_accuracies(record)
-    configuration = check_configuration(record["configuration"])
+    configuration = Configuration.from_dict(record["configuration"])
     for name in ("method", "benchmark", "scenario", "buffer"):
         wanted = getattr(configuration, name)
         _expect(record, name, record[name] == wanted, f"{wanted!r}, as its configuration says")

@@ -12,7 +12,6 @@ from cclfp.data import fetch
 from cclfp.errors import InputError
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
 from cclfp.methods import get_method
-from cclfp.runs.augmentation import default_augmentation, describe_choice
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.code import describe_other_code
 from cclfp.runs.configuration import Configuration
@@ -24,7 +23,7 @@ from cclfp.runs.pool import Executor, make_executor
 from cclfp.runs.problem import MEMORY, Problem
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.seeds import Seeds
-from cclfp.runs.settings import KEYWORDS, check_setting_names, make_grid, prepare
+from cclfp.runs.settings import KEYWORDS, check_setting_names, default_augmentation, describe_choice, make_grid, prepare
 from cclfp.runs.shards import store_of, take_shard
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark

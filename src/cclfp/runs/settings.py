@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from cclfp.core.arguments import check_whole
+from cclfp.core.files import write_atomic
 from cclfp.core.scenarios import check_scenario
 from cclfp.core.userfiles import is_reference, refer
 from cclfp.data import import_images
 from cclfp.errors import InputError, unknown
 from cclfp.events import OnEvent, ignore
 from cclfp.methods import METHODS, Method, get_method
-from cclfp.nets.backbones import Backbone, parse_backbone
-from cclfp.runs.augmentation import default_augmentation
-from cclfp.runs.configuration import PROTOCOL, Configuration, replays
+from cclfp.nets.backbones import Backbone, is_convolutional, parse_backbone
+from cclfp.runs.configuration import PROTOCOL, Configuration, replays, wrong_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.fields import field_names
-from cclfp.runs.presets import find_preset
 from cclfp.runs.problem import MEMORY, Problem
-from cclfp.runs.validation import check_configuration
 from cclfp.streams.benchmarks import BENCHMARKS, Benchmark, get_benchmark, has_usual_order
+
+SMALLEST = 32  # pixels; a crop of a smaller image is shifted by more than a quarter of it
 
 Settings = Mapping[str, Sequence[float]]  # the values of each setting
 KEYWORDS = sorted([*field_names(Execution), *field_names(Problem)])  # what may be given beside settings
@@ -88,7 +92,7 @@ def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | Non
         for given in _combinations(settings, settings_of(kind)):
             values = {**usual, **given}
             own = {"method": kind.name, "method_file": file, "buffer": memory if kind.schedule is not None else None}
-            found.append(check_configuration({**common, **own, **_split_settings(kind, scenario, values)}))
+            found.append(Configuration.from_dict({**common, **own, **_split_settings(kind, scenario, values)}))
     return found
 
 
@@ -177,3 +181,98 @@ def _split_settings(kind: type[Method], scenario: str, values: Mapping[str, floa
 def _as_whole(value: float) -> float:
     """1.0 as 1: settings are given as floats."""
     return int(value) if float(value).is_integer() else value
+
+
+# -- augmentation -------------------------------------------------------------------------------------------------
+
+
+def default_augmentation(benchmark: Benchmark, backbone: Backbone | None) -> tuple[bool, str]:
+    """Whether a user's own images are cropped and mirrored at random by default, and why.
+
+    On small or grey images, and with networks that are not convolutional, that costs accuracy.
+    """
+    channels, *size = benchmark.image_shape
+    reasons = {
+        "they are grey": channels != 3,
+        f"they are smaller than {SMALLEST} pixels": min(size) < SMALLEST,
+        "the backbone is not convolutional": not is_convolutional(
+            parse_backbone(benchmark.backbone) if backbone is None else backbone, benchmark.image_shape
+        ),
+    }
+    against = [reason for reason, holds in reasons.items() if holds]
+    if against:
+        return False, ", ".join(against)
+    return True, f"they are in colour, of {SMALLEST} pixels or more, and the backbone is convolutional"
+
+
+def describe_choice(name: str, augment: bool, reason: str) -> str:
+    """A sentence that says what was chosen, and how to choose the other."""
+    state, other = ("on", "off") if augment else ("off", "on")
+    return f"{name}: random crops and flips of the images are {state}, because {reason}; augment={other} changes that"
+
+
+# -- presets ------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """Hyperparameters, and how they were ``chosen``. Their results are in the records under ``results/``."""
+
+    method: str
+    benchmark: str
+    scenario: str
+    hyperparameters: dict[str, float]
+    augment: bool
+    chosen: str
+
+
+@functools.cache
+def presets() -> list[Preset]:
+    text = resources.files(__package__).joinpath("presets.json").read_text(encoding="utf-8")
+    return [Preset(**preset) for preset in json.loads(text)]
+
+
+def find_preset(method: str, benchmark: str, scenario: str, among: Sequence[Preset] | None = None) -> Preset | None:
+    """The first matching preset of the package, or ``among`` these; None where there is none."""
+    wanted = (method, benchmark, scenario)
+    several = presets() if among is None else among
+    return next((p for p in several if (p.method, p.benchmark, p.scenario) == wanted), None)
+
+
+def read_presets(path: Path) -> list[Preset]:
+    """The presets in a file, which has the same form as the package's own."""
+    try:
+        several = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(several, list):
+            raise InputError(f"expected a list of presets, got {type(several).__name__}")
+        return [_checked(Preset(**values)) for values in several]
+    except (OSError, TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as a file of presets: {error}") from error
+
+
+def _checked(preset: Preset) -> Preset:
+    """The preset, if a configuration can have its values. It may be older than a hyperparameter."""
+    values = dataclasses.asdict(preset)
+    if not isinstance(values.pop("chosen"), str):
+        raise wrong_value("chosen", preset.chosen, "a string")
+    if preset.benchmark not in BENCHMARKS:
+        raise unknown("benchmark", str(preset.benchmark), BENCHMARKS)
+    kind = METHODS.get(preset.method)  # a method in a file is refused, so that no code is run
+    memory = {"buffer": MEMORY if kind and kind.schedule is not None else None, "replay": None}
+    memory |= {"replay": PROTOCOL["replay"]} if kind and replays(kind) else {}
+    return dataclasses.replace(preset, hyperparameters=Configuration.from_dict({**values, **memory}).hyperparameters)
+
+
+def write_presets(several: Sequence[Preset], path: Path) -> None:
+    text = json.dumps([dataclasses.asdict(preset) for preset in several], indent=2) + "\n"
+    try:
+        write_atomic(path, lambda file: file.write(text.encode()))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}") from error
+
+
+def with_preset(several: Sequence[Preset], new: Preset) -> list[Preset]:
+    """The presets, with ``new`` in place of the one for the same method, benchmark and scenario, if there is one."""
+    place = (new.method, new.benchmark, new.scenario)
+    replaced = [new if (p.method, p.benchmark, p.scenario) == place else p for p in several]
+    return replaced if new in replaced else [*replaced, new]

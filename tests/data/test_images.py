@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -16,7 +18,9 @@ from PIL import Image
 
 import cclfp
 from cclfp.data import import_images, is_cached, load_dataset, own_datasets, verify
+from cclfp.data.folders import read_images
 from cclfp.errors import DataError, InputError
+from cclfp.events import ignore
 from cclfp.paper import published_for
 from cclfp.runs.settings import configurations, default_augmentation, find_preset
 from cclfp.streams import BENCHMARKS, get_benchmark
@@ -391,7 +395,7 @@ def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
         ({"train_labels": np.zeros((40, 2), int)}, "expected whole numbers or text"),
         ({"test_labels": np.full(12, 3)}, "no test images of 5, 7, 9"),
         ({"train_labels": np.full(40, 3), "test_labels": np.full(12, 3)}, "at least two classes"),
-        ({"train_labels": np.array([{}] * 40)}, "train_labels is object .*expected whole numbers or text"),
+        ({"train_labels": np.array([{}] * 40)}, "train_labels: its header is not that of an array of numbers or text"),
         ({"test_labels": np.array(list("abcdabcdabcd"))}, "train_labels int64 and test_labels <U1: expected whole"),
         (arrays(labels=["a", "b", "c", "d\ne"]), "has a name that cannot be printed"),
     ],
@@ -588,3 +592,38 @@ def test_published_benchmarks_keep_their_defaults(benchmark: str) -> None:
     (chosen,) = configurations(["finetune"], benchmark, backbone="mlp")
     preset = find_preset("finetune", benchmark, chosen.scenario)
     assert chosen.augment == (preset.augment if preset is not None else "cifar" in benchmark)
+
+
+def test_files_that_cannot_be_read_are_skipped_or_listed(tmp_path: Path) -> None:
+    """Links to nothing or to themselves, pipes, folders with the name of an image."""
+    folder, listener = photos(tmp_path / "photos"), Notes()
+    clean = import_images(folder)
+    (folder / "cat" / "a.png").symlink_to("nothing.png")
+    (folder / "cat" / "b.png").symlink_to("b.png")
+    os.mkfifo(folder / "dog" / "c.png")
+    with pytest.raises(DataError, match=r"3 images cannot be decoded \(--skip-bad leaves such images out\)"):
+        import_images(folder)
+    assert import_images(folder, skip_bad=True, on_event=listener) == clean  # they are not there
+    (said,) = [line for line in listener.lines if "left out 3 images" in line]
+    assert all(f"{name}.png" in said for name in "abc")
+    files = [folder / "dog" / "c.png", folder / "cat" / "0.png", folder / "cat" / "a.png"]
+    with pytest.raises(DataError, match="not a regular file"):
+        read_images(files, (3, 10, 12), ignore)
+    images, places = read_images(files, (3, 10, 12), ignore, skip_bad=True)
+    assert (len(images), places) == (1, [1])
+
+
+def test_classes_that_are_probably_one_are_named(tmp_path: Path) -> None:
+    folder, listener = photos(tmp_path / "photos", each=2), Notes()
+    for name in ("Cat", "caf\u00e9", "cafe\u0301"):
+        shutil.copytree(folder / "cat", folder / name)
+    (folder / "all").symlink_to(".")
+    import_images(folder, on_event=listener)
+    alike = "these classes differ only by case or Unicode form: Cat and cat, cafe\u0301 and caf\u00e9"
+    assert f"photos: {alike}" in listener.lines
+    assert "photos: the class all is a link to the whole folder" in listener.lines
+    given = arrays()
+    given["train_labels"] = np.array(["a", "A"])[np.arange(len(given["train_labels"])) % 2]
+    given["test_labels"] = np.array(["a", "A"])[np.arange(len(given["test_labels"])) % 2]
+    import_images(npz(tmp_path / "mine.npz", **given), on_event=listener)
+    assert "mine.npz: these classes differ only by case or Unicode form: A and a" in listener.lines

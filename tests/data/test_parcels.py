@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cclfp.data import import_images, load_dataset
-from cclfp.data.parcels import Parcel, pack, unpack
+from cclfp.data.datasets import Parcel, pack, unpack
 from cclfp.errors import DataError
 
 
@@ -43,7 +42,7 @@ def test_a_damaged_array_is_not_stored(parcel: Parcel, tmp_path: Path) -> None:
     images = parcel.arrays["test_images"].copy()
     images[3, 0, 0, 0] ^= 1
     with pytest.raises(DataError, match="test_images does not match its checksum"):
-        unpack(dataclasses.replace(parcel, arrays={**parcel.arrays, "test_images": images}))
+        unpack(parcel._replace(arrays={**parcel.arrays, "test_images": images}))
     assert not (tmp_path / "other" / "data" / parcel.name / "arrays").exists()
 
 

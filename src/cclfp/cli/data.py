@@ -47,7 +47,7 @@ def remove(
 
     It asks first. Without a terminal to ask on, or with --json, it needs --yes.
     """
-    from cclfp.data.inventory import check_stored, remove_dataset
+    from cclfp.data.datasets import check_stored, remove_dataset
 
     for name in names:
         check_stored(name)

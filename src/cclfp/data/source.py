@@ -5,10 +5,13 @@ from __future__ import annotations
 import abc
 import dataclasses
 import hashlib
+import json
 import subprocess
 from collections.abc import Callable, Mapping
+from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +22,8 @@ Arrays = dict[str, np.ndarray]  # train_images, train_labels, test_images, test_
 Origin = tuple[str, Callable[[], Arrays]]  # a place on the network, and a function that downloads the arrays from there
 
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+# The names of the classes of each dataset.
+CLASSES: dict[str, Any] = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_text(encoding="utf-8"))
 CHUNK = 1 << 24  # bytes hashed at a time
 
 

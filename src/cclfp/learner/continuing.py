@@ -10,8 +10,7 @@ import torch
 
 from cclfp.core.arguments import check_whole
 from cclfp.core.randomness import generator
-from cclfp.data.folders import find_images
-from cclfp.data.reading import read_images, read_labelled
+from cclfp.data.folders import find_images, read_images, read_labelled
 from cclfp.errors import InputError
 from cclfp.events import DataProgress, OnEvent
 from cclfp.learner.learner import Learner

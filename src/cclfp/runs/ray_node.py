@@ -81,7 +81,7 @@ class Mailbox:
 
     async def dataset(self, name: str) -> list[Any]:
         """A reference to the dataset in Ray's object store, in a list, which Ray does not look into."""
-        from cclfp.data.parcels import pack  # takes seconds
+        from cclfp.data.datasets import pack  # takes seconds
 
         async with self.packing:
             if name not in self.parcels:
@@ -112,8 +112,7 @@ def train_on_node(order: Order, mailbox: Any) -> Message:
 def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> Any:
     """The jobs that are not finished, after making sure that this node has what they need."""
     from cclfp.core.userfiles import receive
-    from cclfp.data.cache import is_cached
-    from cclfp.data.parcels import unpack
+    from cclfp.data.datasets import is_cached, unpack
     from cclfp.errors import InputError
     from cclfp.runs.checkpoints import CLUSTER_LOCK
     from cclfp.runs.code import code

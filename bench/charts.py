@@ -11,8 +11,8 @@ from formatting import format_number
 
 from cclfp.core.files import write_atomic
 from cclfp.report.charts import Chart, ChartPanel, Series, Value
+from cclfp.report.drawing import draw_figure
 from cclfp.report.styles import OWN_STYLES, STYLES, Style
-from cclfp.report.svg import draw_figure
 
 OTHER, OURS = Style("#7a8591", "#8f9aa6", "4 2", "square"), STYLES["ours"]
 BENCH_STYLES = STYLES | {

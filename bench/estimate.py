@@ -12,8 +12,9 @@ from pathlib import Path
 from formatting import format_table
 from measured import Measured, read
 
-from cclfp.paper.tables import Cell, cells
+from cclfp.paper.numbers import cells
 from cclfp.runs.costs import steps
+from cclfp.runs.results import Result
 from cclfp.streams import BENCHMARKS
 
 SEEDS = 5
@@ -34,9 +35,9 @@ class StepModel:
     times: Times
     fixed: dict[str, float]  # by backbone: the time of a step without runs, in those of one run
 
-    def milliseconds(self, cell: Cell, runs: int) -> float:
+    def milliseconds(self, cell: Result, runs: int) -> float:
         """The time of a step in which all of these runs are trained."""
-        backbone = BENCHMARKS[cell.benchmark].backbone
+        backbone = BENCHMARKS[cell.configuration.benchmark].backbone
         measured, fixed = MEASURED_RUNS[backbone], self.fixed[backbone]
         return measured * step_time(cell, self.times) * (fixed + runs) / (fixed + measured)
 
@@ -60,23 +61,23 @@ def step_times(stacked: Measured, methods: Measured) -> Times:
     return found
 
 
-def step_time(cell: Cell, times: Times) -> float:
+def step_time(cell: Result, times: Times) -> float:
     """The time of a step, measured or derived from the same method's on another benchmark with the same network.
 
     A step on Split CIFAR-100 is taken to last as long as one on Split CIFAR-10, and methods that were not measured on
     Split Tiny ImageNet to be slower there by ER's factor.
     """
-    if BENCHMARKS[cell.benchmark].backbone == "mlp":
-        return times[cell.method, "split-mnist"]
-    if cell.benchmark != OTHER:
-        return times[cell.method, STACKED]
+    if BENCHMARKS[cell.configuration.benchmark].backbone == "mlp":
+        return times[cell.configuration.method, "split-mnist"]
+    if cell.configuration.benchmark != OTHER:
+        return times[cell.configuration.method, STACKED]
     factor = times["er", OTHER] / times["er", STACKED]
-    return times.get((cell.method, OTHER), factor * times[cell.method, STACKED])
+    return times.get((cell.configuration.method, OTHER), factor * times[cell.configuration.method, STACKED])
 
 
-def minutes(cell: Cell, model: StepModel) -> float:
+def minutes(cell: Result, model: StepModel) -> float:
     """How long the training of a cell takes, all seeds together."""
-    return steps(cell.configuration()) * model.milliseconds(cell, SEEDS) / 60_000
+    return steps(cell.configuration) * model.milliseconds(cell, SEEDS) / 60_000
 
 
 def show_estimate(sections: Sequence[Measured]) -> list[str]:
@@ -88,10 +89,10 @@ def show_estimate(sections: Sequence[Measured]) -> list[str]:
             continue
         fixed = {"mlp": 0.0, "resnet18": fixed_part(stacked, STACKED, SEEDS, MEASURED_RUNS["resnet18"])}
         model = StepModel(step_times(stacked, methods[0]), fixed)  # the MLP was measured with as many runs as seeds
-        known = [cell for cell in cells("accuracy") if (cell.method, STACKED) in model.times]
+        known = [cell for cell in cells("accuracy") if (cell.configuration.method, STACKED) in model.times]
         rows = []
         for backbone, label in LABELS.items():
-            several = [cell for cell in known if BENCHMARKS[cell.benchmark].backbone == backbone]
+            several = [cell for cell in known if BENCHMARKS[cell.configuration.benchmark].backbone == backbone]
             rows.append([label, str(len(several)), f"{sum(minutes(cell, model) for cell in several):.1f}"])
         rows.append(["all", str(len(known)), f"{sum(minutes(cell, model) for cell in known):.1f}"])
         parts += [

@@ -21,10 +21,10 @@ from formatting import format_table
 from measured import Measured, read
 
 from cclfp.paper.study import plan
-from cclfp.paper.tables import Cell
 from cclfp.runs.costs import steps
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, into_cohorts
+from cclfp.runs.results import Result
 
 BENCH = Path(__file__).parent
 PAGE = BENCH.parent / "docs" / "cluster.md"
@@ -40,7 +40,7 @@ class Model:
     start_seconds: float  # of a process that trains a cohort
     cohorts_per_second: float  # through the driver
 
-    def seconds(self, cells: dict[str, Cell], cohort: Sequence[Job]) -> float:
+    def seconds(self, cells: dict[str, Result], cohort: Sequence[Job]) -> float:
         """How long a cohort takes, with the start of its process."""
         step = self.step.milliseconds(cells[cohort[0].key], len(cohort))
         return self.start_seconds + steps(cohort[0].configuration) * step / 1000
@@ -77,7 +77,7 @@ def schedule(seconds: Sequence[float], cards: int) -> float:
 def table(model: Model) -> str:
     """One row per number of cards."""
     study = plan("all", execution=Execution("cpu"))
-    cells = {cell.key(seed): cell for cell in study.cells for seed in study.seeds}
+    cells = {cell.key(seed): cell for cell in study.results for seed in study.seeds}
     rows, one = [], 0.0
     for cards in CARDS:
         cohorts = into_cohorts(study.jobs, cards, "cuda")

@@ -10,8 +10,8 @@ import torch
 
 from cclfp.data import get_dataset
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.paper.tables import LABELS
-from cclfp.report.entries import column_title
+from cclfp.paper.numbers import LABELS
+from cclfp.report.tables import column_title
 from cclfp.runs.record import Record
 from cclfp.streams import BENCHMARKS
 from cclfp.streams.domains import DOMAIN_IMAGES

@@ -9,6 +9,7 @@ Importing the records into a store checks them. The remarks on the numbers are i
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,14 +23,13 @@ from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.metrics import mean_std, number, plus_minus, signed
 from cclfp.paper import TIMING_SEED
-from cclfp.paper.figures import run_time_cells
-from cclfp.paper.tables import LABELS
+from cclfp.paper.numbers import LABELS, run_time_cells
 from cclfp.report import Content, collect
-from cclfp.report.entries import RARE_VERDICTS, Entry, Table, column_title
-from cclfp.report.tables import to_markdown
+from cclfp.report.tables import RARE_VERDICTS, Table, column_title, count_verdicts, row_name, verdict_of
+from cclfp.report.text import to_markdown
 from cclfp.runs.configuration import USUAL, Configuration, show_value
 from cclfp.runs.record import Record
-from cclfp.runs.seeds import Seeds
+from cclfp.runs.results import Result
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs, read
 from cclfp.streams import BENCHMARKS
@@ -73,7 +73,7 @@ class Results:
     @property
     def unused(self) -> list[Record]:
         """The records that belong to no number of the tables, for instance because a preset has changed."""
-        used = {record["key"] for entry in self.content.entries for record in entry.records}
+        used = {record["key"] for result in self.content.results for record in result.runs}
         used |= {cell.key(TIMING_SEED) for cell in run_time_cells()}
         return [record for record in self.runs if record["key"] not in used]
 
@@ -107,21 +107,21 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def summarise(results: Results) -> list[str]:
     content = results.content
-    mnist = [entry for entry in content.entries if is_mnist(entry)]
-    parts: list[tuple[str, Callable[[Entry], bool]]] = [
-        ("All three tables", lambda e: True),
+    mnist = [result for result in content.results if is_mnist(result)]
+    parts: list[tuple[str, Callable[[Result], bool]]] = [
+        ("All three tables", lambda r: True),
         ("**MNIST**", is_mnist),
-        ("– accuracy", lambda e: is_mnist(e) and e.cell.table == "accuracy"),
-        ("– buffer, Rotated MNIST", lambda e: is_mnist(e) and e.cell.table == "buffer"),
-        ("– ablation", lambda e: is_mnist(e) and e.cell.table == "ablation"),
+        ("– accuracy", lambda r: is_mnist(r) and r.table == "accuracy"),
+        ("– buffer, Rotated MNIST", lambda r: is_mnist(r) and r.table == "buffer"),
+        ("– ablation", lambda r: is_mnist(r) and r.table == "ablation"),
     ]
-    shown = [name for name in VERDICTS if name not in RARE_VERDICTS or content.counts()[name]]
+    shown = [name for name in VERDICTS if name not in RARE_VERDICTS or count_verdicts(content.results)[name]]
     rows = []
     for title, belongs in parts:
-        entries = [entry for entry in content.entries if belongs(entry)]
-        counts = content.counts(entries)
-        rows.append([title, str(len(entries)), *(str(counts[name]) for name in shown)])
-    counts = content.counts(mnist)
+        results_of_part = [result for result in content.results if belongs(result)]
+        counts = count_verdicts(results_of_part)
+        rows.append([title, str(len(results_of_part)), *(str(counts[name]) for name in shown)])
+    counts = count_verdicts(mnist)
     return [
         f"{counts['within'] + counts['above']} of the {len(mnist)} MNIST numbers are within two standard deviations of "
         f"the paper's or above that range, and {counts['below']} are below it.",
@@ -130,23 +130,24 @@ def summarise(results: Results) -> list[str]:
     ]
 
 
-def is_mnist(entry: Entry) -> bool:
-    return BENCHMARKS[entry.cell.benchmark].dataset == "mnist"
+def is_mnist(result: Result) -> bool:
+    return BENCHMARKS[result.configuration.benchmark].dataset == "mnist"
 
 
 def gain_over_er(accuracy: Table) -> list[str]:
     """The gain of CCL-FP+ over ER in each column, seed by seed."""
     rows = []
-    for i, (benchmark, scenario) in enumerate(accuracy.columns):
-        er, ours = (next(r.entries[i] for r in accuracy.rows if r.label == LABELS[m]) for m in ("er", "ccl-fp+"))
-        if er is None or ours is None:
+    for benchmark, scenario in accuracy.columns:
+        by_label = {r.label: r for r in accuracy.results if r.column == (benchmark, scenario)}
+        er, ours = (by_label.get(LABELS[method]) for method in ("er", "ccl-fp+"))
+        if er is None or ours is None or er.published is None or ours.published is None:
             continue
-        before, after = er.comparison.seeds.accuracies, ours.comparison.seeds.accuracies
+        before, after = er.accuracies, ours.accuracies
         gains = [accuracy - before[seed] for seed, accuracy in after.items() if seed in before]
         found = mean_std(gains)
         mean = "missing" if found["mean"] is None else f"{signed(found['mean'])} ± {number(found['std'])}"
         above = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
-        papers = signed(ours.cell.published.mean - er.cell.published.mean)
+        papers = signed(ours.published.mean - er.published.mean)
         rows.append([column_title((benchmark, scenario)), mean, above, papers])
     return [
         "The gain of CCL-FP+ over ER: the mean of the differences per seed, and the number of seeds with a gain.",
@@ -154,23 +155,22 @@ def gain_over_er(accuracy: Table) -> list[str]:
     ]
 
 
-def list_entries(entries: Iterable[Entry]) -> str:
+def list_results(results: Iterable[Result]) -> str:
     """A table of numbers that differ from the paper's, one per line."""
     rows = []
-    for entry in entries:
-        cell, ours = entry.cell, entry.comparison
-        spread = ours.std if cell.published.std is None else cell.published.std
-        assert ours.mean is not None
-        assert ours.difference is not None
+    for result in results:
+        assert result.difference is not None
+        assert result.published is not None
+        spread = result.std if result.published.std is None else result.published.std
         rows.append(
             [
-                cell.table,
-                column_title((cell.benchmark, cell.scenario)),
-                entry.name,
-                entry.text,
-                plus_minus(*cell.published),
-                signed(ours.difference),
-                f"{abs(ours.difference) / spread:.1f}" if spread else "–",
+                result.table,
+                column_title(result.column),
+                row_name(result),
+                result.text(),
+                plus_minus(*result.published),
+                signed(result.difference),
+                f"{abs(result.difference) / spread:.1f}" if spread else "–",
             ]
         )
     columns = ["table", "column", "row", ">ours", ">paper", ">difference", ">in std"]
@@ -181,13 +181,13 @@ def list_missing(content: Content) -> list[str]:
     """The numbers with too few runs, one line per column of a table."""
     rows, counts = [], []
     for one in content.tables:
-        counts.append(f"{one.name} {content.counts(one.entries)['missing']} of {len(one.entries)}")
+        counts.append(f"{one.name} {count_verdicts(one.results)['missing']} of {len(one.results)}")
         for column in one.columns:
-            entries = [e for e in one.entries if (e.cell.benchmark, e.cell.scenario) == column]
-            without = [e for e in entries if not e.records]
-            partial = [e for e in entries if 0 < len(e.records) < len(content.seeds)]
-            named = [e.name for e in without] if len(without) < len(entries) else ["all"]
-            named += [f"{e.name} ({len(e.records)} of {len(content.seeds)} seeds)" for e in partial]
+            entries = [result for result in one.results if result.column == column]
+            without = [result for result in entries if not result.runs]
+            partial = [result for result in entries if 0 < len(result.runs) < len(content.seeds)]
+            named = [row_name(result) for result in without] if len(without) < len(entries) else ["all"]
+            named += [f"{row_name(result)} ({len(result.runs)} of {len(content.seeds)} seeds)" for result in partial]
             if without or partial:
                 rows.append([one.name, column_title(column), f"{len(without)} of {len(entries)}", "; ".join(named)])
     listed = [table(["table", "column", ">missing", "which"], rows)] if rows else []
@@ -197,12 +197,12 @@ def list_missing(content: Content) -> list[str]:
 def compare_earlier(files: Sequence[Path], accuracy: Table, include_diverged: bool) -> list[str]:
     """The numbers of runs with other settings, or another order of the classes, beside those of the table."""
     before: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
-    now = {(e.cell.benchmark, e.cell.scenario, e.cell.row): e for e in accuracy.entries}
+    now = {(*result.column, result.label): result for result in accuracy.results}
     for path in sorted(files):
         for where, record in read(path):
             place = (record["benchmark"], record["scenario"], LABELS[record["method"]])
             then = Configuration.from_dict({**USUAL, **record["configuration"]})  # a record may be older than a setting
-            different = _differences(then, now[place].cell.configuration())
+            different = _differences(then, now[place].configuration)
             if not different:
                 raise InputError(f"{where}: neither its settings nor its class order differ from those of the table")
             if record["seed"] in SEEDS:  # others were made for their time
@@ -211,9 +211,10 @@ def compare_earlier(files: Sequence[Path], accuracy: Table, include_diverged: bo
     in_order = [*dict.fromkeys(place[:2] for place in now)]
     for place in sorted(now, key=lambda place: in_order.index(place[:2])):
         for different, found in before.get(place, {}).items():
-            numbers = [Seeds(found, include_diverged).text("average_accuracy"), now[place].comparison.text()]
-            paper = plus_minus(*now[place].cell.published)
-            rows.append([column_title(place[:2]), place[2], different, *numbers, paper])
+            one = now[place]
+            then_and_now = [dataclasses.replace(one, runs=found, include_diverged=include_diverged), one]
+            numbers = [*(result.text() for result in then_and_now), plus_minus(*(one.published or (None, None)))]
+            rows.append([column_title(place[:2]), place[2], different, *numbers])
     columns = ["column", "row", "what was different", ">then", ">now", ">paper"]
     text = (
         f"The runs in `results/{EARLIER.name}/` were made with settings of earlier presets, or before Split Tiny "
@@ -332,8 +333,8 @@ def render_document(
 ) -> str:
     results = Results(files, include_diverged)
     content = results.content
-    below = [entry for entry in content.entries if entry.verdict == "below"]
-    above = [entry for entry in content.entries if entry.verdict == "above"]
+    below = [result for result in content.results if verdict_of(result) == "below"]
+    above = [result for result in content.results if verdict_of(result) == "above"]
     parts = [
         "# Results",
         "The paper's numbers and ours, written by `make results` from the run records in `results/`; do not edit.",
@@ -341,15 +342,15 @@ def render_document(
         "## Summary",
         *summarise(results),
         f"### Numbers below the paper's ({len(below)})",
-        list_entries(below),
+        list_results(below),
         remarks["below"],
         f"### Numbers above the paper's ({len(above)})",
-        list_entries(above),
+        list_results(above),
         remarks["above"],
     ]
     for one in content.tables:
         parts += [
-            f"#{to_markdown(one, content).strip()}",
+            f"#{to_markdown(one).strip()}",
             *(gain_over_er(one) if one.name == "accuracy" else []),
             remarks[one.name],
         ]

@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
 import random
 import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from records import made_up
+from own import write_images, write_method
+from records import made_up, matrix_of
 
-from cclfp.paper import TABLES, TIMING_SEED, Cell, cells, run_time_cells
+from cclfp.data import import_images
+from cclfp.paper import TABLES, TIMING_SEED, cells, run_time_cells
+from cclfp.paper.numbers import missing_components
 from cclfp.runs.record import Record, to_row
+from cclfp.runs.results import Result
+from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
@@ -33,24 +39,25 @@ ENVIRONMENT = {
 }
 
 
-def made_up_record(cell: Cell, seed: int, environment: dict[str, Any] | None = None) -> Any:
+def made_up_record(cell: Result, seed: int, environment: dict[str, Any] | None = None) -> Any:
     """A made-up run: its accuracies scatter around the published one, and it forgets."""
-    configuration, benchmark = cell.configuration(), get_benchmark(cell.benchmark)
-    rng = random.Random(f"{cell.method} {cell.benchmark} {cell.scenario} {cell.buffer} {cell.settings} {seed}")
-    tasks, end = benchmark.num_tasks or 0, rng.gauss(cell.published.mean, cell.published.std or 0.5)
+    assert cell.published is not None
+    c, settings = cell.configuration, tuple(missing_components(cell).items())
+    rng = random.Random(f"{c.method} {c.benchmark} {c.scenario} {c.buffer} {settings} {seed}")
+    tasks, end = get_benchmark(c.benchmark).num_tasks or 0, rng.gauss(cell.published.mean, cell.published.std or 0.5)
     start = min(99.0, end + 25)
     matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks + 1)]
     for t in range(1, tasks + 1):
         for task in range(t):
             drop = (start - end) * (t - task - 1) / max(1, tasks - 1)
             matrix[t][task] = max(0.0, min(100.0, start - drop - (start - end) * 0.5 * t / tasks + rng.gauss(0, 0.4)))
-    if cell.method == "joint":
+    if c.method == "joint":
         matrix[1:-1] = [[None] * tasks for _ in range(tasks - 1)]
     last = [accuracy or 0.0 for accuracy in matrix[-1]]
     matrix[-1] = [max(0.0, min(100.0, accuracy + end - sum(last) / tasks)) for accuracy in last]
-    slow = {"hal": 5.0, "gem": 4.0, "ccl-fp+": 2.0, "ccl-fp": 1.7}.get(cell.method, 1.0)
+    slow = {"hal": 5.0, "gem": 4.0, "ccl-fp+": 2.0, "ccl-fp": 1.7}.get(c.method, 1.0)
     train, test = slow * (10 + rng.random()), 1 + rng.random()
-    made = made_up(configuration, seed, matrix, train, test, **(ENVIRONMENT if environment is None else environment))
+    made = made_up(c, seed, matrix, train, test, **(ENVIRONMENT if environment is None else environment))
     return made | {"finished_at": "2026-01-02T03:04:05+00:00"}
 
 
@@ -73,10 +80,59 @@ def full_store(path: Path, seeds: Sequence[int] = range(5)) -> Store:
     return store
 
 
-def cell_of(table: str, row: str, benchmark: str, scenario: str, buffer: int | None = 200) -> Cell:
+def cell_of(table: str, row: str, benchmark: str, scenario: str, buffer: int | None = 200) -> Result:
     wanted = (row, benchmark, scenario, buffer)
-    (cell,) = [c for c in cells(table) if (c.row, c.benchmark, c.scenario, c.buffer) == wanted]
+    (cell,) = [c for c in cells(table) if (c.label, *c.column, c.configuration.buffer) == wanted]
     return cell
+
+
+def diverged_record(cell: Result, seed: int) -> Any:
+    """A run whose weights were not finite after the second task."""
+    tasks = get_benchmark(cell.configuration.benchmark).num_tasks or 0
+    matrix: list[list[float | None]] = [[None] * tasks]
+    matrix += [[9.8] * tasks for _ in range(tasks)]
+    made = made_up(cell.configuration, seed, matrix, **ENVIRONMENT)
+    return made | {"finished_at": "2026-01-02T03:04:05+00:00", "diverged": 2}
+
+
+def uneven_store(path: Path) -> Store:
+    """All cells, but of Split MNIST, class, GEM is missing, HAL has three seeds, and others diverged.
+
+    Seeds 1 and 3 of ER did, all of FDR, and seed 0 of two rows of the ablation.
+    """
+    store = full_store(path)
+    bad = {("accuracy", "ER-Res."): (1, 3), ("accuracy", "FDR"): range(5), ("ablation", "w, α"): (0,)}
+    for (table, row), seeds in {**bad, ("ablation", "w"): (0,)}.items():
+        cell = cell_of(table, row, "split-mnist", "class")
+        add_all(store, [diverged_record(cell, seed) for seed in seeds])
+    gem, hal = (cell_of("accuracy", row, "split-mnist", "class") for row in ("GEM", "HAL"))
+    gone = {*map(gem.key, range(5)), hal.key(1), hal.key(4)}
+    store.delete([row for row in store.rows() if row.key in gone])
+    return store
+
+
+def add_own(store: Store, method: str, benchmark: str, seeds: int = 5, level: float = 70.0, **options: Any) -> None:
+    """Made-up runs of one's own, whose accuracies differ a little between seeds."""
+    for c in configurations([method], benchmark, **options):
+        for seed in range(seeds):
+            accuracies = [level + seed + 0.1 * (len(c.method) * seed % 3)] * len(c.tasks or range(5))
+            record = made_up(c, seed, matrix_of(accuracies, c.scenario), **ENVIRONMENT)
+            if c.benchmark.startswith("pets"):
+                record["confusion"] = [[8 + seed if i == j else 1 for j in range(4)] for i in range(4)]
+            store.add(json.loads(json.dumps(record)))
+
+
+def own_store(folder: Path) -> Store:
+    """ER of the paper's table beside a user's method, with two memories, and both on own images."""
+    store = Store(folder / "own.sqlite")
+    pets, half = import_images(write_images(folder / "pets.npz")), write_method(folder / "half.py")
+    add_own(store, "er", "split-mnist", level=70)
+    add_own(store, half, "split-mnist", level=75)
+    add_own(store, half, "split-mnist", level=77, memory=500)
+    for method, level in (("er", 60.0), (half, 61.0)):
+        add_own(store, method, pets, level=level, tasks=2, backbone="mlp")
+    add_own(store, "er", pets, seeds=3, tasks=2, backbone="mlp", validation=True)
+    return store
 
 
 def rows_of(text: str) -> list[dict[str, str]]:

@@ -31,7 +31,7 @@ from whole import ROWS, Row, _command, _time
 from cclfp.engine import compiled
 from cclfp.learner import Learner
 from cclfp.methods import METHODS
-from cclfp.paper.tables import cells
+from cclfp.paper.numbers import cells
 from cclfp.report.styles import DARK_COLOURS, LIGHT_COLOURS
 from cclfp.streams import BENCHMARKS
 
@@ -415,14 +415,15 @@ def test_an_estimate_is_of_measured_steps() -> None:
         fake("methods", "cuda", [(case, 1.0) for case in mlp]),
     )
     model = StepModel(times, {"mlp": 0.0, "resnet18": 0.0})
-    found = {(c.method, c.benchmark): minutes(c, model) for c in cells("accuracy") if c.scenario == "class"}
+    several = [c for c in cells("accuracy") if c.configuration.scenario == "class"]
+    found = {(c.configuration.method, c.configuration.benchmark): minutes(c, model) for c in several}
     assert found["er", "split-mnist"] == pytest.approx(5 * 6_000 / 60_000)
     assert found["er", "split-cifar100"] == pytest.approx(5 * 5_000 / 60_000)
     assert found["er", "split-tiny-imagenet"] == pytest.approx(3 * 5 * 10_000 / 60_000)
     assert found["gem", "split-tiny-imagenet"] == pytest.approx(7 * 5 * 10_000 / 60_000)
     assert found["si", "split-tiny-imagenet"] == pytest.approx(3 * 5 * 10_000 / 60_000)  # by ER's factor
     idle = StepModel(times, {"mlp": 0.0, "resnet18": 5.0})  # a step without runs would take as long as 5 of them do
-    er = {c.benchmark: c for c in cells("accuracy") if c.scenario == "class" and c.method == "er"}
+    er = {c.configuration.benchmark: c for c in several if c.configuration.method == "er"}
     assert [idle.milliseconds(er["split-cifar10"], runs) for runs in (10, 5, 1)] == pytest.approx([10, 20 / 3, 4])
     assert minutes(er["split-cifar10"], idle) == pytest.approx(5_000 * 20 / 3 / 60_000)
     assert minutes(er["split-mnist"], idle) == found["er", "split-mnist"]

@@ -16,7 +16,7 @@ from PIL import Image
 from cclfp.cli.app import app
 from cclfp.cli.options import parse_names, parse_settings
 from cclfp.methods import METHODS
-from cclfp.paper import cells, compare, gather
+from cclfp.paper import cells
 from cclfp.paper.study import plan
 from cclfp.runs.run import check_values
 from cclfp.runs.settings import configurations
@@ -120,7 +120,7 @@ def test_the_command_parses(line: str) -> None:
     elif name == "study":
         kinds = ("benchmark", "method", "scenario")
         chosen: dict[str, Any] = {f"{kind}s": parse_names(f"--{kind}", given[kind]) for kind in kinds}
-        assert plan(given["table"], **chosen).cells
+        assert plan(given["table"], **chosen).results
     elif name == "tune":
         assert given["method"] in [*METHODS, "METHOD"]
         assert given["benchmark"] in [*BENCHMARKS, "BENCHMARK"]
@@ -134,15 +134,15 @@ def test_the_command_parses(line: str) -> None:
 def test_the_table_shows_what_the_records_have(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     import_runs([ROOT / "results" / "mnist.jsonl"], store)
-    shown = [c for c in cells("accuracy") if (c.benchmark, c.scenario) == ("split-mnist", "class")]
-    found = {cell.method: (cell, records) for cell, records in gather(shown, store).items()}
+    shown = [cell for cell in cells("accuracy") if cell.column == ("split-mnist", "class")]
+    found = {cell.configuration.method: cell.find_runs(store, range(5)) for cell in shown}
     rows = re.findall(r"^│ (\S+) +│ +(\S+) ± (\S+) │ +(\S+) ± (\S+) │", README, flags=re.MULTILINE)
     assert [row[0] for row in rows] == ["finetune", "er", "ccl-fp", "ccl-fp+", "joint"]
     for method, *numbers in rows:
-        cell, records = found[method]
-        ours = compare(cell, records)
-        assert ours.n == 5
-        assert numbers == [f"{number:.2f}" for number in (ours.mean, ours.std, *cell.published)]
+        ours = found[method]
+        assert len(ours.runs) == 5
+        assert ours.published is not None
+        assert numbers == [f"{number:.2f}" for number in (ours.mean, ours.std, *ours.published)]
 
 
 def test_the_sentences_about_results_are_those_of_the_records() -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from cclfp.paper.study import study
     from cclfp.paper.tuning import tune
     from cclfp.runs.execution import Execution
-    from cclfp.runs.run import Result, run
+    from cclfp.runs.results import Result
+    from cclfp.runs.run import run
 
 # torch takes two seconds to import; the command line's help should not wait for it.
 _LAZY = {
@@ -26,7 +27,7 @@ _LAZY = {
     "load": "learner",
     "make": "learner",
     "Method": "methods",
-    "Result": "runs.run",
+    "Result": "runs.results",
     "run": "runs.run",
     "Execution": "runs.execution",
     "study": "paper.study",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 from records import made_up
-from report_records import cell_of, made_up_record, rows_of
+from report_records import cell_of, diverged_record, made_up_record
 from torch import Tensor, nn
 from training import Stop, stop_at, texts, train
 from training import make_job as make_any_job
@@ -28,19 +29,11 @@ from cclfp.learner.checks import not_finite
 from cclfp.methods import METHODS, Method
 from cclfp.methods.er import ER
 from cclfp.methods.icarl import ICaRL
-from cclfp.paper import cells, compare
-from cclfp.report import collect
-from cclfp.report.components import component_worths
-from cclfp.report.content import Content
-from cclfp.report.entries import Table
-from cclfp.report.latex import to_latex
-from cclfp.report.tables import to_csv, to_markdown
 from cclfp.runs import training
 from cclfp.runs.events import Event
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record
-from cclfp.runs.run import Result
-from cclfp.runs.seeds import Seeds
+from cclfp.runs.results import Result
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.testing import Case, same, toy_psi
@@ -251,136 +244,29 @@ def test_the_mean_is_of_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     assert result.mean_std("average_accuracy") == {"mean": 81, "std": pytest.approx(2**0.5)}
     assert result.mean_std("average_accuracy", include_diverged=True)["mean"] == pytest.approx(172 / 3)
     assert result.diverged == [1]
-    assert result.seeds().text("average_accuracy") == "81.00 ± 1.41, 1 of 3 seeds diverged"
-    assert Seeds(runs([9.0], [0])).text("average_accuracy") == "1 of 1 seed diverged"
-    assert Seeds([]).text("average_accuracy") == "–"
-    assert Seeds(runs([80, 82], [])).text("average_accuracy") == "81.00 ± 1.41"
+    assert result.text() == "81.00 ± 1.41, 1 of 3 seeds diverged"
+    assert dataclasses.replace(result, runs=runs([9.0], [0])).text() == "1 of 1 seed diverged"
+    assert dataclasses.replace(result, runs=[]).text() == "–"
+    assert dataclasses.replace(result, runs=runs([80, 82], [])).text() == "81.00 ± 1.41"
 
 
-# -- tables and report --------------------------------------------------------------------------------------------
+# -- tables ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def diverged(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Split MNIST, class: seeds 1 and 3 of ER have diverged, all of FDR, and seed 0 of two rows of the ablation."""
-    store = Store(tmp_path_factory.mktemp("diverged") / "runs.sqlite")
-    bad = {("accuracy", "ER-Res."): {1, 3}, ("accuracy", "FDR"): set(range(5))}
-    bad |= {("ablation", "w, α"): {0}, ("ablation", "w"): {0}}
-    for table in ("accuracy", "ablation"):
-        for cell in cells(table):
-            is_class = cell.scenario == "class"
-            if cell.benchmark != "split-mnist" or not (is_class or cell.method in ("er", "fdr")):
-                continue
+def test_study_says_it(cli: Cli, tmp_path: Path) -> None:
+    diverged = Store(tmp_path / "runs.sqlite")
+    for row in ("ER-Res.", "FDR"):
+        for scenario in ("class", "task"):
+            cell = cell_of("accuracy", row, "split-mnist", scenario)
+            bad = [] if scenario == "task" else [1, 3] if row == "ER-Res." else range(5)
             for seed in range(5):
-                record = made_up_record(cell, seed)
-                if is_class and seed in bad.get((table, cell.row), ()):
-                    record = made_up(
-                        cell.configuration(), seed, [[None] * 5] + [[9.8] * 5] * 5, **record["environment"]
-                    ) | {"diverged": 2}
-                store.add(record)
-    return store
-
-
-@pytest.fixture(scope="module")
-def content(diverged: Store) -> Content:
-    return collect(diverged, range(5))
-
-
-def table_of(content: Content, name: str = "accuracy") -> Table:
-    return next(table for table in content.tables if table.name == name)
-
-
-def test_a_comparison_leaves_out_what_diverged(diverged: Store) -> None:
-    cell = cell_of("accuracy", "ER-Res.", "split-mnist", "class")
-    found = compare(cell, [made_up_record(cell, 0), made_up_record(cell, 1) | {"diverged": 1}])
-    assert (found.n, found.mean, found.seeds.diverged) == (2, made_up_record(cell, 0)["average_accuracy"], [1])
-
-
-@pytest.mark.slow
-def test_every_table_says_how_many_seeds_diverged(content: Content) -> None:
-    table = table_of(content)
-    assert content.counts()["diverged"] == 1
-    text = to_markdown(table, content)
-    (er,) = [line for line in text.splitlines() if line.startswith("| ER-Res.")]
-    (fdr,) = [line for line in text.splitlines() if line.startswith("| FDR")]
-    assert re.search(r"\d\d\.\d\d ± \d+\.\d\d\S* \[2 of 5 seeds diverged\] \(76.43", er)
-    assert "| 5 of 5 seeds diverged (" in fdr
-    assert "Means leave out runs that diverged" in text
-    assert ", 1 diverged." in text
-    listed = rows_of(to_csv(table, content))
-    lines = {r["row"]: r for r in listed if (r["benchmark"], r["scenario"]) == ("split-mnist", "class")}
-    assert [lines[row]["diverged"] for row in ("ER-Res.", "FDR", "GEM")] == ["1 3", "0 1 2 3 4", ""]
-    assert [pair.split(":")[0] for pair in lines["ER-Res."]["accuracies"].split()] == ["0", "2", "4"]
-    assert lines["FDR"]["verdict"] == "diverged"
-    tex = to_latex(table, content)
-    assert r" \\ {\scriptsize 2 of 5 seeds diverged}}" in tex
-    assert r"\textit{5 of 5 seeds diverged}" in tex
-
-
-@pytest.mark.slow
-def test_they_can_be_included(diverged: Store, content: Content) -> None:
-    with_all = collect(diverged, range(5), include_diverged=True)
-    found = {}
-    for some in (content, with_all):
-        entries = {e.cell.row: e for e in table_of(some).entries if e.records and e.cell.scenario == "class"}
-        found[some.include_diverged] = entries["ER-Res."], entries["FDR"]
-    er, fdr = found[True]
-    assert fdr.comparison.mean == pytest.approx(9.8)
-    mean = found[False][0].comparison.mean
-    assert mean is not None
-    assert er.comparison.mean == pytest.approx((3 * mean + 2 * 9.8) / 5)
-    assert "2 of 5 seeds diverged, included" in to_markdown(table_of(with_all), with_all)
-    assert er.command([]).endswith("--include-diverged")
-    assert "--include-diverged" not in found[False][0].command([])
-
-
-def test_differences_are_of_the_seeds_that_diverged_in_neither(content: Content) -> None:
-    entries = {e.cell.row: e for e in table_of(content, "ablation").entries if e.records and e.cell.scenario == "class"}
-    whole, without = (entries[row].comparison.seeds.accuracies for row in ("w, α, β", "w, α"))
-    assert list(without) == [1, 2, 3, 4]
-    change = sum(without[seed] - whole[seed] for seed in without) / 4
-    shown = [list(worth.changes)[2][0] for worth in component_worths(table_of(content, "ablation"))]  # without β
-    assert any(text.startswith(f"{change:+.2f}".replace("-", "−")) for text in shown)
-
-
-def test_charts_leave_them_out_and_say_so(content: Content) -> None:
-    chart = next(chart for chart in content.charts if chart.name == "forgetting")
-    panel = chart.panels[0]
-    values = dict(zip(panel.categories, panel.series[0].values, strict=True))
-    assert values["FDR"] is None
-    er = values["ER-Res."]
-    assert er is not None
-    assert len(er.seeds) == 3
-    assert chart.notes(panel) == ["ER-Res.: 2 of 5 seeds diverged; FDR: 5 of 5 seeds diverged"]
-    assert panel.reason_missing(panel.series[0], "FDR") == "diverged"
-    ablation = next(chart for chart in content.charts if chart.name == "ablation")
-    assert ablation.notes(ablation.panels[0]) == ["w: 1 of 5 seeds diverged; w, α (CCL-FP): 1 of 5 seeds diverged"]
-
-
-@pytest.mark.slow
-def test_the_report_and_its_page(diverged: Store, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = cli("report", "--out", tmp_path / "report", "--store", diverged.path)
-    assert ", 1 diverged" in answer.out
-    page = (tmp_path / "report/index.html").read_text()
-    assert '<small class="n">2 of 5 seeds diverged</small>' in page
-    assert re.search(r'<td class="v-diverged"[^>]*><span class="ours">5 of 5 seeds diverged</span>', page)
-    assert '"counted":[0,2,4],"diverged":{"1":2,"3":2},"remark":"2 of 5 seeds diverged"' in page
-    assert ">diverged</text>" in page
-    monkeypatch.setattr(
-        "cclfp.report._render_figures", lambda content: {f"{c.name}.svg": b"" for c in content.charts}
-    )  # slow
-    counts = cli("report", "--out", tmp_path / "all", "--store", diverged.path, "--include-diverged", "--json").json
-    assert counts["counts"]["diverged"] == 0
-    assert "2 of 5 seeds diverged, included" in (tmp_path / "all/index.html").read_text()
-
-
-def test_study_says_it(diverged: Store, cli: Cli) -> None:
+                diverged.add((diverged_record if seed in bad else made_up_record)(cell, seed))
     command = ("study", "accuracy", "--benchmark", "split-mnist", "--method", "er,fdr", "--store", diverged.path)
     answer = cli(*command)
     assert answer.code == 0
     (fdr,) = [line for line in answer.out.splitlines() if "FDR" in line and "5 of 5 seeds diverged" in line]
     assert "–" in fdr
-    assert re.search(r"\n│ +│ 2 of 5 seeds diverged │", answer.out)  # below the mean
+    assert re.search(r"\n│ +│ 2 of 5 seeds diverged † │", answer.out)  # below the mean
     assert "4 cells: " in answer.out
     assert ", 1 of which all seeds diverged" in answer.out
     found = {(c["method"], c["scenario"]): c for c in cli(*command, "--json").json["cells"]}

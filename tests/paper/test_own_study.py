@@ -13,8 +13,7 @@ from own import write_images, write_method
 
 import cclfp
 from cclfp.metrics import holm, paired_t_test
-from cclfp.paper.own_study import OwnResult
-from cclfp.paper.ranking import rank
+from cclfp.paper.compare import rank
 from cclfp.paper.study import select
 
 HOW: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "memory": 20, "engine": "eager"}
@@ -65,18 +64,16 @@ def test_a_study_of_own_methods_on_own_images_uses_what_was_tuned(tmp_path: Path
     tuned = cclfp.tune(method, images=images, **HOW, seeds=1, lr=[0.05], augment="off", half=[0.75], store=store)
     found = cclfp.study("mine", methods=["er", method], images=images, seeds=2, **HOW, store=store)
     er, half = found
-    assert isinstance(er, OwnResult)
-    assert isinstance(half, OwnResult)
-    assert half.cell.configuration().hyperparameters == {"lr": 0.05, "half": 0.75, "other": 1.0}
-    assert (er.cell.chosen, half.cell.chosen, tuned.trials) == ("defaults", "tuned", [])
-    assert [len(one.seeds.runs) for one in (er, half)] == [2, 2]
+    assert half.configuration.hyperparameters == {"lr": 0.05, "half": 0.75, "other": 1.0}
+    assert (er.chosen, half.chosen, tuned.trials) == ("defaults", "tuned", [])
+    assert [len(one.runs) for one in (er, half)] == [2, 2]
     assert {one.standing.verdict for one in (er, half)} == {"best", "unknown"}
 
 
 def test_a_study_can_tune_first(tmp_path: Path) -> None:
     images, store = write_images(tmp_path / "pets.npz"), tmp_path / "runs.sqlite"
     (er,) = cclfp.study("mine", methods="er", images=images, seeds=1, auto=0.02, **HOW, store=store)
-    assert er.cell.chosen == "tuned in 0.02 min"
+    assert er.chosen == "tuned in 0.02 min"
     assert er.standing.verdict == "unknown"  # nothing to compare with
 
 
@@ -128,4 +125,4 @@ def test_refusals(arguments: list[str], message: str, cli: Cli) -> None:
 
 def test_one_cell_of_the_paper_can_be_chosen() -> None:
     (cell,) = select(["accuracy"], ["split-mnist"], ["er"], ["task"])
-    assert (cell.benchmark, cell.scenario, cell.method) == ("split-mnist", "task", "er")
+    assert (*cell.column, cell.configuration.method) == ("split-mnist", "task", "er")

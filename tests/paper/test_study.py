@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import io
 from collections.abc import Sequence
@@ -15,28 +16,25 @@ from conftest import Cli
 from records import made_up
 
 from cclfp.errors import DataError, InputError, RunError
-from cclfp.methods import METHODS
 from cclfp.paper import (
+    FIGURES,
+    PANELS,
     TABLES,
     TIMING_SEED,
-    Cell,
     Change,
     Published,
     cells,
     columns,
-    compare,
     describe_conditions,
     effects,
-    figures,
-    gather,
     gather_timings,
     largest_comparable_group,
     published,
     rows,
     run_time_cells,
 )
-from cclfp.paper.study import RunTimes, Study, select
-from cclfp.paper.tables import LABELS
+from cclfp.paper.numbers import LABELS, missing_components
+from cclfp.paper.study import Study, select
 from cclfp.runs.costs import cost, steps
 from cclfp.runs.environment import device_name
 from cclfp.runs.events import Event, Finished, Note, OnEvent
@@ -44,14 +42,15 @@ from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.pool import Executor, Pool
 from cclfp.runs.record import Record
+from cclfp.runs.results import Result
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 
 
-def find(table: str, row: str, benchmark: str, scenario: str, buffer: int | None = 200) -> Cell:
+def find(table: str, row: str, benchmark: str, scenario: str, buffer: int | None = 200) -> Result:
     (cell,) = [
-        c for c in cells(table) if (c.row, c.benchmark, c.scenario, c.buffer) == (row, benchmark, scenario, buffer)
+        c for c in cells(table) if (c.label, *c.column, c.configuration.buffer) == (row, benchmark, scenario, buffer)
     ]
     return cell
 
@@ -64,11 +63,11 @@ def test_the_tables_have_the_papers_shape() -> None:
     assert rows("accuracy")[-2:] == ["CCL-FP", "CCL-FP+"]
     assert columns("accuracy")[4] == ("permuted-mnist", "domain")
     for table in TABLES:
-        places = [(c.row, c.buffer, c.benchmark, c.scenario) for c in cells(table)]
+        places = [(c.label, c.configuration.buffer, *c.column) for c in cells(table)]
         assert len(set(places)) == len(places)
         first = cells(table)[: len(columns(table))]
-        assert [(c.benchmark, c.scenario) for c in first] == columns(table)
-        assert {c.row for c in first} == {rows(table)[0]}
+        assert [c.column for c in first] == columns(table)
+        assert {c.label for c in first} == {rows(table)[0]}
     with pytest.raises(InputError, match="unknown table 'acuracy'. Did you mean 'accuracy'"):
         cells("acuracy")
 
@@ -91,15 +90,10 @@ def test_numbers_of_the_paper(cell: tuple[str, str, str, str], mean: float, std:
 def test_every_cell_is_a_run_of_the_papers_protocol(table: str) -> None:
     keys = set()
     for cell in cells(table):
-        c = cell.configuration()
+        c = cell.configuration
         assert c.is_papers_protocol
-        assert (c.method, c.benchmark, c.scenario, c.buffer) == (
-            cell.method,
-            cell.benchmark,
-            cell.scenario,
-            cell.buffer,
-        )
-        assert {name: c.hyperparameters[name] for name, _ in cell.settings} == dict(cell.settings)
+        off = missing_components(cell)
+        assert {name: c.hyperparameters[name] for name in off} == off
         keys.add(cell.key(0))
         if table != "ablation":
             assert published(c.method, c.benchmark, c.scenario, c.buffer) == cell.published
@@ -114,7 +108,7 @@ def test_the_published_numbers_are_those_of_the_paper() -> None:
     # Each line of it is one cell, of the same number.
     lines = list(csv.DictReader(io.StringIO(data.decode())))
     found = {
-        (c.table, c.row, c.benchmark, c.scenario, c.buffer or 200): c.published
+        (c.table, c.label, *c.column, c.configuration.buffer or 200): c.published
         for table in TABLES
         for c in cells(table)
     }
@@ -131,24 +125,26 @@ def test_the_ablations_rows_that_are_methods_have_the_papers_numbers_of_those() 
         for benchmark, scenario in columns("ablation"):
             ablation = find("ablation", variant, benchmark, scenario)
             accuracy = find("accuracy", row, benchmark, scenario)
+            assert ablation.published is not None
+            assert accuracy.published is not None
             assert ablation.published.mean == accuracy.published.mean
             assert (ablation.key(3) == accuracy.key(3)) == (row == "CCL-FP+")  # all else is as CCL-FP+ has it
 
 
 def test_an_ablation_switches_components_off_and_leaves_the_rest() -> None:
-    whole = find("ablation", "w, α, β", "split-mnist", "class").configuration().hyperparameters
+    whole = find("ablation", "w, α, β", "split-mnist", "class").configuration.hyperparameters
     for variant in rows("ablation"):
         cell = find("ablation", variant, "split-mnist", "class")
         off = {name for label, name in (("w", "w"), ("α", "alpha"), ("β", "beta")) if label not in variant}
-        assert cell.method == "ccl-fp+"
-        assert cell.configuration().hyperparameters == {**whole, **dict.fromkeys(off, 0.0)}
+        assert cell.configuration.method == "ccl-fp+"
+        assert cell.configuration.hyperparameters == {**whole, **dict.fromkeys(off, 0.0)}
     assert all(whole[name] > 0 for name in ("w", "alpha", "beta"))
 
 
-def record(cell: Cell, seed: int, accuracy: float, environment: dict[str, Any] | None = None) -> Any:
-    tasks = BENCHMARKS[cell.benchmark].num_tasks or 0
+def record(cell: Result, seed: int, accuracy: float, environment: dict[str, Any] | None = None) -> Any:
+    tasks = BENCHMARKS[cell.configuration.benchmark].num_tasks or 0
     matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks)]
-    return made_up(cell.configuration(), seed, [*matrix, [accuracy] * tasks], 1.0, **(environment or {}))
+    return made_up(cell.configuration, seed, [*matrix, [accuracy] * tasks], 1.0, **(environment or {}))
 
 
 @pytest.mark.slow
@@ -157,13 +153,17 @@ def test_gather_finds_what_is_in_the_store(tmp_path: Path) -> None:
     er = find("accuracy", "ER-Res.", "rotated-mnist", "domain")
     for seed in (3, 0, 7):
         store.add(record(er, seed, 70.0 + seed))
-    accuracy = gather(cells("accuracy"), store)
-    assert list(accuracy) == cells("accuracy")
-    assert [r["seed"] for r in accuracy[er]] == [0, 3]
-    assert sum(map(len, accuracy.values())) == 2
-    assert [r["seed"] for r in gather([er], store, seeds=[7])[er]] == [7]
-    same = find("buffer", "ER-Res.", "rotated-mnist", "domain", 200)
-    assert [r["average_accuracy"] for r in gather(cells("buffer"), store)[same]] == [70.0, 73.0]
+    found = [cell.find_runs(store, range(5)) for cell in cells("accuracy")]
+    assert sum(len(result.runs) for result in found) == 2
+    assert [r["seed"] for r in er.find_runs(store, range(5)).runs] == [0, 3]
+    assert [r["seed"] for r in er.find_runs(store, [7]).runs] == [7]
+    same = find("buffer", "ER-Res.", "rotated-mnist", "domain", 200).find_runs(store, range(5))
+    assert [r["average_accuracy"] for r in same.runs] == [70.0, 73.0]
+
+
+def with_runs(cell: Result, *accuracies: float) -> Result:
+    runs = [record(cell, seed, accuracy) for seed, accuracy in enumerate(accuracies)]
+    return dataclasses.replace(cell, runs=runs)
 
 
 @pytest.mark.parametrize(
@@ -180,56 +180,36 @@ def test_gather_finds_what_is_in_the_store(tmp_path: Path) -> None:
 def test_verdict_with_a_published_std(accuracies: list[float], verdict: str | None) -> None:
     cell = find("accuracy", "ER-Res.", "split-mnist", "class")
     assert cell.published == (76.43, 3.08)
-    comparison = compare(cell, [record(cell, seed, accuracy) for seed, accuracy in enumerate(accuracies)])
-    assert (comparison.verdict, comparison.n) == (verdict, len(accuracies))
+    assert with_runs(cell, *accuracies).verdict == verdict
 
 
 def test_verdict_without_a_published_std_goes_by_our_own() -> None:
     cell = find("ablation", "none", "split-mnist", "class")
-    wide = compare(cell, [record(cell, 0, 70.0), record(cell, 1, 74.0)])
+    wide = with_runs(cell, 70.0, 74.0)
     assert wide.mean == pytest.approx(72.0)
     assert wide.std == pytest.approx(8**0.5)
     assert wide.difference == pytest.approx(-4.43)
     assert wide.verdict == "within"
-    narrow = compare(cell, [record(cell, 0, 71.9), record(cell, 1, 72.1)])
+    narrow = with_runs(cell, 71.9, 72.1)
     assert narrow.verdict == "below"
-    assert compare(cell, [record(cell, 0, 72.0)]).verdict is None  # one run has no spread
+    assert with_runs(cell, 72.0).verdict is None  # one run has no spread
 
 
 def test_figures_have_the_papers_panels() -> None:
-    by_name = {figure.name: figure for figure in figures()}
-    assert {name: len(figure.panels) for name, figure in by_name.items()} == {
-        "evolution": 6,
-        "forgetting": 3,
-        "runtime": 3,
-    }
-    assert {name: [(p.benchmark, p.scenario) for p in figure.panels] for name, figure in by_name.items()} == {
-        "evolution": [
-            ("split-cifar10", "class"),
-            ("split-cifar10", "task"),
-            ("split-cifar100", "class"),
-            ("split-cifar100", "task"),
-            ("permuted-mnist", "domain"),
-            ("rotated-mnist", "domain"),
-        ],
-        "forgetting": [("split-mnist", "class"), ("split-cifar10", "task"), ("rotated-mnist", "domain")],
-        "runtime": [("split-cifar10", "class"), ("split-tiny-imagenet", "class"), ("rotated-mnist", "domain")],
-    }
-    for figure in by_name.values():
-        for benchmark, scenario, methods in figure.panels:
-            assert scenario in BENCHMARKS[benchmark].scenarios
-            assert all(scenario in METHODS[method].scenarios() for method in methods)
-            assert ("joint" in methods) == (figure.name == "runtime")
-            assert len(methods) == (12 if scenario != "domain" else 10) - (figure.name != "runtime")
+    assert {name: len(PANELS[name]) for name in FIGURES} == {"evolution": 6, "forgetting": 3, "runtime": 3}
+    for benchmark, scenario in (place for places in PANELS.values() for place in places):
+        assert scenario in BENCHMARKS[benchmark].scenarios
+    assert len(run_time_cells()) == 12 + 12 + 10
+    assert "joint" in {cell.configuration.method for cell in run_time_cells()}
 
 
 def test_select_and_longest_first(tmp_path: Path) -> None:
     chosen = select(TABLES, ["rotated-mnist", "split-cifar10"], ["er", "gem"])
-    assert {(c.method, c.benchmark) for c in chosen} == {
+    assert {(c.configuration.method, c.configuration.benchmark) for c in chosen} == {
         (method, benchmark) for method in ("er", "gem") for benchmark in ("rotated-mnist", "split-cifar10")
     }
     assert len(chosen) == 6 + 12  # of the accuracy and the buffer table; the ablation is all CCL-FP+
-    ordered = Study(chosen, range(2), Execution(store=tmp_path / "runs.sqlite")).jobs
+    ordered = Study("all", chosen, range(2), Execution(store=tmp_path / "runs.sqlite")).jobs
     assert len(ordered) == 2 * (6 + 9)  # a memory of 200 is the same runs
     costs = [cost(job.configuration) for job in ordered]
     assert costs == sorted(costs, reverse=True)
@@ -248,7 +228,7 @@ def test_steps_of_a_run(benchmark: str, count: int) -> None:
 def test_every_method_has_a_cost() -> None:
     for table in TABLES:
         for cell in cells(table):
-            assert cost(cell.configuration()) > 0
+            assert cost(cell.configuration) > 0
 
 
 QUICK = (
@@ -353,7 +333,7 @@ def test_what_is_not_tuned_is_named(small_mnist: Path, cli: Cli, monkeypatch: py
     untuned = [{"method": "er", "benchmark": "split-mnist", "scenario": "task"}]
     said = "no preset, trained with the defaults and not tuned: er on split-mnist (task)"
     tuned = lambda method, benchmark, scenario: None if (method, scenario) == ("er", "task") else object()  # noqa: E731
-    monkeypatch.setattr("cclfp.paper.tables.find_preset", tuned)
+    monkeypatch.setattr("cclfp.paper.numbers.find_preset", tuned)
     plan = cli(*QUICK, "--dry-run", "--json").json
     assert plan["not_tuned"] == untuned
     assert [(p["method"], p["scenario"]) for p in plan["plan"] if not p["preset"]] == [("er", "task")]
@@ -365,7 +345,7 @@ def test_what_is_not_tuned_is_named(small_mnist: Path, cli: Cli, monkeypatch: py
     done = cli(*QUICK, "--json").json
     assert done["not_tuned"] == untuned
     assert [(c["method"], c["scenario"]) for c in done["cells"] if not c["preset"]] == [("er", "task")]
-    monkeypatch.setattr("cclfp.paper.tables.find_preset", lambda *place: object())
+    monkeypatch.setattr("cclfp.paper.numbers.find_preset", lambda *place: object())
     assert "not tuned" not in cli(*QUICK).out
 
 
@@ -441,7 +421,7 @@ def test_a_run_that_was_not_timed_so_is_timed_again(
 def test_a_method_that_fails_does_not_keep_the_others_from_being_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timed = RunTimes(run_time_cells()[:3], [TIMING_SEED], Execution(engine="eager", store=tmp_path / "s"))
+    timed = Study("runtime", run_time_cells()[:3], [TIMING_SEED], Execution(engine="eager", store=tmp_path / "s"))
     errors: list[Exception | None] = [None, RunError("the second"), None]
     events: list[Event] = []
 
@@ -473,10 +453,18 @@ def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
     store.add(record(fdr, TIMING_SEED, 80.0, {**here, "together": 2}))
     store.add(record(er, 0, 80.0, here))
     found = gather_timings(run_time_cells(), store)
-    assert list(found) == [er, gem, hal]
-    assert list(largest_comparable_group(found)) == [gem, hal]
-    assert largest_comparable_group({}) == {}
-    assert describe_conditions(found[gem]) == "A processor, eager engine, float32, 1 thread"
+
+    def labels(timings: Sequence[Any]) -> list[str]:
+        pairs = zip(run_time_cells(), timings, strict=True)
+        return [cell.label for cell, timing in pairs if timing is not None]
+
+    assert labels(found) == ["ER-Res.", "GEM", "HAL"]
+    assert labels(largest_comparable_group(found)) == ["GEM", "HAL"]
+    assert largest_comparable_group([]) == []
+    assert (
+        describe_conditions(next(timing for timing in largest_comparable_group(found) if timing is not None))
+        == "A processor, eager engine, float32, 1 thread"
+    )
     nothing = "unknown device, unknown engine, unknown precision, unknown threads"
     assert describe_conditions({"environment": {}}) == nothing
 
@@ -489,7 +477,7 @@ def test_what_a_component_is_worth() -> None:
     """In the paper, w matters most in class-incremental learning and β in domain-incremental."""
     by_column = {
         column: effects(
-            {c.row: {0: c.published.mean} for c in cells("ablation") if (c.benchmark, c.scenario) == column}
+            {c.label: {0: c.published.mean} for c in cells("ablation") if c.column == column and c.published}
         )
         for column in columns("ablation")
     }
@@ -527,7 +515,7 @@ def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
     store = Store(tmp_path / "runs.sqlite")
     for table in ("ablation", "buffer"):
         for number, cell in enumerate(cells(table)):
-            if cell.benchmark == "rotated-mnist":
+            if cell.configuration.benchmark == "rotated-mnist":
                 store.add(record(cell, 0, 50.0 + number / 2))
     arguments = ("--benchmark", "rotated-mnist", "--seeds", "1", "--store", store.path)
     rows_of = lambda out: [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")][1:]  # noqa: E731

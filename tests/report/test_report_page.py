@@ -45,7 +45,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     add_all(few, [made_up_record(er, seed) for seed in range(5)])
     add_all(few, [made_up_record(gem, seed, {**ENVIRONMENT, "together": 5}) for seed in range(5)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cclfp.paper.tables.find_preset", lambda method, *column: None if method == "gem" else object())
+        patch.setattr("cclfp.paper.numbers.find_preset", lambda method, *column: None if method == "gem" else object())
         write_report(few, folder / "few")
     return {name: folder / name / "index.html" for name in ("full", "few")}
 
@@ -128,7 +128,7 @@ def test_every_cell_is_shown(open_page: Open) -> None:
         texts = cells.all_inner_texts()
         for text in texts:
             assert re.match(r"[\d.]+ ± [\d.]+†?\n", text), text
-        assert sum("†" in text for text in texts) == sum(not cell.has_preset for cell in paper_cells(table))
+        assert sum("†" in text for text in texts) == sum(not cell.is_tuned for cell in paper_cells(table))
     page = open_page("few")
     missing = page.locator("td.v-missing .ours")
     assert missing.count() == 214

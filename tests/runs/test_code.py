@@ -26,7 +26,7 @@ from cclfp.runs.code import (
     made_by,
     read_module,
 )
-from cclfp.runs.run import Result
+from cclfp.runs.results import Result
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import read

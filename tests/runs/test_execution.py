@@ -74,7 +74,10 @@ def test_buffer_is_an_older_name_of_memory(tmp_path: Path) -> None:
 def test_a_study_from_python(tmp_path: Path) -> None:
     options: Any = {"engine": "eager", "store": tmp_path / "runs.sqlite"}
     found = cclfp.study("accuracy", benchmarks="split-mnist", methods=["finetune"], seeds=1, **options)
-    assert [(c.cell.method, c.cell.scenario, c.n) for c in found] == [("finetune", "class", 1), ("finetune", "task", 1)]
-    assert all(c.mean is not None and c.difference == c.mean - c.cell.published.mean for c in found)
+    assert [(r.configuration.method, r.column[1], len(r.runs)) for r in found] == [
+        ("finetune", "class", 1),
+        ("finetune", "task", 1),
+    ]
+    assert all(r.mean is not None and r.published and r.difference == r.mean - r.published.mean for r in found)
     with pytest.raises(InputError, match="run times are not compared"):
         cclfp.study("runtime")

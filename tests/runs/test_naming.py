@@ -57,7 +57,7 @@ def test_progress_and_plans_show_the_version(versions: list[str], small_mnist: P
     events: list[Event] = []
     cclfp.run(versions, "split-mnist", seeds=1, epochs=1, engine="eager", on_event=events.append)
     studied = plan("mine", methods=versions, benchmarks=["split-mnist"], seeds=[1])
-    shown = [event.labels.values() for event in [*events, studied._planned()] if isinstance(event, Planned)]
+    shown = [event.labels.values() for event in [*events, studied.planned()] if isinstance(event, Planned)]
     for labels in shown:
         assert len(labels) == len({re.findall(VERSION, label)[0] for label in labels}) == 2
     assert len(shown) == 2

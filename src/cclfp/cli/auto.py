@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cclfp.paper.search import Tuned
     from cclfp.runs.execution import Execution
     from cclfp.runs.problem import Problem
-    from cclfp.runs.run import Result
+    from cclfp.runs.results import Result
 
 
 def run_tuned(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -20,12 +20,6 @@ from cclfp.cli.options import (
 from cclfp.errors import InputError, unknown
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
-
-if TYPE_CHECKING:
-    from cclfp.events import Event
-    from cclfp.paper.own_study import OwnStudy
-    from cclfp.paper.study import Column, RunTimes, Study
-    from cclfp.runs.record import Record
 
 WHAT = ("accuracy", "buffer", "ablation", "all", "runtime", "mine")
 
@@ -102,8 +96,7 @@ def study(
     chosen_seeds = None if seeds is None and seed is None else parse_seeds(seeds, seed)
 
     from cclfp.cli.progress import progress
-    from cclfp.paper.own_study import OwnStudy
-    from cclfp.paper.study import OWN_OPTIONS, RunTimes, plan
+    from cclfp.paper.study import OWN_OPTIONS, plan
 
     own = {name: getattr(problem, name) for name in OWN_OPTIONS if name not in ("memory", "auto")}
     own |= {"memory": parse_sizes("--memory", memory), "auto": auto}
@@ -114,7 +107,7 @@ def study(
     if dry_run and auto is not None:
         raise InputError("--auto trains to find settings, and --dry-run trains nothing: leave out one of the two")
     with progress() as shown:
-        planned: Study | OwnStudy = plan(
+        planned = plan(
             table,
             benchmarks=parse_names("--benchmark", benchmark),
             methods=parse_names("--method", method),
@@ -126,14 +119,12 @@ def study(
         )
     if dry_run:
         printing.print_plan(planned, json)
-    elif isinstance(planned, RunTimes):
-        _measure(planned, json)
     elif execution.shard is not None:
-        _train_shard(planned, json)
-    elif isinstance(planned, OwnStudy):
-        _train_own(planned, include_diverged, json)
+        with progress() as shown:
+            records = planned.train(shown.update)
+        printing.print_shard(planned.execution, list(records.values()), json)
     else:
-        _train(planned, include_diverged, json)
+        printing.train(planned, include_diverged, json)
 
 
 def parse_sizes(option: str, given: str | None) -> list[int] | None:
@@ -144,71 +135,3 @@ def parse_sizes(option: str, given: str | None) -> list[int] | None:
         return [int(name) for name in parse_names(option, given)]
     except ValueError as error:
         raise InputError(f"{option} {given!r}: expected one whole number or several with commas") from error
-
-
-def _train_own(planned: OwnStudy, include_diverged: bool, json: bool) -> None:
-    from cclfp.cli.progress import progress
-
-    try:
-        with progress() as shown:
-            planned.train(shown.update)
-    finally:
-        printing.print_own(planned, include_diverged, json)
-
-
-def _measure(planned: RunTimes, json: bool) -> None:
-    from cclfp.cli.progress import progress
-
-    try:
-        with progress() as shown:
-            planned.train(shown.update)
-    finally:
-        printing.print_times(planned, json)
-
-
-def _train_shard(planned: Study | OwnStudy, json: bool) -> None:
-    from cclfp.cli.progress import progress
-
-    with progress() as shown:
-        records = planned.train(shown.update)
-    printing.print_shard(planned.execution, list(records.values()), json)
-
-
-def _train(planned: Study, include_diverged: bool, json: bool) -> None:
-    """Train what is missing: a line about each cell when its last run is finished, and a column's table when all are.
-
-    Columns that are not complete in the end are printed too.
-    """
-    from cclfp.cli.progress import progress
-    from cclfp.events import Finished, Stored
-    from cclfp.paper import compare
-
-    printed: set[Column] = set()
-    records: dict[str, Record] = {}
-    keys = {cell: [cell.key(seed) for seed in planned.seeds] for cell in planned.cells}
-
-    def listen(event: Event) -> None:
-        shown.update(event)
-        if isinstance(event, Stored | Finished):
-            records[event.key] = event.record
-        if isinstance(event, Finished):
-            print_complete(event.key)
-
-    def print_complete(key: str) -> None:
-        """Print what this run has completed: lines about cells, tables of columns."""
-        complete = [cell for cell in planned.cells if all(k in records for k in keys[cell])]
-        ours = {cell: compare(cell, [records[k] for k in keys[cell]], include_diverged) for cell in complete}
-        for cell, comparison in ours.items():
-            if key in keys[cell]:
-                shown.say(printing.line(comparison))
-        for column, cells in planned.columns.items():
-            if not json and column not in printed and all(cell in ours for cell in cells):
-                printed.add(column)
-                with shown.aside():
-                    printing.print_column([ours[cell] for cell in cells], planned.seeds)
-
-    try:
-        with progress() as shown:
-            planned.train(listen)
-    finally:
-        printing.print_rest(planned, printed, include_diverged, json)

@@ -36,7 +36,7 @@ def report(
     chosen_seeds = parse_seeds(seeds)
 
     from cclfp.report import write_report
-    from cclfp.report.wording import tally
+    from cclfp.report.tables import count_verdicts, tally
     from cclfp.runs.jobs import check_seeds
     from cclfp.runs.store import Store, StoredRow, default_store, exists
 
@@ -50,22 +50,21 @@ def report(
     )
     warn_of_bad(opened, bad)
     if json:
-        counts = content.counts()
         print_json(
             {
                 "store": str(path),
                 "runs": content.runs,
-                "other_runs": content.own.runs,
-                "held_out_runs": content.own.held_out,
-                "counts": counts,
+                "other_runs": content.other_runs,
+                "held_out_runs": content.held_out,
+                "counts": count_verdicts(content.results),
                 "files": [str(file) for file in written],
             }
         )
         return
-    print_text(f"the paper's {tally(content.counts())} (from {content.runs:,} runs in {path})")
-    if content.own.runs:
-        print_text(f"{content.own.sentence}: see Your runs in {out / 'index.html'}")
-    if content.own.held_out:
-        print_text(f"{content.own.held_out_sentence}: they are in no table")
+    print_text(f"the paper's {tally(content.results)} (from {content.runs:,} runs in {path})")
+    if content.other_runs:
+        print_text(f"{content.about_others}: see Your runs in {out / 'index.html'}")
+    if content.held_out:
+        print_text(f"{content.about_held_out}: they are in no table")
     for file in written:
         typer.echo(f"{file}  {file.stat().st_size / 1000:,.0f} kB")

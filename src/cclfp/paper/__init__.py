@@ -1,48 +1,39 @@
 """The paper's evaluation as data: its tables and figures, the numbers it published, and ours beside them."""
 
-from cclfp.paper.comparison import Change, Comparison, Effects, compare, effects, gather
-from cclfp.paper.figures import (
-    TIMING_SEED,
-    Figure,
-    FigurePanel,
-    describe_conditions,
-    figures,
-    gather_timings,
-    largest_comparable_group,
-    run_time_cells,
-)
-from cclfp.paper.tables import (
+from cclfp.paper.compare import Change, Effects, effects
+from cclfp.paper.numbers import (
     COMPONENTS,
+    FIGURES,
+    PANELS,
     TABLES,
+    TIMING_SEED,
     VARIANTS,
-    Cell,
-    Published,
     cells,
     columns,
+    describe_conditions,
+    gather_timings,
+    largest_comparable_group,
     published,
     published_for,
     rows,
+    run_time_cells,
 )
+from cclfp.runs.results import Published
 
 __all__ = [
     "COMPONENTS",
+    "FIGURES",
+    "PANELS",
     "TABLES",
     "TIMING_SEED",
     "VARIANTS",
-    "Cell",
     "Change",
-    "Comparison",
     "Effects",
-    "Figure",
-    "FigurePanel",
     "Published",
     "cells",
     "columns",
-    "compare",
     "describe_conditions",
     "effects",
-    "figures",
-    "gather",
     "gather_timings",
     "largest_comparable_group",
     "published",

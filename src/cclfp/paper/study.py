@@ -1,93 +1,122 @@
-"""The paper's tables and its run-time figure: train the runs they need, and compare with the published numbers."""
+"""Studies: the paper's tables, its run times, or methods and benchmarks of one's own."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, overload
+from pathlib import Path
+from typing import Any
 
 from cclfp.core.scenarios import SCENARIOS
 from cclfp.errors import DataError, InputError, unknown
-from cclfp.events import OnEvent, ignore
-from cclfp.methods import METHODS
-from cclfp.paper.comparison import Comparison, compare, gather
-from cclfp.paper.figures import (
+from cclfp.events import OnEvent, Planned, ignore
+from cclfp.methods import METHODS, get_method
+from cclfp.paper.compare import rank_results
+from cclfp.paper.numbers import (
     COMPARABLE,
+    TABLES,
     TIMING_SEED,
+    cells,
     describe_conditions,
     gather_timings,
     largest_comparable_group,
     run_time_cells,
 )
-from cclfp.paper.own_study import OwnResult, OwnStudy, plan_mine
-from cclfp.paper.plans import TrainingPlan
-from cclfp.paper.tables import TABLES, Cell, cells
-from cclfp.runs.configuration import Configuration
-from cclfp.runs.costs import steps
+from cclfp.paper.searches import latest_search
+from cclfp.paper.tuning import tune
+from cclfp.runs.costs import cost
 from cclfp.runs.environment import device_name
 from cclfp.runs.execution import Execution
 from cclfp.runs.fields import field_names, from_keywords
-from cclfp.runs.jobs import Job, check_seeds
+from cclfp.runs.jobs import Job, check_seeds, make_jobs, name_methods
 from cclfp.runs.pool import local_executor
-from cclfp.runs.problem import Problem
+from cclfp.runs.problem import MEMORY, Problem
 from cclfp.runs.record import Record
+from cclfp.runs.results import DEFAULTS, Result
 from cclfp.runs.run import run_jobs
-from cclfp.runs.settings import ABOUT_IMAGES, prepare
+from cclfp.runs.settings import ABOUT_IMAGES, find_preset, make_one, prepare
+from cclfp.runs.shards import store_of, take_shard
 from cclfp.runs.store import Store, exists
-from cclfp.streams import BENCHMARKS
+from cclfp.streams import BENCHMARKS, get_benchmark
 
-MINE = "mine"
-STUDIES = (*TABLES, "all", "runtime", MINE)
+RUNTIME, MINE = "runtime", "mine"
+STUDIES = (*TABLES, "all", RUNTIME, MINE)
 
-Column = tuple[str, str, str]  # of a table: its name, a benchmark and a scenario
+Column = tuple[str, str, str]  # the table, or the size of the memory in words; a benchmark and a scenario
 
 
 @dataclasses.dataclass(frozen=True)
-class Study(TrainingPlan):
-    """Cells of the paper, the seeds that are averaged over, and how their runs are trained. Made by :func:`plan`."""
+class Study:
+    """What is trained: results without runs, the seeds of each, and how. Made by :func:`plan`.
 
-    cells: Sequence[Cell]
+    The runs of the run-time figure are trained one at a time, so that their times can be compared.
+    """
+
+    what: str
+    results: Sequence[Result]
     seeds: Sequence[int]
     execution: Execution
 
-    def configurations(self) -> list[Configuration]:
-        return [cell.configuration() for cell in self.cells]
-
     @property
-    def columns(self) -> dict[Column, list[Cell]]:
-        """The cells by column, in the paper's order."""
-        columns: dict[Column, list[Cell]] = {}
-        for cell in self.cells:
-            columns.setdefault((cell.table, cell.benchmark, cell.scenario), []).append(cell)
-        return columns
+    def columns(self) -> dict[Column, list[Result]]:
+        """The results by column, in their order."""
+        return by_column(self.results)
 
     @property
     def not_tuned(self) -> list[dict[str, str]]:
-        """The methods and columns without a preset: they are trained with the defaults."""
-        places = dict.fromkeys((c.method, c.benchmark, c.scenario) for c in self.cells if not c.has_preset)
+        """The methods and columns without a search or a preset: they are trained with the defaults."""
+        untuned = [r for r in self.results if not r.is_tuned]
+        places = dict.fromkeys((r.label if self.what == MINE else r.configuration.method, *r.column) for r in untuned)
         return [dict(zip(("method", "benchmark", "scenario"), place, strict=True)) for place in places]
 
-    def comparisons(self, include_diverged: bool = False) -> dict[Cell, Comparison]:
-        """Ours beside the published number of each cell, from what the store has."""
-        found = gather(self.cells, Store(self.store), self.seeds)
-        return {cell: compare(cell, records, include_diverged) for cell, records in found.items()}
+    @property
+    def store(self) -> Path:
+        """Where the records are written."""
+        return store_of(self.execution)
 
+    @functools.cached_property
+    def jobs(self) -> list[Job]:
+        """All runs that are needed, or those of its shard, each once, the longest first."""
+        jobs = make_jobs([result.configuration for result in self.results], self.seeds, self.execution)
+        jobs = sorted({job.key: job for job in jobs}.values(), key=lambda job: -cost(job.configuration))
+        if self.what == RUNTIME:
+            store = Store(self.store, read_only=True) if exists(self.store) else None
+            jobs = [_time_again_unless_alike(job, store) for job in jobs]
+        return take_shard(jobs)
 
-@dataclasses.dataclass(frozen=True)
-class RunTimes(Study):
-    """The cells of the run-time figure. Their runs are trained one at a time, so that their times can be compared."""
+    def missing(self) -> list[Job]:
+        """The jobs whose records the store does not have. The store is not created."""
+        if not exists(self.store):
+            return self.jobs
+        store = Store(self.store, read_only=True)
+        return [job for job in self.jobs if job.find_record(store) is None]
 
-    def _make_jobs(self) -> list[Job]:
-        path = self.execution.store
-        store = Store(path, read_only=True) if exists(path) else None
-        return [_time_again_unless_alike(job, store) for job in super()._make_jobs()]
+    def missing_by_result(self) -> list[tuple[Result, list[Job]]]:
+        """What would be trained, by configuration."""
+        results = {result.key(0): result for result in self.results}
+        found: dict[str, list[Job]] = {}
+        for job in self.missing():
+            found.setdefault(job.configuration.key(0), []).append(job)
+        return [(results[key], jobs) for key, jobs in found.items()]
 
     def train(self, on_event: OnEvent = ignore) -> dict[str, Record]:
-        """Train what was not timed under the same conditions, in this process with no other beside it.
+        """Train what the store does not have; the records of all jobs, by key."""
+        on_event(self.planned())
+        return self._train_one_by_one(on_event) if self.what == RUNTIME else run_jobs(self.jobs, on_event)
+
+    def planned(self) -> Planned:
+        """The names of all runs, and how expensive each is."""
+        labels = [_label(job, method) for job, method in zip(self.jobs, name_methods(self.jobs), strict=True)]
+        keys = [job.key for job in self.jobs]
+        costs = {job.key: cost(job.configuration) for job in self.jobs}
+        return Planned(dict(zip(keys, labels, strict=True)), str(self.store), costs)
+
+    def _train_one_by_one(self, on_event: OnEvent) -> dict[str, Record]:
+        """In this process with no other beside it.
 
         If a run fails, the others are trained before its error is raised; without its dataset none is tried.
         """
-        on_event(self._planned())
         executor = local_executor(self.execution, one_at_a_time=True)
         records: dict[str, Record] = {}
         failures: list[Exception] = []
@@ -102,24 +131,47 @@ class RunTimes(Study):
             raise failures[0]
         return records
 
+    def found(self, include_diverged: bool = False) -> list[Result]:
+        """The results with what the store has of them; in a study of one's own the best of each column is known."""
+        store = Store(self.store)
+        found = [result.find_runs(store, self.seeds, include_diverged) for result in self.results]
+        if self.what != MINE:
+            return found
+        return [result for column in by_column(found).values() for result in _rank(column)]
+
     def panels(self) -> list[dict[str, Any]]:
         """The seconds of each method's run, per benchmark; None for a run that was not timed like the others."""
         parts, panels = ("train_seconds", "test_seconds", "seconds"), []
-        store = Store(self.execution.store)
+        store = Store(self.store)
         for (_, benchmark, scenario), several in self.columns.items():
-            if alike := largest_comparable_group(gather_timings(several, store)):
-                times = {c.method: {p: alike[c][p] if c in alike else None for p in parts} for c in several}
-                made = describe_conditions(next(iter(alike.values())))
-                panels.append({"benchmark": benchmark, "scenario": scenario, "made": made, "times": times})
+            alike = largest_comparable_group(gather_timings(several, store))
+            if made := [describe_conditions(timing) for timing in alike if timing is not None]:
+                times = {
+                    result.configuration.method: {part: timing[part] if timing is not None else None for part in parts}
+                    for result, timing in zip(several, alike, strict=True)
+                }
+                panels.append({"benchmark": benchmark, "scenario": scenario, "made": made[0], "times": times})
         return panels
 
 
-@overload
-def study(what: Literal["mine"], **options: Any) -> list[OwnResult]: ...
+def _rank(column: Sequence[Result]) -> list[Result]:
+    return rank_results(column, [result.configuration.kind.joint for result in column])
 
 
-@overload
-def study(what: str, **options: Any) -> list[Comparison]: ...
+def by_column(results: Iterable[Result]) -> dict[Column, list[Result]]:
+    """The results of each table or memory, benchmark and scenario."""
+    columns: dict[Column, list[Result]] = {}
+    for result in results:
+        columns.setdefault((result.table, *result.column), []).append(result)
+    return columns
+
+
+def _label(job: Job, method: str) -> str:
+    c = job.configuration
+    off = [name for name in ("w", "alpha", "beta") if c.method == "ccl-fp+" and c.hyperparameters[name] == 0]
+    kind = " ".join([method, *(f"{name}=0" for name in off)])
+    memory = "" if c.buffer in (None, 200) else f" memory {c.buffer}"
+    return f"{kind}{memory} {c.benchmark} {c.scenario} seed {job.seed}"
 
 
 def study(
@@ -133,7 +185,7 @@ def study(
     execution: Execution | None = None,
     on_event: OnEvent = ignore,
     **options: Any,
-) -> list[Comparison] | list[OwnResult]:
+) -> list[Result]:
     """Train what a table needs and the store does not have; return its numbers.
 
     Parameters
@@ -157,26 +209,16 @@ def study(
 
     Examples
     --------
-    >>> comparisons = study("accuracy", benchmarks=["split-mnist"], methods=["er"])  # doctest: +SKIP
-    >>> [(c.cell.scenario, c.mean, c.cell.published.mean, c.verdict) for c in comparisons]  # doctest: +SKIP
+    >>> results = study("accuracy", benchmarks=["split-mnist"], methods=["er"])  # doctest: +SKIP
+    >>> [(r.configuration.scenario, r.mean, r.published.mean, r.verdict) for r in results]  # doctest: +SKIP
     """
     execution, others = from_keywords(Execution, execution, options)
-    if what == "runtime":
+    if what == RUNTIME:
         raise InputError("run times are not compared with published numbers: use cclfp.paper.study.plan('runtime')")
     chosen: dict[str, Any] = {"benchmarks": benchmarks, "methods": methods, "scenarios": scenarios}
-    planned: Study | OwnStudy = plan(what, **chosen, seeds=seeds, execution=execution, on_event=on_event, **others)
+    planned = plan(what, **chosen, seeds=seeds, execution=execution, on_event=on_event, **others)
     planned.train(on_event)
-    if isinstance(planned, OwnStudy):
-        return [result for column in planned.results(include_diverged).values() for result in column]
-    return list(planned.comparisons(include_diverged).values())
-
-
-@overload
-def plan(what: Literal["mine"], **options: Any) -> OwnStudy: ...
-
-
-@overload
-def plan(what: str, **options: Any) -> Study: ...
+    return planned.found(include_diverged)
 
 
 def plan(
@@ -189,7 +231,7 @@ def plan(
     execution: Execution | None = None,
     on_event: OnEvent = ignore,
     **options: Any,
-) -> Study | OwnStudy:
+) -> Study:
     """What a study trains: nothing is trained yet, except for the searches of ``auto``."""
     if what not in STUDIES:
         raise unknown("table", what, STUDIES)
@@ -199,45 +241,20 @@ def plan(
     )
     if what == MINE:
         numbers = check_seeds(5 if seeds is None else seeds)
-        return _plan_mine(benchmarks, methods, scenarios, numbers, execution, on_event, options)
+        results = _plan_mine(benchmarks, methods, scenarios, execution, on_event, options)
+        return Study(what, results, numbers, execution)
     if options:
         raise unknown("option", next(iter(options)), sorted(field_names(Execution)))
     chosen = select(TABLES if what == "all" else [what], benchmarks, methods, scenarios)
-    if what != "runtime":
-        return Study(chosen, check_seeds(5 if seeds is None else seeds), execution)
+    if what != RUNTIME:
+        return Study(what, chosen, check_seeds(5 if seeds is None else seeds), execution)
     if seeds is not None:
         raise InputError(f"seeds={seeds}: run times are measured with one seed, which no table uses; leave it out")
     if execution.on != "local" or execution.shard is not None:
         raise InputError("run times are measured on this machine, one run after the other: leave out on and shard")
     if execution.engine == "auto":
         execution = dataclasses.replace(execution, engine="eager")
-    return RunTimes(chosen, [TIMING_SEED], execution)
-
-
-IMAGE_OPTIONS = ("images", *ABOUT_IMAGES)
-OWN_OPTIONS = (*IMAGE_OPTIONS, "tasks", "class_order", "backbone", "memory", "auto")
-
-
-def _plan_mine(
-    benchmarks: list[str],
-    methods: list[str],
-    scenarios: list[str],
-    seeds: Sequence[int],
-    execution: Execution,
-    on_event: OnEvent,
-    options: dict[str, Any],
-) -> OwnStudy:
-    if strange := [name for name in options if name not in OWN_OPTIONS]:
-        raise unknown("option", strange[0], [*OWN_OPTIONS, *sorted(field_names(Execution))])
-    options = {name: value for name, value in options.items() if value is not None}
-    images = {name: options.pop(name) for name in IMAGE_OPTIONS if name in options}
-    if "images" in images:
-        benchmarks = [*benchmarks, str(prepare(Problem(**images), on_event).benchmark)]
-    elif benchmarks:
-        prepare(Problem(benchmarks[0], **images))  # refuses options that are about images
-    memory = options.pop("memory", 200)
-    memories = [memory] if isinstance(memory, int) else list(memory)
-    return plan_mine(benchmarks, methods, scenarios, seeds, execution, memories=memories, on_event=on_event, **options)
+    return Study(what, chosen, [TIMING_SEED], execution)
 
 
 def select(
@@ -245,7 +262,7 @@ def select(
     benchmarks: Sequence[str] = (),
     methods: Sequence[str] = (),
     scenarios: Sequence[str] = (),
-) -> list[Cell]:
+) -> list[Result]:
     """The cells of the tables, of these benchmarks, methods and scenarios only where any are given.
 
     "runtime" is the run-time figure, whose cells are some of the accuracy table's.
@@ -259,49 +276,78 @@ def select(
     found = [
         cell
         for table in tables
-        for cell in (run_time_cells() if table == "runtime" else cells(table))
-        if all(not names or getattr(cell, kind) in names for kind, names in wanted.items())
+        for cell in (run_time_cells() if table == RUNTIME else cells(table))
+        if all(not names or getattr(cell.configuration, kind) in names for kind, names in wanted.items())
     ]
     if not found:
         shown = " on ".join(", ".join(names) for names in (methods, benchmarks) if names)
         shown += f" ({', '.join(scenarios)})" if scenarios else ""
-        where = "run-time figure" if tables == ["runtime"] else f"table {' or '.join(tables)}"
+        where = "run-time figure" if tables == [RUNTIME] else f"table {' or '.join(tables)}"
         raise InputError(f"the paper has no number for {shown} in its {where}")
     return found
 
 
-@dataclasses.dataclass(frozen=True)
-class PlannedRuns:
-    """Runs of one configuration that are still to be trained."""
-
-    jobs: list[Job]
-    has_preset: bool
-    chosen: str  # where its settings come from
-
-    @property
-    def replica_steps(self) -> int:
-        return sum(steps(job.configuration) for job in self.jobs)
+IMAGE_OPTIONS = ("images", *ABOUT_IMAGES)
+OWN_OPTIONS = (*IMAGE_OPTIONS, "tasks", "class_order", "backbone", "memory", "auto")
 
 
-def missing_runs(study: Study | OwnStudy) -> list[PlannedRuns]:
-    """What a study would train, by configuration."""
-    cells = {cell.configuration().key(0): cell for cell in study.cells}
-    by_configuration: dict[str, list[Job]] = {}
-    for job in study.missing():
-        by_configuration.setdefault(job.configuration.key(0), []).append(job)
-    return [PlannedRuns(jobs, cells[key].has_preset, cells[key].chosen) for key, jobs in by_configuration.items()]
+def _plan_mine(
+    benchmarks: list[str],
+    methods: list[str],
+    scenarios: list[str],
+    execution: Execution,
+    on_event: OnEvent,
+    options: dict[str, Any],
+) -> list[Result]:
+    """Methods by benchmarks of one's own choosing.
+
+    The settings are those that the latest ``cclfp tune`` or ``--auto`` there found, else the preset, else the method's
+    defaults.
+    """
+    if strange := [name for name in options if name not in OWN_OPTIONS]:
+        raise unknown("option", strange[0], [*OWN_OPTIONS, *sorted(field_names(Execution))])
+    options = {name: value for name, value in options.items() if value is not None}
+    images = {name: options.pop(name) for name in IMAGE_OPTIONS if name in options}
+    if "images" in images:
+        benchmarks = [*benchmarks, str(prepare(Problem(**images), on_event).benchmark)]
+    elif benchmarks:
+        prepare(Problem(benchmarks[0], **images))  # refuses options that are about images
+    memory, auto = options.pop("memory", MEMORY), options.pop("auto", None)
+    memories = [memory] if isinstance(memory, int) else list(memory)
+    for what, names in (("benchmark", benchmarks), ("method", methods)):
+        if not names:
+            raise InputError(f"which {what}s? A study of your own needs one or more: --{what} A,B")
+    chosen = [
+        (method, Problem(benchmark, scenario=scenario, memory=memory, **options))
+        for benchmark in dict.fromkeys(benchmarks)
+        for scenario in scenarios or get_benchmark(benchmark).scenarios[:1]
+        for memory in dict.fromkeys(memories)
+        for method in dict.fromkeys(methods)
+    ]
+    for one in chosen:
+        make_one(*one)  # refuses what cannot be trained, before anything is
+    return [_result(*one, auto, execution, on_event) for one in chosen]
+
+
+def _result(method: str, problem: Problem, auto: float | None, execution: Execution, on_event: OnEvent) -> Result:
+    """A method on a problem with its settings, and where they come from."""
+    settings: dict[str, float] = {}
+    is_known = find_preset(get_method(method).name, str(problem.benchmark), str(problem.scenario)) is not None
+    chosen = "preset" if is_known else DEFAULTS
+    if auto is not None:
+        tuned = tune(method, problem=problem, budget=auto, repeatable=True, execution=execution, on_event=on_event)
+        settings, chosen = tuned.settings, f"tuned in {auto:g} min"
+    elif (latest := latest_search(execution.store, method, problem)) is not None:
+        settings, chosen = latest.settings, "tuned"
+    configuration = make_one(method, problem, settings)
+    return Result(configuration, [], method, chosen=chosen, table=f"memory {problem.memory}")
 
 
 def _time_again_unless_alike(job: Job, store: Store | None) -> Job:
     """The job, to be trained again if its stored run was not timed alone, with this engine and on this device."""
-    execution = job.execution
-    if store is None or (record := store.find(job.key)) is None:
+    if store is None or (record := store.find(job.key)) is None or _is_timed_alike(record, job.execution):
         return job
-    return (
-        job
-        if _is_timed_alike(record, execution)
-        else dataclasses.replace(job, execution=dataclasses.replace(execution, fresh=True))
-    )
+    return dataclasses.replace(job, execution=dataclasses.replace(job.execution, fresh=True))
 
 
 def _is_timed_alike(record: Record, execution: Execution) -> bool:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from cclfp.core.files import check_output, write_atomic
 from cclfp.errors import InputError
-from cclfp.report.content import Content, collect
-from cclfp.report.latex import to_latex
-from cclfp.report.own_tables import own_csv, own_markdown
+from cclfp.report.drawing import draw_figure
+from cclfp.report.figures import make_charts, own_charts
 from cclfp.report.page import render_page
-from cclfp.report.svg import draw_figure
-from cclfp.report.tables import to_csv, to_markdown
+from cclfp.report.tables import Content, collect
+from cclfp.report.text import FIELDS, OWN_FIELDS, own_markdown, to_csv, to_latex, to_markdown
 from cclfp.runs.store import Store, files_of
 
 __all__ = ["Content", "collect", "write_report"]
@@ -64,22 +63,21 @@ def _claim(out: Path, names: Sequence[Path], store: Store, force: bool) -> None:
 
 
 def _render_tables(content: Content) -> dict[str, bytes]:
-    formats = {"md": to_markdown, "csv": to_csv, "tex": to_latex}
-    own = {}
-    if content.own.tables:
-        own = {"own.md": own_markdown(content.own.tables), "own.csv": own_csv(content.own.tables)}
-    return {name: text.encode() for name, text in own.items()} | {
-        f"{table.name}.{suffix}": render(table, content).encode()
-        for table in content.tables
-        for suffix, render in formats.items()
-    }
+    found = {}
+    if content.own:
+        found = {"own.md": own_markdown(content.own), "own.csv": to_csv(content.own, OWN_FIELDS)}
+    for table in content.tables:
+        found[f"{table.name}.md"] = to_markdown(table)
+        found[f"{table.name}.csv"] = to_csv([table], FIELDS)
+        found[f"{table.name}.tex"] = to_latex(table)
+    return {name: text.encode() for name, text in found.items()}
 
 
 def _render_figures(content: Content) -> dict[str, bytes]:
     import vl_convert  # only needed here
 
     found = {}
-    for chart in [*content.charts, *content.own_charts]:
+    for chart in [*make_charts(content), *own_charts(content.own)]:
         drawn = draw_figure(chart)
         found[f"{chart.name}.svg"] = drawn.encode()
         found[f"{chart.name}.pdf"] = vl_convert.svg_to_pdf(drawn)

@@ -1,76 +1,413 @@
-"""The tables as Markdown and CSV."""
+"""Tables: the paper's and one's own. Their cells are results; here is also what is said about them in words."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+import dataclasses
+import json
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
-from cclfp.metrics import plus_minus
-from cclfp.report.components import CHANGES, EXPLANATION, MOST, TITLE, component_worths
-from cclfp.report.content import Content
-from cclfp.report.entries import Entry, Table, column_title
-from cclfp.report.wording import UNTUNED, explain_table, label_headers, row_labels, tally
+from cclfp.methods import METHODS
+from cclfp.metrics import signed
+from cclfp.paper.compare import Change, Effects, effects, rank_results
+from cclfp.paper.numbers import (
+    COMPONENTS,
+    TABLES,
+    TIMING_SEED,
+    Timing,
+    cells,
+    columns,
+    gather_timings,
+    run_time_cells,
+)
+from cclfp.runs.configuration import PROTOCOL, USUAL, Configuration, method_labels, show_value
+from cclfp.runs.record import Record
+from cclfp.runs.results import Result, Standing, benchmark_title, describe_protocol
+from cclfp.runs.store import Store
 
-MARKS = {"above": "↑", "below": "↓"}
+Column = tuple[str, str]  # a benchmark and a scenario
+OWN = "own"  # the name of tables of one's own
+VERDICTS = {
+    "within": "within two standard deviations of the paper's number",
+    "above": "above the paper's number by more than two standard deviations",
+    "below": "below the paper's number by more than two standard deviations",
+    "unjudged": "only one seed, and no published standard deviation to compare with",
+    "missing": "not trained yet",
+    "diverged": "all seeds diverged, so there is no mean",
+}
+RARE_VERDICTS = ("unjudged", "diverged")  # shown only where a number has them
+UNTUNED = "†"
+# The fields of a record's environment that the report shows, with their titles, the most important first.
+ENVIRONMENT = {
+    "device_name": "device",
+    "device": "kind of device",
+    "engine": "engine",
+    "precision": "precision",
+    "threads": "threads",
+    "cclfp": "cclfp",
+    "torch": "torch",
+    "commit": "commit",
+    "source": "source",
+    "platform": "platform",
+}
+NOTES = {
+    "accuracy": "In complete columns, the best number is bold; Joint, which trains on all tasks at once, does not "
+    "count.",
+    "buffer": "In complete columns, the best number for each memory size is bold. The hyperparameters are those tuned "
+    "with a memory of 200.",
+    "ablation": "In complete columns, the best number is bold. All rows use CCL-FP+'s hyperparameters, with 0 for the "
+    "components that are left out; no row was tuned separately.",
+}
+# What the runs of one table of one's own share, besides the size of the memory.
+SHARED = ("benchmark", "scenario", "class_order", "tasks", "backbone", "batch", "epochs", "max_classes")
 
 
-def to_markdown(table: Table, content: Content) -> str:
-    head = [*label_headers(table), *map(column_title, table.columns)]
-    lines = [f"# {table.title}", "", explain_table(table, content), "", f"{tally(content.counts(table.entries))}.", ""]
-    lines += [_line(head), _line([":--"] * len(label_headers(table)) + ["--:"] * len(table.columns))]
-    for row in table.rows:
-        lines.append(_line([*row_labels(table, row), *(_markdown_cell(e, len(content.seeds)) for e in row.entries)]))
-    return "\n".join([*lines, *_components(table)]) + "\n"
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Results in rows and columns; None where a number is not defined. One of one's own has one column."""
+
+    name: str
+    title: str
+    columns: list[Column]
+    rows: list[list[Result | None]]
+    seeds: Sequence[int] = ()  # that were asked for
+    memory: int | None = None  # the size that all rows share
+
+    @property
+    def results(self) -> list[Result]:
+        return [result for row in self.rows for result in row if result is not None]
+
+    @property
+    def heads(self) -> list[str]:
+        """The titles of the columns before the numbers."""
+        return {"buffer": ["Memory", "Method"], "ablation": ["Components"]}.get(self.name, ["Method"])
+
+    def labels(self, row: Sequence[Result | None]) -> list[str]:
+        """The contents of these columns."""
+        label = variant_name(first(row).label) if self.name == "ablation" else first(row).label
+        return [label] if self.memory_of(row) is None else [str(self.memory_of(row)), label]
+
+    def memory_of(self, row: Sequence[Result | None]) -> int | None:
+        """The size of the memory, in the table whose rows differ in it."""
+        return first(row).configuration.buffer if self.name == "buffer" else None
+
+    def explain(self, published: str = "with the paper's number in brackets", marks: str = "↑ and ↓") -> str:
+        """What the numbers and marks mean, in a few sentences."""
+        count = len(self.seeds)
+        own = all(result.published is None or result.published.std is None for result in self.results)
+        spread = "of our own standard deviations (the paper gives none)" if own else "published standard deviations"
+        sentences = [
+            f"Mean ± standard deviation (%) over {count} seed{'s' * (count != 1)}, {published}.",
+            f"{marks} mark numbers that are more than two {spread} above or below the paper's.",
+            NOTES[self.name],
+        ]
+        if any(is_untuned(result) for result in self.results):
+            sentences.append(f"{UNTUNED}: with the method's default hyperparameters, not tuned.")
+        if any(result.diverged for result in self.results):
+            means = "Means include" if any(result.include_diverged for result in self.results) else "Means leave out"
+            sentences.append(
+                f"{means} runs that diverged (their weights are not finite); each cell gives their number."
+            )
+        return " ".join(sentences)
 
 
-def _components(table: Table) -> list[str]:
-    """What each component is worth, below the ablation."""
-    rows = [
-        _line([worth.title, *(f"{ours} ({paper})" for ours, paper in (*worth.changes, worth.most))])
-        for worth in component_worths(table)
-    ]
-    head = [_line(["", *CHANGES, MOST]), _line([":--"] + ["--:"] * len(CHANGES) + [":--"])]
-    return ["", f"**{TITLE}.** {EXPLANATION}", "", *head, *rows] if rows else []
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """All that a report shows: the paper's tables, those of one's own runs, and how long the paper's methods took."""
+
+    seeds: list[int]
+    tables: list[Table]
+    own: list[Table]
+    timed: list[tuple[Result, Timing | None]]  # the cells of the run-time figure
+    other_runs: int  # that are in none of the paper's tables
+    held_out: int  # runs on held-out data, which chose hyperparameters
+
+    @property
+    def results(self) -> list[Result]:
+        """The cells of the paper's tables."""
+        return [result for table in self.tables for result in table.results]
+
+    @property
+    def environments(self) -> list[dict[str, Any]]:
+        """The environments of all runs in the paper's tables, each once."""
+        return distinct([environment for result in self.results for environment in environments(result)])
+
+    @property
+    def latest(self) -> str | None:
+        """The day on which the newest run finished."""
+        return max((run["finished_at"][:10] for result in self.results for run in result.runs), default=None)
+
+    @property
+    def runs(self) -> int:
+        """The number of runs behind the numbers; runs that several tables share count once."""
+        return len({run["key"] for result in self.results for run in result.runs})
+
+    @property
+    def about_others(self) -> str:
+        """``12 runs are not in the paper's tables``; empty where all are."""
+        return f"{_count(self.other_runs)} not in the paper's tables" if self.other_runs else ""
+
+    @property
+    def about_held_out(self) -> str:
+        """About the runs that no table shows."""
+        return f"{_count(self.held_out)} on held-out images, made to choose hyperparameters" if self.held_out else ""
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False) -> Content:
+    """The content of the report for these seeds of a store.
+
+    Means and curves leave out runs that diverged, unless ``include_diverged``.
+    """
+    tables = [_papers_table(name, store, seeds, include_diverged) for name in TABLES]
+    timed = run_time_cells()
+    in_tables = {run["key"] for table in tables for result in table.results for run in result.runs}
+    in_tables |= {cell.key(TIMING_SEED) for cell in timed}
+    records = store.records()
+    others = [record for record in records if record["key"] not in in_tables]
+    held_out = sum(_values(record)["validation"] for record in others)
+    own = _own_tables(records, in_tables, include_diverged)
+    timings = list(zip(timed, gather_timings(timed, store), strict=True))
+    return Content(list(seeds), tables, own, timings, len(others) - held_out, held_out)
 
 
-def _markdown_cell(entry: Entry | None, seeds: int) -> str:
-    if entry is None:
-        return "–"
-    remark = entry.comparison.seeds.remark
-    ours, paper = remark or "missing", plus_minus(*entry.cell.published)
-    if entry.comparison.mean is not None:
-        ours = plus_minus(entry.comparison.mean, entry.comparison.std)
-        ours = (f"**{ours}**" if entry.best else ours) + UNTUNED * entry.untuned
-        ours += f" [{entry.comparison.n} of {seeds} seeds]" if entry.comparison.n < seeds else ""
-        ours += f" [{remark}]" if remark else ""
-    paper = f"**{paper}**" if entry.best_published else paper
-    return f"{ours} ({paper}) {MARKS.get(entry.verdict, '')}".rstrip()
+# The paper's ----------------------------------------------------------------------------------------------------------
 
 
-def to_csv(table: Table, content: Content) -> str:
-    """One line per number."""
-    text = io.StringIO()
-    head = "table,row,method,benchmark,scenario,buffer,mean,std,seeds,published_mean,published_std,difference,verdict"
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*head.split(","), "best", "accuracies", "chosen", "command", "diverged"])
-    for entry in table.entries:
-        cell, comparison = entry.cell, entry.comparison
-        numbers = [comparison.mean, comparison.std, comparison.n, *cell.published, comparison.difference]
-        writer.writerow(
-            [
-                *(cell.table, cell.row, cell.method, cell.benchmark, cell.scenario, cell.buffer),
-                *(f"{value:.4f}" if isinstance(value, float) else value for value in numbers),
-                entry.verdict,
-                "yes" if entry.best else "no",
-                " ".join(f"{seed}:{accuracy:.4f}" for seed, accuracy in comparison.seeds.accuracies.items()),
-                entry.chosen,
-                entry.command(content.seeds),
-                " ".join(map(str, comparison.seeds.diverged)),
-            ]
+def _papers_table(name: str, store: Store, seeds: Sequence[int], include_diverged: bool) -> Table:
+    results = _mark_best([cell.find_runs(store, seeds, include_diverged) for cell in cells(name)])
+    by_row: dict[tuple[str, int | None], dict[Column, Result]] = {}
+    for result in results:
+        memory = result.configuration.buffer if name == "buffer" else None
+        by_row.setdefault((result.label, memory), {})[result.column] = result
+    rows = [[row.get(column) for column in columns(name)] for row in by_row.values()]
+    return Table(name, TABLES[name], columns(name), rows, seeds)
+
+
+def _mark_best(results: Sequence[Result]) -> list[Result]:
+    """Mark the highest mean of each column (and memory size), as displayed: ours and the published one.
+
+    Joint does not count, and nothing is the best of a column with a missing mean.
+    """
+
+    def group(result: Result) -> tuple[Column, int | None]:
+        return result.column, result.configuration.buffer if result.table == "buffer" else None
+
+    ours, papers = ({group(result): list[float | None]() for result in results} for _ in range(2))
+    for result in results:
+        if not result.is_joint:
+            ours[group(result)].append(result.mean)
+            papers[group(result)].append(None if result.published is None else result.published.mean)
+
+    def is_best(result: Result, mean: float | None, means: Sequence[float | None]) -> bool:
+        known = [round(other, 2) for other in means if other is not None]
+        is_known = mean is not None and not result.is_joint and len(known) == len(means)
+        return is_known and round(mean or 0.0, 2) == max(known)
+
+    return [
+        dataclasses.replace(
+            result,
+            standing=Standing(
+                best=is_best(result, result.mean, ours[group(result)]),
+                best_published=is_best(result, result.published and result.published.mean, papers[group(result)]),
+            ),
         )
-    return text.getvalue()
+        for result in results
+    ]
+
+
+class Worth(NamedTuple):
+    """What the components are worth in a column of the ablation: texts of our runs and of the paper."""
+
+    title: str
+    changes: list[tuple[str, str]]  # in the order of WORTH_HEAD
+    most: tuple[str, str]
+
+
+WORTH_TITLE = "What each component is worth"
+WORTH_EXPLANATION = (
+    "The change of the average accuracy (%) when one component is removed from CCL-FP+ (without) and when one is added "
+    "to none (alone); all else is as in CCL-FP+. Mean ± standard deviation over the seeds that both variants have, "
+    "with the paper's in brackets. The component whose removal costs most matters most."
+)
+WORTH_HEAD = (
+    *(f"without {component}" for component in COMPONENTS),
+    *(f"{component} alone" for component in COMPONENTS),
+    "matters most",
+)
+
+
+def component_worths(table: Table) -> list[Worth]:
+    """One row per column of the ablation; none for other tables."""
+    return [_worth(table, i) for i in range(len(table.columns))] if table.name == "ablation" else []
+
+
+def _worth(table: Table, i: int) -> Worth:
+    cells = [result for row in table.rows if (result := row[i]) is not None]
+    ours = effects({cell.label: cell.accuracies for cell in cells})
+    paper = effects({cell.label: {0: cell.published.mean} for cell in cells if cell.published is not None})
+    changes = [
+        (_show_change(mine[component]), _show_change(papers[component]))
+        for mine, papers in ((ours.without, paper.without), (ours.alone, paper.alone))
+        for component in COMPONENTS
+    ]
+    return Worth(column_title(table.columns[i]), changes, (_show_most(ours), _show_most(paper)))
+
+
+def _show_change(change: Change | None) -> str:
+    if change is None:
+        return "missing"
+    return signed(change.mean) + ("" if change.std is None else f" ± {change.std:.2f}")
+
+
+def _show_most(found: Effects) -> str:
+    if found.most is not None:
+        return found.most
+    return "not known yet" if None in found.without.values() else "none: no removal costs anything"
+
+
+# One's own ------------------------------------------------------------------------------------------------------------
+
+
+def _own_tables(records: Sequence[Record], in_tables: Collection[str], include_diverged: bool) -> list[Table]:
+    """The tables of all records that share their benchmark and protocol with one that is in no table of the paper."""
+    tested = [(record, values) for record in records if not (values := _values(record))["validation"]]
+    outside = {_shared(values) for record, values in tested if record["key"] not in in_tables}
+    places: dict[str, list[tuple[Record, dict[str, Any]]]] = {}
+    for record, values in tested:
+        if _shared(values) in outside:
+            places.setdefault(_shared(values), []).append((record, values))
+    return [table for several in places.values() for table in _tables_of_place(several, include_diverged)]
+
+
+def _tables_of_place(several: Sequence[tuple[Record, dict[str, Any]]], include_diverged: bool) -> list[Table]:
+    """A table per size of the memory; methods without a memory are in each."""
+    found: dict[str, tuple[dict[str, Any], list[Record]]] = {}
+    for record, values in several:
+        file = values["method_file"]
+        identity = json.dumps({**values, "method_file": None if file is None else file["sha256"]}, sort_keys=True)
+        found.setdefault(identity, (values, []))[1].append(record)
+    results = [
+        Result(
+            Configuration.from_dict(values),
+            sorted(runs, key=lambda run: run["seed"]),
+            chosen="as they were run",
+            include_diverged=include_diverged,
+        )
+        for values, runs in found.values()
+    ]
+    results = [
+        dataclasses.replace(result, label=label) for result, label in zip(results, _labels(results), strict=True)
+    ]
+    order = {name: place for place, name in enumerate(METHODS)}  # a user's own come last
+    tables = []
+    sizes = sorted({r.configuration.buffer for r in results if r.configuration.buffer is not None})
+    for size in sizes if sizes else [None]:
+        rows = rank_results([r for r in results if r.configuration.buffer in (size, None)])
+        rows.sort(key=lambda result: order.get(result.configuration.method, len(order)))
+        title = ", ".join([place_title(rows[0]), *([] if size is None else [f"memory {size}"])])
+        tables.append(Table(OWN, title, [rows[0].column], [[row] for row in rows], memory=size))
+    return tables
+
+
+def place_title(result: Result) -> str:
+    """What a run was trained on, whatever its memory."""
+    c = result.configuration
+    protocol = [f"{name}={v}" for name in ("batch", "epochs") if (v := getattr(c, name)) != PROTOCOL[name]]
+    return ", ".join([column_title(result.column), *describe_protocol(c), *protocol])
+
+
+def _labels(results: Sequence[Result]) -> list[str]:
+    """A name per result: the method, its version where there are several, and the settings that vary."""
+    labels = []
+    names = method_labels([result.configuration.to_dict() for result in results])
+    for name, result in zip(names, results, strict=True):
+        method = result.configuration.method
+        alike = [other.settings for other in results if other.configuration.method == method]
+        varied = [setting for setting in result.settings if len({other.get(setting) for other in alike}) > 1]
+        labels.append(" ".join([name, *(f"{setting}={show_value(result.settings[setting])}" for setting in varied)]))
+    return labels
+
+
+def _values(record: Record) -> dict[str, Any]:
+    """The configuration of a record, which may be older than a setting."""
+    return {**USUAL, **record["configuration"]}
+
+
+def _shared(values: dict[str, Any]) -> str:
+    return json.dumps({name: values[name] for name in SHARED}, sort_keys=True)
+
+
+# In words -------------------------------------------------------------------------------------------------------------
+
+
+def first(row: Sequence[Result | None]) -> Result:
+    """The first number of a row, which all have."""
+    return next(result for result in row if result is not None)
+
+
+def verdict_of(result: Result) -> str:
+    """A key of ``VERDICTS``."""
+    if result.mean is None:
+        return "diverged" if result.diverged else "missing"
+    return result.verdict or "unjudged"
+
+
+def count_verdicts(results: Sequence[Result]) -> dict[str, int]:
+    """How many results have each verdict."""
+    verdicts = [verdict_of(result) for result in results]
+    return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+
+
+def tally(results: Sequence[Result]) -> str:
+    """``44 numbers: 35 within, 5 above, 4 below, 0 missing``; rare verdicts only where a number has them."""
+    counts = count_verdicts(results)
+    parts = [f"{counts[name]} {name}" for name in counts if counts[name] or name not in RARE_VERDICTS]
+    return f"{sum(counts.values())} numbers: {', '.join(parts)}"
+
+
+def is_untuned(result: Result) -> bool:
+    """Whether our number was made with the method's default hyperparameters; tables mark it."""
+    return result.mean is not None and not result.is_tuned
+
+
+def describe_choice(result: Result) -> str:
+    """Where the hyperparameters of a cell of the paper come from."""
+    if not result.is_tuned:
+        return "defaults, not tuned"
+    if result.table == "ablation" and result.label != ", ".join(COMPONENTS):
+        return "preset, except for the components left out"
+    return "preset" if result.configuration.buffer in (None, 200) else "preset, tuned with memory 200"
+
+
+def row_name(result: Result) -> str:
+    """A row of the paper in words: ``ER-Res., memory 200``."""
+    label, memory = result.label, result.configuration.buffer
+    return {"buffer": f"{label}, memory {memory}", "ablation": variant_name(label)}.get(result.table, label)
+
+
+def variant_name(label: str) -> str:
+    """A row of the ablation, with the method that it is equivalent to.
+
+    >>> variant_name("w, α")
+    'w, α (CCL-FP)'
+    """
+    known = {"none": "ER", "w, α": "CCL-FP", "w, α, β": "CCL-FP+"}
+    return f"{label} ({known[label]})" if label in known else label
+
+
+def column_title(column: Column) -> str:
+    return f"{benchmark_title(column[0])}, {column[1]}"
+
+
+def environments(result: Result) -> list[dict[str, Any]]:
+    """The environments of its runs, each once."""
+    return distinct([{name: run["environment"].get(name) for name in ENVIRONMENT} for run in result.runs])
+
+
+def distinct(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each value once, in the order of first occurrence."""
+    return [value for i, value in enumerate(values) if value not in values[:i]]
+
+
+def _count(number: int) -> str:
+    return f"{number:,} run is" if number == 1 else f"{number:,} runs are"

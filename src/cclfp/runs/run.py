@@ -14,15 +14,14 @@ from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored
 from cclfp.methods import get_method
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.code import describe_other_code
-from cclfp.runs.configuration import Configuration
 from cclfp.runs.costs import cost
 from cclfp.runs.execution import Execution, pick_device
 from cclfp.runs.fields import from_keywords
 from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs, name_runs
 from cclfp.runs.pool import Executor, make_executor
 from cclfp.runs.problem import MEMORY, Problem
-from cclfp.runs.record import MEASURES, Record
-from cclfp.runs.seeds import Seeds
+from cclfp.runs.record import Record
+from cclfp.runs.results import Result
 from cclfp.runs.settings import KEYWORDS, check_setting_names, default_augmentation, describe_choice, make_grid, prepare
 from cclfp.runs.shards import store_of, take_shard
 from cclfp.runs.store import Store
@@ -32,48 +31,6 @@ from cclfp.streams import get_benchmark
 # their progress is shown together.
 SHOWN_ONE_BY_ONE = 16
 SWITCHES = {"on": True, "true": True, "off": False, "false": False}
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    """One configuration over its seeds."""
-
-    configuration: Configuration
-    runs: list[Record]
-
-    def seeds(self, include_diverged: bool = False) -> Seeds:
-        """Its runs as numbers."""
-        return Seeds(self.runs, include_diverged)
-
-    def mean_std(self, measure: str, *, include_diverged: bool = False) -> dict[str, float | None]:
-        """Mean and standard deviation over seeds of ``"average_accuracy"``, ``"forgetting"``, ``"seconds"``, ...
-
-        Runs that diverged are left out unless ``include_diverged``.
-        """
-        return self.seeds(include_diverged).mean_std(measure)
-
-    @property
-    def diverged(self) -> list[int]:
-        """The seeds whose runs diverged: their weights were not finite after a task."""
-        return self.seeds().diverged
-
-    @property
-    def other_code(self) -> dict[int, str]:
-        """The seeds whose runs were made by other code than this, with its version."""
-        return self.seeds().other_code
-
-    def to_dict(self, *, include_diverged: bool = False) -> dict[str, Any]:
-        """As ``cclfp run --json`` prints it, which adds the published number."""
-        measures = (*MEASURES, "seconds")
-        per_run = ("seed", *measures, "accuracy_matrix", "diverged")
-        seeds = self.seeds(include_diverged)
-        return {
-            **self.configuration.to_dict(),
-            **{measure: seeds.mean_std(measure) for measure in measures},
-            "diverged": seeds.diverged,
-            "other_code": seeds.other_code,
-            "runs": [{name: dict(run)[name] for name in per_run if name in run} for run in self.runs],
-        }
 
 
 def run(

@@ -1,0 +1,122 @@
+"""Comparisons: the best of a column and who is worse beyond chance, and what the components of CCL-FP+ are worth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from cclfp import metrics
+from cclfp.paper.numbers import COMPONENTS
+from cclfp.runs.results import Result, Standing
+
+FEWEST = 5  # common seeds for a claim about a difference
+TEST = (
+    "p: two-sided paired t-test against the best, over the seeds that both have, with Holm's correction for the number "
+    f"of comparisons; no claim with fewer than {FEWEST} such seeds"
+)
+
+
+def rank(column: Sequence[Mapping[int, float]], candidates: Sequence[bool] | None = None) -> list[Standing]:
+    """The standing of each row of a column, whose rows are accuracies by seed.
+
+    Rows that are no ``candidates``, such as an upper bound, are never the best and not compared. A column with one
+    candidate has no best.
+
+    >>> ours, theirs = {s: 90.0 + s for s in range(5)}, {s: 80.0 + s * s / 4 for s in range(5)}
+    >>> [standing.verdict for standing in rank([theirs, ours, {0: 89.0}])]
+    ['worse', 'best', 'unknown']
+    """
+    allowed = [bool(row) for row in column] if candidates is None else list(candidates)
+    means = [sum(row.values()) / len(row) if row and fine else None for row, fine in zip(column, allowed, strict=True)]
+    known = [mean for mean in means if mean is not None]
+    if len(known) < 2:
+        return [Standing() for _ in column]
+    best = means.index(max(known))
+    found = [Standing(best=i == best) if mean is not None else Standing() for i, mean in enumerate(means)]
+    pairs: dict[int, list[float]] = {}
+    for i, row in enumerate(column):
+        differences = [row[seed] - column[best][seed] for seed in row if seed in column[best]]
+        if i == best or means[i] is None or not differences:
+            continue
+        summary = metrics.mean_std(differences)
+        found[i] = Standing(False, summary["mean"], summary["std"], len(differences))
+        if len(differences) >= FEWEST:
+            pairs[i] = differences
+    corrected = metrics.holm([metrics.paired_t_test(differences) for differences in pairs.values()])
+    for i, p in zip(pairs, corrected, strict=True):
+        found[i] = dataclasses.replace(found[i], p=p)
+    return found
+
+
+def rank_results(results: Sequence[Result], joint: Sequence[bool] | None = None) -> list[Result]:
+    """The results of one column with their standings. Methods that train jointly are not compared with the others."""
+    bounds = [result.is_joint for result in results] if joint is None else joint
+    candidates = [bool(result.accuracies) and not bound for result, bound in zip(results, bounds, strict=True)]
+    standings = rank([result.accuracies for result in results], candidates)
+    return [dataclasses.replace(result, standing=s) for result, s in zip(results, standings, strict=True)]
+
+
+def show_difference(s: Standing) -> str:
+    """The difference from the best in words."""
+    if s.best or s.difference is None:
+        return "best" if s.best else "–"
+    return metrics.signed(s.difference) + ("" if s.std is None else f" ± {s.std:.2f}")
+
+
+def show_p(p: float | None) -> str:
+    """
+    >>> show_p(0.0321), show_p(0.0000321), show_p(None)
+    ('0.032', '< 0.001', '–')
+    """
+    return "–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+class Change(NamedTuple):
+    """Of average accuracy, from one row to another: mean and standard deviation over the seeds that both have."""
+
+    mean: float
+    std: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Effects:
+    """What each component of CCL-FP+ is worth in a column of the ablation; None where a number is missing.
+
+    ``without`` is how the accuracy changes when it alone is taken out of the whole method, ``alone`` when it alone is
+    added to none.
+    """
+
+    without: dict[str, Change | None]
+    alone: dict[str, Change | None]
+
+    @property
+    def most(self) -> str | None:
+        """The component that is missed most when it alone is taken out; None if one is not known, or none is missed."""
+        known = {component: change.mean for component, change in self.without.items() if change is not None}
+        if len(known) < len(COMPONENTS) or min(known.values()) >= 0:
+            return None
+        return min(known, key=lambda component: known[component])
+
+
+def effects(accuracies: Mapping[str, Mapping[int, float]]) -> Effects:
+    """From a column's average accuracies, by row and seed.
+
+    >>> column = {"none": 70.0, "w": 75.0, "α, β": 72.0, "w, β": 79.0, "w, α": 80.5, "w, α, β": 80.0}
+    >>> found = effects({row: {0: accuracy, 1: accuracy + 1} for row, accuracy in column.items()})
+    >>> found.without["w"], found.most
+    (Change(mean=-8.0, std=0.0), 'w')
+    >>> found.alone
+    {'w': Change(mean=5.0, std=0.0), 'α': None, 'β': None}
+    """
+
+    def change(before: str, after: str) -> Change | None:
+        a, b = accuracies.get(before, {}), accuracies.get(after, {})
+        found = metrics.mean_std([b[seed] - a[seed] for seed in a if seed in b])
+        return None if found["mean"] is None else Change(found["mean"], found["std"])
+
+    others = {component: ", ".join(c for c in COMPONENTS if c != component) for component in COMPONENTS}
+    return Effects(
+        without={component: change(", ".join(COMPONENTS), rest) for component, rest in others.items()},
+        alone={component: change("none", component) for component in COMPONENTS},
+    )

@@ -1,0 +1,295 @@
+"""A result: one configuration over its seeds, beside what was published or compared with the best of its column."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from cclfp import metrics
+from cclfp.core.userfiles import show_reference
+from cclfp.methods import METHODS
+from cclfp.nets.backbones import show_backbone
+from cclfp.runs.code import is_other_code, made_by
+from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
+from cclfp.runs.record import MEASURES, Record
+from cclfp.runs.store import Store
+from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, has_usual_order, show_order
+from cclfp.streams.split import even_sizes
+
+DEFAULTS = "defaults"  # where the settings come from if nobody tuned them
+WITHIN = 2  # standard deviations
+ROUNDING = 1e-9
+LEVEL = 0.05  # a smaller p is beyond chance
+
+
+class Published(NamedTuple):
+    """An average accuracy of the paper, in percent."""
+
+    mean: float
+    std: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """How a result stands in its column; ``best_published`` is about the paper's number.
+
+    ``difference`` is the mean difference from the best over ``common`` seeds and ``std`` its standard deviation; ``p``
+    is None for the best itself and where there are too few seeds.
+    """
+
+    best: bool = False
+    difference: float | None = None
+    std: float | None = None
+    common: int = 0
+    p: float | None = None
+    best_published: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """``"best"``, ``"worse"``, ``"similar"`` (no difference beyond chance), or ``"unknown"``."""
+        if self.best:
+            return "best"
+        return "unknown" if self.p is None else "worse" if self.p < LEVEL else "similar"
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """One configuration over its seeds; all numbers leave out runs that diverged, unless ``include_diverged``.
+
+    Parameters
+    ----------
+    configuration
+        What was trained.
+    runs
+        The records, in the order of their seeds.
+    label
+        Its name in a table; for a cell of the paper the name of its row.
+    published
+        The paper's number.
+    chosen
+        Where the settings come from: ``"preset"``, ``"defaults"``, ``"tuned"``.
+    standing
+        How it stands among the others of its column.
+    include_diverged
+        Include runs that diverged in the means.
+    table
+        The table of the paper that it belongs to; in a study of one's own the size of the memory in words.
+
+    >>> runs = [{"seed": 0, "average_accuracy": 80.0}, {"seed": 1, "average_accuracy": 9.8, "diverged": 2}]
+    >>> result = Result(None, runs)
+    >>> result.mean_std("average_accuracy"), result.text()
+    ({'mean': 80.0, 'std': None}, '80.00, 1 of 2 seeds diverged')
+    """
+
+    configuration: Configuration
+    runs: list[Record]
+    label: str = ""
+    published: Published | None = None
+    chosen: str = ""
+    standing: Standing = Standing()
+    include_diverged: bool = False
+    table: str = ""
+
+    def find_runs(self, store: Store, seeds: Sequence[int], include_diverged: bool = False) -> Result:
+        """The same with what a store has of it."""
+        found = (store.find(self.key(seed)) for seed in seeds)
+        runs = [record for record in found if record is not None]
+        return dataclasses.replace(self, runs=runs, include_diverged=include_diverged)
+
+    def key(self, seed: int) -> str:
+        """The key of the run with this seed."""
+        return self.configuration.key(seed)
+
+    @property
+    def column(self) -> tuple[str, str]:
+        """Its benchmark and scenario."""
+        return self.configuration.benchmark, self.configuration.scenario
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether its settings were chosen for the benchmark and scenario; else they are the method's defaults."""
+        return self.chosen != DEFAULTS
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether its method, one of the package's, trains on all tasks at once: an upper bound."""
+        c = self.configuration
+        return c.method_file is None and METHODS[c.method].joint
+
+    # Its numbers ------------------------------------------------------------------------------------------------------
+
+    @property
+    def counted(self) -> list[Record]:
+        """The runs that the means are over."""
+        return [run for run in self.runs if self.include_diverged or run.get("diverged") is None]
+
+    @property
+    def diverged(self) -> list[int]:
+        """The seeds whose runs diverged: their weights were not finite after a task."""
+        return [run["seed"] for run in self.runs if run.get("diverged") is not None]
+
+    @property
+    def other_code(self) -> dict[int, str]:
+        """The seeds whose runs were made by other code than this, with its version."""
+        return {run["seed"]: made_by(run) for run in self.runs if is_other_code(run)}
+
+    @property
+    def remark(self) -> str:
+        """``2 of 5 seeds diverged``, and whether they are included; empty where none did."""
+        remark = metrics.of_seeds_diverged(len(self.diverged), len(self.runs))
+        return f"{remark}, included" if remark and self.include_diverged else remark
+
+    @property
+    def accuracies(self) -> dict[int, float]:
+        """The average accuracy of each seed that is counted."""
+        found = ((run["seed"], run["average_accuracy"]) for run in self.counted)
+        return {seed: accuracy for seed, accuracy in found if accuracy is not None}
+
+    def mean_std(self, measure: str, *, include_diverged: bool | None = None) -> dict[str, float | None]:
+        """Mean and standard deviation over seeds of ``"average_accuracy"``, ``"forgetting"``, ``"seconds"``, ..."""
+        one = self if include_diverged is None else dataclasses.replace(self, include_diverged=include_diverged)
+        return metrics.mean_std([run[measure] for run in one.counted])  # type: ignore[literal-required]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean of the average accuracy."""
+        return self.mean_std("average_accuracy")["mean"]
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation of the average accuracy."""
+        return self.mean_std("average_accuracy")["std"]
+
+    def text(self, measure: str = "average_accuracy", between: str = ", ") -> str:
+        """``79.47 ± 1.49``, followed by how many seeds diverged; only the latter if there is no mean."""
+        summary = self.mean_std(measure)
+        parts = [] if summary["mean"] is None and self.remark else [metrics.plus_minus(**summary)]
+        return between.join(parts + [self.remark] * bool(self.remark))
+
+    @property
+    def confusion(self) -> list[list[int]] | None:
+        """How often each class was predicted as each, in all runs that counted it; None where none did."""
+        found = [run["confusion"] for run in self.counted if "confusion" in run]
+        if not found:
+            return None
+        return [[sum(counts) for counts in zip(*rows, strict=True)] for rows in zip(*found, strict=True)]
+
+    def to_dict(self, *, include_diverged: bool | None = None) -> dict[str, Any]:
+        """As ``cclfp run --json`` prints it, which adds the published number."""
+        if include_diverged is not None:
+            return dataclasses.replace(self, include_diverged=include_diverged).to_dict()
+        measures = (*MEASURES, "seconds")
+        per_run = ("seed", *measures, "accuracy_matrix", "diverged")
+        return {
+            **self.configuration.to_dict(),
+            **{measure: self.mean_std(measure) for measure in measures},
+            "diverged": self.diverged,
+            "other_code": self.other_code,
+            "runs": [{name: dict(run)[name] for name in per_run if name in run} for run in self.runs],
+        }
+
+    # Beside the paper's -----------------------------------------------------------------------------------------------
+
+    @property
+    def difference(self) -> float | None:
+        """Our mean minus the published one."""
+        return None if self.mean is None or self.published is None else self.mean - self.published.mean
+
+    @property
+    def verdict(self) -> str | None:
+        """``"within"`` two published standard deviations of the published mean, ``"above"`` or ``"below"``.
+
+        They are two of our own where the paper gives none, as in the ablation. None where there are too few numbers.
+        """
+        if self.difference is None or self.published is None:
+            return None
+        spread = self.std if self.published.std is None else self.published.std
+        if spread is None:
+            return None
+        outside = "above" if self.difference > 0 else "below"
+        return "within" if abs(self.difference) <= WITHIN * spread + ROUNDING else outside
+
+    # How it was made --------------------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """All hyperparameters, what is unusual of the protocol, and augmentation."""
+        c = self.configuration
+        protocol = {name: v for name, usual in PROTOCOL.items() if (v := getattr(c, name)) not in (None, usual)}
+        return {**c.hyperparameters, **protocol, "augment": c.augment}
+
+    def command(self, seeds: Sequence[int] = ()) -> str:
+        """The command that reproduces the number; ``seeds`` where it has no runs. A user's file goes by its name.
+
+        It names every hyperparameter, so that a later change of the preset does not affect it. That of a number beside
+        the paper's also names what its runs were made with.
+        """
+        c = self.configuration
+        words = ["cclfp", "run", c.method if c.method_file is None else show_reference(c.method_file), c.benchmark]
+        is_fixed = self.published is not None and get_benchmark(c.benchmark).no_augmentation is not None
+        settings = {name: value for name, value in self.settings.items() if name != "augment" or not is_fixed}
+        words += [f"{name}={_show_exactly(value)}" for name, value in settings.items()]
+        words += ["--scenario", c.scenario, *([] if c.buffer is None else ["--memory", str(c.buffer)])]
+        words += _split_options(c)
+        if c.backbone is not None:
+            is_file = "file" in c.backbone
+            words += ["--backbone", show_reference(c.backbone) if is_file else show_backbone(c.backbone)]
+        words += [] if c.max_classes is None else ["--max-classes", str(c.max_classes)]
+        words += ["--seeds", _show_seeds([run["seed"] for run in self.runs] or seeds)]
+        return shlex.join([*words, *(self._made_with() if self.published is not None else ())])
+
+    def _made_with(self) -> Iterator[str]:
+        """The options that all of its runs were made with."""
+        for option in ("engine", "precision", "device", "threads"):
+            used = {run["environment"].get(option) for run in self.runs}
+            if len(used) == 1 and None not in used:
+                yield from (f"--{option}", str(used.pop()))
+        if self.runs:  # otherwise a store that has the runs would return them
+            yield "--fresh"
+        if self.include_diverged and self.diverged:
+            yield "--include-diverged"
+
+
+def benchmark_title(benchmark: str) -> str:
+    """A benchmark's title, also of images that are not on this machine."""
+    return BENCHMARKS[benchmark].title if benchmark in BENCHMARKS else benchmark
+
+
+def describe_protocol(c: Configuration) -> list[str]:
+    """How the stream differs from the usual one of its benchmark, in words."""
+    parts = [order] if (order := show_order(c.benchmark, c.class_order)) else []
+    parts += [] if c.tasks is None else [f"{len(c.tasks)} tasks"]
+    parts += [] if c.backbone is None else [show_backbone(c.backbone)]
+    return parts + ([] if c.max_classes is None else [f"room for {c.max_classes} classes"])
+
+
+def format_exactly(value: float) -> str:
+    """A hyperparameter as users write it, with all its digits: ``0.1``, ``1``."""
+    return repr(float(value)).removesuffix(".0")
+
+
+def _show_exactly(value: float) -> str:
+    return show_value(value) if isinstance(value, bool) else format_exactly(value)
+
+
+def _show_seeds(seeds: Sequence[int]) -> str:
+    """The value of ``--seeds``: how many, or which; a trailing comma tells one seed from a count."""
+    if list(seeds) == list(range(len(seeds))):
+        return str(len(seeds))
+    return ",".join(map(str, seeds)) + "," * (len(seeds) == 1)
+
+
+def _split_options(c: Configuration) -> list[str]:
+    """The options of ``cclfp run`` that split a benchmark's classes like this."""
+    order, sizes = c.class_order, c.tasks
+    is_even = sizes is None or tuple(sizes) == even_sizes(sum(sizes), len(sizes))
+    is_usual = has_usual_order(c.benchmark, order)
+    if order == "random" or (is_even and (is_usual or order is None)):
+        tasks = [] if sizes is None else ["--tasks", str(len(sizes))]
+        return tasks + ([] if is_usual else ["--class-order", str(order or "labels")])
+    classes: Sequence[Any] = range(sum(sizes or ())) if order is None else order
+    numbers = iter(map(str, classes))
+    groups = [",".join(next(numbers) for _ in range(size)) for size in sizes or [len(classes)]]
+    return ["--class-order", "/".join(groups)]

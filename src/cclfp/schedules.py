@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,27 +18,8 @@ import torch
 from cclfp.core.randomness import copy_generator, generator
 from cclfp.errors import InputError
 
+PARTS = {"draw", "place", "is_from_past_task", "__len__", "_slot", "_slots", "_choose"}  # of a step
 SAVED_AS = {"seen_before_task": "settled"}  # attributes that have another name in files
-
-
-def overrides_any(cls: type, names: Iterable[str], name: str) -> bool:
-    """Whether a class more derived than the one that defines ``name`` defines one of ``names``.
-
-    The definition of ``name`` then does not know about that override.
-
-    >>> class Base:
-    ...     def step(self): ...
-    ...     def many_steps(self): ...
-    >>> class Derived(Base):
-    ...     def step(self): ...
-    >>> overrides_any(Derived, ["step"], "many_steps"), overrides_any(Base, ["step"], "many_steps")
-    (True, False)
-    """
-
-    def depth(attribute: str) -> int:
-        return next(i for i, base in enumerate(cls.__mro__) if attribute in vars(base))
-
-    return min(map(depth, names)) < depth(name)
 
 
 class PlannedReplay(NamedTuple):
@@ -58,7 +39,8 @@ class Schedule:
     def __init_subclass__(cls) -> None:
         """A subclass that overrides part of a step, such as ``draw`` or ``place``, gets the generic ``ahead``."""
         super().__init_subclass__()
-        if overrides_any(cls, ("draw", "place", "is_from_past_task", "__len__", "_slot", "_slots", "_choose"), "ahead"):
+        planned = next(depth for depth, base in enumerate(cls.__mro__) if "ahead" in vars(base))
+        if any(PARTS & vars(base).keys() for base in cls.__mro__[:planned]):
             cls.ahead = Schedule.ahead  # type: ignore[method-assign]
 
     def __init__(self, size: int, seed: int, num_tasks: int | None = None) -> None:
@@ -140,7 +122,7 @@ class Schedule:
             chosen[top if i in chosen else i] = None
         return [slots[i] for i in chosen]
 
-    def _vectorised_ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int) -> PlannedReplay:
+    def _vectorised_ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
         """A vectorised :meth:`ahead`, if ``_slots`` does not depend on the steps and every filled slot may be drawn."""
         slots = self._slots(tasks)
         return self._advance(slots, sizes, self._choose_many(self._filled_before(slots, sizes), k, draws))
@@ -223,8 +205,7 @@ class Reservoir(Schedule):
         super().__init__(size, seed)
         self._places = generator(seed, "memory")
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
-        return self._vectorised_ahead(tasks, sizes, k, draws)
+    ahead = Schedule._vectorised_ahead
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
         numbers = self.seen + np.arange(len(tasks))
@@ -256,15 +237,13 @@ class Ring(Schedule):
         self.num_tasks = num_tasks
         self.slots: dict[int, list[int]] = {}  # task -> its slots, that of the oldest example first
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
-        return self._vectorised_ahead(tasks, sizes, k, draws)
+    ahead = Schedule._vectorised_ahead
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
         slots = np.empty(len(tasks), dtype=np.int64)
         start = 0
-        for end in (
-            np.flatnonzero(np.diff(tasks, append=tasks[-1:] + 1)) + 1
-        ).tolist():  # one run of examples of the same task after another
+        ends = np.flatnonzero(np.diff(tasks, append=tasks[-1:] + 1)) + 1  # of runs of examples of the same task
+        for end in ends.tolist():
             task = int(tasks[start])
             while start < end and not self._has_full_share(task):
                 slots[start] = self._add_slot(task)
@@ -359,8 +338,7 @@ class Exemplars(Schedule):
     def keep(self, n: int) -> None:
         self.written = [-1] * n
 
-    def ahead(self, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
-        return self._vectorised_ahead(tasks, sizes, k, draws)
+    ahead = Schedule._vectorised_ahead
 
     def _slots(self, tasks: np.ndarray) -> np.ndarray:
         return np.full(len(tasks), -1)

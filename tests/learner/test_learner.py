@@ -92,9 +92,9 @@ def test_a_step_may_return_no_loss() -> None:
 @pytest.mark.parametrize(
     ("fourth", "finding"),
     [
-        (({"loss": torch.ones(2)},), r"the loss that a step of strange returned is a tensor of shape \(2,\)"),
-        (({"loss": 1.0},), "the loss that a step of strange returned is float, expected a 0-d tensor"),
-        ((torch.ones(()),), "the fourth value of a step of strange is a Tensor, expected a dict"),
+        (({"loss": torch.ones(2)},), r"a step of strange returned a tensor of shape \(2,\) as the loss"),
+        (({"loss": 1.0},), "a step of strange returned float as the loss, expected a 0-d tensor"),
+        ((torch.ones(()),), "a step of strange returned a Tensor as its last value, expected a dict"),
         (({}, {}), "a step of strange returned 5 values"),
     ],
 )

@@ -33,7 +33,7 @@ from cclfp.learner.checks import (
 )
 from cclfp.learner.classifier import Classifier
 from cclfp.methods import Batch, Method, TaskContext
-from cclfp.methods.base import Hyperparameters, State, unpack_step
+from cclfp.methods.base import Hyperparameters, State, unpack
 from cclfp.nets import linear
 from cclfp.nets.network import Network, Tensors, check_psi, chunks, copy_all, device_of, psi_mode
 from cclfp.schedules import Schedule
@@ -187,10 +187,12 @@ class Learner:
                 raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
             batch = Batch(x, raw.y, raw.task, mask, n_current, *slots)
             stepped = self.algorithm.step(*self.model, batch, self.hyper_tensors)
-        params, buffers, state, loss = unpack_step(self.algorithm, stepped)
+        what = f"a step of {self.method.name}"
+        params, buffers, state, more = unpack(what, stepped, "params", "buffers", "state")
         if check:
             refuse_not_finite("the step", self.model, (params, buffers, state), self.hyper.lr)
         self.update(params, buffers, state, steps=1)
+        loss: Tensor | None = more.get("loss")
         return loss
 
     def update(self, params: Tensors, buffers: Tensors, state: State, steps: int) -> None:

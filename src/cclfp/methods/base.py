@@ -12,18 +12,20 @@ import dataclasses
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from cclfp.core.memory import Memory
 from cclfp.core.randomness import generator
 from cclfp.core.scenarios import SCENARIOS, ClassMask, check_scenario
 from cclfp.errors import InputError, unknown
 from cclfp.losses import is_transformed
 from cclfp.nets.network import Network, Tensors
 from cclfp.schedules import Schedule
+
+if TYPE_CHECKING:
+    from cclfp.core.memory import Memory
 
 State = dict[str, Any]  # nested dictionaries of tensors
 Objective = Callable[[Tensors], tuple[Tensor, Any]]  # a loss of the parameters, and nested dictionaries of tensors
@@ -176,7 +178,8 @@ class Method:
         """
 
         def objective(p: Tensors) -> tuple[Tensor, dict[str, Tensors]]:
-            loss, after, values = unpack_loss(self, self.loss(p, buffers, state, batch, hyper))
+            returned = self.loss(p, buffers, state, batch, hyper)
+            loss, after, values = unpack(f"loss of {self.name}", returned, "loss", "buffers")
             return loss, {"buffers": after, "values": values}
 
         grads, loss, aux = gradient_and_loss(objective, params)
@@ -292,38 +295,19 @@ def _is_finite(value: object) -> bool:
         return False
 
 
-def unpack_step(method: Method, stepped: Any) -> tuple[Tensors, Tensors, State, Tensor | None]:
-    """What a step returned, with the loss or None; InputError where it is not what a step may return."""
-    if not isinstance(stepped, tuple) or len(stepped) not in (3, 4):
-        got = f"{len(stepped)} values" if isinstance(stepped, tuple) else type(stepped).__name__
-        raise InputError(
-            f"a step of {method.name} returned {got}, expected (params, buffers, state) or these and a dict"
-        )
-    params, buffers, state, *rest = stepped
-    if not rest:
-        return params, buffers, state, None
-    if not isinstance(rest[0], dict):
-        kind = type(rest[0]).__name__
-        raise InputError(
-            f"the fourth value of a step of {method.name} is a {kind}, expected a dict such as {{'loss': loss}}"
-        )
-    loss = rest[0].get("loss")
-    if loss is not None and not (isinstance(loss, Tensor) and loss.ndim == 0):
-        got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise InputError(f"the loss that a step of {method.name} returned is {got}, expected a 0-d tensor")
-    return params, buffers, state, loss
-
-
-def unpack_loss(method: Method, returned: Any) -> tuple[Tensor, Tensors, Tensors]:
-    """What a loss returned, with the values to remember; InputError where it is not what a loss may return."""
-    if not isinstance(returned, tuple) or len(returned) not in (2, 3):
+def unpack(what: str, returned: Any, *names: str) -> list[Any]:
+    """The named values that a ``step`` or ``loss`` returned, then its dictionary; InputError where it is not these."""
+    if not isinstance(returned, tuple) or len(returned) - len(names) not in (0, 1):
         got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
-        raise InputError(f"loss of {method.name} returned {got}, expected (loss, buffers) or these and a dict")
-    loss, buffers, *values = returned
+        raise InputError(f"{what} returned {got}, expected ({', '.join(names)}) or these and a dict")
+    values = [*returned, {}][: len(names) + 1]
+    if not isinstance(values[-1], dict):
+        raise InputError(f"{what} returned a {type(values[-1]).__name__} as its last value, expected a dict")
+    loss = values[0] if names[0] == "loss" else values[-1].get("loss", torch.zeros(()))
     if not isinstance(loss, Tensor) or loss.ndim:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise InputError(f"loss of {method.name} returned {got} as the loss, expected a 0-d tensor")
-    return loss, buffers, values[0] if values else {}
+        raise InputError(f"{what} returned {got} as the loss, expected a 0-d tensor")
+    return values
 
 
 def gradient(objective: Objective, params: Tensors) -> tuple[Tensors, Any]:

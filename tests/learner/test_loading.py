@@ -455,10 +455,6 @@ def change_position(state: dict[str, Any]) -> None:
     state["replica"]["position"] += 1
 
 
-def change_engine(state: dict[str, Any]) -> None:
-    state["engine"]["threads"] = "2"
-
-
 def change_weights(state: dict[str, Any]) -> None:
     state["replica"]["learner"]["f"]["weight"] = torch.zeros(3, 3)
 
@@ -468,7 +464,7 @@ def test_a_checkpoint_whose_values_were_changed_is_damaged(tmp_path: Path, monke
     job = make_job(tmp_path / "runs.sqlite")
     path = stopped(job, monkeypatch)
     original = path.read_bytes()
-    for change in (change_position, change_engine, change_weights):
+    for change in (change_position, change_weights):
         path.write_bytes(original)
         state = read_tensors(path, checkpoints.FORMAT)
         change(state)

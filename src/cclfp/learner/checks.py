@@ -120,6 +120,20 @@ def check_classes(learner: Learner, classes: Sequence[int | str]) -> tuple[tuple
     return names, numbers
 
 
+def check_psi(psi: Any) -> None:
+    """Raise InputError if psi is not a module that can be trained here."""
+    if not isinstance(psi, nn.Module):
+        raise InputError(f"psi must be a torch.nn.Module that maps a batch to features, not {type(psi).__name__}")
+    if isinstance(psi, nn.DataParallel | torch.jit.ScriptModule):
+        raise InputError(f"psi is a {type(psi).__name__}: pass the plain module it was made from")
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in psi.parameters()):
+        raise InputError("psi has lazy layers that have seen no input yet: call psi(x) on some examples first")
+    try:
+        twin(psi)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"psi cannot be copied, which training needs: {error}") from error
+
+
 def check_preparation(
     transform: Transform | None, predict_transform: Transform | None, augment: Augmentation | None
 ) -> None:

@@ -27,6 +27,7 @@ from cclfp.learner.checks import (
     check_features,
     check_inputs,
     check_preparation,
+    check_psi,
     check_task,
     refuse_not_finite,
     transformed,
@@ -35,7 +36,7 @@ from cclfp.learner.classifier import Classifier
 from cclfp.methods import Batch, Method, TaskContext
 from cclfp.methods.base import Hyperparameters, State, unpack
 from cclfp.nets import linear
-from cclfp.nets.network import Network, Tensors, check_psi, chunks, copy_all, device_of, psi_mode
+from cclfp.nets.network import Network, Tensors, chunks, copy_all, psi_mode
 from cclfp.schedules import Schedule
 from cclfp.transforms import Augmentation, Transform
 
@@ -102,7 +103,7 @@ class Learner:
         self.mask = mask.after_all() if method.joint else mask  # which classes have been seen
         self.state: State = {}
         self.steps, self.tasks_done, self.in_task = 0, 0, False
-        self.device = device_of(psi) if device is None else check_device(device)
+        self.device = check_device(next((p.device for p in psi.parameters()), "cpu") if device is None else device)
         self.memory: Memory | None = None
         self.replay = 0
         if method.schedule is not None:
@@ -187,8 +188,7 @@ class Learner:
                 raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
             batch = Batch(x, raw.y, raw.task, mask, n_current, *slots)
             stepped = self.algorithm.step(*self.model, batch, self.hyper_tensors)
-        what = f"a step of {self.method.name}"
-        params, buffers, state, more = unpack(what, stepped, "params", "buffers", "state")
+        params, buffers, state, more = unpack(f"a step of {self.method.name}", stepped, "params", "buffers", "state")
         if check:
             refuse_not_finite("the step", self.model, (params, buffers, state), self.hyper.lr)
         self.update(params, buffers, state, steps=1)

@@ -28,7 +28,6 @@ from cclfp.learner.learner import PROBE, Learner
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets import build_backbone, describe_backbone
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.nets.network import check_psi_tensors, load_psi_tensors, psi_tensors
 from cclfp.transforms import Augmentation, Transform, build_transform, describe
 
 FORMAT = "cclfp learner 2"
@@ -69,7 +68,7 @@ def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:
         "transform": describe(learner.transform),
         "predict_transform": "same" if is_same else describe(learner.predict_transform),
         "augment": describe(learner.augment),
-        "psi": psi_tensors(learner.psi),
+        "psi": _psi_tensors(learner.psi),
         "psi_mode": learner.psi_mode,
         "f": None if learner.f is None else learner.f.state_dict(),
         "state": learner.state,
@@ -85,8 +84,7 @@ def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:
 
 def load_learner_state(learner: Learner, state: dict[str, Any], pool: Examples | None = None) -> None:
     """Take over what :func:`learner_state` gave; ``pool`` is the stream's examples where the memory is rows of it."""
-    check_psi_tensors(learner.psi, state["psi"])
-    load_psi_tensors(learner.psi, state["psi"])
+    _load_psi(learner.psi, state["psi"])
     learner.psi_mode = state["psi_mode"]
     learner.steps, learner.tasks_done, learner.in_task = state["steps"], state["tasks_done"], state["in_task"]
     learner.mask.load_state_dict(state["classes"])
@@ -103,6 +101,24 @@ def load_learner_state(learner: Learner, state: dict[str, Any], pool: Examples |
         learner.bind(f.to(learner.device))
         shape, dtype = state["like"]
         learner.example = torch.Size(shape), dtype
+
+
+def _psi_tensors(psi: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer of psi, including those that its state_dict leaves out."""
+    return {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
+
+
+def _load_psi(psi: nn.Module, saved: dict[str, Tensor]) -> None:
+    """Copy saved tensors into psi. InputError if its own have other names, shapes or dtypes."""
+    ours = _psi_tensors(psi)
+    there, here = ({name: f"{t.dtype} {tuple(t.shape)}" for name, t in tensors.items()} for tensors in (saved, ours))
+    for name in [*saved, *ours]:
+        was, now = there.get(name, "missing"), here.get(name, "missing")
+        if was != now:
+            raise InputError(f"this psi is not the one that was saved: {name} was {was} and is now {now}")
+    with torch.no_grad():
+        for name, tensor in ours.items():
+            tensor.copy_(saved[name])
 
 
 def load(

@@ -1,4 +1,4 @@
-"""psi and the classifier f as pure functions of their parameters, and the tensors of psi that are saved."""
+"""psi and the classifier f as pure functions of their parameters."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from cclfp.core.arguments import check_device
-from cclfp.errors import InputError
 from cclfp.losses import is_transformed
 
 CHUNK = 800_000  # numbers per forward pass: 1,000 MNIST images or 65 colour images of 64×64; 8 times as many on CUDA
@@ -156,52 +154,7 @@ def psi_mode(psi: nn.Module) -> PsiMode:
     }
 
 
-def psi_tensors(psi: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer of psi, including those that its state_dict leaves out."""
-    return {**dict(psi.named_parameters()), **dict(psi.named_buffers())}
-
-
-def check_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
-    """Raise InputError if :func:`psi_tensors` of this psi has other names, shapes or dtypes than those saved."""
-    ours = psi_tensors(psi)
-
-    def kind(tensors: dict[str, Tensor], name: str) -> str:
-        return f"{tensors[name].dtype} {tuple(tensors[name].shape)}" if name in tensors else "missing"
-
-    for name in [*saved, *ours]:
-        there, here = kind(saved, name), kind(ours, name)
-        if there != here:
-            raise InputError(f"this psi is not the one that was saved: {name} was {there} and is now {here}")
-
-
-def load_psi_tensors(psi: nn.Module, saved: dict[str, Tensor]) -> None:
-    """Copy what :func:`psi_tensors` returned into psi, after :func:`check_psi_tensors`."""
-    with torch.no_grad():
-        for name, tensor in psi_tensors(psi).items():
-            tensor.copy_(saved[name])
-
-
 def twin(module: nn.Module) -> nn.Module:
     """A copy of the module that shares its parameters and buffers."""
     shared = {id(t): t for t in itertools.chain(module.parameters(), module.buffers())}
     return copy.deepcopy(module, shared)
-
-
-def device_of(psi: nn.Module) -> torch.device:
-    """The device of psi's parameters; the CPU if it has none."""
-    first = next(psi.parameters(), None)
-    return torch.device("cpu") if first is None else check_device(first.device)
-
-
-def check_psi(psi: Any) -> None:
-    """Raise InputError if psi is not a module that can be trained here."""
-    if not isinstance(psi, nn.Module):
-        raise InputError(f"psi must be a torch.nn.Module that maps a batch to features, not {type(psi).__name__}")
-    if isinstance(psi, nn.DataParallel | torch.jit.ScriptModule):
-        raise InputError(f"psi is a {type(psi).__name__}: pass the plain module it was made from")
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in psi.parameters()):
-        raise InputError("psi has lazy layers that have seen no input yet: call psi(x) on some examples first")
-    try:
-        twin(psi)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"psi cannot be copied, which training needs: {error}") from error

@@ -57,6 +57,15 @@ def shortage(error: Exception) -> str | None:
     return None
 
 
+def visible(text: str) -> str:
+    """A text with escapes in the place of what a terminal would take for a command, such as a colour.
+
+    >>> print(visible("a\\x1b[31mred.png"))
+    a\\x1b[31mred.png
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
 def portable(error: Exception) -> InputError | RunError:
     """An error for another process, which may lack its class and its traceback: both become text."""
     if isinstance(error, InputError):

@@ -238,3 +238,30 @@ def test_all_classes_are_in_every_task_of_a_domain_benchmark(cli: Cli) -> None:
     answer = cli("run", "er", "rotated-mnist", "--max-classes", "12")
     assert answer.code == 2
     assert "max_classes is 12: expected null: all tasks have all classes" in answer.err
+
+
+def test_names_that_attack(saved: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of files that a terminal would take for commands, a spreadsheet for formulas, or rich for colours."""
+    folder = tmp_path / "new"
+    folder.mkdir()
+    names = ["\x1b]0;owned\x07\x1b[31mred.png", "=cmd|' -C calc'!A0.png", "[red]a.png"]
+    for name in names:
+        Image.new("RGB", (12, 10), (40, 40, 40)).save(folder / name, "png")
+    (folder / "\x1b[2Jbad.png").write_bytes(b"no image")
+    error = cli("predict", saved, folder)
+    assert error.code == 2
+    skipped = ["predict", saved, folder, "--skip-bad"]
+    for answer in (error, cli(*skipped), cli(*skipped, "--csv")):
+        assert "\x1b" not in answer.out + answer.err
+        assert "\\x1b[2Jbad.png" in answer.err
+    rows = list(csv.DictReader(io.StringIO(answer.out)))
+    assert sorted(row["image"] for row in rows) == sorted(
+        f"{folder}/{n}" for n in ("\\x1b]0;owned\\x07\\x1b[31mred.png", *names[1:])
+    )
+    monkeypatch.chdir(folder)
+    rows = list(csv.DictReader(io.StringIO(cli("predict", saved, names[1], "--csv").out)))
+    assert rows[0]["image"] == "'" + names[1]
+    table = cli("predict", saved, names[2]).out
+    assert names[2] in table
+    exact = cli(*skipped, "--json").json
+    assert {Path(one["image"]).name for one in exact["predictions"]} == set(names)

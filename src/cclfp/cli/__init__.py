@@ -7,7 +7,7 @@ import sys
 
 from cclfp.cli.signals import answer_signals, leave_signals
 from cclfp.cli.streams import OutputError, open_streams
-from cclfp.errors import InputError, RunError, Stopped, shortage
+from cclfp.errors import InputError, RunError, Stopped, shortage, visible
 
 RESUMABLE = ("run", "study", "tune")
 BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -52,7 +52,7 @@ def _call(invoked: dict[str, str | None]) -> int | str | None:
         print_text(f"error: {error}", err=True)
         return 2
     except RunError as error:  # it may have a traceback, which is not wrapped
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         return 1
     except (ImportError, MemoryError, OSError, RuntimeError) as error:
         if (text := shortage(error)) is None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cclfp._version import __version__
-from cclfp.cli import data, look_up, manage_runs, observe, predict, run, study, tune, write_report
+from cclfp.cli import look_up, manage_data, manage_runs, run, study, tune, use_learner, write_report
 from cclfp.cli.output import unwrap
 
 app = typer.Typer(
@@ -22,15 +22,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run.run)
-app.command("predict")(predict.predict)
-app.command("observe")(observe.observe)
+app.command("predict")(use_learner.predict)
+app.command("observe")(use_learner.observe)
 app.command("study")(study.study)
 app.command("report")(write_report.report)
 app.command("tune")(tune.tune)
 app.add_typer(manage_runs.app, name="runs")
 app.command("list")(look_up.list_)
 app.command("show")(look_up.show)
-app.add_typer(data.app, name="data")
+app.add_typer(manage_data.app, name="data")
 
 
 def reflow(text: str) -> str:
@@ -42,7 +42,7 @@ def reflow(text: str) -> str:
     return re.sub(r"^(cclfp .*\n)\n(?=cclfp )", r"\1", unwrap(text), flags=re.MULTILINE)
 
 
-for group in (app, manage_runs.app, data.app):
+for group in (app, manage_runs.app, manage_data.app):
     for command in group.registered_commands:
         command.help = reflow(inspect.getdoc(command.callback) or "")
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import typer
 
 from cclfp.cli.streams import printable
+from cclfp.errors import visible
 from cclfp.metrics import number, plus_minus, signed
 
 LEAST_WIDTH = 20  # columns that a wrapped text has at least
@@ -39,7 +40,7 @@ def print_text(text: str, *, err: bool = False, hang: str = "  ") -> None:
     from rich.console import Console
 
     console = Console(stderr=err)
-    for line in text.split("\n"):
+    for line in visible(text).split("\n"):
         indent = line[: len(line) - len(line.lstrip())] + hang
         how: dict[str, Any] = {"subsequent_indent": indent, "break_long_words": False, "break_on_hyphens": False}
         parts = textwrap.wrap(line, max(console.width, LEAST_WIDTH), **how) if console.is_terminal else [line]
@@ -74,8 +75,8 @@ def print_table(
         console = Console(width=1000)
     if title is not None:  # a table's own title would be wrapped to its width
         console.print(title, style="bold", highlight=False, markup=False)
-    several = [[printable(cell) for cell in row] for row in rows]
-    every = [Column(printable(name), [row[i] for row in several]) for i, name in enumerate(columns)]
+    several = [[printable(visible(cell)) for cell in row] for row in rows]
+    every = [Column(printable(visible(name)), [row[i] for row in several]) for i, name in enumerate(columns)]
     shown = _fit(every, drop, console.width)
     if shown is None:
         _print_lists(every, console)
@@ -155,7 +156,7 @@ def _table(columns: Sequence[Column], room: int) -> Any:
     table = Table(box=box.ROUNDED, header_style="bold")
     for column, width in zip(columns, _widths(columns, room), strict=True):
         justify: Literal["left", "right"] = "right" if column.is_right else "left"
-        table.add_column(column.name, justify=justify, overflow="fold", width=width)
+        table.add_column(escape(column.name), justify=justify, overflow="fold", width=width)
     for cells in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*map(escape, cells))  # a class may be called [red]
     return table

@@ -16,7 +16,7 @@ import numpy as np
 
 from cclfp.data.decode import Image, decode_each
 from cclfp.data.source import abbreviate
-from cclfp.errors import DataError, InputError, unknown
+from cclfp.errors import DataError, InputError, unknown, visible
 from cclfp.events import Note, OnEvent
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class ClassFolders:
         for part, members in by_part.items():
             for name in sorted(members.keys() & number.keys()):
                 if members[name].parent.is_relative_to(members[name].resolve()):
-                    on_event(Note(f"{path.name}: the class {name} is a link to the whole folder"))
+                    on_event(Note(f"{path.name}: the class {visible(name)} is a link to the whole folder"))
                 for file in self._walk(members[name]):
                     if file.suffix.lower() in FORMATS:
                         self.files.append(ImageFile(part, number[name], file))
@@ -211,14 +211,14 @@ class Undecoded:
         if not self.errors:
             return
         errors, self.errors = self.errors, []
-        lines = [f"\n  {error}" for error in errors]
+        lines = [f"\n  {visible(str(error))}" for error in errors]
         if self.skip:
             count = f"{len(lines)} image{'s' if len(lines) > 1 else ''}"
             self.on_event(Note(f"{self.what}: left out {count} that cannot be decoded:{''.join(lines)}"))
             return
         hint = "--skip-bad leaves such images out"
         if len(lines) == 1:
-            raise DataError(f"{errors[0]}; {hint}")
+            raise DataError(f"{visible(str(errors[0]))}; {hint}")
         more = f"\n  and {len(lines) - MOST_LISTED:,} more" if len(lines) > MOST_LISTED else ""
         listed = "".join(lines[:MOST_LISTED]) + more
         raise DataError(f"{self.what}: {len(lines):,} images cannot be decoded ({hint}):{listed}")

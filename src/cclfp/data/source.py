@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cclfp.errors import DataError
+from cclfp.errors import DataError, visible
 from cclfp.events import Note, OnEvent
 
 Arrays = dict[str, np.ndarray]  # train_images, train_labels, test_images, test_labels
@@ -118,4 +118,4 @@ def abbreviate(names: list[str]) -> str:
     >>> abbreviate(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'
     """
-    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+    return ", ".join(map(visible, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import shlex
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -21,9 +23,11 @@ import torch
 from torch import Tensor
 
 import cclfp.cli
+from cclfp.core import files
 from cclfp.learner.saving import learner_state, load
 from cclfp.runs.store import Store
 from torture.campaign import Fault, Verdict, descendants, kill_all
+from torture.material import CANARIES
 
 TRACEBACK = "Traceback (most recent call last)"
 RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "accuracy_matrix")
@@ -154,7 +158,8 @@ def run_real(
 
 def no_temporaries(place: Path) -> None:
     """Raise Fault if a command that was not killed has left temporary files."""
-    names = [path.relative_to(place).as_posix() for path in place.rglob(".*") if path.name != ".lock"]
+    ours = (".lock", ".cclfp-report", *CANARIES)
+    names = [path.relative_to(place).as_posix() for path in place.rglob(".*") if path.name not in ours]
     if names:
         raise Fault(Verdict.LEFT_BEHIND, f"{names}, though the command was not killed")
 
@@ -172,28 +177,58 @@ def wait_for_orphans(seconds: float = 20.0) -> None:
 # -- hooks inside a command --------------------------------------------------------------------------------
 
 
-def at_operation(place: Path, number: int, then: Callable[[], object]) -> None:
-    """Call ``then`` at the n-th operation of this process on files below ``place``."""
+def at_operation(place: Path, number: int, then: Callable[[str], object]) -> None:
+    """Call ``then`` with the kind of the n-th operation of this process on files below ``place``, just before it."""
     count = 0
 
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+    def look(event: str) -> None:
         nonlocal count
-        if event in OPERATIONS and arguments and _is_below(arguments[0], place):
-            count += 1
-            if count == number:
-                then()
+        count += 1
+        if count == number:
+            then(event)
 
-    sys.addaudithook(hook)
+    _watch(place, look)
 
 
 def count_operations(place: Path, counted: Path) -> None:
     """Append one byte to the file ``counted`` for each operation of this process on files below ``place``."""
     handle = os.open(counted, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    _watch(place, lambda event: os.write(handle, b"."))
+
+
+def _watch(place: Path, then: Callable[[str], object]) -> None:
+    """Call ``then`` before every operation of this process on files below ``place``.
+
+    Python announces most of them. Besides these, every fsync counts and every write of a whole file. What SQLite does
+    inside of a connection does not.
+    """
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in OPERATIONS and arguments and _is_below(arguments[0], place):
-            os.write(handle, b".")
+            try:
+                then(event)
+            except OSError as error:
+                if event.startswith("sqlite3"):  # which has errors of its own
+                    raise sqlite3.OperationalError("unable to open database file") from error
+                raise
 
+    class File(io.FileIO):
+        def write(self, data: Any) -> int:
+            then("write")
+            return super().write(data)
+
+    def fsync(fd: Any) -> None:
+        if _is_below(Path(f"/proc/self/fd/{fd}").readlink(), place):
+            then("fsync")
+        real(fd)
+
+    def opened(name: Path, mode: str, opener: Any = None) -> Any:
+        file = File(name, mode.replace("b", ""), opener=opener)
+        return io.BufferedWriter(file) if _is_below(name, place) else file
+
+    real = os.fsync
+    os.fsync = fsync
+    vars(files)["open"] = opened
     sys.addaudithook(hook)
 
 
@@ -201,7 +236,7 @@ def _is_below(path: Any, place: Path) -> bool:
     if not isinstance(path, str | bytes | os.PathLike):
         return False
     name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  a Path would be slow here
-    return name.startswith(f"{place}/")
+    return f"{name}/".startswith(f"{place}/")
 
 
 def kill_itself(delay: float) -> None:

@@ -27,7 +27,16 @@ from torture.commands import (
     results,
     wait_for_orphans,
 )
-from torture.material import accept_raw_mnist, copy, put_images, put_mnist, put_raw_mnist, put_records, put_store
+from torture.material import (
+    accept_raw_mnist,
+    copy,
+    put_canaries,
+    put_images,
+    put_mnist,
+    put_raw_mnist,
+    put_records,
+    put_store,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,6 +122,7 @@ WORKLOADS = {work.name: work for work in _ALL}
 def prepare(work: Workload, material: Path) -> None:
     """Create the folder before the command, and the expected one after it; time it with each number of cores."""
     work.put(material / "before")
+    put_canaries(material / "before")
     seconds: dict[str, float] = {}
     first = work.cores[0]
     # A compiled run is timed the second time, when its programs are kept.
@@ -203,7 +213,7 @@ def _kill_at_operation(work: Workload, case: Case, place: Path, operations: int)
     def before() -> None:
         if work.before is not None:
             work.before()
-        at_operation(place, number, functools.partial(kill_itself, delay))
+        at_operation(place, number, lambda event: kill_itself(delay))
 
     command = Command(work.arguments, place, before=before)
     if command.wait().code == -signal.SIGKILL:

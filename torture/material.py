@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -14,6 +15,8 @@ from PIL import Image
 from cclfp.data import mnist
 from cclfp.data.source import ArraySpec
 
+# Files of other programs beside every output. No command may change or remove them, however old they are.
+CANARIES = ("uv.lock", "poetry.lock", ".x.tmp", ".runs.sqlite.backup.tmp", ".index.html.1-0.tmp", "notes.txt", "index")
 RECORDS = Path(__file__).parents[1] / "results" / "mnist.jsonl"  # of real runs
 
 
@@ -70,6 +73,14 @@ def accept_raw_mnist() -> None:
         for array, (shape, _, values) in raw_mnist().items()
     }
     mnist.Mnist.arrays = arrays
+
+
+def put_canaries(place: Path) -> None:
+    for folder in ("", "learners", "report", "report/tables", "runs.sqlite.checkpoints", "home"):
+        (place / folder).mkdir(parents=True, exist_ok=True)
+        for name in CANARIES:
+            (place / folder / name).write_text(f"{name} of another program")
+            os.utime(place / folder / name, (0, 0))
 
 
 def put_images(place: Path) -> None:

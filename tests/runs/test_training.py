@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -249,6 +250,33 @@ def test_a_record_stays_where_its_run_is_trained_again_for_its_learner(
     assert store.records() == [old]
     assert job.has_learner()
     assert "that one stays, with 1.00 %; trained now it has " in texts(events)[-1]
+
+
+def test_a_device_that_fails_around_a_run(
+    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that cannot be removed does not fail its run; a lock that cannot be made is no traceback."""
+    job = make_job("finetune")
+    unlink, opened = Path.unlink, os.open
+
+    def no_unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".ckpt":
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(path, missing_ok)
+
+    def no_open(path: Any, *arguments: Any, **options: Any) -> int:
+        if str(path).endswith(".lock"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "unlink", no_unlink)
+    assert train(job) == Store(job.execution.store).find(job.key)
+    monkeypatch.setattr(os, "open", no_open)
+    with pytest.raises(InputError, match="lock cannot be locked: .*No space left on device"):
+        train(make_job("finetune", seed=1))
+    monkeypatch.undo()
+    run_jobs([job])
+    assert list(Store(job.execution.store).checkpoints.iterdir()) == []
 
 
 def cut_off(file: Path) -> None:

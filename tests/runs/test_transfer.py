@@ -150,162 +150,136 @@ def another(**changed: object) -> Callable[[Record], None]:
 
 
 OWN = {"file": "/home/me/mine.py", "object": "Mine", "sha256": "0" * 64}
+MOMENT = "finished_at is {}: expected a time like"
+TASKS = "expected how many classes each task has, 10 in all"
 
+# A field, its value, and what is said of it. GONE takes the field away.
+GONE = object()
+FIELDS: list[tuple[str, Any, str]] = [
+    ("seed", 7, "is not that of its configuration and seed"),
+    ("seed", -1, "seed is -1: expected a whole number, 0 or more"),
+    ("seed", True, "seed is true: expected a whole number"),
+    ("seed", 2**63, "seed is 9223372036854775808: expected a whole number"),
+    ("seed", GONE, "not a run record: it has no seed"),
+    ("colour", 1, "not a run record: it has 'colour'"),
+    ("key", "0", "the key '0' is not that of its configuration and seed"),
+    ("method", "gem", "method is \"gem\": expected 'er', as its configuration says"),
+    ("benchmark", "rotated-mnist", "benchmark is \"rotated-mnist\": expected 'split-mnist', as its configuration says"),
+    ("scenario", "class", "scenario is \"class\": expected 'task', as its configuration"),
+    ("buffer", 200.0, "buffer is 200.0: expected a whole number or null"),
+    ("buffer", None, "buffer is null: expected 200"),
+    ("configuration", {}, "its configuration lacks benchmark, "),
+    ("configuration.colour", 1, 'its configuration has "colour", which is not a setting'),
+    ("configuration.backbone", "mlp", 'backbone is "mlp": expected null, a name and a width'),
+    ("configuration.hyperparameters.lr", 5.0, "is not that of its configuration and seed"),
+    ("diverged", 0, "diverged is 0: expected after how many of the 5 tasks"),
+    ("diverged", 6, "diverged is 6: expected after how many of the 5 tasks"),
+    ("diverged", True, "diverged is true: expected after how many"),
+    ("average_accuracy", 99.0, "average_accuracy is 99.0: expected 80.0, as the accuracy"),
+    ("forgetting", 17.5, "forgetting is 17.5: expected 18.0"),
+    ("backward_transfer", -17.4999, "backward_transfer is -17.4999: expected -17.5"),
+    ("forward_transfer", 5.0001, "forward_transfer is 5.0001: expected 5.0"),
+    ("forward_transfer", "5.0", 'forward_transfer is "5.0": expected 5.0'),
+    ("accuracy_matrix.5", GONE, "accuracy_matrix is "),
+    ("accuracy_matrix.2.0", 101.0, "accuracy_matrix is "),
+    ("accuracy_matrix.5.1", None, "a last row without null"),
+    ("seconds", -1, "seconds is -1: expected a number of seconds"),
+    ("seconds", 3.1, "seconds is 3.1: expected 3.0, those of training and testing"),
+    ("seconds", float("nan"), "NaN is not a number"),
+    ("seconds", 10**400, "seconds is 1000"),
+    ("train_seconds", 2.1, "seconds is 3.0: expected 3.1, those of training and testing"),
+    ("finished_at", "yesterday", MOMENT.format('"yesterday"')),
+    ("finished_at", "2026-01-01T00:00:00", MOMENT.format('"2026-01-01T00:00:00"')),
+    ("finished_at", "2026-01-01T01:00:00+01:00", MOMENT.format('"2026-01-01T01:00:00+01:00"')),
+    ("finished_at", "2026-02-30T00:00:00+00:00", MOMENT.format('"2026-02-30T00:00:00+00:00"')),
+    ("finished_at", 20260101, "finished_at is 20260101: expected a string"),
+    ("environment", "cpu", 'environment is "cpu": expected an object'),
+    ("environment.engine", "eager; rm x", 'engine is "eager; rm x": expected one'),
+    ("environment.threads", True, "threads is true: expected a whole number"),
+    ("environment.device", ["cpu"], 'device is ["cpu"]: expected one of cpu, cuda'),
+    ("environment.platform", "\ud800", "surrogates not allowed"),
+]
 
-def moment(text: object) -> tuple[Callable[[Record], object], str]:
-    return lambda r: r.update(finished_at=text), f"finished_at is {json.dumps(text)}: expected a "
-
-
-CHANGES: dict[str, tuple[Callable[[Record], object], str]] = {
-    "seed": (lambda r: r.update(seed=7), "is not that of its configuration and seed"),
-    "negative seed": (lambda r: r.update(seed=-1), "seed is -1: expected a whole number, 0 or more"),
-    "true seed": (lambda r: r.update(seed=True), "seed is true: expected a whole number"),
-    "broken seed": (lambda r: r.update(seed=1.0), "seed is 1.0: expected a whole number"),
-    "large seed": (lambda r: r.update(seed=2**63), "seed is 9223372036854775808: expected a whole number"),
-    "lr": (lambda r: r["configuration"]["hyperparameters"].update(lr=5.0), "is not that of its configuration and seed"),
-    "text lr": (another(hyperparameters={"lr": "x"}), 'hyperparameter lr is "x": expected a finite number'),
-    "endless lr": (another(hyperparameters={"lr": 10**400}), "hyperparameter lr is 1000"),
-    "negative lr": (another(hyperparameters={"lr": -1.0}), "lr=-1.0: expected a number in (0, inf)"),
-    "true lr": (another(hyperparameters={"lr": True}), "hyperparameter lr is true: expected a finite number"),
-    "no lr": (another(hyperparameters={}), "hyperparameters lack lr, which er has"),
-    "w of er": (another(hyperparameters={"lr": 0.1, "w": 0.5}), "unknown hyperparameter of er 'w'"),
-    "lr alone": (another(hyperparameters=0.1), "hyperparameters is 0.1: expected an object"),
-    "epochs": (another(epochs=-1), "epochs=-1: expected a whole number, 1 or more"),
-    "no epochs": (another(epochs=None), "epochs=None: expected a whole number"),
-    "HTML": (another(batch="<b>10</b>"), "batch='<b>10</b>': expected a whole number"),
-    "true batch": (another(batch=True), "batch=True: expected a whole number"),
-    "endless replay": (another(replay=10**400), "expected a whole number, 1 or more (and below 2**63)"),
-    "no replay": (another(replay=None), "replay=None: expected a whole number"),
-    "null memory": (another(buffer=None), "buffer=None: expected a whole number"),
-    "empty memory": (another(buffer=0), "buffer=0: expected a whole number, 1 or more"),
-    "memory of none": (another(method="joint"), "buffer is 200: expected null: joint has none"),
-    "replay of none": (another(method="joint", buffer=None), "replay is 10: expected null: joint has none"),
-    "augment": (another(augment=1), "augment is 1: expected true or false"),
-    "augmented digits": (another(augment=True), "augment=on: split-mnist cannot be augmented"),
-    "validation": (another(validation="no"), 'validation is "no": expected true or false'),
-    "unknown method": (another(method="erx"), "unknown method 'erx'. Did you mean 'er'"),
-    "no method": (another(method=7), "method is 7: expected a string"),
-    "strange scenario": (another(scenario="domain"), "split-mnist has no domain scenario"),
-    "no scenario": (another(scenario=None), "scenario is null: expected a string"),
-    "strange benchmark": (another(benchmark="<b>"), 'benchmark is "<b>": expected a name'),
-    "backbone": (
-        lambda r: r["configuration"].update(backbone="mlp"),
-        'backbone is "mlp": expected null, a name and a width',
-    ),
-    "wide": (another(backbone={"name": "mlp", "width": 5000}), "with N from 1 to 4096"),
-    "true width": (another(backbone={"name": "mlp", "width": True}), "expected null, a name and a width"),
-    "unknown backbone": (another(backbone={"name": "x.py:f", "width": 1}), "expected null, a name and a width"),
-    "backbone file": (another(backbone={**OWN, "sha256": 5}), "expected the path of a .py file"),
-    "method file": (
-        lambda r: r["configuration"].update(method="mine", method_file="mine.py"),
-        'method_file is "mine.py": expected the path',
-    ),
-    "method file, no text": (another(method="mine", method_file={**OWN, "file": None}), "expected the path of a .py"),
-    "method file, escape": (another(method="mine", method_file={**OWN, "file": "\x1b[2J.py"}), "expected the path"),
-    "own method, built-in name": (another(method_file=OWN), "has the name 'er' of a method that ships with cclfp"),
-    "own method, HTML": (another(method="<b>", method_file=OWN), "mine.py:Mine has the name '<b>'"),
-    "order": (
-        another(class_order=[0, 1]),
-        'class_order is [0, 1]: expected null, "random" or each of the numbers 0 to 9',
-    ),
-    "order twice": (another(class_order=[0] * 10), "each of the numbers 0 to 9 once"),
-    "order of texts": (another(class_order=[str(c) for c in range(10)]), "each of the numbers 0 to 9 once"),
-    "order as text": (another(class_order="label"), 'class_order is "label": expected null, "random"'),
-    "diverged": (lambda r: r.update(diverged=0), "diverged is 0: expected after how many of the 5 tasks"),
-    "diverged late": (lambda r: r.update(diverged=6), "diverged is 6: expected after how many of the 5 tasks"),
-    "not diverged": (lambda r: r.update(diverged=None), "diverged is null: expected after how many"),
-    "true divergence": (lambda r: r.update(diverged=True), "diverged is true: expected after how many"),
-    "key": (lambda r: r.update(key="0"), "the key '0' is not that of its configuration and seed"),
-    "method": (lambda r: r.update(method="gem"), "method is \"gem\": expected 'er', as its configuration says"),
-    "benchmark": (
-        lambda r: r.update(benchmark="rotated-mnist"),
-        "benchmark is \"rotated-mnist\": expected 'split-mnist', as its configuration says",
-    ),
-    "scenario": (lambda r: r.update(scenario="class"), "scenario is \"class\": expected 'task', as its configuration"),
-    "buffer": (lambda r: r.update(buffer=500), "buffer is 500: expected 200"),
-    "broken buffer": (lambda r: r.update(buffer=200.0), "buffer is 200.0: expected a whole number or null"),
-    "no buffer": (lambda r: r.update(buffer=None), "buffer is null: expected 200"),
-    "accuracy": (lambda r: r.update(average_accuracy=99.0), "average_accuracy is 99.0: expected 80.0, as the accuracy"),
-    "no accuracy": (lambda r: r.update(average_accuracy=None), "average_accuracy is null: expected 80.0"),
-    "forgetting": (lambda r: r.update(forgetting=17.5), "forgetting is 17.5: expected 18.0"),
-    "no forgetting": (lambda r: r.update(forgetting=None), "forgetting is null: expected 18.0"),
-    "backward": (lambda r: r.update(backward_transfer=-17.4999), "backward_transfer is -17.4999: expected -17.5"),
-    "no backward": (lambda r: r.update(backward_transfer=None), "backward_transfer is null: expected -17.5"),
-    "forward": (lambda r: r.update(forward_transfer=5.0001), "forward_transfer is 5.0001: expected 5.0"),
-    "no forward": (lambda r: r.update(forward_transfer=None), "forward_transfer is null: expected 5.0"),
-    "text forward": (lambda r: r.update(forward_transfer="5.0"), 'forward_transfer is "5.0": expected 5.0'),
-    "matrix": (lambda r: r["accuracy_matrix"].pop(), "accuracy_matrix is "),
-    "percent": (lambda r: r["accuracy_matrix"][2].__setitem__(0, 101.0), "accuracy_matrix is "),
-    "text": (lambda r: r["accuracy_matrix"][2].__setitem__(0, "90"), "accuracy_matrix is "),
-    "unfinished": (lambda r: r["accuracy_matrix"][-1].__setitem__(1, None), "a last row without null"),
-    "four tasks": (another_matrix(LAST[:4]), "expected 5 tasks, as its stream has"),
-    "six tasks": (another_matrix([*LAST, 90.0]), "expected 5 tasks, as its stream has"),
-    "other tasks": (another_matrix(LAST, tasks=(5, 5)), "expected 2 tasks, as its stream has"),
-    "twenty tasks": (
-        another_matrix(LAST, benchmark="rotated-mnist", scenario="domain"),
-        "expected 20 tasks, as its stream has",
-    ),
-    "classes": (
-        another_matrix(LAST, tasks=(2, 2, 2, 2, 1)),
-        "tasks is [2, 2, 2, 2, 1]: expected how many classes each task has, 10 in all",
-    ),
-    "no class": (another_matrix(LAST, tasks=(0, 2, 2, 2, 4)), "tasks is [0, 2, 2, 2, 4]: expected how many classes"),
-    "tasks as text": (another_matrix(LAST, tasks="22222"), 'tasks is "22222": expected how many classes'),
-    "a number of tasks": (
-        another_matrix(LAST, tasks=5),
-        "tasks is 5: expected how many classes each task has, 10 in all",
-    ),
-    "domains": (
-        another_matrix(LAST, benchmark="rotated-mnist", scenario="domain", tasks=(2, 2, 2, 2, 2)),
+# Settings that the key and all fields agree with, and what is said of them.
+SETTINGS: list[tuple[dict[str, Any], str]] = [
+    ({"hyperparameters": {"lr": "x"}}, 'hyperparameter lr is "x": expected a finite number'),
+    ({"hyperparameters": {"lr": 10**400}}, "hyperparameter lr is 1000"),
+    ({"hyperparameters": {"lr": -1.0}}, "lr=-1.0: expected a number in (0, inf)"),
+    ({"hyperparameters": {}}, "hyperparameters lack lr, which er has"),
+    ({"hyperparameters": {"lr": 0.1, "w": 0.5}}, "unknown hyperparameter of er 'w'"),
+    ({"hyperparameters": 0.1}, "hyperparameters is 0.1: expected an object"),
+    ({"epochs": -1}, "epochs=-1: expected a whole number, 1 or more"),
+    ({"batch": "<b>10</b>"}, "batch='<b>10</b>': expected a whole number"),
+    ({"replay": 10**400}, "expected a whole number, 1 or more (and below 2**63)"),
+    ({"buffer": 0}, "buffer=0: expected a whole number, 1 or more"),
+    ({"method": "joint"}, "buffer is 200: expected null: joint has none"),
+    ({"method": "joint", "buffer": None}, "replay is 10: expected null: joint has none"),
+    ({"augment": 1}, "augment is 1: expected true or false"),
+    ({"augment": True}, "augment=on: split-mnist cannot be augmented"),
+    ({"validation": "no"}, 'validation is "no": expected true or false'),
+    ({"method": "erx"}, "unknown method 'erx'. Did you mean 'er'"),
+    ({"scenario": "domain"}, "split-mnist has no domain scenario"),
+    ({"benchmark": "<b>"}, 'benchmark is "<b>": expected a name'),
+    ({"backbone": {"name": "mlp", "width": 5000}}, "with N from 1 to 4096"),
+    ({"backbone": {"name": "x.py:f", "width": 1}}, "expected null, a name and a width"),
+    ({"backbone": {**OWN, "sha256": 5}}, "expected the path of a .py file"),
+    ({"method": "mine", "method_file": {**OWN, "file": "\x1b[2J.py"}}, "expected the path"),
+    ({"method_file": OWN}, "has the name 'er' of a method that ships with cclfp"),
+    ({"method": "<b>", "method_file": OWN}, "mine.py:Mine has the name '<b>'"),
+    ({"class_order": [0, 1]}, 'class_order is [0, 1]: expected null, "random" or each of the numbers 0 to 9'),
+    ({"class_order": [str(c) for c in range(10)]}, "each of the numbers 0 to 9 once"),
+    ({"tasks": (5, 5)}, "expected 2 tasks, as its stream has"),
+    ({"tasks": (2, 2, 2, 2, 1)}, f"tasks is [2, 2, 2, 2, 1]: {TASKS}"),
+    ({"tasks": "22222"}, 'tasks is "22222": expected how many classes'),
+    ({"benchmark": "rotated-mnist", "scenario": "domain"}, "expected 20 tasks, as its stream has"),
+    (
+        {"benchmark": "rotated-mnist", "scenario": "domain", "tasks": (2, 2, 2, 2, 2)},
         "tasks is [2, 2, 2, 2, 2]: expected null: all tasks of rotated-mnist have all classes",
     ),
-    "own images, no tasks": (
-        another_matrix(LAST, benchmark="birds"),
-        "its configuration has no tasks, and birds is not a benchmark of this cclfp",
-    ),
-    "own images, other tasks": (another_matrix(LAST, benchmark="birds", tasks=(3, 3)), "expected 2 tasks, as its"),
-    "negative": (lambda r: r.update(seconds=-1), "seconds is -1: expected a number of seconds"),
-    "seconds": (lambda r: r.update(seconds=3.1), "seconds is 3.1: expected 3.0, those of training and testing"),
-    "train": (lambda r: r.update(train_seconds=2.1), "seconds is 3.0: expected 3.1, those of training and testing"),
-    "test": (lambda r: r.update(test_seconds=0), "seconds is 3.0: expected 2.0, those of training and testing"),
-    "nan": (lambda r: r.update(seconds=float("nan")), "NaN is not a number"),
-    "endless": (lambda r: r.update(seconds=10**400), "seconds is 1000"),
-    "no date": moment("yesterday"),
-    "no time": moment("2026-01-01"),
-    "no zone": moment("2026-01-01T00:00:00"),
-    "another zone": moment("2026-01-01T01:00:00+01:00"),
-    "another form": moment("20260101T000000Z"),
-    "no such day": moment("2026-02-30T00:00:00+00:00"),
-    "a number": moment(20260101),
-    "environment": (lambda r: r.update(environment="cpu"), 'environment is "cpu": expected an object'),
-    "engine": (
-        lambda r: r["environment"].update(engine="eager; rm x"),
-        'engine is "eager; rm x": expected one',
-    ),
-    "a number as a name": (lambda r: r["environment"].update(device_name=5), "device_name is 5: expected text"),
-    "truth as a number": (lambda r: r["environment"].update(threads=True), "threads is true: expected a whole number"),
-    "list": (lambda r: r["environment"].update(device=["cpu"]), 'device is ["cpu"]: expected one of cpu, cuda'),
-    "half a letter": (lambda r: r["environment"].update(platform="\ud800"), "surrogates not allowed"),
-    "missing": (lambda r: r.pop("seed"), "not a run record: it has no seed"),
-    "more": (lambda r: r.update(colour=1), "not a run record: it has 'colour'"),
-    "configuration": (
-        lambda r: r["configuration"].update(colour=1),
-        'its configuration has "colour", which is not a setting',
-    ),
-    "bare": (lambda r: r.update(configuration={}), "its configuration lacks benchmark, "),
-}
+    ({"benchmark": "birds"}, "its configuration has no tasks, and birds is not a benchmark of this cclfp"),
+    ({"benchmark": "birds", "tasks": (3, 3)}, "expected 2 tasks, as its"),
+]
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_a_changed_record_is_refused_with_all_others(what: str, exported: Path, tmp_path: Path) -> None:
-    how, message = CHANGES[what]
-    change(exported, 2, how)
-    store = Store(tmp_path / "here.sqlite")
+def with_field(record: Record, name: str, value: Any) -> None:
+    *way, last = (int(part) if part.isdigit() else part for part in name.split("."))
+    for part in way:
+        record = record[part]
+    if value is GONE:
+        del record[last]
+    else:
+        record[last] = value
+
+
+def check_refused(path: Path, how: Callable[[Record], object], message: str) -> None:
+    """The second line of a file is refused once it is changed."""
+    change(path, 2, how)
     with pytest.raises(InputError) as refused:
-        import_runs([exported], store)
-    assert str(refused.value).startswith(f"{exported}, line 2: ")
+        list(read(path))
+    assert str(refused.value).startswith(f"{path}, line 2: ")
     assert message in str(refused.value)
-    assert store.records() == []
+
+
+@pytest.mark.parametrize(("name", "value", "message"), FIELDS)
+def test_another_field_is_refused(name: str, value: Any, message: str, exported: Path) -> None:
+    check_refused(exported, lambda record: with_field(record, name, value), message)
+
+
+@pytest.mark.parametrize(("settings", "message"), SETTINGS)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str, exported: Path) -> None:
+    check_refused(exported, another(**settings), message)
+
+
+@pytest.mark.parametrize("last", [LAST[:4], [*LAST, 90.0]])
+def test_a_matrix_of_other_tasks_is_refused(last: list[float], exported: Path) -> None:
+    check_refused(exported, another_matrix(last), "expected 5 tasks, as its stream has")
+
+
+def test_a_bad_line_is_refused_with_all_others(exported: Path, tmp_path: Path) -> None:
+    change(exported, 2, lambda record: record.update(seed=7))
+    with pytest.raises(InputError, match="line 2: the key .* is not that"):
+        import_runs([exported], Store(tmp_path / "here.sqlite"))
+    assert Store(tmp_path / "here.sqlite").records() == []
 
 
 def test_what_is_undefined_is_null(exported: Path, tmp_path: Path) -> None:

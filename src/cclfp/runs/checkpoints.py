@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from cclfp.core.files import read_tensors, remove_file, remove_stale, write_tensors
 from cclfp.engine.replica import Replica
@@ -87,16 +87,21 @@ def _check_usable(job: Job, saved: dict[str, Any]) -> Execution:
 
 def put_aside(path: Path) -> Path:
     """Keep a damaged checkpoint under another name."""
-    return path.replace(path.with_suffix(DAMAGED_SUFFIX))
+    try:
+        return path.replace(path.with_suffix(DAMAGED_SUFFIX))
+    except OSError as error:
+        raise InputError(f"the damaged checkpoint {path} cannot be set aside: {error}") from error
 
 
 def remove_checkpoint(path: Path, job: Job | None = None, on_event: OnEvent | None = None) -> None:
     """Remove a checkpoint, and half-written ones of the same run. The caller holds its lock.
 
-    A damaged one stays, and ``on_event`` gets a note that says where.
+    A damaged one stays, and ``on_event`` gets a note that says where. One that cannot be removed is left to the next
+    command.
     """
-    remove_stale(path.parent, re.escape(path.name))
-    remove_file(path)
+    with contextlib.suppress(OSError):
+        remove_stale(path.parent, re.escape(path.name))
+        remove_file(path)
     if job is not None and on_event is not None and (kept := path.with_suffix(DAMAGED_SUFFIX)).exists():
         text = f"a damaged checkpoint of this run is kept as {kept}: delete it when you do not need it"
         on_event(Note(text, job.key))
@@ -106,7 +111,7 @@ def clean_up(job: Job) -> None:
     """Remove the checkpoint of a finished run that was killed before it could; not while another process trains it."""
     path = checkpoint_path(job)
     if path.exists():
-        with contextlib.suppress(Timeout), _hold(path.with_suffix(".lock")):
+        with contextlib.suppress(Timeout, InputError), _hold(path.with_suffix(".lock")):
             remove_checkpoint(path)
 
 
@@ -118,7 +123,7 @@ def remove_left_overs(folder: Path) -> None:
     remove_stale(folder, rf"{KEY}\.ckpt")
     for path in folder.glob("*.lock"):
         if re.fullmatch(rf"{KEY}\.lock|{re.escape(CLUSTER_LOCK)}", path.name):
-            with contextlib.suppress(Timeout, OSError), _hold(path):
+            with contextlib.suppress(Timeout, InputError), _hold(path):
                 pass
 
 
@@ -148,6 +153,17 @@ def _hold(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[N
     """
     lock = FileLock(path)
     try:
+        _acquire(lock, waiting)
+        yield
+    finally:
+        if lock.is_locked:
+            with contextlib.suppress(OSError):  # Windows keeps files that are open; a folder may be read-only by now
+                remove_file(path)
+            lock.release(force=True)
+
+
+def _acquire(lock: BaseFileLock, waiting: Callable[[], object] | None) -> None:
+    try:
         try:
             lock.acquire(blocking=False)
         except Timeout:
@@ -155,9 +171,7 @@ def _hold(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[N
                 raise
             waiting()
             lock.acquire()
-        yield
-    finally:
-        if lock.is_locked:
-            with contextlib.suppress(OSError):  # Windows keeps files that are open; a folder may be read-only by now
-                remove_file(path)
-            lock.release(force=True)
+    except Timeout:
+        raise
+    except OSError as error:
+        raise InputError(f"{lock.lock_file} cannot be locked: {error}") from error

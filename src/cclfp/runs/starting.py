@@ -14,7 +14,6 @@ from typing import Any
 import numpy
 import torch
 
-from cclfp.core.files import remove_file
 from cclfp.core.userfiles import imported_by
 from cclfp.engine.cohort import autocast_of, choose_engine, computing_in
 from cclfp.engine.programs import Kind
@@ -24,7 +23,7 @@ from cclfp.events import Note, OnEvent
 from cclfp.learner import make
 from cclfp.learner.saving import DAMAGED
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint
+from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint, remove_checkpoint
 from cclfp.runs.code import code
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
@@ -63,7 +62,7 @@ def _start(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> S
             if isinstance(error.__cause__, OSError):  # it may be good, and readable later
                 raise
             on_event(Note(f"starting again, the checkpoint cannot be used: {error}", job.key))
-            remove_file(checkpoint)
+            remove_checkpoint(checkpoint)
     execution = job.execution.concrete()
     return Started(job, make_replica(job, execution, streams), execution)
 

@@ -110,7 +110,7 @@ def edit(package: Path, tmp_path: Path, name: str, old: str, new: str) -> Path:
         ("methods/base.py", "X = 1", set(METHODS)),
         ("losses.py", "X = 1", set(METHODS)),
         ("losses.py", "# A comment.", set()),
-        ("cli/run.py", "X = 1", set()),
+        ("cli/experiment.py", "X = 1", set()),
         ("runs/store.py", "X = 1", set()),
     ],
 )

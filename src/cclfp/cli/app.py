@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cclfp._version import __version__
-from cclfp.cli import look_up, manage_data, manage_runs, run, study, tune, use_learner, write_report
+from cclfp.cli import experiment, look_up, manage_data, manage_runs, use_learner, write_report
 from cclfp.cli.output import unwrap
 
 app = typer.Typer(
@@ -21,12 +21,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(run.run)
+app.command("run")(experiment.run)
 app.command("predict")(use_learner.predict)
 app.command("observe")(use_learner.observe)
-app.command("study")(study.study)
+app.command("study")(experiment.study)
 app.command("report")(write_report.report)
-app.command("tune")(tune.tune)
+app.command("tune")(experiment.tune)
 app.add_typer(manage_runs.app, name="runs")
 app.command("list")(look_up.list_)
 app.command("show")(look_up.show)

@@ -93,6 +93,11 @@ def _parse(name: str, value: Any) -> Any:
     return parse_classes("--classes", value) if name == "classes" else value
 
 
+def optional(metavar: str, help: str) -> Any:
+    """An option that has no default to show."""
+    return typer.Option(metavar=metavar, help=help, show_default=False)
+
+
 def parse_seeds(seeds: str | None, seed: int | None = None) -> int | Sequence[int]:
     """``--seeds`` and ``--seed`` as a number of seeds or a list of them; five where neither is given."""
     if seed is not None:
@@ -115,6 +120,16 @@ def parse_names(option: str, given: str | None) -> list[str]:
     return names
 
 
+def parse_sizes(option: str, given: str | None) -> list[int] | None:
+    """Whole numbers that are separated by commas; None where the option is not given."""
+    if given is None:
+        return None
+    try:
+        return [int(name) for name in parse_names(option, given)]
+    except ValueError as error:
+        raise InputError(f"{option} {given!r}: expected one whole number or several with commas") from error
+
+
 def parse_settings(settings: Sequence[str]) -> dict[str, list[float | str]]:
     """``NAME=VALUE`` and ``NAME=A,B`` as the values of each name."""
     parsed: dict[str, list[float | str]] = {}
@@ -132,6 +147,15 @@ def parse_settings(settings: Sequence[str]) -> dict[str, list[float | str]]:
         except ValueError as error:
             raise InputError(f"{setting!r}: expected a number, or several with commas, after {name}=") from error
     return parsed
+
+
+def parse_arguments(
+    benchmark: str | None, settings: Sequence[str] | None
+) -> tuple[str | None, dict[str, list[float | str]]]:
+    """The benchmark and the settings: with images of one's own there is no benchmark, so the first is a setting."""
+    if benchmark is not None and "=" in benchmark:
+        return None, parse_settings([benchmark, *(settings or [])])
+    return benchmark, parse_settings(settings or [])
 
 
 def parse_classes(option: str, given: str | None) -> list[str] | None:

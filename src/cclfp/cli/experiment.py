@@ -1,0 +1,352 @@
+"""``cclfp run``, ``tune`` and ``study``: train methods, choose their settings, fill tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cclfp.cli import printing
+from cclfp.cli.options import (
+    RUN_ONLY,
+    BenchmarkArgument,
+    IncludeDivergedOption,
+    JsonOption,
+    SeedOption,
+    SeedsOption,
+    optional,
+    parse_arguments,
+    parse_names,
+    parse_seeds,
+    parse_sizes,
+    with_fields,
+)
+from cclfp.cli.output import print_json
+from cclfp.errors import InputError, unknown
+from cclfp.runs.execution import Execution
+from cclfp.runs.problem import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cclfp.paper.search import Tuned
+    from cclfp.runs.results import Result
+
+WHAT = ("accuracy", "buffer", "ablation", "all", "runtime", "mine")
+
+
+@with_fields(leave_out=["benchmark"])
+def run(
+    method: Annotated[
+        str,
+        typer.Argument(
+            metavar="METHOD", help="A method, or several with commas (cclfp list methods; FILE.py:NAME is your own)."
+        ),
+    ],
+    benchmark: BenchmarkArgument = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE",
+            help="Hyperparameters (cclfp show METHOD), batch=10, replay=10, epochs=1, augment=on|off (crop and mirror "
+            "training images at random). Several values with commas train a grid. What is not set comes from the "
+            "presets.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    problem: Problem,
+    seeds: SeedsOption = None,
+    seed: SeedOption = None,
+    auto: Annotated[
+        float | None,
+        optional(
+            "MINUTES",
+            "First search lr, augment and each method's own settings on held-out training images, for so many "
+            "minutes per method. NAME=A,B are then the values to search. The search is stored: the same command "
+            "chooses the same.",
+        ),
+    ] = None,
+    execution: Execution,
+    include_diverged: IncludeDivergedOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Train methods on a benchmark over several seeds and print one table beside the paper's numbers.
+
+    A finished run is kept in the store and not trained again; an interrupted one continues from its last checkpoint.
+
+    [bold]Examples[/bold]
+
+    cclfp run ccl-fp+ split-mnist
+
+    cclfp run er,ccl-fp+ rotated-mnist --seeds 0,3,7 --json
+
+    cclfp run ccl-fp split-mnist w=0.1,0.3,0.5 lr=0.03 --scenario task --memory 500
+
+    cclfp run ccl-fp+ --images photos/ --tasks 5
+
+    cclfp run er,ccl-fp+ --images photos/ --tasks 5 --auto 10
+    """
+    names = [name.strip() for name in method.split(",") if name.strip()]
+    benchmark, values = parse_arguments(benchmark, settings)
+    chosen_seeds = parse_seeds(seeds, seed)
+
+    from cclfp.cli.progress import progress
+    from cclfp.runs.run import run
+
+    problem = dataclasses.replace(problem, benchmark=benchmark)
+    searches: list[Tuned] = []
+    with progress() as shown:
+        options: dict[str, Any] = {"seeds": chosen_seeds, "execution": execution, "on_event": shown.update}
+        if auto is None:
+            results = run(names, problem=problem, settings=values, **options)
+        else:
+            found = _run_tuned(auto, names, problem, values, **options)
+            results, searches = [result for result, _ in found], [tuned for _, tuned in found]
+            values = {}
+    if execution.shard is not None:
+        printing.print_shard(execution, [run for result in results for run in result.runs], json)
+    elif json:
+        listed = [printing.result_to_dict(result, include_diverged) for result in results]
+        chosen = {"auto": [printing.tuned_to_dict(tuned) for tuned in searches]} if auto is not None else {}
+        print_json({"configurations": listed, **chosen})
+    else:
+        varied = [name for name, several in values.items() if len(several) > 1]
+        printing.print_results(results, varied, include_diverged)
+        printing.print_chosen(searches)
+        if execution.save is not None:
+            typer.echo(f"learners saved in {execution.save}")
+
+
+def _run_tuned(
+    minutes: float, methods: Sequence[str], problem: Problem, ranges: dict[str, list[Any]], *, seeds: Any, **how: Any
+) -> list[tuple[Result, Tuned]]:
+    """The results of each method with the settings that a search of so many minutes found, and the searches."""
+    from cclfp.methods import get_method
+    from cclfp.paper.tuning import tune
+    from cclfp.runs.run import run
+    from cclfp.runs.settings import check_setting_names, make_one, prepare, settings_of
+
+    if not 0 < minutes < float("inf"):
+        raise InputError(f"--auto {minutes:g}: expected minutes for the search of each method, more than 0")
+    kinds = {name: get_method(name) for name in methods}
+    check_setting_names(kinds, ranges)
+    problem = prepare(problem, how["on_event"])
+    searched = dataclasses.replace(problem, validation=False, max_classes=None)
+    for name in kinds:
+        make_one(name, problem)  # refuses what cannot be trained, before any search
+    searches = {}
+    for name, kind in kinds.items():  # all searches first: the first that is refused ends the command
+        own = {setting: values for setting, values in ranges.items() if setting in settings_of(kind)}
+        searches[name] = tune(name, problem=searched, settings=own, budget=minutes, repeatable=True, **how)
+    found = []
+    for name, tuned in searches.items():
+        settings: dict[str, Any] = {setting: [value] for setting, value in tuned.settings.items()}
+        settings["augment"] = ["on" if tuned.preset.augment else "off"]
+        (result,) = run([name], problem=problem, seeds=seeds, settings=settings, **how)
+        found.append((result, tuned))
+    return found
+
+
+@with_fields(leave_out=[*RUN_ONLY, "benchmark", "shard"])
+def tune(
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help="A method (cclfp list methods; FILE.py:NAME is your own).")
+    ],
+    benchmark: BenchmarkArgument = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=V1,V2,...",
+            help="Values to search in place of the usual ones; a setting with one value is fixed.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    problem: Problem,
+    budget: Annotated[
+        float | None,
+        optional(
+            "MINUTES",
+            "Spend about this long, by successive halving: all settings get one seed, the better half another, "
+            "and so on. By default all get all seeds.",
+        ),
+    ] = None,
+    halving: Annotated[
+        int | None,
+        optional(
+            "SETTINGS",
+            "Search by successive halving, however long it takes: at most so many settings, spread over the grid, "
+            "get one seed, the better half another, and so on. Each method searches its own lr, on all benchmarks.",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 100 on: no reported number uses these.")] = 2,
+    write: Annotated[
+        Path | None,
+        optional(
+            "FILE.json",
+            "Put the preset into this file of presets, in the old one's place; others inherit from there too.",
+        ),
+    ] = None,
+    execution: Execution,
+    json: JsonOption = False,
+) -> None:
+    """Search a method's settings on held-out training images and print those that are best.
+
+    Own images, own methods and ranges of your own: lr and augment, then the method's own settings one by one, which a
+    method of yours declares with setting(..., search=(...)). The result is kept beside the store for cclfp study mine.
+
+    The paper's methods on its benchmarks are searched as the presets were. On the MNIST streams all combinations are
+    trained. On the others er searches lr and augment; the other methods inherit these and search their own one by one,
+    and ccl-fp+ inherits w and alpha from ccl-fp. With --halving they inherit augment alone.
+
+    [bold]Examples[/bold]
+
+    cclfp tune ccl-fp split-mnist --scenario task
+
+    cclfp tune er split-cifar10 --budget 10 --write presets.json
+
+    cclfp tune fdr split-cifar10 --scenario task --halving 12
+
+    cclfp tune half.py:Half photos-3fa2b1c0 half=0.1,0.5,0.9 --tasks 5 --backbone mlp
+    """
+    benchmark, ranges = parse_arguments(benchmark, settings)
+
+    from cclfp.cli.progress import progress
+    from cclfp.core.files import check_output
+    from cclfp.paper.tuning import halved_settings, outdated, tune
+    from cclfp.runs.settings import is_papers, prepare, presets, read_presets, with_preset, write_presets
+
+    problem = dataclasses.replace(problem, benchmark=benchmark)
+    if write is not None and (problem.images is not None or not is_papers(method, prepare(problem))):
+        raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
+    if write is not None:
+        check_output(write, lambda head: True)  # presets that cannot be read are refused next
+    known = read_presets(write) if write is not None and write.exists() else None
+    with progress() as shown:
+        tuned = tune(
+            method,
+            problem=problem,
+            settings=ranges,
+            seeds=seeds,
+            budget=budget,
+            halving=halving,
+            known=[*known, *presets()] if known is not None else None,
+            execution=execution,
+            on_event=shown.update,
+        )
+    if write is not None:
+        changed = with_preset(known or [], tuned.preset)
+        write_presets(changed, write)
+        for preset in outdated(changed):
+            words = ["tune", preset.method, preset.benchmark, "--scenario", preset.scenario, "--write", str(write)]
+            if (halved := halved_settings(preset)) is not None:
+                words += ["--halving", str(halved)]
+            again = shlex.join(["cclfp", *words])
+            typer.echo(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
+    if json:
+        print_json(printing.tuned_to_dict(tuned))
+    else:
+        printing.print_tuned(tuned, write)
+
+
+@with_fields(leave_out=[*RUN_ONLY, "benchmark", "scenario", "memory"])
+def study(
+    table: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="accuracy, buffer or ablation, the tables of the paper; all three; runtime, its run-time figure; or "
+            "mine, a table of your own.",
+        ),
+    ],
+    benchmark: Annotated[str | None, optional("A,B,...", "Only these benchmarks.")] = None,
+    method: Annotated[
+        str | None,
+        optional("A,B,...", "Only these methods; for mine also FILE.py:NAME."),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        optional(
+            "A,B,...",
+            "Only these of class, task and domain; for mine by default each benchmark's first.",
+        ),
+    ] = None,
+    *,
+    problem: Problem,
+    memory: Annotated[
+        str | None, typer.Option(metavar="N,M,...", help="One size of the memory or several.", show_default="200")
+    ] = None,
+    auto: Annotated[
+        float | None,
+        optional(
+            "MINUTES",
+            "Tune each method in each column first, for so many minutes (cclfp run --auto).",
+        ),
+    ] = None,
+    seeds: SeedsOption = None,
+    seed: SeedOption = None,
+    execution: Execution,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be trained, and train nothing.")] = False,
+    include_diverged: IncludeDivergedOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Train what a table of the paper needs and the store does not have; print ours beside the published numbers.
+
+    The longest runs come first, and each column is printed when it is complete. What is finished is kept: stopped at
+    any point, the same command continues.
+
+    mine takes any methods and benchmarks, also your own: --images and its options, --tasks, --backbone, --memory and
+    --auto are for mine only. It marks the best of each column and says which others are worse beyond chance. Settings
+    are those that cclfp tune or --auto found there, else the preset, else the defaults.
+
+    runtime measures what the run-time figure shows: each method with one seed, which no table uses, one run at a time,
+    all with the same engine (eager, unless --engine names one). Leave the machine alone while it runs.
+
+    [bold]Examples[/bold]
+
+    cclfp study accuracy --benchmark split-mnist,rotated-mnist
+
+    cclfp study all --method er,ccl-fp+ --seeds 3 --dry-run
+
+    cclfp study runtime --benchmark rotated-mnist
+
+    cclfp study mine --benchmark photos-3fa2b1c0,split-mnist --method er,ccl-fp+,half.py:Half --tasks 5
+    """
+    if table not in WHAT:
+        raise unknown("table", table, WHAT)
+    chosen_seeds = None if seeds is None and seed is None else parse_seeds(seeds, seed)
+
+    from cclfp.cli.progress import progress
+    from cclfp.paper.study import OWN_OPTIONS, plan
+
+    own = {name: getattr(problem, name) for name in OWN_OPTIONS if name not in ("memory", "auto")}
+    own |= {"memory": parse_sizes("--memory", memory), "auto": auto}
+    given = {name: value for name, value in own.items() if value is not None and value is not False}
+    if given and table != "mine":
+        option = next(iter(given)).replace("_", "-")
+        raise InputError(f"--{option} is for a study of your own: cclfp study mine")
+    if dry_run and auto is not None:
+        raise InputError("--auto trains to find settings, and --dry-run trains nothing: leave out one of the two")
+    with progress() as shown:
+        planned = plan(
+            table,
+            benchmarks=parse_names("--benchmark", benchmark),
+            methods=parse_names("--method", method),
+            scenarios=parse_names("--scenario", scenario),
+            seeds=chosen_seeds,
+            execution=execution,
+            on_event=shown.update,
+            **given,
+        )
+    if dry_run:
+        printing.print_plan(planned, json)
+    elif execution.shard is not None:
+        with progress() as shown:
+            records = planned.train(shown.update)
+        printing.print_shard(execution, list(records.values()), json)
+    else:
+        printing.train(planned, include_diverged, json)

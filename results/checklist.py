@@ -14,7 +14,7 @@ from cclfp.paper.numbers import LABELS
 from cclfp.report.tables import column_title
 from cclfp.runs.record import Record
 from cclfp.streams import BENCHMARKS
-from cclfp.streams.domains import DOMAIN_IMAGES
+from cclfp.streams.tasks import DOMAIN_IMAGES
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
 

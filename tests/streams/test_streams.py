@@ -18,8 +18,7 @@ from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.streams import BENCHMARKS, get_benchmark
-from cclfp.streams.domains import permuted, rotate, rotated
-from cclfp.streams.split import even_sizes, split
+from cclfp.streams.tasks import even_sizes, permuted, rotate, rotated, split
 
 
 def little(n: int = 3000) -> Dataset:

@@ -6,7 +6,7 @@ from cclfp.data import get_dataset
 from cclfp.nets.backbones import parse_backbone
 from cclfp.runs.configuration import Configuration
 from cclfp.streams import get_benchmark
-from cclfp.streams.domains import DOMAIN_IMAGES
+from cclfp.streams.tasks import DOMAIN_IMAGES
 
 # The cost of a step relative to ER's, from bench/RESULTS.md (Split MNIST). GEM's is for its first task and grows.
 COSTS = {

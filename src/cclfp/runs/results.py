@@ -16,7 +16,7 @@ from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.store import Store
 from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, has_usual_order, show_order
-from cclfp.streams.split import even_sizes
+from cclfp.streams.tasks import even_sizes
 
 DEFAULTS = "defaults"  # where the settings come from if nobody tuned them
 WITHIN = 2  # standard deviations

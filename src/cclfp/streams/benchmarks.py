@@ -16,9 +16,8 @@ from cclfp.core.arguments import split_names, unquote
 from cclfp.core.randomness import generator
 from cclfp.data import Dataset, get_dataset, load_dataset, own_datasets
 from cclfp.errors import InputError, unknown
-from cclfp.streams import domains
-from cclfp.streams.split import even_sizes, split
 from cclfp.streams.stream import Stream
+from cclfp.streams.tasks import DOMAIN_TASKS, even_sizes, permuted, rotated, split
 from cclfp.transforms import CropFlip
 
 ClassOrder = tuple[int, ...] | str | None
@@ -79,7 +78,7 @@ class Benchmark:
     @property
     def num_tasks(self) -> int | None:
         """The number of tasks; None for a user's own images, where every run chooses it."""
-        return domains.DOMAIN_TASKS if self.domains is not None else len(self.sizes) or None
+        return DOMAIN_TASKS if self.domains is not None else len(self.sizes) or None
 
     def stream(
         self, scenario: str, seed: int, class_order: ClassOrder = None, sizes: Sequence[int] | None = None
@@ -98,7 +97,7 @@ class Benchmark:
     def task_classes(self, class_order: ClassOrder, sizes: Sequence[int] | None, seed: int) -> list[list[str]]:
         """The names of each task's classes in the :meth:`stream` with these arguments."""
         if self.domains is not None:
-            return [list(self.classes)] * domains.DOMAIN_TASKS
+            return [list(self.classes)] * DOMAIN_TASKS
         order, names = iter(self._order(class_order, seed)), self.classes
         return [[names[next(order)] for _ in range(size)] for size in sizes or self.sizes]
 
@@ -252,7 +251,7 @@ BENCHMARKS = {
             dataset="mnist",
             scenarios=("domain",),
             backbone="mlp",
-            domains=domains.permuted,
+            domains=permuted,
             no_augmentation=_NO_AUGMENTATION,
             description="20 tasks of 1,000 training images, all digits, pixels in a different order in each",
         ),
@@ -262,7 +261,7 @@ BENCHMARKS = {
             dataset="mnist",
             scenarios=("domain",),
             backbone="mlp",
-            domains=domains.rotated,
+            domains=rotated,
             no_augmentation=_NO_AUGMENTATION,
             description="20 tasks of 1,000 training images, all digits, rotated by a different angle in each",
         ),

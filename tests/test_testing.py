@@ -13,8 +13,9 @@ from torch import Tensor
 from cclfp.losses import cross_entropy
 from cclfp.methods import Method, gradient, sgd
 from cclfp.methods.er import ER
+from cclfp.schedules import Exemplars
 from cclfp.testing import Case, check_method
-from cclfp.testing.checks import trains_inside_the_mask
+from cclfp.testing.contract import trains_inside_the_mask
 
 
 class Good(ER):
@@ -145,10 +146,34 @@ class TwicePassing(ER):
         return super().loss(params, buffers, state, batch, hyper)
 
 
+class Forgetful(Method):
+    """Never says which exemplars to keep."""
+
+    name = "forgetful"
+    schedule = Exemplars
+    keeps_task = True
+    replays = False
+
+    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+        z, buffers = self.net.features(params, buffers, batch.x)
+        return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers
+
+
+class Silent(ER):
+    """Fails without a word."""
+
+    name = "silent"
+
+    def loss(self, *arguments: Any) -> Any:
+        raise AssertionError
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "finding"),
     [
+        (Forgetful, r"keeps_the_memory_small: the memory holds 0 of 150 examples after all tasks: .*memory\.keep"),
+        (Silent, "learns: AssertionError$"),
         (Maskless, r"trains_inside_the_mask: the classifier's rows of classes \[2, 3, 4, 5\] moved"),
         (TwicePassing, "updates_batchnorm_once_a_step: BatchNorm was updated"),
         (Idle, "idle, class scenario, learns: only"),

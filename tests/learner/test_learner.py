@@ -21,7 +21,8 @@ from cclfp.errors import InputError
 from cclfp.learner.saving import FORMAT, learner_state, load_learner_state
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
-from cclfp.testing import _equal, same, toy_psi
+from cclfp.testing import same, toy_psi
+from cclfp.testing.case import equal
 
 
 def psi(width: int = 8) -> nn.Module:
@@ -109,7 +110,7 @@ def test_what_is_no_loss_is_refused(fourth: tuple[Any, ...], finding: str) -> No
     before = copy.deepcopy(learner_state(ours))
     with pytest.raises(InputError, match=finding):
         ours.observe(*batch())
-    assert _equal(before, learner_state(ours))
+    assert equal(before, learner_state(ours))
 
 
 def test_a_step_may_report_other_values() -> None:
@@ -353,7 +354,7 @@ def test_a_step_that_fails_leaves_no_trace() -> None:
     with pytest.raises(RuntimeError, match="no"):
         ours.observe(torch.full((3, 4), 1e7), LABELS, task=1)
     after = learner_state(ours)
-    assert _equal(before, after)
+    assert equal(before, after)
 
 
 @pytest.mark.parametrize(

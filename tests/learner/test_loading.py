@@ -41,7 +41,8 @@ from cclfp.runs.jobs import Job
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.schedules import Schedule
-from cclfp.testing import Case, _equal, same
+from cclfp.testing import Case, same
+from cclfp.testing.case import equal
 from cclfp.transforms import CropFlip, Normalise
 
 TRIED = 40  # alterations of each learner's file
@@ -98,14 +99,14 @@ def check_damaged(kind: str, original: bytes, content: bytes) -> bool:
         except DamagedError:
             return True
         path.write_bytes(original)
-        assert _equal(found, read_tensors(path, kind))
+        assert equal(found, read_tensors(path, kind))
         return False
 
 
 @pytest.mark.parametrize("kind", [FORMAT, checkpoints.FORMAT])
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_a_damaged_file_is_refused_or_equal(kind: str, data: st.DataObject) -> None:
+def test_a_damaged_file_is_refused_orequal(kind: str, data: st.DataObject) -> None:
     original = contents()[kind]
     start = data.draw(st.integers(0, len(original) - 1))
     end = data.draw(st.integers(start + 1, min(len(original), start + 2000)) | st.just(len(original)))

@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS
-from cclfp.testing import CHECKS, Case, in_second_task
+from cclfp.testing import CHECKS, Case
+from cclfp.testing.contract import in_second_task
 
 ROWS: list[dict[str, Any]] = [
     {"method": "joint"},

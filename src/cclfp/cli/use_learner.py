@@ -110,8 +110,8 @@ def observe(
 
     cclfp observe learners/pets.ckpt --images new/
     """
+    from cclfp.engine.replica import computing_threads
     from cclfp.learner.use_images import observe_images
-    from cclfp.runs.starting import computing_threads
 
     loaded = load_learner(learner, backbone, method, device)
     with computing_threads(threads), progress() as shown:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -246,3 +247,14 @@ def _plan_maker(replicas: Sequence[Replica], after: Sequence[Plan] | None = None
         return [plans[key] for key in keys]
 
     return make
+
+
+@contextlib.contextmanager
+def computing_threads(n: int) -> Iterator[None]:
+    """Compute on n CPU threads inside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

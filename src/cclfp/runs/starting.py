@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from cclfp.core.userfiles import imported_by
 from cclfp.engine.cohort import autocast_of, choose_engine, computing_in
 from cclfp.engine.programs import Kind
-from cclfp.engine.replica import Replica
+from cclfp.engine.replica import Replica, computing_threads
 from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.events import Note, OnEvent
 from cclfp.learner import make
@@ -130,17 +129,6 @@ def _make_stream(job: Job, device: str) -> Stream:
     stream = stream.validation(job.seed) if c.validation else stream
     stream = stream.to(torch.device(device))
     return stream.joint() if c.kind.joint else stream
-
-
-@contextlib.contextmanager
-def computing_threads(n: int) -> Iterator[None]:
-    """Compute on n CPU threads inside."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # -- the choice of an engine --------------------------------------------------------------------------------------

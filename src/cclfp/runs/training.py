@@ -11,7 +11,7 @@ from typing import Any
 
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.compiled import first_line
-from cclfp.engine.replica import Replica
+from cclfp.engine.replica import Replica, computing_threads
 from cclfp.errors import InputError
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.runs.checkpoints import checkpoint_path, make_folder, write_checkpoint
@@ -20,7 +20,7 @@ from cclfp.runs.environment import commit, device_name
 from cclfp.runs.jobs import Job
 from cclfp.runs.keeping import InStore, Keeper
 from cclfp.runs.record import MEASURES, Record
-from cclfp.runs.starting import Started, computing_threads, kind_of_programs, start
+from cclfp.runs.starting import Started, kind_of_programs, start
 from cclfp.runs.store import Store
 
 STEP_EVERY = 0.2  # seconds between two events about the progress of a run

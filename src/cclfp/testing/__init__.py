@@ -10,30 +10,24 @@ the eager engine and of stacked replicas.
 from __future__ import annotations
 
 import contextlib
+import linecache
 import sys
+import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
 
-import torch
-
+from cclfp.engine.replica import computing_threads
+from cclfp.errors import InputError
 from cclfp.methods import Method, get_method
-from cclfp.testing.case import Case, _equal, same, stackable_psi, toy_psi, toy_stream, train_replicas
-from cclfp.testing.checks import (
-    CHECKS,
-    QUICK,
-    in_second_task,
-    is_not_disturbed_by_others,
-    learns,
-    repeats,
-)
-from cclfp.testing.explaining import CLEAR, explain, own_line
+from cclfp.testing.case import Case, same, stackable_psi, toy_psi, toy_stream, train_replicas
+from cclfp.testing.contract import CHECKS, QUICK, first_sentence, is_not_disturbed_by_others, learns, repeats
 
 __all__ = [
     "CHECKS",
     "QUICK",
     "Case",
-    "_equal",
     "check_method",
-    "in_second_task",
     "is_not_disturbed_by_others",
     "learns",
     "repeats",
@@ -43,6 +37,8 @@ __all__ = [
     "toy_stream",
     "train_replicas",
 ]
+
+CLEAR = (AssertionError, InputError)  # errors whose message says what the method does wrong
 
 
 def check_method(
@@ -63,26 +59,41 @@ def check_method(
     for scenario in scenarios:
         kind.hyper(scenario, **hyper)  # InputError for an unknown name or invalid value
     todo = [(scenario, check) for scenario in scenarios for check in (QUICK if quick else CHECKS)]
-    with _one_thread(), _shown(progress) as show:
+    # One thread: the tensors are small, and threads of a busy machine wait for each other.
+    with computing_threads(1), _shown(progress) as show:
         for number, (scenario, check) in enumerate(todo):
             name = f"{kind.name}, {scenario} scenario, {check.__name__}"
             show(f"[{number + 1}/{len(todo)}] {name}")
             try:
                 check(Case(kind, scenario, hyper))
             except Exception as error:  # noqa: BLE001  whatever a user's method may raise
-                is_clear = isinstance(error, CLEAR) or own_line(error, kind) is not None
-                raise AssertionError(explain(error, kind, name)) from (None if is_clear else error)
+                line, is_clear = _own_line(error, kind), isinstance(error, CLEAR) and str(error)
+                said = first_sentence(str(error))
+                cause = str(error) if is_clear else f"{type(error).__name__}{': ' if said else ''}{said}"
+                text = f"{name}: {cause}" if line is None else f"{line}\n{name}: {cause}"
+                raise AssertionError(text) from (None if is_clear or line is not None else error)
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread: the tensors are small, and threads of a busy machine wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _own_line(error: BaseException, method: type[Method]) -> str | None:
+    """The last line in the method's own file that an error, or its cause, passed through."""
+    of_cause = _own_line(error.__cause__, method) if error.__cause__ is not None else None
+    files = set(_files(method))
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    if of_cause is not None or not frames:
+        return of_cause
+    frame, path, here = frames[-1], Path(frames[-1].filename), Path.cwd()
+    text = linecache.getline(frame.filename, frame.lineno or 0).strip()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{frame.lineno}, in {frame.name}: {text}"
+
+
+def _files(method: type[Method]) -> Iterator[str]:
+    """The files of the functions that the method and its bases define; not those of bases that ship with cclfp."""
+    kinds = method.__mro__[: method.__mro__.index(Method)]
+    for kind in [kind for kind in kinds if not kind.__module__.startswith("cclfp.")] or kinds:
+        for value in vars(kind).values():
+            function = getattr(value, "__func__", value)
+            if isinstance(function, FunctionType):
+                yield function.__code__.co_filename
 
 
 @contextlib.contextmanager

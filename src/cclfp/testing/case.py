@@ -131,12 +131,13 @@ def train_replicas(replicas: list[Replica], engine: str = "eager", *, tasks: int
 
 def same(a: Learner, b: Learner) -> bool:
     """Whether two learners are equal, bit for bit, in all that they know."""
-    return _equal(learner_state(a), learner_state(b))
+    return equal(learner_state(a), learner_state(b))
 
 
-def _equal(a: Any, b: Any) -> bool:
+def equal(a: Any, b: Any) -> bool:
+    """Whether two states, nested dictionaries of tensors and plain values, are equal in all values and dtypes."""
     if isinstance(a, Tensor):
         return isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
     if isinstance(a, dict):
-        return isinstance(b, dict) and a.keys() == b.keys() and all(_equal(a[name], b[name]) for name in a)
+        return isinstance(b, dict) and a.keys() == b.keys() and all(equal(a[name], b[name]) for name in a)
     return bool(a == b)

@@ -20,7 +20,8 @@ from cclfp.learner import Learner, load
 from cclfp.methods.base import Batch, State
 from cclfp.nets.network import Tensors
 from cclfp.testing.case import MEMORY, Case, halve, same, stackable_psi, toy_psi, train_replicas
-from cclfp.testing.explaining import why_not_vmapped
+
+LONGEST = 300  # characters of a cause: some of torch's messages are pages long
 
 
 def learns(case: Case) -> None:
@@ -94,8 +95,11 @@ def keeps_the_memory_small(case: Case) -> None:
             held = len(learner.memory.examples().y)
             assert held == len(learner.memory) <= MEMORY, f"{held} examples in a memory of {MEMORY}"
 
-    learner = case.online(after_step=look)
-    assert learner.memory is None or len(learner.memory) == MEMORY
+    memory = case.online(after_step=look).memory
+    assert memory is None or len(memory) == MEMORY, (
+        f"the memory holds {len(memory)} of {MEMORY} examples after all tasks: with the schedule Exemplars, end_task "
+        "chooses what it holds, context.memory.keep(...)"
+    )
 
 
 def repeats(case: Case) -> None:
@@ -240,6 +244,27 @@ def in_second_task(case: Case, seed: int = 0) -> tuple[Learner, Batch]:
     slots = torch.arange(replayed) + 10 * seed
     placed = torch.where(torch.arange(10) % 3 == seed, -1, 5 * torch.arange(10))
     return learner, Batch(halve(raw.x), raw.y, raw.task, mask, 10, slots, slots % 2 == 0, placed)
+
+
+def why_not_vmapped(error: Exception) -> str:
+    """Why a step does not run under vmap, in our words where torch's message is known."""
+    text = str(error)
+    if "data-dependent control flow" in text:
+        return "it needs the value of a tensor (.item(), if tensor, F.one_hot): use torch.where and comparisons"
+    if "dynamic shape" in text:
+        return "a shape depends on data (tensor[mask], nonzero, unique): use torch.where"
+    return first_sentence(text.removeprefix("vmap: "))
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a message, in one line.
+
+    >>> first_sentence("vmap: It looks like you are\\ncalling .item() on a Tensor. We do not support that. See ...")
+    'vmap: It looks like you are calling .item() on a Tensor.'
+    """
+    joined = " ".join(text.split())
+    sentence, dot, _ = joined.partition(". ")
+    return (sentence + dot.strip())[:LONGEST]
 
 
 CHECKS: tuple[Callable[[Case], None], ...] = (

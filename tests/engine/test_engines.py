@@ -533,10 +533,10 @@ def test_replicas_that_take_turns(scenario: str, monkeypatch: pytest.MonkeyPatch
 def test_too_many_for_the_memory_are_halved_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     original, most = compiled_module.Programs.train, 2
 
-    def train(self: Any, group: Any, *arguments: Any) -> None:
-        if len(group.trainers) > most:
+    def train(self: Any, group: Any, *arguments: Any) -> bool:
+        if len(group.learners) > most:
             raise torch.OutOfMemoryError("out of memory")
-        original(self, group, *arguments)
+        return original(self, group, *arguments)
 
     monkeypatch.setattr(compiled_module.Programs, "train", train)
     notes: list[str] = []
@@ -548,6 +548,27 @@ def test_too_many_for_the_memory_are_halved_and_it_is_said(monkeypatch: pytest.M
     trained([replica("er", "class", seed) for seed in range(2)], "compiled", notes)
     assert notes[0] == "2 runs at once need too much memory: 1 from here on"
     assert "continuing eagerly" in notes[1]
+
+
+def test_the_last_replica_alone_that_needs_too_much_memory_is_trained_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of one is none, which must not mean that the replicas are to be counted again, and again."""
+    original, attempts = compiled_module.Programs.train, list[int]()
+
+    def train(self: Any, group: Any, *arguments: Any) -> bool:
+        attempts.append(len(group.learners))
+        if len(attempts) > 20:
+            pytest.fail("it tries for ever")
+        if group.learners[0].seed == 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return original(self, group, *arguments)
+
+    monkeypatch.setattr(compiled_module.Programs, "train", train)
+    monkeypatch.setattr(Cohort, "_count_at_once", lambda *arguments: 2)
+    notes: list[str] = []
+    ours = trained([replica("er", "class", seed) for seed in range(3)], "compiled", notes)
+    assert notes == ["its runs cannot be trained together (OutOfMemoryError: out of memory): continuing eagerly"]
+    assert attempts == [2, 1]
+    assert_alike(ours[2], trained([replica("er", "class", 2)], "eager")[0])
 
 
 def test_plans_are_made_once_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:

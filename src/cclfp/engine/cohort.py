@@ -157,16 +157,17 @@ class Cohort:
         """Train replicas with the fast engine, the first ones first, and return how many were trained."""
         done = 0
         while self._fast is not None and done < len(self.replicas):
-            is_out_of_memory = False
+            tried, is_out_of_memory = 0, False
             try:
                 self._at_once = self._at_once or self._count_at_once(plans[0], masks[0])
                 some = slice(done, done + self._at_once)
+                tried = len(self.replicas[some])
                 guarded = _Guarded(self._progress_of(progress, some))
                 if not self._train_some(self._fast, some, plans[some], masks[some], guarded):
                     break
-                done += len(self.replicas[some])
+                done += tried
             except torch.OutOfMemoryError as error:
-                is_out_of_memory = self._at_once > 1
+                is_out_of_memory = tried > 1
                 if not is_out_of_memory:
                     self._switch_to_eager(f"its runs cannot be trained together ({first_line(error)})")
             except NotCompiled as reason:
@@ -180,7 +181,7 @@ class Cohort:
                 else:
                     self._switch_to_eager(f"its runs cannot be trained together ({first_line(error)})")
             if is_out_of_memory:  # after the handler, where nothing refers to the tensors of the attempt any more
-                self._halve_at_once(len(self.replicas) - done)
+                self._halve_at_once(tried)
         return done
 
     def _train_some(
@@ -215,8 +216,7 @@ class Cohort:
             self._note(f"memory for {fitting} of {len(self.replicas)} runs at once: they take turns")
         return min(fitting, len(self.replicas))
 
-    def _halve_at_once(self, remaining: int) -> None:
-        tried = min(self._at_once, remaining)
+    def _halve_at_once(self, tried: int) -> None:
         self._at_once = tried // 2
         self._note(f"{tried} runs at once need too much memory: {self._at_once} from here on")
         torch.cuda.empty_cache()

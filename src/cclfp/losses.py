@@ -99,5 +99,6 @@ def cross_entropy(logits: Tensor, y: Tensor, mask: Tensor) -> Tensor:
 
 
 def is_transformed() -> bool:
-    """Whether this runs under vmap, torch.func.grad or torch.compile."""
-    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+    """Whether this runs under vmap, torch.func.grad or torch.compile; or torch does not tell."""
+    level = getattr(getattr(torch._C, "_functorch", None), "maybe_current_level", None)  # not promised by torch
+    return level is None or torch.compiler.is_compiling() or level() is not None

@@ -16,6 +16,7 @@ from training import make_job as make_any_job
 import cclfp
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
+from cclfp.core.torch_private import NEEDED
 from cclfp.engine import compiled as compiled_module
 from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
@@ -377,6 +378,7 @@ def test_the_graph_engine_without_a_card(method: str, make: Any, monkeypatch: py
         def query(self) -> bool:
             return True
 
+    monkeypatch.setitem(NEEDED, "graph", ())  # for the recording itself
     monkeypatch.setattr(graph, "_Recorded", Recorded)
     monkeypatch.setattr(graph, "SHORTEST", 2)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.scenarios import ClassMask
+from cclfp.core.torch_private import missing
 from cclfp.engine import eager
 from cclfp.engine.compiled import NotCompiled, Programs, first_line
 from cclfp.engine.evaluate import evaluate_alone, evaluate_together
@@ -100,7 +101,9 @@ class Cohort:
         self._engine = engine
         self._precision = precision
         self._note = note
-        self._fast = RUNNERS[engine](note, kind)  # None: the eager engine trains
+        if lacking := missing(engine):
+            self._switch_to_eager(f"torch {torch.__version__} has no {lacking}, which the {engine} engine needs")
+        self._fast = RUNNERS[self._engine](note, kind)  # None: the eager engine trains
         if self._fast is not None:
             self._fast.steps.on_compile = _Guarded(on_compile)
         self._pool, self._offsets = _join_inputs([replica.stream.train.x for replica in replicas])

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.files import NotPrivate, building_folder, private_folder
+from cclfp.core.torch_private import missing
 from cclfp.engine.groups import Compile, Group, Step
 from cclfp.engine.plan import StepTables
 from cclfp.engine.programs import KeptPrograms, Kind, load
@@ -176,6 +177,8 @@ def program(step: Step, *arguments: list[Tensor], keep: Keep = lambda library, h
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's warnings about itself
+            if lacking := missing("compiler"):
+                raise NotCompiled(f"torch {torch.__version__} has no {lacking}")
             graph = trace(step, *arguments)
             if len(graph.graph.nodes) > MAX_OPERATIONS:
                 raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {MAX_OPERATIONS:,}")

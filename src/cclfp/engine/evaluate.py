@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_unflatten
 
+from cclfp.core import trees
 from cclfp.engine.groups import is_normalised, stack_leaves
 from cclfp.engine.replica import Replica
 from cclfp.methods import Method
@@ -58,7 +58,7 @@ def count_correct(replicas: Sequence[Replica], tasks: Iterable[int], method: Met
     leaves, spec = stack_leaves([replica.learner.model for replica in replicas])
 
     def scores(leaves: list[Tensor], x: Tensor) -> Tensor:
-        params, buffers, state = tree_unflatten(leaves, spec)
+        params, buffers, state = trees.unflatten(leaves, spec)
         return method.scores(params, buffers, state, x)
 
     counts = []

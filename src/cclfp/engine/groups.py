@@ -19,13 +19,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
+from cclfp.core import trees
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine.plan import StepTables
 from cclfp.learner import Learner
 from cclfp.learner.checks import not_finite
 from cclfp.methods import Batch, Method
+from cclfp.nets.network import BATCH_NORMS
+
+NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
 Compile = Callable[..., Step]  # takes a step, and three arguments like those that it will be called with
@@ -39,11 +42,11 @@ class Group:
 
     def __init__(self, learners: Sequence[Learner]) -> None:
         self.learners = learners
-        specs = [tree_flatten(learner.model)[1] for learner in learners]
+        specs = [trees.flatten(learner.model)[1] for learner in learners]
         if any(spec != specs[0] for spec in specs):
             raise ValueError("their states differ in structure")
         self.spec = specs[0]
-        self._hyper_spec = tree_flatten(dataclasses.asdict(learners[0].hyper_tensors))[1]
+        self._hyper_spec = trees.flatten(dataclasses.asdict(learners[0].hyper_tensors))[1]
 
     @property
     def structure(self) -> str:
@@ -83,7 +86,7 @@ class Group:
         for replica in pick_replicas(self.learners):
             own = self.part_of(before, replica)
             alone = self._step_alone(replica, [t.clone() for t in own], prepared, current)
-            params: dict[str, Tensor] = tree_unflatten(alone, self.spec)[0]
+            params: dict[str, Tensor] = trees.unflatten(alone, self.spec)[0]
             if not_finite(list(params.values())):  # it diverges: there is nothing to compare
                 continue
             compare_steps(own, self.part_of(new, replica), alone, tolerance)
@@ -109,17 +112,17 @@ class Group:
         """Update the learners with what ``steps`` steps made of ``changing``: all of them or, on an error, none."""
         after = []
         for replica in range(len(self.learners)):
-            params, buffers, state = tree_unflatten(self.part_of(changing, replica), self.spec)
-            after.append((params, buffers, tree_map(torch.clone, state)))
+            params, buffers, state = trees.unflatten(self.part_of(changing, replica), self.spec)
+            after.append((params, buffers, trees.map_tree(torch.clone, state)))
         for learner, (params, buffers, state) in zip(self.learners, after, strict=True):
             learner.update(params, buffers, state, steps)
         self.changing, self.fixed = [], []  # step functions of this task may be kept, and with them this group
 
 
-def flat_step(method: Method, changing: list[Tensor], spec: TreeSpec, batch: Batch, hyper: Any) -> list[Tensor]:
+def flat_step(method: Method, changing: list[Tensor], spec: trees.Structure, batch: Batch, hyper: Any) -> list[Tensor]:
     """A step of one replica on flat lists. The loss that it may return is dropped."""
-    params, buffers, state = tree_unflatten(changing, spec)
-    new, new_spec = tree_flatten(method.step(params, buffers, state, batch, hyper)[:3])
+    params, buffers, state = trees.unflatten(changing, spec)
+    new, new_spec = trees.flatten(method.step(params, buffers, state, batch, hyper)[:3])
     if new_spec != spec:
         raise TypeError(f"a step of {method.name} gave a state of another structure than it took")
     return new
@@ -145,9 +148,9 @@ def mask_table(mask: ClassMask) -> Tensor:
     return mask.train(torch.arange(len(mask.classes_of), device=mask.classes_of.device))
 
 
-def stack_leaves(trees: Sequence[Any]) -> tuple[list[Tensor], TreeSpec]:
+def stack_leaves(given: Sequence[Any]) -> tuple[list[Tensor], trees.Structure]:
     """The leaves of trees of equal structure, each stacked over the trees, and that structure."""
-    leaves, specs = zip(*(tree_flatten(tree) for tree in trees), strict=True)
+    leaves, specs = zip(*map(trees.flatten, given), strict=True)
     if any(spec != specs[0] for spec in specs):
         raise ValueError("their states differ in structure")
     return [torch.stack([leaf.detach() for leaf in several]) for several in zip(*leaves, strict=True)], specs[0]
@@ -176,7 +179,7 @@ class StackedGroup(Group):
         spec, hyper_spec = self.spec, self._hyper_spec
 
         def step_one(changing: list[Tensor], hypers: list[Tensor], *batch: Tensor) -> list[Tensor]:
-            hyper = type(first.hyper)(**tree_unflatten(hypers, hyper_spec))
+            hyper = type(first.hyper)(**trees.unflatten(hypers, hyper_spec))
             return flat_step(method, changing, spec, make_batch(batch, current), hyper)
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
@@ -203,8 +206,8 @@ class ParallelGroup(Group):
 
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(learners)
-        leaves = [tree_flatten(learner.model)[0] for learner in learners]
-        hypers = [tree_flatten(dataclasses.asdict(learner.hyper_tensors))[0] for learner in learners]
+        leaves = [trees.flatten(learner.model)[0] for learner in learners]
+        hypers = [trees.flatten(dataclasses.asdict(learner.hyper_tensors))[0] for learner in learners]
         self._leaves, self._hypers = len(leaves[0]), len(hypers[0])
         self.changing = [leaf.detach() for own in leaves for leaf in own]
         self.fixed = [pool, torch.stack([mask_table(mask) for mask in masks]), *(h for own in hypers for h in own)]
@@ -235,7 +238,7 @@ class ParallelGroup(Group):
         spec, hyper_spec = self.spec, self._hyper_spec
 
         def step(changing: list[Tensor], hypers: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
-            hyper = type(learner.hyper)(**tree_unflatten(hypers, hyper_spec))
+            hyper = type(learner.hyper)(**trees.unflatten(hypers, hyper_spec))
             return flat_step(learner.algorithm, changing, spec, make_batch(batch, current), hyper)
 
         return step
@@ -265,7 +268,7 @@ class ParallelGroup(Group):
 
 def is_normalised(psi: nn.Module) -> bool:
     """Whether psi has BatchNorm, or another layer that keeps statistics."""
-    return any(isinstance(module, nn.modules.batchnorm._NormBase) for module in psi.modules())
+    return any(isinstance(module, NORMS) for module in psi.modules())
 
 
 # -- a step together is compared with the step alone -------------------------------------------------------------------

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from cclfp.core import trees
 from cclfp.core.memory import Memory
 from cclfp.core.randomness import generator
 from cclfp.core.scenarios import ClassMask
@@ -147,7 +147,7 @@ class Replica:
         if self.learner.method.scores is Method.scores:  # which does not use the state
             return own
         finite_or_nan = {"nan": torch.nan, "posinf": 0.0, "neginf": 0.0}
-        return own + [t.nan_to_num(**finite_or_nan) for t in tree_leaves(state) if t.is_floating_point()]
+        return own + [t.nan_to_num(**finite_or_nan) for t in trees.leaves(state) if t.is_floating_point()]
 
     def known_task(self, task: int) -> int | None:
         """The task, where predictions may use it; None in the class scenario, where they may not."""

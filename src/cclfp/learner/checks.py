@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
+from cclfp.core import trees
 from cclfp.core.arguments import add_names, as_tensor, check_whole
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import seeded
+from cclfp.core.torch_private import largest_each
 from cclfp.errors import DivergenceError, InputError
 from cclfp.methods.base import State
 from cclfp.nets.network import Tensors, twin
@@ -195,8 +196,8 @@ def refuse_not_finite(what: str, before: Model, after: Model, lr: float) -> None
     params, buffers, state = after
     new = [*params.values(), *buffers.values()]
     if state is not before[2]:
-        known = set(map(id, tree_leaves(before[2])))
-        new += [t for t in tree_leaves(state) if id(t) not in known]
+        known = set(map(id, trees.leaves(before[2])))
+        new += [t for t in trees.leaves(state) if id(t) not in known]
     if not not_finite(new):
         return
     old, named = _named(before), _named(after)
@@ -214,7 +215,7 @@ def _named(model: Model) -> Tensors:
     """Every tensor of a model, by its name in messages."""
     params, buffers, state = model
     of_psi = {f"buffer {name}": b for name, b in buffers.items()}
-    return params | of_psi | {f"state{keystr(path)}": t for path, t in tree_flatten_with_path(state)[0]}
+    return params | of_psi | {"state" + "".join(f"[{key!r}]" for key in path): t for path, t in trees.walk(state)}
 
 
 def _is_on_purpose(new: Tensor, old: Tensor | None, buffers: Tensors) -> bool:
@@ -240,6 +241,6 @@ def not_finite(tensors: Sequence[Tensor]) -> list[int]:
         return []
     device = next(t.device for t in tensors if not t.is_cpu)  # a user's method may keep a tensor on the CPU
     with torch.no_grad():
-        norms = torch._foreach_norm([tensors[i] for i in places], math.inf)
+        norms = largest_each([tensors[i] for i in places])
         finite = torch.stack([norm.to(device) for norm in norms]).isfinite().tolist()
     return [i for i, fine in zip(places, finite, strict=True) if not fine]

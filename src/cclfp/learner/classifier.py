@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from cclfp.core import trees
 from cclfp.learner.checks import transformed
 from cclfp.methods import Method
 from cclfp.nets.network import Network, Tensors
@@ -34,7 +34,7 @@ class Classifier(nn.Module):
         self._transform = learner.predict_transform
         self._method = learner.method(Network(self.psi, self.f, learner.psi_mode, learner.autocast))
         self._trained = learner.psi_mode["trained"]
-        leaves, self._spec = tree_flatten({} if learner.method.scores is Method.scores else learner.state)
+        leaves, self._spec = trees.flatten({} if learner.method.scores is Method.scores else learner.state)
         self._state = [f"state_{number}" for number in range(len(leaves))]
         for name, leaf in zip(self._state, leaves, strict=True):
             self.register_buffer(name, leaf.clone())
@@ -43,7 +43,7 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         params: Tensors = {f"psi.{name}": self.psi.get_parameter(name) for name in self._trained}
         params |= {"f.weight": self.f.weight, "f.bias": self.f.bias}
-        state = tree_unflatten([getattr(self, name) for name in self._state], self._spec)
+        state = trees.unflatten([getattr(self, name) for name in self._state], self._spec)
         prepared = transformed(x, self._transform, self.psi)
         return self._method.scores(params, dict(self.psi.named_buffers()), state, prepared).masked_fill(
             ~self.allowed, -torch.inf

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
+from cclfp.core import trees
 from cclfp.core.arguments import check_device, check_tasks, check_whole
 from cclfp.core.memory import Examples, Memory
 from cclfp.core.randomness import generator, seeded
@@ -288,7 +288,7 @@ class Learner:
         self.mask = self.mask.to(self.device)
         if self.memory is not None:
             self.memory.to(self.device)
-        self.state = tree_map(lambda t: t.to(self.device), self.state)
+        self.state = trees.map_tree(lambda t: t.to(self.device), self.state)
         if self.f is not None:
             self.bind(self.f.to(self.device))
         return self

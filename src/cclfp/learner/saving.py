@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from cclfp._version import __version__
+from cclfp.core import trees
 from cclfp.core.arguments import check_names
 from cclfp.core.files import check_output, read_tensors, write_tensors
 from cclfp.core.memory import Examples
@@ -92,7 +92,7 @@ def load_learner_state(learner: Learner, state: dict[str, Any], pool: Examples |
     learner.classes = None if names is None else check_names(names, learner.num_classes)
     if learner.memory is not None:
         learner.memory.load_state_dict(state["memory"], pool)
-    learner.state = tree_map(lambda t: t.detach().to(learner.device, copy=True), state["state"])
+    learner.state = trees.map_tree(lambda t: t.detach().to(learner.device, copy=True), state["state"])
     learner.f = learner.example = None
     if state["f"] is not None:
         weight = state["f"]["weight"]
@@ -231,7 +231,7 @@ def _check_finite(learner: Learner, x: Tensor) -> None:
     if learner.memory is not None:
         parts["examples in memory"] = [learner.memory.examples().x, learner.memory.current().x]
     for name, part in parts.items():
-        if not all(bool(tensor.isfinite().all()) for tensor in tree_leaves(part)):
+        if not all(bool(tensor.isfinite().all()) for tensor in trees.leaves(part)):
             raise InputError(f"this learner has {name} that are not finite: its training diverged, or it was changed")
 
 

@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from cclfp.core.torch_private import copy_each, subtract_each
 from cclfp.losses import is_transformed
 
 CHUNK = 800_000  # numbers per forward pass: 1,000 MNIST images or 65 colour images of 64×64; 8 times as many on CUDA
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 Tensors = dict[str, Tensor]
 PsiMode = dict[str, list[str]]
@@ -36,7 +38,7 @@ class Network:
         for name, module in self._train.named_modules():
             module.training = name in mode["training"]
         for name, module in self._normalising.named_modules():
-            module.training = name in mode["training"] and isinstance(module, _BatchNorm)
+            module.training = name in mode["training"] and isinstance(module, BATCH_NORMS)
         self._trainable = mode["trained"]
         self._autocast = autocast
         # functional_call searches for tied weights in every call, which costs as much as a small layer.
@@ -91,7 +93,7 @@ def sgd(params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
     before, along = [p.detach() for p in params.values()], [grads[name] for name in params]
     if is_transformed():  # vmap does not support the _foreach functions
         return dict(zip(params, (p - lr * g for p, g in zip(before, along, strict=True)), strict=True))
-    return dict(zip(params, torch._foreach_sub(before, torch._foreach_mul(along, lr)), strict=True))
+    return dict(zip(params, subtract_each(before, lr, along), strict=True))
 
 
 def _copy_of(buffers: Tensors) -> Tensors:
@@ -109,14 +111,14 @@ class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         new = [torch.empty_like(t, dtype=dtype) for t in tensors]
-        torch._foreach_copy_(new, list(tensors))
+        copy_each(new, tensors)
         ctx.dtype = tensors[0].dtype
         return tuple(new)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         new = [torch.empty_like(g, dtype=ctx.dtype) for g in grads]
-        torch._foreach_copy_(new, list(grads))
+        copy_each(new, grads)
         return (None, *new)
 
 
@@ -132,7 +134,7 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy tensors into others, with one call per dtype: on CUDA separate copies would cost one launch each."""
     for dtype in {t.dtype for t in targets}:
         which = [i for i, t in enumerate(targets) if t.dtype == dtype]
-        torch._foreach_copy_([targets[i] for i in which], [sources[i] for i in which])
+        copy_each([targets[i] for i in which], [sources[i] for i in which])
 
 
 def chunks(x: Tensor) -> tuple[Tensor, ...]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
+from cclfp.core import trees
 from cclfp.core.randomness import generator
 from cclfp.engine.replica import Replica
 from cclfp.learner import Learner, load
@@ -190,7 +190,7 @@ def trains_stacked(case: Case) -> None:
     for seed, replica in enumerate(replicas):
         alone = case.replica(seed, stackable_psi())
         train_replicas([alone])
-        for ours, theirs in zip(tree_leaves(replica.learner.model), tree_leaves(alone.learner.model), strict=True):
+        for ours, theirs in zip(trees.leaves(replica.learner.model), trees.leaves(alone.learner.model), strict=True):
             is_close = torch.allclose(ours, theirs, rtol=1e-2, atol=1e-2, equal_nan=True)
             assert is_close, "stacked replicas end with other numbers than each alone"
         assert replica.accuracy is not None
@@ -205,7 +205,7 @@ def steps_purely(case: Case) -> None:
         learner, batch = in_second_task(case, seed)
         tensors = (batch.x, batch.y, batch.task, batch.mask, batch.slots, batch.from_past_task, batch.placed)
         given = (*learner.model, tensors, dict(vars(learner.hyper_tensors)))
-        arguments.append(tree_map(lambda t: t.detach().clone(), given))
+        arguments.append(trees.map_tree(lambda t: t.detach().clone(), given))
 
     def step(params: Tensors, buffers: Tensors, state: State, tensors: Any, hyper: dict[str, Tensor]) -> Any:
         x, y, task, mask, *slots = tensors
@@ -213,7 +213,7 @@ def steps_purely(case: Case) -> None:
         return learner.algorithm.step(params, buffers, state, Batch(x, y, task, mask, 10, *slots), numbers)
 
     try:
-        stacked = tree_map(lambda *several: torch.stack(several), *arguments)
+        stacked = trees.map_tree(lambda *several: torch.stack(several), *arguments)
     except ValueError as error:
         raise AssertionError(f"the states of two replicas differ in structure: {error}") from error
     try:
@@ -221,11 +221,11 @@ def steps_purely(case: Case) -> None:
     except RuntimeError as error:
         raise AssertionError(f"step does not run under vmap: {why_not_vmapped(error)}") from error
     for number, given in enumerate(arguments):
-        before = tree_map(torch.clone, given)
+        before = trees.map_tree(torch.clone, given)
         alone = step(*given)
-        unchanged = all(map(torch.equal, tree_leaves(before), tree_leaves(given)))
+        unchanged = all(map(torch.equal, trees.leaves(before), trees.leaves(given)))
         assert unchanged, "step changed its arguments"
-        for a, b in zip(tree_leaves(alone), tree_leaves(together), strict=True):
+        for a, b in zip(trees.leaves(alone), trees.leaves(together), strict=True):
             difference = (a.double() - b[number].double()).abs().max()
             assert difference <= 1e-5, f"under vmap a result differs by {difference:.1e}"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor
-from torch.utils._pytree import MappingKey, tree_flatten_with_path
 
+from cclfp.core import trees
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine.groups import Compile, StackedGroup, Step, perturb
 from cclfp.engine.kernels import Layout
@@ -29,12 +29,11 @@ class KernelGroup(StackedGroup):
         self.method = on_kernels(learners[0].algorithm, layout)
         names = {f"psi.{name}" for name in layout.filters}
         params, buffers, _ = learners[0].model
-        paths = [path[-1] for path, _ in tree_flatten_with_path(learners[0].model)[0]]
-        keys = [key.key if isinstance(key, MappingKey) else None for key in paths]
-        in_state = range(len(params) + len(buffers), len(paths))
+        keys = [path[-1] for path, _ in trees.walk(learners[0].model)]
+        in_state = range(len(params) + len(buffers), len(keys))
         filters = [i for i, key in enumerate(keys) if key in names]
         has_old_network = any(keys[i] in buffers for i in in_state)
-        self._dtype, self._leaves = layout.dtype, len(paths)
+        self._dtype, self._leaves = layout.dtype, len(keys)
         self._filters = [i for i in filters if has_old_network or i not in in_state]
         self._in_any_network = filters
         self.changing = self._arranged(self.changing)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from cclfp.core.torch_private import missing
 from cclfp.engine.kernels import Layout, NotStackable, Tensors, passes
 from cclfp.engine.kernels.arrange import parts_of, replicas_first
 from cclfp.engine.kernels.update import Update
@@ -27,6 +28,8 @@ class StackedResNet(Network):
     """
 
     def __init__(self, net: Network, layout: Layout, *, in_place: bool) -> None:
+        if lacking := missing("kernels"):
+            raise NotStackable(f"torch {torch.__version__} has no {lacking}")
         vars(self).update(vars(net))  # the same psi and f
         self._layout, self._in_place = layout, in_place
 

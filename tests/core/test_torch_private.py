@@ -1,0 +1,136 @@
+"""Private names of torch: all are listed, the eager engine needs none, and others are not used where one is missing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._inductor  # so that a test can remove what it has
+
+import cclfp
+from cclfp.core import torch_private
+from cclfp.core.torch_private import NEEDED, copy_each, largest_each, missing, subtract_each
+from cclfp.engine import compiled
+from cclfp.engine.cohort import Cohort
+from cclfp.engine.kernels import Layout, NotStackable
+from cclfp.engine.kernels.stacked_resnet import StackedResNet
+from cclfp.methods import METHODS
+from cclfp.nets.network import Network, psi_mode
+from cclfp.testing import Case, same, stackable_psi
+
+PACKAGE = Path(cclfp.__file__).parent
+FOREACH = ("_foreach_copy_", "_foreach_mul", "_foreach_sub", "_foreach_norm")
+USERS = {"engine/compiled.py": "compiler", "engine/programs.py": "compiled", "engine/graph.py": "graph"}
+
+
+def private_names(path: Path) -> set[str]:
+    """The private names of torch in a file, but for those that it asks for by ``hasattr`` or ``getattr``."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    known = {"torch": "torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            known |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            known |= {a.asname: a.name for a in node.names if a.asname and a.name.split(".")[0] == "torch"}
+    names = set(known.values()) | {
+        ast.unparse(node).replace(root, known[root], 1)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and (root := ast.unparse(node).split(".")[0]) in known
+    }
+    private = {name for name in names if re.fullmatch(r"[\w.]+", name) and re.search(r"\._(?!_)", name)}
+    return {name for name in private if not any(other.startswith(f"{name}.") for other in private)}
+
+
+def test_all_are_listed() -> None:
+    found = {path.relative_to(PACKAGE).as_posix(): private_names(path) for path in PACKAGE.rglob("*.py")}
+    assert found.pop("core/torch_private.py") == {f"torch.{name}" for name in FOREACH}
+    assert found.pop("losses.py") == {"torch._C"}  # which it asks for what it may have
+    used: dict[str, set[str]] = {}
+    for path, names in found.items():
+        user = "kernels" if path.startswith("engine/kernels/") else USERS.get(path, path)
+        used.setdefault(user, set()).update(names)
+    assert {user: used[user] for user in used if used[user]} == {user: set(names) for user, names in NEEDED.items()}
+
+
+def ignore(note: str) -> None: ...
+
+
+def trained(method: str, engine: str = "eager", seeds: int = 1, note: Callable[[str], None] = ignore) -> Cohort:
+    case = Case(METHODS[method], "class", {})
+    cohort = Cohort([case.replica(seed, stackable_psi()) for seed in range(seeds)], engine, note)
+    while not cohort.is_done:
+        cohort.advance()
+    return cohort
+
+
+@pytest.mark.parametrize("method", ["er", "gem", "icarl"])
+def test_the_eager_engine_needs_none(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_all = trained(method).replicas[0]
+    for name in FOREACH:
+        monkeypatch.delattr(torch, name)
+    monkeypatch.delattr(torch._C._functorch, "maybe_current_level")
+    without = trained(method).replicas[0]
+    torch.testing.assert_close(without.learner.model, with_all.learner.model)
+    assert without.matrix == with_all.matrix
+
+
+def test_loops_in_their_place_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = torch.Generator().manual_seed(0)
+    a, b = ([torch.randn(7, 5, generator=g), torch.randn(3, generator=g)] for _ in range(2))
+    b[1][0] = torch.nan
+
+    def results() -> list[Any]:
+        copies = [torch.zeros_like(t) for t in a]
+        copy_each(copies, b)
+        return [copies, list(subtract_each(a, torch.tensor(0.3), b)), list(largest_each(b))]
+
+    fast = results()
+    for name in FOREACH:
+        monkeypatch.delattr(torch, name)
+    for ours, theirs in zip(results(), fast, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one.nan_to_num(77.0), other.nan_to_num(77.0))
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ("compiled", "torch._C._aoti.AOTIModelContainerRunnerCpu"),
+        ("compiled", "torch._inductor.aot_compile"),
+        ("graph", "torch._C._cuda_releasePool"),
+    ],
+)
+def test_an_engine_that_lacks_one_is_not_used_and_it_is_said(
+    engine: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "WORTH", 1)
+    monkeypatch.delattr(name, raising=False)
+    if engine == "graph":  # builds for the CPU have none of them
+        monkeypatch.setitem(NEEDED, "graph", (name,))
+    notes: list[str] = []
+    cohort = trained("er", engine, 2, notes.append)
+    assert len(notes) == 1
+    assert f"has no {name}" in notes[0]
+    assert "continuing eagerly" in notes[0]
+    assert cohort.engine == "eager"
+    assert same(cohort.replicas[0].learner, trained("er").replicas[0].learner)
+
+
+def test_kernels_that_lack_one_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    psi = torch.nn.Flatten()
+    net = Network(psi, torch.nn.Linear(3, 2), psi_mode(psi))
+    layout = Layout((), (), torch.bfloat16)
+    StackedResNet(net, layout, in_place=False)
+    monkeypatch.delattr(torch, "_foreach_add")
+    with pytest.raises(NotStackable, match=r"has no torch\._foreach_add"):
+        StackedResNet(net, layout, in_place=False)
+
+
+def test_what_this_torch_has() -> None:
+    assert missing("compiled") == missing("compiler") == missing("kernels") == missing("eager") == ""
+    assert not torch_private._exists("torch._no.such_thing")

@@ -17,7 +17,7 @@ from records import made_up, matrix_of
 
 from cclfp.errors import InputError
 from cclfp.paper import TABLES, cells, search
-from cclfp.paper.tuning import halved_settings, tune
+from cclfp.paper.tuning import tune
 from cclfp.runs.events import OnEvent
 from cclfp.runs.jobs import Job
 from cclfp.runs.pool import Executor
@@ -113,7 +113,7 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
         limited = re.search(r"successive halving in (\S+) min", preset.chosen)
         how: dict[str, Any] = {
             "budget": float(limited.group(1)) if limited else None,
-            "halving": halved_settings(preset),
+            "halving": preset.halved,
             "seeds": 1 if "data, seed 100 (" in preset.chosen else 2,
         }
         chosen = preset.chosen.removesuffix(IN_LABEL_ORDER)
@@ -137,10 +137,9 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
 @pytest.mark.slow
 def test_every_mnist_number_has_its_five_seeds_once_there_are_records() -> None:
     seeds = [0, 1, 2, 3, 4] if REPOSITORY / "results" / "mnist.jsonl" in FILES else []
-    found = [entry for entry in render.Results(FILES).content.entries if render.is_mnist(entry)]
+    found = [result for result in render.Results(FILES).content.results if render.is_mnist(result)]
     assert len(found) == 80
-    wrong = {entry.cell: [record["seed"] for record in entry.records] for entry in found}
-    assert {cell: numbers for cell, numbers in wrong.items() if numbers != seeds} == {}
+    assert [result for result in found if [record["seed"] for record in result.runs] != seeds] == []
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +21,8 @@ from cclfp.errors import InputError
 from cclfp.methods import METHODS, setting
 from cclfp.paper import search as search_module
 from cclfp.paper.grids import GRIDS, stages
-from cclfp.paper.search import Search, switched_off
+from cclfp.paper.search import Search, find_doubts, switched_off
+from cclfp.paper.searches import latest_search
 from cclfp.paper.trials import FIRST_PART, Settings, Trial, neighbours, search_in_time
 from cclfp.runs.events import Finished, Note, Planned, Step
 from cclfp.runs.store import Store
@@ -339,3 +342,47 @@ def test_a_damaged_search_is_not_used(one_core: None, tmp_path: Path) -> None:
         file.write_text(damaged)
         with pytest.raises(InputError, match="cannot be read as a stored search"):
             tune()
+
+
+def test_what_is_doubtful_about_a_choice_is_said_by_tune_by_study_and_in_the_report(
+    one_core: None, cli: Cli, small_mnist: Path, tmp_path: Path
+) -> None:
+    """One seed, the edge of the range, and a result below the preset's with the same seed."""
+    store = ("--store", tmp_path / "runs.sqlite", "--engine", "eager")
+    answer = cli("tune", "er", "split-mnist", "lr=0.0001,0.0003,0.001", "--seeds", "1", *store)
+    assert answer.code == 0, answer.err
+    notes = [line.removeprefix("note: ") for line in answer.out.splitlines() if line.startswith("note: ")]
+    few, edge, worse = notes
+    assert few == "chosen with 1 seed, which says little"
+    assert edge.endswith("is at the edge of what was searched (0.0001 0.0003 0.001)")
+    assert re.fullmatch(
+        r"worse than the preset on the same held-out images: \d+\.\d\d against \d+\.\d\d % \(seed 100\)", worse
+    )
+    mine = cli("study", "mine", "--method", "er,finetune", "--benchmark", "split-mnist", "--seeds", "1", *store)
+    assert f"(tuned; {'; '.join(notes)})" in " ".join(mine.out.split())
+    cli("report", "--out", tmp_path / "out", *store[:2])
+    assert f"- er: {'; '.join(notes)}" in (tmp_path / "out/tables/own.md").read_text()
+    assert f'<p class="note">er: {notes[0]}; ' in (tmp_path / "out/index.html").read_text()
+
+
+def test_a_search_of_before_there_were_doubts_is_read(one_core: None, tmp_path: Path) -> None:
+    images, store = write_images(tmp_path / "pets.npz"), tmp_path / "runs.sqlite"
+    options: dict[str, Any] = {"augment": "off", "seeds": 1, "engine": "eager", "store": store, **HOW}
+    tuned = cclfp.tune("er", images=images, lr=[0.03, 0.1], **options)
+    (file,) = (tmp_path / "runs.sqlite.searches").glob("*.json")
+    content = json.loads(file.read_text())
+    del content["doubts"], content["preset"]["inherited"], content["preset"]["halved"]
+    file.write_text(json.dumps(content))
+    found = latest_search(store, "er", tuned.problem)
+    assert found is not None
+    assert (found.settings, found.doubts, found.preset) == (tuned.settings, tuned.doubts, tuned.preset)
+    assert len(found.doubts) == 2
+
+
+def test_few_seeds_and_edges_of_ranges_are_doubtful() -> None:
+    grids: list[dict[str, list[float]]] = [{"lr": [0.01, 0.1, 1.0], "augment": [False, True]}, {"w": [0.0, 0.5]}]
+    best = Trial({"lr": 0.1, "augment": True, "w": 0.0}, [80.0] * 3)
+    assert find_doubts([best], grids) == []  # a weight of 0 is no edge
+    assert find_doubts([], grids) == []
+    largest = Trial({"lr": 1.0, "augment": True, "w": 0.0}, [80.0, 81.0])
+    assert [text.split()[0] for text in find_doubts([largest], grids)] == ["chosen", "lr=1"]

@@ -217,7 +217,7 @@ def tune(
 
     from cclfp.cli.progress import progress
     from cclfp.core.files import check_output
-    from cclfp.paper.tuning import halved_settings, outdated, tune
+    from cclfp.paper.tuning import outdated, tune
     from cclfp.runs.settings import is_papers, prepare, presets, read_presets, with_preset, write_presets
 
     problem = dataclasses.replace(problem, benchmark=benchmark)
@@ -243,8 +243,8 @@ def tune(
         write_presets(changed, write)
         for preset in outdated(changed):
             words = ["tune", preset.method, preset.benchmark, "--scenario", preset.scenario, "--write", str(write)]
-            if (halved := halved_settings(preset)) is not None:
-                words += ["--halving", str(halved)]
+            if preset.halved is not None:
+                words += ["--halving", str(preset.halved)]
             again = shlex.join(["cclfp", *words])
             typer.echo(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
     if json:

@@ -387,7 +387,7 @@ def _print_own_column(results: Sequence[Result], seeds: Sequence[int]) -> None:
     p: TextColumn = (">p", lambda r: show_p(r.standing.p))
     _print(results, labels, [ACCURACY, best, p, FORGETTING, SECONDS], f"{title}: mean ± std, %")
     for label, result in zip(labels, results, strict=True):
-        print_text(f"  {label}: {_settings(result)} ({result.chosen})")
+        print_text(f"  {label}: {_settings(result)} ({'; '.join([result.chosen, *result.doubts])})")
 
 
 def _settings(result: Result) -> str:
@@ -437,6 +437,7 @@ def _own_to_dict(result: Result) -> dict[str, Any]:
         "buffer": c.buffer,
         "settings": c.hyperparameters | {"augment": c.augment},
         "chosen": result.chosen,
+        "doubts": list(result.doubts),
         "runs": len(result.runs),
         **{name: result.mean_std(name) for name in ("average_accuracy", "forgetting", "seconds")},
         "accuracies": {str(seed): accuracy for seed, accuracy in result.accuracies.items()},
@@ -456,7 +457,8 @@ def _own_to_dict(result: Result) -> dict[str, Any]:
 def tuned_to_dict(tuned: Tuned) -> dict[str, Any]:
     """A search for ``--json``."""
     trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]
-    return {"preset": dataclasses.asdict(tuned.preset), "settings": tuned.settings, "trials": trials}
+    chosen = {"preset": dataclasses.asdict(tuned.preset), "settings": tuned.settings, "doubts": tuned.doubts}
+    return {**chosen, "trials": trials}
 
 
 def print_tuned(tuned: Tuned, write: Path | None) -> None:
@@ -472,6 +474,8 @@ def print_tuned(tuned: Tuned, write: Path | None) -> None:
     options += [] if place.backbone is None else ["--backbone", place.backbone]
     print_text(f"chosen: {settings}")
     print_text(f"how: {preset.chosen}")
+    for doubt in tuned.doubts:
+        print_text(f"note: {doubt}")
     typer.echo(f"to use it: cclfp run {tuned.method} {place.benchmark} {settings} {shlex.join(options)}")
     if write is not None:
         typer.echo(f"written to {write}")
@@ -516,4 +520,4 @@ def print_chosen(searches: Sequence[Tuned]) -> None:
             count = len(tuned.trials)
             how = f"{count} setting{'s' * (count > 1)} tried, {plus_minus(best.mean, best.std)} % on held-out images"
         settings = hyperparameters(tuned.settings | {"augment": tuned.preset.augment})
-        print_text(f"{method}: {settings} ({how})")
+        print_text(f"{method}: {settings} ({'; '.join([how, *tuned.doubts])})")

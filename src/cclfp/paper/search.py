@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from cclfp.errors import InputError
 from cclfp.events import Event, Finished, Note, OnEvent, Planned, Step, Stored
+from cclfp.metrics import count_of
 from cclfp.paper.grids import Grid
 from cclfp.paper.trials import Settings, Trial, search_in_time, spread, successive_halving
 from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
@@ -18,9 +19,14 @@ from cclfp.runs.jobs import make_jobs, name_runs
 from cclfp.runs.pool import make_executor
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
+from cclfp.runs.results import Result
 from cclfp.runs.run import run_jobs
-from cclfp.runs.settings import Preset, make_one
+from cclfp.runs.settings import Preset, find_preset, make_one
+from cclfp.runs.store import Store, exists
 
+FIRST_SEED = 100  # no reported number uses this and the following ones
+FOR_PRESET = 0.2  # the share of a budget that is spent on comparing the choice with the preset
+ENOUGH_SEEDS = 3  # fewer say little
 MEASURED = 1.0  # seconds of training that tell how long the rest will take
 
 
@@ -36,6 +42,7 @@ class Tuned:
     preset: Preset
     settings: Settings
     trials: list[Trial]
+    doubts: list[str] = dataclasses.field(default_factory=list)  # why the choice may not be the best, in words
 
 
 class Search:
@@ -105,10 +112,68 @@ class Search:
                 "the runs are in the store (cclfp runs)"
             )
 
-    def result(self, best: Settings, how: str, trials: list[Trial]) -> Tuned:
+    def result(
+        self,
+        best: Settings,
+        how: str,
+        trials: list[Trial],
+        grids: Sequence[Grid],
+        inherited: dict[str, list[str]] | None = None,
+        halved: int | None = None,
+    ) -> Tuned:
         c = self.configuration(best)
-        preset = Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, how)
-        return Tuned(self.method, self.problem, preset, best, trials)
+        preset = Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, how, inherited or {}, halved)
+        worse = self._compare_with_preset(best, trials[0]) if trials else []
+        return Tuned(self.method, self.problem, preset, best, trials, [*find_doubts(trials, grids), *worse])
+
+    def train_preset(self, best: Settings, trials: Sequence[Trial], most: float) -> None:
+        """Train the preset, where there is one, with the seeds of the choice, unless that takes too many seconds."""
+        preset, store = self.configuration({}), Store(self.execution.store)
+        chosen = self.configuration(best)
+        if find_preset(preset.method, preset.benchmark, preset.scenario) is None or preset == chosen:
+            return
+        seeds = [FIRST_SEED + i for i in range(trials[0].seeds)]
+        missing = [seed for seed in seeds if store.find(preset.key(seed)) is None]
+        took = [record["seconds"] for seed in seeds if (record := store.find(chosen.key(seed))) is not None]
+        if missing and took and len(missing) * max(took) <= most:
+            jobs = make_jobs([preset], missing, self.execution)
+            labels = {job.key: f"the preset, seed {job.seed}" for job in jobs}
+            self.on_event(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
+            run_jobs(jobs, self.on_event, self.executor)
+
+    def _compare_with_preset(self, best: Settings, trial: Trial) -> list[str]:
+        """Whether the choice was worse than the preset where both were trained with the same seeds."""
+        preset, chosen = self.configuration({}), self.configuration(best)
+        is_known = find_preset(preset.method, preset.benchmark, preset.scenario) is not None
+        if not is_known or preset == chosen or not exists(self.execution.store):
+            return []
+        store, seeds = Store(self.execution.store, read_only=True), [FIRST_SEED + i for i in range(trial.seeds)]
+        ours, theirs = (Result(c, []).find_runs(store, seeds).accuracies for c in (chosen, preset))
+        if not (common := [seed for seed in ours if seed in theirs]):
+            return []
+        means = [sum(accuracies[seed] for seed in common) / len(common) for accuracies in (ours, theirs)]
+        if means[0] >= means[1]:
+            return []
+        same = f"seed{'s' * (len(common) > 1)} {', '.join(map(str, common))}"
+        return [f"worse than the preset on the same held-out images: {means[0]:.2f} against {means[1]:.2f} % ({same})"]
+
+
+def find_doubts(trials: Sequence[Trial], grids: Sequence[Grid]) -> list[str]:
+    """Too few seeds for a choice, or a choice at the edge of its range, in words; the best of the trials is the first.
+
+    >>> find_doubts([Trial({"lr": 0.3}, [80.0])], [{"lr": [0.03, 0.1, 0.3]}])
+    ['chosen with 1 seed, which says little', 'lr=0.3 is at the edge of what was searched (0.03 0.1 0.3)']
+    """
+    if not trials:
+        return []
+    best = trials[0]
+    few = [f"chosen with {count_of(best.seeds, 'seed')}, which says little"] if best.seeds < ENOUGH_SEEDS else []
+    searched = {name: values for grid in grids for name, values in grid.items() if name != "augment"}
+    return few + [
+        f"{name}={show_value(value)} is at the edge of what was searched ({' '.join(map(show_value, values))})"
+        for name, values in searched.items()
+        if (value := best.settings.get(name)) in (min(values), max(values)) and value and len(values) > 1
+    ]
 
 
 class _Limit:
@@ -186,7 +251,10 @@ def tune_anywhere(
     text = describe_search(grids, [], {}, numbers, order)
     text += "" if budget is None else f"; in {budget:g} min, {len(order)} settings tried"
     text += "" if halving is None else f"; by successive halving of {len(order)} settings"
-    return search.result(order[0].settings if order else start, text, order)
+    best = order[0].settings if order else start
+    if order:
+        search.train_preset(best, order, math.inf if budget is None else FOR_PRESET * 60 * budget)
+    return search.result(best, text, order, grids, halved=halving and len(order))
 
 
 def usual_settings(method: str, problem: Problem, ranges: Grid) -> Settings:

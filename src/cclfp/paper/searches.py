@@ -13,8 +13,9 @@ from typing import Any
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
 from cclfp.paper.grids import Grid
-from cclfp.paper.search import Tuned, usual_settings
+from cclfp.paper.search import Tuned, find_doubts, usual_settings
 from cclfp.paper.trials import Trial
+from cclfp.runs.configuration import Configuration
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import parse_json
 from cclfp.runs.settings import Preset, make_one
@@ -51,6 +52,7 @@ def save_search(store: Path, request: Request, tuned: Tuned) -> None:
         "settings": tuned.settings,
         "preset": dataclasses.asdict(tuned.preset),
         "trials": [dataclasses.asdict(trial) for trial in tuned.trials],
+        "doubts": tuned.doubts,
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     text = json.dumps(content, indent=1) + "\n"
@@ -108,11 +110,31 @@ def _read(path: Path) -> dict[str, Any]:
 def _tuned(path: Path, content: dict[str, Any], method: str, problem: Problem) -> Tuned:
     try:
         trials = [Trial(**trial) for trial in content["trials"]]
-        tuned = Tuned(method, problem, Preset(**content["preset"]), dict(content["settings"]), trials)
+        doubts = _doubts(content)
+        tuned = Tuned(method, problem, Preset(**content["preset"]), dict(content["settings"]), trials, doubts)
         make_one(method, problem, tuned.settings)
     except (InputError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
     return tuned
+
+
+def _doubts(content: dict[str, Any]) -> list[str]:
+    """Those of the search; of one that is older than they are what can be known from its trials."""
+    trials = [Trial(**trial) for trial in content["trials"]]
+    return list(content.get("doubts", find_doubts(trials, content["request"]["grids"])))
+
+
+def stored_doubts(store: Path, configuration: Configuration) -> list[str]:
+    """What the latest search says about a run's settings, if it chose them."""
+    place = {**json.loads(json.dumps(configuration.place)), "buffer": None}
+    settings = {**configuration.hyperparameters, "augment": configuration.augment}
+    found = [
+        content
+        for _, content in _all(store)
+        if {**content["request"]["place"], "buffer": None} == place
+        and all(content["settings"].get(name) == value for name, value in settings.items())
+    ]
+    return _doubts(max(found, key=lambda content: str(content["finished_at"]))) if found else []
 
 
 def _damaged(path: Path, error: object) -> InputError:

@@ -331,16 +331,16 @@ def _plan_mine(
 
 def _result(method: str, problem: Problem, auto: float | None, execution: Execution, on_event: OnEvent) -> Result:
     """A method on a problem with its settings, and where they come from."""
-    settings: dict[str, float] = {}
+    settings, doubts = dict[str, float](), list[str]()
     is_known = find_preset(get_method(method).name, str(problem.benchmark), str(problem.scenario)) is not None
     chosen = "preset" if is_known else DEFAULTS
     if auto is not None:
         tuned = tune(method, problem=problem, budget=auto, repeatable=True, execution=execution, on_event=on_event)
-        settings, chosen = tuned.settings, f"tuned in {auto:g} min"
+        settings, doubts, chosen = tuned.settings, tuned.doubts, f"tuned in {auto:g} min"
     elif (latest := latest_search(execution.store, method, problem)) is not None:
-        settings, chosen = latest.settings, "tuned"
+        settings, doubts, chosen = latest.settings, latest.doubts, "tuned"
     configuration = make_one(method, problem, settings)
-    return Result(configuration, [], method, chosen=chosen, table=f"memory {problem.memory}")
+    return Result(configuration, [], method, chosen=chosen, table=f"memory {problem.memory}", doubts=tuple(doubts))
 
 
 def _time_again_unless_alike(job: Job, store: Store | None) -> Job:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from cclfp.errors import InputError
 from cclfp.events import Note, OnEvent, ignore
 from cclfp.methods import METHODS, get_method
 from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, inherits, stages
-from cclfp.paper.search import Search, Tuned, combine, describe_search, tune_anywhere
+from cclfp.paper.search import FIRST_SEED, Search, Tuned, combine, describe_search, tune_anywhere
 from cclfp.paper.searches import find_search, make_request, save_search
 from cclfp.paper.trials import Settings, Trial, successive_halving
 from cclfp.runs.execution import Execution
@@ -34,7 +33,6 @@ from cclfp.runs.settings import (
 )
 from cclfp.streams import BENCHMARKS, get_benchmark
 
-FIRST_SEED = 100  # no reported number uses these
 SEEDS = 2
 AUTO_SEEDS = 8  # at most, as far as the time allows: on few images one seed says little
 
@@ -154,7 +152,8 @@ def _tune_as_presets(
         text += f"; by successive halving in {budget:g} min, {len(order)} settings tried"
     if halving is not None:
         text += f"; by successive halving of {len(order)} settings"
-    return search.result(best, text, order)
+    given = {other: list(settings) for other, settings in inherited.items()}
+    return search.result(best, text, order, searched, given, halving and len(order))
 
 
 def outdated(known: Sequence[Preset]) -> list[Preset]:
@@ -166,7 +165,7 @@ def outdated(known: Sequence[Preset]) -> list[Preset]:
     def is_outdated(preset: Preset) -> bool:
         if preset.method not in GRIDS or BENCHMARKS[preset.benchmark].backbone == "mlp":
             return False
-        for other, names in _inherited(preset).items():
+        for other, names in preset.inherited.items():
             source = find_preset(other, preset.benchmark, preset.scenario, known)
             if source is not None and _settings(source, names) != _settings(preset, names):
                 return True
@@ -196,18 +195,6 @@ def _plan(
         return inherited, [grid]
     taken = {name for settings in inherited.values() for name in settings}
     return inherited, [{name: values} for name, values in grid.items() if name not in taken]
-
-
-def halved_settings(preset: Preset) -> int | None:
-    """How many settings the search had that chose the preset, where it was called with ``halving``."""
-    found = re.search(r"; by successive halving of (\d+) settings", preset.chosen)
-    return None if found is None else int(found.group(1))
-
-
-def _inherited(preset: Preset) -> dict[str, list[str]]:
-    """From which methods the preset was given which settings, as its provenance has it."""
-    found = re.findall(r"; inherited from (\S+): ([^;]+)", preset.chosen)
-    return {other: [part.partition("=")[0] for part in settings.split()] for other, settings in found}
 
 
 def _settings(preset: Preset, names: Sequence[str]) -> Settings:

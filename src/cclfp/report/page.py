@@ -252,7 +252,7 @@ def _details(result: Result, content: Content, own: Table | None = None) -> dict
         "alone": all(run["environment"].get("together") == 1 for run in runs),
         "command": result.command(content.seeds),
         "hyperparameters": _settings(result) if own is None else {n: show_value(v) for n, v in result.settings.items()},
-        "chosen": describe_choice(result) if own is None else result.chosen,
+        "chosen": describe_choice(result) if own is None else "; ".join([result.chosen, *result.doubts]),
         "environments": [
             {ENVIRONMENT[name]: value for name, value in environment.items() if value is not None}
             for environment in environments(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from cclfp.methods import METHODS
@@ -20,6 +21,7 @@ from cclfp.paper.numbers import (
     gather_timings,
     run_time_cells,
 )
+from cclfp.paper.searches import stored_doubts
 from cclfp.runs.configuration import PROTOCOL, USUAL, Configuration, method_labels, show_value
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result, Standing, benchmark_title, describe_protocol
@@ -90,6 +92,11 @@ class Table:
     def memory_of(self, row: Sequence[Result | None]) -> int | None:
         """The size of the memory, in the table whose rows differ in it."""
         return first(row).configuration.buffer if self.name == "buffer" else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know about its rows: why settings that a search chose may not be the best."""
+        return [f"{result.label}: {'; '.join(result.doubts)}" for result in self.results if result.doubts]
 
     def explain(self, published: str = "with the paper's number in brackets", marks: str = "↑ and ↓") -> str:
         """What the numbers and marks mean, in a few sentences."""
@@ -165,7 +172,7 @@ def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False) 
     records = store.records()
     others = [record for record in records if record["key"] not in in_tables]
     held_out = sum(_values(record)["validation"] for record in others)
-    own = _own_tables(records, in_tables, include_diverged)
+    own = [_with_doubts(table, store.path) for table in _own_tables(records, in_tables, include_diverged)]
     timings = list(zip(timed, gather_timings(timed, store), strict=True))
     return Content(list(seeds), tables, own, timings, len(others) - held_out, held_out)
 
@@ -277,6 +284,15 @@ def _own_tables(records: Sequence[Record], in_tables: Collection[str], include_d
         if _shared(values) in outside:
             places.setdefault(_shared(values), []).append((record, values))
     return [table for several in places.values() for table in _tables_of_place(several, include_diverged)]
+
+
+def _with_doubts(table: Table, store: Path) -> Table:
+    """The table with what searches beside the store say about the settings that they chose."""
+    rows: list[list[Result | None]] = [
+        [dataclasses.replace(result, doubts=tuple(stored_doubts(store, result.configuration)))]
+        for result in table.results
+    ]
+    return dataclasses.replace(table, rows=rows)
 
 
 def _tables_of_place(several: Sequence[tuple[Record, dict[str, Any]]], include_diverged: bool) -> list[Table]:

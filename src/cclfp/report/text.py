@@ -85,6 +85,7 @@ def own_markdown(tables: Sequence[Table]) -> str:
         for result in table.results:
             label, accuracy, *rest = (text(result) for text in OWN_COLUMNS.values())
             lines.append(_line([label, f"**{accuracy}**" if result.standing.best else accuracy, *rest]))
+        lines += ["", *(f"- {note}" for note in table.notes)] if table.notes else []
     return "\n".join(lines) + "\n"
 
 

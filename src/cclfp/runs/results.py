@@ -76,6 +76,8 @@ class Result:
         Include runs that diverged in the means.
     table
         The table of the paper that it belongs to; in a study of one's own the size of the memory in words.
+    doubts
+        Why settings that a search chose may not be the best.
 
     >>> runs = [{"seed": 0, "average_accuracy": 80.0}, {"seed": 1, "average_accuracy": 9.8, "diverged": 2}]
     >>> result = Result(None, runs)
@@ -91,6 +93,7 @@ class Result:
     standing: Standing = Standing()
     include_diverged: bool = False
     table: str = ""
+    doubts: tuple[str, ...] = ()
 
     def find_runs(self, store: Store, seeds: Sequence[int], include_diverged: bool = False) -> Result:
         """The same with what a store has of it."""

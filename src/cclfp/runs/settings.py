@@ -224,6 +224,8 @@ class Preset:
     hyperparameters: dict[str, float]
     augment: bool
     chosen: str
+    inherited: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # which settings, from which method
+    halved: int | None = None  # how many settings the search had, if it was by halving without a limit of time
 
 
 @functools.cache
@@ -255,6 +257,10 @@ def _checked(preset: Preset) -> Preset:
     values = dataclasses.asdict(preset)
     if not isinstance(values.pop("chosen"), str):
         raise wrong_value("chosen", preset.chosen, "a string")
+    if values.pop("halved") is not None:
+        check_whole("halved", preset.halved, at_least=1)
+    if not _has_names(values.pop("inherited")):
+        raise wrong_value("inherited", preset.inherited, "the names of settings by method")
     if preset.benchmark not in BENCHMARKS:
         raise unknown("benchmark", str(preset.benchmark), BENCHMARKS)
     kind = METHODS.get(preset.method)  # a method in a file is refused, so that no code is run
@@ -263,12 +269,24 @@ def _checked(preset: Preset) -> Preset:
     return dataclasses.replace(preset, hyperparameters=Configuration.from_dict({**values, **memory}).hyperparameters)
 
 
+def _has_names(inherited: object) -> bool:
+    """Whether these are lists of names by name."""
+    return isinstance(inherited, dict) and all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in inherited.values()
+    )
+
+
 def write_presets(several: Sequence[Preset], path: Path) -> None:
-    text = json.dumps([dataclasses.asdict(preset) for preset in several], indent=2) + "\n"
+    text = json.dumps([_as_written(preset) for preset in several], indent=2) + "\n"
     try:
         write_atomic(path, lambda file: file.write(text.encode()))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error}") from error
+
+
+def _as_written(preset: Preset) -> dict[str, Any]:
+    """Without what is empty for most."""
+    return {name: v for name, v in dataclasses.asdict(preset).items() if v or name not in ("inherited", "halved")}
 
 
 def with_preset(several: Sequence[Preset], new: Preset) -> list[Preset]:

@@ -18,8 +18,7 @@ from cclfp.cli.options import parse_names, parse_settings
 from cclfp.methods import METHODS
 from cclfp.paper import cells
 from cclfp.paper.study import plan
-from cclfp.runs.run import check_values
-from cclfp.runs.settings import configurations
+from cclfp.runs.settings import check_values, configurations
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs
 from cclfp.streams import BENCHMARKS

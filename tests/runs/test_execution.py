@@ -60,17 +60,6 @@ def test_a_misspelt_option_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_mnist")
-def test_buffer_is_an_older_name_of_memory(tmp_path: Path) -> None:
-    options: Any = {"seeds": 1, "engine": "eager", "store": tmp_path / "runs.sqlite"}
-    (old,) = cclfp.run("er", "split-mnist", buffer=30, **options)
-    (new,) = cclfp.run("er", "split-mnist", memory=30, **options)
-    assert old.configuration == new.configuration
-    assert new.configuration.buffer == 30
-    with pytest.raises(InputError, match="memory=30 and buffer=40: buffer is an older name of memory"):
-        cclfp.run("er", "split-mnist", memory=30, buffer=40)
-
-
-@pytest.mark.usefixtures("small_mnist")
 def test_a_study_from_python(tmp_path: Path) -> None:
     options: Any = {"engine": "eager", "store": tmp_path / "runs.sqlite"}
     found = cclfp.study("accuracy", benchmarks="split-mnist", methods=["finetune"], seeds=1, **options)

@@ -18,19 +18,8 @@ from cclfp.paper.search import FIRST_SEED, Search, Tuned, combine, describe_sear
 from cclfp.paper.searches import find_search, make_request, save_search
 from cclfp.paper.trials import Settings, Trial, successive_halving
 from cclfp.runs.execution import Execution
-from cclfp.runs.fields import from_keywords
 from cclfp.runs.problem import Problem
-from cclfp.runs.run import check_values
-from cclfp.runs.settings import (
-    KEYWORDS,
-    Preset,
-    check_setting_names,
-    find_preset,
-    is_papers,
-    make_one,
-    prepare,
-    presets,
-)
+from cclfp.runs.settings import Preset, find_preset, is_papers, make_one, prepare, presets, read_keywords
 from cclfp.streams import BENCHMARKS, get_benchmark
 
 SEEDS = 2
@@ -81,18 +70,13 @@ def tune(
     With ``repeatable``, as for ``cclfp run --auto``, every method is searched in the second way, with up to eight
     seeds, and a search that was made before is not made again: it gives the same settings.
 
-    ``known`` are the presets there are, to inherit from; by default those of the package. ``execution``, or
-    its fields as keywords (``engine="graph"``), say how and where to train.
+    ``known`` are the presets there are, to inherit from; by default those of the package. ``problem`` and
+    ``execution``, or their fields as keywords (``engine="graph"``), say what is learned, and how and where.
     """
-    how, options = from_keywords(Execution, execution, options)
-    place = {name: value for name, value in (("benchmark", benchmark), ("scenario", scenario)) if value is not None}
-    what, more = from_keywords(Problem, problem, {**place, **options})
+    keywords = {"benchmark": benchmark, "scenario": scenario, **options}
+    what, how, ranges = read_keywords([method], settings, problem, execution, keywords)
     if how.shard is not None:
         raise InputError(f"shard={how.shard!r}: a search needs the results of all its runs; use run or study")
-    kind = get_method(method)
-    check_setting_names({method: kind}, settings or {})
-    check_setting_names({method: kind}, more, others=KEYWORDS)  # a keyword may be a misspelt field
-    ranges = {name: check_values(name, values) for name, values in {**(settings or {}), **more}.items()}
     if what.validation or what.max_classes is not None:
         raise InputError(
             "a search trains on held-out images, without room for more classes: leave out validation and max_classes"
@@ -110,7 +94,7 @@ def tune(
     if is_papers(method, what) and not ranges and not repeatable:
         with contextlib.closing(Search(method, what, how, on_event)) as search:
             return _tune_as_presets(search, numbers, budget, halving, presets() if known is None else known)
-    grids = stages(kind, augment=get_benchmark(str(what.benchmark)).no_augmentation is None, given=ranges)
+    grids = stages(get_method(method), augment=get_benchmark(str(what.benchmark)).no_augmentation is None, given=ranges)
     request = make_request(method, what, grids, ranges, numbers, budget, halving)
     if repeatable and not how.fresh and (found := find_search(how.store, request, method, what)) is not None:
         on_event(Note(f"{method} on {what.name}: searched before, and the same settings are chosen"))

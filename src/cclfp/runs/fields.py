@@ -30,8 +30,8 @@ def from_keywords(kind: type[T], given: T | None, keywords: Mapping[str, Any]) -
     argument = kind.__name__.lower()
     if given is not None and not isinstance(given, kind):
         raise InputError(f"{argument}={given!r}: expected a cclfp.{kind.__name__}")
-    if given is not None and fields:
-        raise InputError(f"give {', '.join(fields)} as part of {argument}, not beside it")
+    if given is not None and (beside := [name for name, value in fields.items() if value is not None]):
+        raise InputError(f"give {', '.join(beside)} as part of {argument}, not beside it")
     others = {name: value for name, value in keywords.items() if name not in fields}
     return kind(**fields) if given is None else given, others
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cclfp.data import fetch
 from cclfp.errors import InputError
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
-from cclfp.methods import get_method
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.code import describe_other_code
 from cclfp.runs.costs import cost
 from cclfp.runs.execution import Execution, pick_device
-from cclfp.runs.fields import from_keywords
+from cclfp.runs.fields import documented
 from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs, name_runs
 from cclfp.runs.pool import Executor, make_executor
-from cclfp.runs.problem import MEMORY, Problem
+from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
-from cclfp.runs.settings import KEYWORDS, check_setting_names, default_augmentation, describe_choice, make_grid, prepare
+from cclfp.runs.settings import default_augmentation, describe_choice, make_grid, prepare, read_keywords
 from cclfp.runs.shards import store_of, take_shard
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
@@ -30,15 +27,14 @@ from cclfp.streams import get_benchmark
 # Of more runs than this, the number is shown before they are trained (--seeds 100 means 100 seeds, not seed 100), and
 # their progress is shown together.
 SHOWN_ONE_BY_ONE = 16
-SWITCHES = {"on": True, "true": True, "off": False, "false": False}
 
 
+@documented(Problem, Execution)
 def run(
     methods: str | Sequence[str],
     benchmark: str | None = None,
     *,
     seeds: int | Sequence[int] = 5,
-    buffer: int | None = None,
     settings: Mapping[str, Any] | None = None,
     problem: Problem | None = None,
     execution: Execution | None = None,
@@ -54,35 +50,14 @@ def run(
     ----------
     methods
         One or several: names (``cclfp list methods``), or ``"FILE.py:NAME"`` for a method of your own.
-    benchmark
-        A name (``cclfp list benchmarks``).
-    images
-        Your own images instead of a benchmark: a folder of class folders or an ``.npz``, as
-        :func:`cclfp.data.import_images` takes it (with ``image_size``, ``split_seed``, ``classes`` and ``skip_bad``),
-        split into ``tasks`` tasks.
-    scenario
-        ``"class"``, ``"task"`` or ``"domain"``; by default the benchmark's first.
-    tasks
-        How many tasks the classes are split into; by default as the benchmark has it.
-    class_order
-        The order in which classes come, by name or number, ``"random"``, or a list of each task's classes. By
-        default that of the labels (``"labels"``), but on Split Tiny ImageNet that of its file wnids.txt (``"wnids"``).
-    backbone
-        ``"mlp"``, ``"resnet18"``, ``"resnet18:width=16"`` or ``"FILE.py:factory"``, a function that takes the shape of
-        an image and returns any ``nn.Module`` that maps images to features.
-    validation
-        Hold a tenth of the training examples out and test on them instead of the test set: to choose hyperparameters.
-    max_classes
-        How many classes a saved learner can have in the end, more than the benchmark's, so that it can learn new ones.
     seeds
         How many seeds (0, 1, ...), or which.
-    memory
-        How many examples the replay memory holds; ``buffer`` is an older name of it.
     settings, **options
         Hyperparameters, ``batch``, ``replay``, ``epochs`` and ``augment`` ("on" or "off"); a list of values makes a
-        grid. Fields of :class:`cclfp.Execution`, such as ``engine``, may be given as keywords too.
+        grid.
     problem, execution
-        What is learned, as one object; how and where to train, and where to keep the results.
+        What is learned, and how and where to train, each as one object. Or give their fields as keywords, which follow.
+    {fields}
     on_event
         Called with what happens: see :mod:`cclfp.events`.
 
@@ -91,20 +66,8 @@ def run(
     >>> results = run("er", "split-mnist", seeds=1, lr=[0.03, 0.1])  # doctest: +SKIP
     >>> [result.mean_std("average_accuracy")["mean"] for result in results]  # doctest: +SKIP
     """
-    how, options = from_keywords(Execution, execution, options)
-    options |= {} if benchmark is None else {"benchmark": benchmark}
-    what, more_settings = from_keywords(Problem, problem, options)
     names = check_names(methods)
-    kinds = {name: get_method(name) for name in names}
-    check_setting_names(kinds, settings or {})
-    check_setting_names(kinds, more_settings, others=KEYWORDS)  # a keyword may be a misspelt field
-    grid = {name: check_values(name, values) for name, values in {**(settings or {}), **more_settings}.items()}
-    if buffer is not None:
-        if what.memory != MEMORY:
-            raise InputError(
-                f"memory={what.memory} and buffer={buffer}: buffer is an older name of memory, give one of the two"
-            )
-        what = dataclasses.replace(what, memory=buffer)
+    what, how, grid = read_keywords(names, settings, problem, execution, {"benchmark": benchmark, **options})
     chosen_seeds = check_seeds(seeds)
     what = prepare(what, on_event)
     chosen = make_grid(names, what, grid)
@@ -196,18 +159,3 @@ def check_names(methods: str | Iterable[str]) -> list[str]:
             "cclfp.make and cclfp.testing take a class"
         )
     return names
-
-
-def check_values(name: str, values: object) -> list[float]:
-    """One number, or several that make a grid. The values of augment are "on" and "off", which become bools."""
-    several = [values] if isinstance(values, numbers.Real | str) else values
-    if not isinstance(several, Iterable):
-        raise InputError(f"{name}={values!r}: expected a number or several")
-    several = list(several)
-    if name == "augment":
-        if wrong := [v for v in several if str(v).casefold() not in SWITCHES]:
-            raise InputError(f"augment={wrong[0]}: expected on or off")
-        return [SWITCHES[str(v).casefold()] for v in several]
-    if not all(isinstance(v, numbers.Real) for v in several):
-        raise InputError(f"{name}={values!r}: expected a number or several")
-    return [float(v) for v in several]

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -22,11 +23,13 @@ from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets.backbones import Backbone, is_convolutional, parse_backbone
 from cclfp.runs.configuration import PROTOCOL, Configuration, replays, wrong_value
 from cclfp.runs.execution import Execution
-from cclfp.runs.fields import field_names
+from cclfp.runs.fields import field_names, from_keywords
 from cclfp.runs.problem import MEMORY, Problem
 from cclfp.streams.benchmarks import BENCHMARKS, Benchmark, get_benchmark, has_usual_order
 
 SMALLEST = 32  # pixels; a crop of a smaller image is shifted by more than a quarter of it
+
+SWITCHES = {"on": True, "true": True, "off": False, "false": False}
 
 Settings = Mapping[str, Sequence[float]]  # the values of each setting
 KEYWORDS = sorted([*field_names(Execution), *field_names(Problem)])  # what may be given beside settings
@@ -38,6 +41,22 @@ ABOUT_IMAGES = {
     "classes": "classes",
     "skip_bad": "skip_bad",
 }
+
+
+def read_keywords(
+    methods: Sequence[str],
+    settings: Mapping[str, Any] | None,
+    problem: Problem | None,
+    execution: Execution | None,
+    keywords: Mapping[str, Any],
+) -> tuple[Problem, Execution, dict[str, list[float]]]:
+    """What the keywords of ``run`` and ``tune`` say: the problem, the execution and the values of each setting."""
+    how, others = from_keywords(Execution, execution, keywords)
+    what, more = from_keywords(Problem, problem, others)
+    kinds = {name: get_method(name) for name in methods}
+    check_setting_names(kinds, settings or {})
+    check_setting_names(kinds, more, others=KEYWORDS)  # a keyword may be a misspelt field
+    return what, how, {name: check_values(name, values) for name, values in {**(settings or {}), **more}.items()}
 
 
 def configurations(
@@ -147,6 +166,21 @@ def _check_settings(kinds: Mapping[str, type[Method]], settings: Settings) -> No
             raise InputError(f"{name} has no value: expected {name}=VALUE")
         if name == "augment" and (wrong := [value for value in values if value not in (0, 1)]):
             raise InputError(f"augment={wrong[0]:g}: expected on or off")
+
+
+def check_values(name: str, values: object) -> list[float]:
+    """One number, or several that make a grid. The values of augment are "on" and "off", which become bools."""
+    several = [values] if isinstance(values, numbers.Real | str) else values
+    if not isinstance(several, Iterable):
+        raise InputError(f"{name}={values!r}: expected a number or several")
+    several = list(several)
+    if name == "augment":
+        if wrong := [v for v in several if str(v).casefold() not in SWITCHES]:
+            raise InputError(f"augment={wrong[0]}: expected on or off")
+        return [SWITCHES[str(v).casefold()] for v in several]
+    if not all(isinstance(v, numbers.Real) for v in several):
+        raise InputError(f"{name}={values!r}: expected a number or several")
+    return [float(v) for v in several]
 
 
 def _combinations(settings: Settings, names: Sequence[str]) -> Iterator[dict[str, float]]:

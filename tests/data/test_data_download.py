@@ -86,7 +86,7 @@ def get(server: Server, folder: Path, events: list[Any] | None = None) -> Path:
 
 
 def part(folder: Path) -> Path:
-    return folder / "file.bin.part"
+    return folder / ".file.bin.cclfp-part"
 
 
 def test_a_whole_file(server: Server, tmp_path: Path) -> None:

@@ -10,7 +10,30 @@ import numpy as np
 import pytest
 
 from cclfp.data import datasets as module
-from cclfp.data import import_images, list_datasets, load_dataset, own_datasets, stored
+from cclfp.data import import_images, list_datasets, load_dataset, own_datasets, remove_dataset, stored
+from cclfp.data.download import discard
+
+
+def again(name: str) -> tuple[Any, Any]:
+    """What stores a dataset once more."""
+    return module.get_dataset(name), {array: v.copy() for array, v in stored.map_arrays(name).items()}
+
+
+def test_other_files_beside_the_stored_ones_stay(tmp_path: Path) -> None:
+    images, labels = np.zeros((4, 8, 8), np.uint8), np.array(["cat", "dog"] * 2)
+    np.savez(tmp_path / "a.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    name = import_images(tmp_path / "a.npz")
+    folder = tmp_path / "home" / "data" / name
+    others = [folder / "mine.part", folder / ".arrays.mybackup" / "a", folder / ".arrays.removed" / "a"]
+    for file in others:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("mine")
+    source, arrays = again(name)
+    module.store(source, arrays, {stored.ABOUT: source.about})
+    discard(folder)
+    assert len(list(folder.iterdir())) == 5  # with arrays and .lock
+    remove_dataset(name)
+    assert all(file.read_text() == "mine" for file in others)
 
 
 class Killed(BaseException):
@@ -23,8 +46,7 @@ def test_a_kill_at_each_rename(at: int, tmp_path: Path, monkeypatch: pytest.Monk
     path = tmp_path / "pets.npz"
     np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
     name = import_images(path)
-    source: Any = module.get_dataset(name)
-    arrays = {array: values.copy() for array, values in stored.map_arrays(name).items()}
+    source, arrays = again(name)
     replace, count = Path.replace, 0
 
     def stop(*_: Any, **__: Any) -> Any:

@@ -179,7 +179,7 @@ def test_code_in_a_store_is_refused(code: str, tmp_path: Path) -> None:
         ("pipe", "is a device, a pipe or a socket"),
         ("loop", "is a symbolic link that leads back to itself"),
         ("dangling", "is a symbolic link to .*nowhere, which does not exist"),
-        ("byte", "cannot be used as a store of runs: it is no database"),
+        ("byte", "cannot be used as a store of runs: file is not a database"),
         ("log", "log-wal is not a regular file"),
     ],
 )

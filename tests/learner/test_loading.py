@@ -106,7 +106,7 @@ def check_damaged(kind: str, original: bytes, content: bytes) -> bool:
 @pytest.mark.parametrize("kind", [FORMAT, checkpoints.FORMAT])
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_a_damaged_file_is_refused_orequal(kind: str, data: st.DataObject) -> None:
+def test_a_damaged_file_is_refused_or_equal(kind: str, data: st.DataObject) -> None:
     original = contents()[kind]
     start = data.draw(st.integers(0, len(original) - 1))
     end = data.draw(st.integers(start + 1, min(len(original), start + 2000)) | st.just(len(original)))

@@ -338,21 +338,3 @@ def test_a_learner_saved_without_the_setting_continues_with_its_replay_size(tmp_
 
 
 # -- saving -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_saved_in_the_middle_of_a_later_task(scenario: str, tmp_path: Path) -> None:
-    learner, stream = learner_of(scenario), batches_of(scenario)
-    for task, batches in enumerate(stream[:2]):
-        for x, y in batches:
-            learner.observe(x, y, task)
-        learner.end_task()
-    for x, y in stream[2][:2]:
-        learner.observe(x, y, 2)
-    learner.save(tmp_path / "learner")
-    again = cclfp.load(tmp_path / "learner", psi=small_psi(), method=Spy)
-    for one in (learner, again):
-        for x, y in stream[2][2:]:
-            one.observe(x, y, 2)
-        one.end_task()
-    assert same(learner, again)

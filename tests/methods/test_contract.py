@@ -60,10 +60,10 @@ def test_contract(case: Case, check: Callable[[Case], None]) -> None:
 def test_a_step_compiles_without_a_break(row: dict[str, Any]) -> None:
     """On the learner's own parameters, in the second task, to the same numbers."""
     case = Case(METHODS[row["method"]], "class", {name: value for name, value in row.items() if name != "method"})
-    trainer, batch = in_second_task(case)
-    arguments = (*trainer.model, batch, trainer.hyper_tensors)
-    eager = trainer.algorithm.step(*arguments)
-    compiled = torch.compile(trainer.algorithm.step, fullgraph=True, backend="aot_eager")(*arguments)
+    learner, batch = in_second_task(case)
+    arguments = (*learner.model, batch, learner.hyper_tensors)
+    eager = learner.algorithm.step(*arguments)
+    compiled = torch.compile(learner.algorithm.step, fullgraph=True, backend="aot_eager")(*arguments)
     for a, b in zip(tree_leaves(eager), tree_leaves(compiled), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
@@ -72,17 +72,17 @@ def test_a_step_compiles_without_a_break(row: dict[str, Any]) -> None:
 def test_every_step_returns_its_loss(row: dict[str, Any]) -> None:
     """It is the value of the method's loss before the step."""
     case = Case(METHODS[row["method"]], "class", {name: value for name, value in row.items() if name != "method"})
-    trainer, batch = in_second_task(case)
-    loss = trainer.algorithm.step(*trainer.model, batch, trainer.hyper_tensors)[3]["loss"]  # type: ignore[misc]
+    learner, batch = in_second_task(case)
+    loss = learner.algorithm.step(*learner.model, batch, learner.hyper_tensors)[3]["loss"]  # type: ignore[misc]
     assert loss.shape == ()
     assert not loss.requires_grad
-    params, buffers, state = trainer.model
+    params, buffers, state = learner.model
     if row["method"] in ("a-gem", "si"):  # A-GEM's is on the new examples; SI's is without the surrogate
         n = batch.n_current if row["method"] == "a-gem" else len(batch.y)
-        z, _ = trainer.algorithm.net.features(params, buffers, batch.x[:n])
-        expected = cross_entropy(trainer.algorithm.net.classify(params, z), batch.y[:n], batch.mask[:n])
+        z, _ = learner.algorithm.net.features(params, buffers, batch.x[:n])
+        expected = cross_entropy(learner.algorithm.net.classify(params, z), batch.y[:n], batch.mask[:n])
     else:
-        expected, _ = trainer.algorithm.loss(params, buffers, state, batch, trainer.hyper_tensors)
+        expected, _ = learner.algorithm.loss(params, buffers, state, batch, learner.hyper_tensors)
     if row["method"] == "hal":  # with the anchors' part
         assert loss > expected
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,11 @@ import cclfp
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.learner import Learner
-from cclfp.learner.saving import load
 from cclfp.methods import METHODS, Batch
 from cclfp.methods.base import State, Stepped
 from cclfp.methods.fdr import FDR, function_distance
 from cclfp.nets.network import Tensors
-from cclfp.testing import Case, same
+from cclfp.testing import Case
 
 TASKS = [[0, 1], [2], [3, 4]]
 SHARED = [[0, 1, 2, 3, 4]] * 3
@@ -293,17 +291,6 @@ def test_the_first_task_is_that_of_finetune() -> None:
     Cohort([finetune]).advance()
     for a, b in zip(ours.learner.psi.state_dict().values(), finetune.learner.psi.state_dict().values(), strict=True):
         assert torch.equal(a, b)
-
-
-def test_saved_in_the_middle_of_a_later_task(tmp_path: Path) -> None:
-    tasks = tiny_tasks("class", 5, steps=4)
-    whole = train(tiny_learner("class", 5, FDR), tasks)
-    stopped = train(tiny_learner("class", 5, FDR), tasks[:1])
-    for x, y in tasks[1][:2]:
-        stopped.observe(x, y, 1)
-    stopped.save(tmp_path / "learner")
-    again = load(tmp_path / "learner", psi=tiny_psi(6), transform=halve, method=FDR)
-    assert same(whole, train(again, [tasks[1][2:], tasks[2]], 1))
 
 
 HYPER: dict[str, float] = {"alpha": 0.8}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from cclfp.errors import DivergenceError
 from cclfp.learner import Learner
 from cclfp.methods import gem
 from cclfp.methods.gem import GEM, project
-from cclfp.testing import same
 
 SCENARIOS = ("class", "task", "domain")
 TASKS = [[0, 1], [2, 3], [4, 5]]
@@ -292,21 +290,3 @@ def test_the_memory_pass_uses_prepared_examples() -> None:
 
 
 # -- saving -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_saved_in_the_middle_of_a_later_task(scenario: str, tmp_path: Path) -> None:
-    learner, stream = learner_of(scenario), batches_of(scenario)
-    for task, batches in enumerate(stream[:2]):
-        for x, y in batches:
-            learner.observe(x, y, task)
-        learner.end_task()
-    for x, y in stream[2][:2]:
-        learner.observe(x, y, 2)
-    learner.save(tmp_path / "learner")
-    again = cclfp.load(tmp_path / "learner", psi=copy.deepcopy(small_psi()), transform=lambda x: 2 * x, method=GEM)
-    for one in (learner, again):
-        for x, y in stream[2][2:]:
-            one.observe(x, y, 2)
-        one.end_task()
-    assert same(learner, again)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from cclfp.learner import Learner
 from cclfp.learner.saving import learner_state
 from cclfp.methods import Batch
 from cclfp.methods.icarl import ICaRL, herd
-from cclfp.testing import Case, same, toy_psi, toy_stream
+from cclfp.testing import Case, toy_psi, toy_stream
 
 Rows = list[list[float]]
 TASKS = [[0, 1], [2, 3], [4]]
@@ -510,23 +509,3 @@ def test_it_is_refused_in_the_domain_scenario() -> None:
 
 
 # -- the rest of the contract -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scenario", ICaRL.scenarios())
-def test_saved_in_the_middle_of_a_later_task_it_goes_on(tmp_path: Path, scenario: str) -> None:
-    ours = tiny(scenario=scenario)
-    for t, classes in enumerate(TASKS):
-        for step in range(4):
-            if t == 1 and step == 2:
-                ours.save(tmp_path / "learner")
-                other = cclfp.load(tmp_path / "learner", psi=copy.deepcopy(ours.psi), method=ICaRL)
-                assert other.memory is not None
-                assert len(other.memory.current().y) == 10
-            batch = points([classes[i % len(classes)] for i in range(5)], seed=10 * t + step)
-            ours.observe(*batch, task=t)
-            if t > 1 or (t == 1 and step >= 2):
-                other.observe(*batch, task=t)
-        ours.end_task()
-        if t >= 1:
-            other.end_task()
-    assert same(ours, other)

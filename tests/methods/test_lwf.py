@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +17,9 @@ from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.learner import Learner
-from cclfp.learner.saving import load
 from cclfp.methods import METHODS, Batch
 from cclfp.methods.lwf import LwF, distillation
-from cclfp.testing import Case, same, toy_psi
+from cclfp.testing import Case, toy_psi
 
 TASKS = [[0, 3], [2], [1, 4, 5]]
 Task = list[tuple[Tensor, Tensor]]
@@ -273,24 +271,6 @@ def test_old_answers_are_kept() -> None:
             learner.observe(x, y, 2)
         changes.append(float((learner.logits(asked, task=0)[:, [0, 3]].softmax(-1) - before).abs().mean()))
     assert changes[1] < 0.7 * changes[0]
-
-
-def test_saved_in_the_middle_of_a_later_task(tmp_path: Path) -> None:
-    def train(learner: Learner, tasks: list[Task], first: int) -> Learner:
-        for number, batches in enumerate(tasks):
-            for x, y in batches:
-                learner.observe(x, y, first + number)
-            learner.end_task()
-        return learner
-
-    tasks = tiny_tasks(5, steps=4)
-    whole = train(tiny_learner("class", 5), tasks, 0)
-    stopped = train(tiny_learner("class", 5), tasks[:1], 0)
-    for x, y in tasks[1][:2]:
-        stopped.observe(x, y, 1)
-    stopped.save(tmp_path / "learner")
-    again = load(tmp_path / "learner", psi=tiny_psi(6), transform=normalise, augment=Push(), method=LwF)
-    assert same(whole, train(again, [tasks[1][2:], tasks[2]], 1))
 
 
 HYPER: dict[str, float] = {"lambda_o": 0.8, "T": 2.0}

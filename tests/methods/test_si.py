@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,9 +11,8 @@ from torch import Tensor, nn
 import cclfp
 from cclfp.engine.cohort import Cohort
 from cclfp.learner import Learner
-from cclfp.learner.saving import load
 from cclfp.methods.si import SI
-from cclfp.testing import Case, same
+from cclfp.testing import Case
 
 TASKS = [[0, 1], [2], [3, 4]]
 SHARED = [[0, 1, 2, 3, 4]] * 3
@@ -278,24 +274,6 @@ def test_what_matters_is_held() -> None:
         after = parameters(learner)
         moved.append(sum(float((w * (a - b) ** 2).sum()) for w, a, b in zip(Omega, after, before, strict=True)))
     assert moved[1] < 0.5 * moved[0]
-
-
-def test_saved_in_the_middle_of_a_later_task(tmp_path: Path) -> None:
-    def train(learner: Learner, tasks: list[Task], first: int) -> Learner:
-        for number, batches in enumerate(tasks):
-            for x, y in batches:
-                learner.observe(x, y, first + number)
-            learner.end_task()
-        return learner
-
-    tasks = tiny_tasks("class", 5, steps=4)
-    whole = train(tiny_learner("class", 5, c=1.0), copy.deepcopy(tasks), 0)
-    stopped = train(tiny_learner("class", 5, c=1.0), tasks[:1], 0)
-    for x, y in tasks[1][:2]:
-        stopped.observe(x, y, 1)
-    stopped.save(tmp_path / "learner")
-    again = load(tmp_path / "learner", psi=tiny_psi(6), transform=halve, method=SI)
-    assert same(whole, train(again, [tasks[1][2:], tasks[2]], 1))
 
 
 HYPER: dict[str, float] = {"c": 0.5, "xi": 0.05}

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from cclfp.runs.start import make_replica
 from torch import Tensor
 
 from cclfp.core.memory import Examples
@@ -25,7 +26,6 @@ from cclfp.methods import METHODS
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.settings import configurations
-from cclfp.runs.starting import make_replica
 from cclfp.streams import BENCHMARKS, Stream
 from cclfp.transforms import Normalise, Scale
 

@@ -13,7 +13,7 @@ from formatting import format_table
 from measured import Measured, read
 
 from cclfp.paper.numbers import cells
-from cclfp.runs.costs import steps
+from cclfp.runs.jobs import steps
 from cclfp.runs.results import Result
 from cclfp.streams import BENCHMARKS
 

@@ -45,7 +45,7 @@ from cclfp.core.files import write_atomic
 from cclfp.core.workers import cores
 from cclfp.data import dataset_path, fetch
 from cclfp.methods import METHODS
-from cclfp.runs.environment import commit, device_name
+from cclfp.runs.code import commit, device_name
 
 BENCH = Path(__file__).parent
 WITHOUT_METHODS = ("cluster", "forked", "whole")  # sections whose cases --method does not choose from

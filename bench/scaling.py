@@ -21,9 +21,8 @@ from formatting import format_table
 from measured import Measured, read
 
 from cclfp.paper.study import plan
-from cclfp.runs.costs import steps
 from cclfp.runs.execution import Execution
-from cclfp.runs.jobs import Job, into_cohorts
+from cclfp.runs.jobs import Job, into_cohorts, steps
 from cclfp.runs.results import Result
 
 BENCH = Path(__file__).parent

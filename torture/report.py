@@ -14,7 +14,7 @@ import torch
 
 from cclfp._version import __version__
 from cclfp.core.workers import cores
-from cclfp.runs.environment import commit, device_name
+from cclfp.runs.code import commit, device_name
 from torture.campaign import FINE, Kind, Outcome, Verdict
 
 Facts = dict[str, Any]

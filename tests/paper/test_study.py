@@ -35,11 +35,10 @@ from cclfp.paper import (
 )
 from cclfp.paper.numbers import LABELS, missing_components
 from cclfp.paper.study import Study, select
-from cclfp.runs.costs import cost, steps
-from cclfp.runs.environment import device_name
+from cclfp.runs.code import device_name
 from cclfp.runs.events import Event, Finished, Note, OnEvent
 from cclfp.runs.execution import Execution
-from cclfp.runs.jobs import Job
+from cclfp.runs.jobs import Job, cost, steps
 from cclfp.runs.pool import Executor, Pool
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result

@@ -215,7 +215,8 @@ def test_a_method_that_ends_the_process_in_training(small_mnist: Path, tmp_path:
     )
     (configuration,) = configurations([f"{file}:Mine"], "split-mnist")
     events: list[Event] = []
-    train_cohort([make_job(configuration, seed, tmp_path / "runs.sqlite") for seed in range(2)], events.append)
+    jobs = [make_job(configuration, seed, tmp_path / "runs.sqlite") for seed in range(2)]
+    train_cohort(jobs, events.append, None)
     failures = [event.error for event in events if isinstance(event, Failed)]
     assert [type(error) for error in failures] == [InputError] * 2
     wanted = rf"mine@[0-9a-f]{{8}} seed 0: the code in {re.escape(str(file))} called sys.exit \(SystemExit\(3\)\)"

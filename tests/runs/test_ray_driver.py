@@ -25,7 +25,6 @@ from cclfp.runs.checkpoints import CLUSTER_LOCK
 from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, Step, to_json
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
-from cclfp.runs.keeping import InStore
 from cclfp.runs.ray_connection import connected
 from cclfp.runs.ray_driver import RETRIES, RayCluster, _Driver, _Sent, make_order
 from cclfp.runs.settings import configurations
@@ -50,7 +49,7 @@ class Driven:
         cluster: Any = SimpleNamespace(ray=SimpleNamespace(exceptions=errors), start_mailbox=lambda: None)
         self.events: list[Event] = []
         self.store = Store(jobs[0].execution.store)
-        self.driver = _Driver(cluster, InStore(self.store), self.events.append)
+        self.driver = _Driver(cluster, self.store, self.events.append)
         self.sent = self.driver.running[7] = _Sent({job.key: job for job in jobs}, None)
 
     def message(self, token: str, node: str, *events: Event) -> Any:
@@ -313,7 +312,7 @@ def test_what_another_process_has_finished_is_not_submitted(tmp_path: Path, monk
     submitted: list[list[str]] = []
 
     class Driver:
-        def __init__(self, cluster: RayCluster, keeper: InStore, on_event: OnEvent) -> None: ...
+        def __init__(self, cluster: RayCluster, store: Store, on_event: OnEvent) -> None: ...
 
         def run(self, cohorts: list[list[Job]]) -> None:
             submitted.extend([job.key for job in cohort] for cohort in cohorts)

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 import cclfp
 from cclfp.errors import InputError
 from cclfp.runs.execution import Execution, parse_shard
-from cclfp.runs.jobs import Job, cost_of, make_jobs
+from cclfp.runs.jobs import Job, cost_of, cut, make_jobs, take_shard
 from cclfp.runs.settings import configurations
-from cclfp.runs.shards import cut, take_shard
 from cclfp.runs.store import Store
 from cclfp.runs.transfer import import_runs
 

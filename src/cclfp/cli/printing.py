@@ -132,7 +132,7 @@ def result_to_dict(result: Result, include_diverged: bool) -> dict[str, Any]:
 def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> None:
     """How many runs a part has, in which store they are, and how to put the parts together."""
     from cclfp.runs.execution import parse_shard
-    from cclfp.runs.shards import store_of
+    from cclfp.runs.jobs import store_of
 
     part, count = parse_shard(str(execution.shard))
     store = store_of(execution)
@@ -209,7 +209,7 @@ class _Listener:
 
 def print_plan(study: Study, json: bool) -> None:
     """What would be trained, by configuration."""
-    from cclfp.runs.costs import steps
+    from cclfp.runs.jobs import steps
 
     planned = study.missing_by_result()
     parts: list[dict[str, Any]] = [

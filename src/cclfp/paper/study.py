@@ -25,18 +25,16 @@ from cclfp.paper.numbers import (
 )
 from cclfp.paper.searches import latest_search
 from cclfp.paper.tuning import tune
-from cclfp.runs.costs import cost
-from cclfp.runs.environment import device_name
+from cclfp.runs.code import device_name
 from cclfp.runs.execution import Execution
 from cclfp.runs.fields import field_names, from_keywords
-from cclfp.runs.jobs import Job, check_seeds, make_jobs, name_methods
+from cclfp.runs.jobs import Job, check_seeds, cost, make_jobs, name_methods, store_of, take_shard
 from cclfp.runs.pool import local_executor
 from cclfp.runs.problem import MEMORY, Problem
 from cclfp.runs.record import Record
 from cclfp.runs.results import DEFAULTS, Result
 from cclfp.runs.run import run_jobs
 from cclfp.runs.settings import ABOUT_IMAGES, find_preset, make_one, prepare
-from cclfp.runs.shards import store_of, take_shard
 from cclfp.runs.store import Store, exists
 from cclfp.streams import BENCHMARKS, get_benchmark
 

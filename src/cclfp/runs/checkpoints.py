@@ -17,7 +17,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 from cclfp.core.files import read_tensors, remove_file, remove_stale, write_tensors
 from cclfp.engine.replica import Replica
 from cclfp.errors import DamagedError, InputError
-from cclfp.events import Note, OnEvent
+from cclfp.events import Note, OnEvent, ignore
 from cclfp.learner.saving import DAMAGED
 from cclfp.runs.code import code
 from cclfp.runs.execution import MADE_WITH, Execution, pick_device
@@ -93,16 +93,16 @@ def put_aside(path: Path) -> Path:
         raise InputError(f"the damaged checkpoint {path} cannot be set aside: {error}") from error
 
 
-def remove_checkpoint(path: Path, job: Job | None = None, on_event: OnEvent | None = None) -> None:
-    """Remove a checkpoint, and half-written ones of the same run. The caller holds its lock.
+def remove_checkpoint(job: Job, on_event: OnEvent) -> None:
+    """Remove the checkpoint of a finished run, and half-written ones. The caller holds its lock.
 
-    A damaged one stays, and ``on_event`` gets a note that says where. One that cannot be removed is left to the next
-    command.
+    A damaged one stays, and a note says where. One that cannot be removed is left to the next command.
     """
+    path = checkpoint_path(job)
     with contextlib.suppress(OSError):
         remove_stale(path.parent, re.escape(path.name))
         remove_file(path)
-    if job is not None and on_event is not None and (kept := path.with_suffix(DAMAGED_SUFFIX)).exists():
+    if (kept := path.with_suffix(DAMAGED_SUFFIX)).exists():
         text = f"a damaged checkpoint of this run is kept as {kept}: delete it when you do not need it"
         on_event(Note(text, job.key))
 
@@ -112,7 +112,7 @@ def clean_up(job: Job) -> None:
     path = checkpoint_path(job)
     if path.exists():
         with contextlib.suppress(Timeout, InputError), _hold(path.with_suffix(".lock")):
-            remove_checkpoint(path)
+            remove_checkpoint(job, ignore)
 
 
 def remove_left_overs(folder: Path) -> None:

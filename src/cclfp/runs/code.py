@@ -13,7 +13,9 @@ import functools
 import gc
 import hashlib
 import itertools
+import platform
 import re
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cclfp._version import __version__
+from cclfp.core.workers import describe_processor
 from cclfp.methods import METHODS
 from cclfp.runs.record import Record
 
@@ -72,6 +75,29 @@ def describe_other_code(others: Sequence[Record], count: int) -> str:
     shown = "; ".join(versions[:MOST_VERSIONS])
     shown += f"; {more} more" if (more := len(versions[MOST_VERSIONS:])) else ""
     return f"{len(others)} of {count} runs in the store are of other code ({shown})"
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit this code is at, with a + where the package was changed; None where it is not in a git checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(PACKAGE), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        # A checkout of something else, with cclfp installed somewhere inside it, is not ours.
+        git("ls-files", "--error-unmatch", __file__)
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def device_name(device: str) -> str:
+    """The processor's or the GPU's own name."""
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    return describe_processor().get("model name") or platform.processor() or platform.machine()
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Jobs, each of which is one run to train, and cohorts of jobs that are trained together."""
+"""Jobs, each of which is one run to train; cohorts of jobs that are trained together; parts of a grid (shards)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,39 @@ from typing import Any
 
 from cclfp.core.arguments import check_whole
 from cclfp.core.files import read_tensors
+from cclfp.data import get_dataset
 from cclfp.errors import InputError
 from cclfp.learner.saving import FORMAT as LEARNER
+from cclfp.nets.backbones import parse_backbone
 from cclfp.runs.code import is_other_code
 from cclfp.runs.configuration import Configuration, method_labels, show_value, with_version
-from cclfp.runs.costs import cost
-from cclfp.runs.execution import Execution, check_folder
+from cclfp.runs.execution import Execution, check_folder, parse_shard
 from cclfp.runs.record import Record
-from cclfp.runs.store import Store
+from cclfp.runs.store import Store, exists
 from cclfp.streams import get_benchmark
+from cclfp.streams.tasks import DOMAIN_IMAGES
 
 MOST_SEEDS = 10_000
 LARGEST_COHORT = {"cpu": 64, "cuda": 500}  # jobs; each of them holds a lock file open
 ENOUGH_FOR_A_GPU = 100  # jobs; more of them together are hardly cheaper per job (bench/RESULTS.md)
 ROUNDS = 2  # cohorts per worker that a large grid is cut into, so that the workers end at about the same time
+# The cost of a step relative to ER's, from bench/RESULTS.md (Split MNIST). GEM's is for its first task and grows.
+COSTS = {
+    "joint": 0.9,
+    "finetune": 0.9,
+    "si": 1.5,
+    "lwf": 1.3,
+    "er": 1.0,
+    "gem": 0.8,
+    "a-gem": 3.7,  # with 256 reference examples, which bench/RESULTS.md does not have
+    "icarl": 1.6,
+    "fdr": 1.3,
+    "hal": 3.9,
+    "ccl-fp": 1.6,
+    "ccl-fp+": 1.8,
+}
+OWN = 1.5  # of a user's own method: unknown
+RESNET = 10.0  # the cost of a step of ResNet18 relative to the MLP's, on a GPU; on a CPU it is far more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,3 +189,88 @@ def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Jo
 def cost_of(jobs: Iterable[Job]) -> float:
     """How much work jobs are, as if each were trained alone: an estimate."""
     return sum(cost(job.configuration) for job in jobs)
+
+
+# -- how much work a run is ---------------------------------------------------------------------------------------
+
+
+def steps(configuration: Configuration) -> int:
+    """The number of steps of a run, at least 1, without the incomplete minibatches at the ends of tasks."""
+    benchmark = get_benchmark(configuration.benchmark)
+    examples = get_dataset(benchmark.dataset).arrays["train_labels"].shape[0]
+    if benchmark.domains is not None:
+        examples = DOMAIN_IMAGES * (benchmark.num_tasks or 1)
+    return max(1, configuration.epochs * examples // configuration.batch)
+
+
+def cost(configuration: Configuration) -> float:
+    """How much work a run is, in steps of ER on an MLP: an estimate, to begin with the longest."""
+    benchmark = get_benchmark(configuration.benchmark)
+    step = COSTS.get(configuration.method, OWN)
+    if configuration.method == "gem":
+        tasks = benchmark.num_tasks or 1 if configuration.tasks is None else len(configuration.tasks)
+        step *= 1 + (tasks - 1) / 2
+    psi = parse_backbone(benchmark.backbone) if configuration.backbone is None else configuration.backbone
+    return steps(configuration) * step * (1 if psi.get("name") == "mlp" else RESNET)
+
+
+# -- parts of a grid for processes that know nothing of each other, such as the tasks of a Slurm array ------------
+
+
+def take_shard(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs of the part that their execution names, of those whose records its store lacks.
+
+    They are to be stored in :func:`store_of`. The same jobs and the same store give the same parts, on every
+    machine; no job is in two parts. Without a shard, these are all jobs, unchanged.
+    """
+    execution = jobs[0].execution
+    if execution.shard is None:
+        return list(jobs)
+    if execution.fresh or execution.other_code == "retrain":
+        again = "fresh" if execution.fresh else "other_code='retrain'"
+        raise InputError(
+            f"shard={execution.shard!r} with {again}: the new records would not fit the store's; use an empty store"
+        )
+    number, count = parse_shard(execution.shard)
+    part, store = cut(_missing(jobs), count)[number - 1], store_of(execution)
+    _refuse_trained(part, store)
+    return [job.with_execution(store=store, shard=None) for job in part]
+
+
+def cut(jobs: Sequence[Job], count: int) -> list[list[Job]]:
+    """The jobs in so many parts, of whole cohorts and of about the same cost."""
+    parts: list[list[Job]] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    for cohort in into_cohorts(jobs, count, "cpu"):  # the longest first; cut alike on machines with and without a GPU
+        least = loads.index(min(loads))
+        parts[least] += cohort
+        loads[least] += cost_of(cohort)
+    return parts
+
+
+def store_of(execution: Execution) -> Path:
+    """Where records are written: for a part of a grid ``shard-2-of-3.sqlite``, beside the store that all parts read."""
+    if execution.shard is None:
+        return execution.store
+    number, count = parse_shard(execution.shard)
+    return execution.store.with_name(f"shard-{number}-of-{count}.sqlite")
+
+
+def _missing(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs whose records the store lacks, each once. The store is not created."""
+    different = list({job.key: job for job in jobs}.values())
+    path = jobs[0].execution.store
+    if not exists(path):
+        return different
+    store = Store(path, read_only=True)
+    return [job for job in different if store.find(job.key) is None]  # whatever learners there are: see find_record
+
+
+def _refuse_trained(part: Sequence[Job], store: Path) -> None:
+    """InputError where another part has runs of this one, because another grid was cut before."""
+    for path in sorted(store.parent.glob("shard-*-of-*.sqlite")):
+        if path == store:
+            continue
+        other = Store(path, read_only=True)
+        if any(other.find(job.key) is not None for job in part):
+            raise InputError(f"{path} has runs of this part, from another grid: cclfp runs import {path} first")

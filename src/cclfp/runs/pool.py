@@ -12,6 +12,7 @@ from cclfp.errors import InputError, RunError, portable
 from cclfp.events import Event, Failed, Finished, OnEvent
 from cclfp.runs.execution import Execution, pick_cards, visible_as
 from cclfp.runs.jobs import Job
+from cclfp.runs.store import Store
 from cclfp.runs.training import train_cohort
 
 BYTES_PER_CUDA_RUN = 4 << 30  # of a GPU's memory that one run of the eager engine may need
@@ -88,7 +89,7 @@ class Pool:
         count = min(self.workers, len(cohorts))
         if count < 2 and (not self.cards or self.cards[0] == 0):  # this process would choose the same GPU
             for cohort in cohorts:
-                train_cohort(cohort, on_event)
+                train_cohort(cohort, on_event, Store(cohort[0].execution.store))
             return
         environments = [{"CUDA_VISIBLE_DEVICES": visible_as(card)} for card in self.cards[:count]]
         changes = {"device": "cuda"} if environments else {}  # the only GPU that the worker sees
@@ -127,4 +128,4 @@ def train_in_worker(piece: tuple[Sequence[Job], dict[str, str]], answer: Callabl
             event = Failed(event.key, error if isinstance(error, InputError) else RunError(text))
         answer(event)
 
-    train_cohort([job.with_execution(**changes) for job in jobs], send)
+    train_cohort([job.with_execution(**changes) for job in jobs], send, Store(jobs[0].execution.store))

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from cclfp.core.files import home
 from cclfp.core.userfiles import content_of
 from cclfp.errors import InputError, RunError
-from cclfp.runs.checkpoints import alone_in, make_folder
+from cclfp.runs.checkpoints import alone_in, make_folder, remove_checkpoint
 from cclfp.runs.code import code
 from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, from_json
 from cclfp.runs.execution import PATHS, Execution
 from cclfp.runs.jobs import Job
-from cclfp.runs.keeping import InStore
 from cclfp.runs.ray_connection import connected
 from cclfp.runs.store import Attempt, Store
+from cclfp.runs.training import finish_stored, keep_record
 from cclfp.streams import get_benchmark
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ class RayCluster:
         folder = self.execution.checkpoint_folder
         make_folder(folder)
         with alone_in(folder, pass_on):
-            keeper = InStore(Store(self.execution.store))
-            with keeper.store.kept_open():
-                _Driver(self, keeper, pass_on).run(_without_finished(cohorts, keeper, pass_on))
+            store = Store(self.execution.store)
+            with store.kept_open():
+                _Driver(self, store, pass_on).run(_without_finished(cohorts, store, pass_on))
 
     @functools.cached_property
     def task(self) -> Any:
@@ -118,15 +118,9 @@ class RayCluster:
         self._connection.close()
 
 
-def _without_finished(cohorts: Sequence[Sequence[Job]], keeper: InStore, on_event: OnEvent) -> list[list[Job]]:
+def _without_finished(cohorts: Sequence[Sequence[Job]], store: Store, on_event: OnEvent) -> list[list[Job]]:
     """The jobs that another process has not finished in the meantime."""
-    missing: list[list[Job]] = []
-    for cohort in cohorts:
-        records = {job.key: keeper.find(job) for job in cohort}
-        for key, record in records.items():
-            if record is not None:
-                on_event(Finished(key, record))
-        missing.append([job for job in cohort if records[job.key] is None])
+    missing = [[job for job in cohort if not finish_stored(job, store, on_event)] for cohort in cohorts]
     return [cohort for cohort in missing if cohort]
 
 
@@ -150,8 +144,8 @@ class _Sent:
 class _Driver:
     """Submits cohorts and deals with what comes back."""
 
-    def __init__(self, cluster: RayCluster, keeper: InStore, on_event: OnEvent) -> None:
-        self.cluster, self.keeper, self.on_event = cluster, keeper, on_event
+    def __init__(self, cluster: RayCluster, store: Store, on_event: OnEvent) -> None:
+        self.cluster, self.store, self.on_event = cluster, store, on_event
         self.mailbox = cluster.start_mailbox()
         self.inbox: queue.SimpleQueue[tuple[int | None, Future[Any]]] = queue.SimpleQueue()  # None: from the mailbox
         self.running: dict[int, _Sent] = {}
@@ -263,8 +257,8 @@ class _Driver:
             kind = InputError if isinstance(event.error, InputError) else RunError
             self.on_event(Failed(event.key, kind(f"{job.label()} failed on {node}: {event.error}")))
             return
-        record = self.keeper.keep(job, event.record, self.on_event)
-        self.keeper.finish(job, self.on_event)
+        record = keep_record(job, event.record, self.store, self.on_event)
+        remove_checkpoint(job, self.on_event)
         self.on_event(Finished(event.key, record))
         if not job.has_learner():
             text = f"the run is stored, but {node} saved its learner in a folder {job.execution.save} of its own"
@@ -277,7 +271,7 @@ class _Driver:
 
     def _write_log(self, at_least: int) -> None:
         if len(self.log) >= at_least:
-            self.keeper.store.log_attempts(self.log)
+            self.store.log_attempts(self.log)
             self.log = []
 
     def _cancel(self) -> None:

@@ -93,7 +93,6 @@ def train_on_node(order: Order, mailbox: Any) -> Message:
     """Train a cohort on this node: a Ray task. Returns the events that end its runs."""
     from cclfp.errors import InputError
     from cclfp.runs.events import Failed
-    from cclfp.runs.keeping import OnDriver
     from cclfp.runs.training import train_cohort
 
     post = Post(order, mailbox)
@@ -105,7 +104,7 @@ def train_on_node(order: Order, mailbox: Any) -> Message:
                 post.send(Failed(key, error))
         else:
             if jobs:
-                train_cohort(jobs, post.send, OnDriver())
+                train_cohort(jobs, post.send, None)  # the driver has the store
     return post.last()
 
 

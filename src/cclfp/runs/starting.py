@@ -61,7 +61,7 @@ def _start(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> S
             if isinstance(error.__cause__, OSError):  # it may be good, and readable later
                 raise
             on_event(Note(f"starting again, the checkpoint cannot be used: {error}", job.key))
-            remove_checkpoint(checkpoint)
+            remove_checkpoint(job, on_event)
     execution = job.execution.concrete()
     return Started(job, make_replica(job, execution, streams), execution)
 

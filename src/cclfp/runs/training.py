@@ -14,23 +14,22 @@ from cclfp.engine.compiled import first_line
 from cclfp.engine.replica import Replica, computing_threads
 from cclfp.errors import InputError
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
-from cclfp.runs.checkpoints import checkpoint_path, make_folder, write_checkpoint
-from cclfp.runs.code import code
-from cclfp.runs.environment import commit, device_name
+from cclfp.metrics import number
+from cclfp.runs.checkpoints import checkpoint_path, locked, make_folder, remove_checkpoint, write_checkpoint
+from cclfp.runs.code import code, commit, device_name
 from cclfp.runs.jobs import Job
-from cclfp.runs.keeping import InStore, Keeper
 from cclfp.runs.record import MEASURES, Record
-from cclfp.runs.starting import Started, kind_of_programs, start
+from cclfp.runs.start import Started, kind_of_programs, start
 from cclfp.runs.store import Store
 
 STEP_EVERY = 0.2  # seconds between two events about the progress of a run
 
 
-def train_cohort(jobs: Sequence[Job], on_event: OnEvent, keeper: Keeper | None = None) -> None:
+def train_cohort(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) -> None:
     """Train jobs together and, if that fails, those that are not finished one by one, so that each fails for itself.
 
-    Records go to the ``keeper``, by default into the jobs' store. Every run ends in a Finished or a Failed event; a run
-    whose learner cannot be saved, in both.
+    Every run ends in a Finished or a Failed event; a run whose learner cannot be saved, in both. Records go into the
+    store. Where another process has it, there is none here, and that process stores the records of Finished events.
     """
     finished: set[str] = set()
 
@@ -40,7 +39,7 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent, keeper: Keeper | None =
         on_event(event)
 
     try:
-        train_together(jobs, listen, keeper)
+        train_together(jobs, listen, store)
         return
     except (Exception, SystemExit) as raised:  # noqa: BLE001  the listener tells the user
         error = _explain(jobs[0], raised)
@@ -50,29 +49,45 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent, keeper: Keeper | None =
     on_event(Note(f"training together failed ({first_line(error)}): continuing one by one", jobs[0].key))
     for job in jobs:
         if job.key not in finished:
-            train_cohort([job], on_event, keeper)
+            train_cohort([job], on_event, store)
 
 
-def train_together(jobs: Sequence[Job], on_event: OnEvent, keeper: Keeper | None = None) -> None:
+def train_together(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) -> None:
     """Train and store the runs that are not stored already. They differ only in seed and hyperparameters.
 
     Runs that another process is training are waited for.
     """
-    keeper = InStore(Store(jobs[0].execution.store)) if keeper is None else keeper
     make_folder(jobs[0].execution.checkpoint_folder)
     with contextlib.ExitStack() as locks:
-        for job in sorted(jobs, key=lambda job: job.key):  # in the same order everywhere: no deadlock
-            locks.enter_context(keeper.reserve(job, on_event))
-        missing = []
-        for job in jobs:
-            if (record := keeper.find(job)) is not None:
-                keeper.finish(job, on_event)
-                on_event(Finished(job.key, record))
-            else:
-                missing.append(job)
-        for group in start(missing, on_event):
+        if store is not None:
+            for job in sorted(jobs, key=lambda job: job.key):  # in the same order everywhere: no deadlock
+                locks.enter_context(locked(job, on_event))
+            jobs = [job for job in jobs if not finish_stored(job, store, on_event)]
+        for group in start(jobs, on_event):
             engine_used = _train(group, on_event)
-            _keep(group, engine_used, keeper, on_event)
+            _keep(group, engine_used, store, on_event)
+
+
+def finish_stored(job: Job, store: Store, on_event: OnEvent) -> bool:
+    """Whether another process has finished the run in the meantime, in which case it is finished here too."""
+    if (record := job.find_record(store)) is None:
+        return False
+    remove_checkpoint(job, on_event)
+    on_event(Finished(job.key, record))
+    return True
+
+
+def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> Record:
+    """Store the record of a trained run, and return the one that counts: one that is stored already stays."""
+    again = job.execution.fresh or ((old := store.find(job.key)) is not None and job.replaces(old))
+    kept = store.add(record, replace=again)
+    if kept is not record:
+        text = "the store has a record of this run already: that one stays"
+        if kept["average_accuracy"] != record["average_accuracy"]:
+            ours, theirs = number(record["average_accuracy"]), number(kept["average_accuracy"])
+            text += f", with {theirs} %; trained now it has {ours} %"
+        on_event(Note(text, job.key))
+    return kept
 
 
 def _explain(job: Job, error: Exception | SystemExit) -> Exception:
@@ -150,16 +165,17 @@ class _Progress:
             self.on_event(Step(one.job.key, task, tasks, step, steps, one.replica.accuracy, compiling))
 
 
-def _keep(group: Sequence[Started], engine_used: str, keeper: Keeper, on_event: OnEvent) -> None:
+def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_event: OnEvent) -> None:
     """Keep the records of trained runs, then save the learners if asked. If saving fails, no record is lost."""
     records: dict[str, Record] = {}
     for one in group:
-        job = one.job
-        environment = {**one.execution.made_with, "engine": engine_used, "together": len(group)}
-        records[job.key] = keeper.keep(job, make_record(job, one.replica, environment), on_event)
+        job, environment = one.job, {**one.execution.made_with, "engine": engine_used, "together": len(group)}
+        record = make_record(job, one.replica, environment)
+        records[job.key] = record if store is None else keep_record(job, record, store, on_event)
     for one in group:
         error = _save_learner(one)
-        keeper.finish(one.job, on_event)
+        if store is not None:
+            remove_checkpoint(one.job, on_event)
         on_event(Finished(one.job.key, records[one.job.key]))
         if error is not None:
             on_event(Failed(one.job.key, error))

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.nodes import Nodes, StepRate
 from cclfp.metrics import count_of
 
 if TYPE_CHECKING:
-    from cclfp.events import DataProgress, Event, Placed, Step
+    from cclfp.events import DataProgress, Event, Step
     from cclfp.runs.record import Record
 
 HEARTBEAT = 10.0  # seconds between two plain lines about a run that is being trained
 ALL_HEARTBEAT = 30.0  # seconds between two plain lines about all runs
+WINDOW = 15.0  # seconds over which the speed of all runs is measured
 MOST_BARS = 16  # bars of runs that are being trained, or of nodes that train
 MOST_NODES = 4  # nodes that a plain line names
 FEW_RUNS = 100  # of more runs than this, the bars of all and of nodes do not follow each event, which takes long
@@ -25,29 +26,58 @@ UPDATE_EVERY = 0.2  # seconds between two updates of these bars
 BESIDE_NAME = 66  # columns that a bar takes beside the run's name
 
 
-class Work:
-    """How much of the work of all runs is done, and how long the rest will take."""
+class Runs:
+    """What all runs of a command are doing, how much of their work is done, and how long the rest will take."""
 
-    def __init__(self, costs: dict[str, float]) -> None:
-        self.costs = costs  # of each run, by key
+    def __init__(self, labels: dict[str, str], store: str, costs: dict[str, float] | None) -> None:
+        self.labels, self.store = labels, store
+        self.is_many = costs is not None  # what is shown is about all runs together
+        self.costs = dict.fromkeys(labels, 1.0) if costs is None else dict(costs)
+        self.finished = 0
         self.fractions: dict[str, float] = {}  # how much of each run is done
-        self.first: dict[str, float] = {}  # the same at its first event: a run may start at a checkpoint
-        self.began: float | None = None
+        self.first: dict[str, float] = {}  # the same when the speed began to be measured
+        self.began: float | None = None  # the time of that
+        self.last_steps: dict[str, int] = {}
+        self.steps = 0  # of all runs, since their first events
+        self.samples: deque[tuple[float, int]] = deque()  # times, and steps until then
+        self.cohorts: dict[str, list[set[str]]] = {}  # on a cluster, by node: the runs of each cohort
 
     def leave_out(self, key: str) -> None:
         """A run that is stored already, or has failed, is no work any more."""
         self.costs[key] = 0.0
         self.fractions.pop(key, None)
+        self.remove(key)
 
-    def step(self, key: str, fraction: float) -> None:
+    def step(self, event: Step) -> None:
+        """Count the steps of a run since its last event. A run that starts again, or late, counts from there."""
+        self.steps += max(0, event.step - self.last_steps.get(event.key, event.step))
+        self.last_steps[event.key] = event.step
+        now = time.monotonic()
+        self.samples.append((now, self.steps))
+        while len(self.samples) > 2 and now - self.samples[1][0] > WINDOW:
+            self.samples.popleft()
+        if event.compiling:  # the time before says nothing of the speed
+            self.began, self.first = None, dict(self.fractions)
+        else:
+            self.advance(event.key, event.step / event.steps)
+
+    def advance(self, key: str, fraction: float) -> None:
         """How much of a run is done now."""
         self.began = time.monotonic() if self.began is None else self.began
-        self.first.setdefault(key, fraction if fraction < 1 else 0.0)
+        self.first.setdefault(key, fraction if fraction < 1 else 0.0)  # it may start at a checkpoint
         self.fractions[key] = fraction
 
-    def restart(self) -> None:
-        """Measure the speed anew from the next step on: the time before says nothing of it."""
-        self.began, self.first = None, dict(self.fractions)
+    def place(self, keys: Sequence[str], node: str) -> None:
+        """A cohort is trained on a node of a cluster now; its runs may have been on another before."""
+        for key in keys:
+            self.remove(key)
+        self.cohorts.setdefault(node, []).append(set(keys))
+        self.is_many = True
+
+    def remove(self, key: str) -> None:
+        """No node trains a run any more."""
+        for node, cohorts in self.cohorts.items():
+            self.cohorts[node] = [left for cohort in cohorts if (left := cohort - {key})]
 
     @property
     def done(self) -> float:
@@ -58,28 +88,40 @@ class Work:
         return sum(self.costs.values())
 
     @property
+    def steps_per_second(self) -> float | None:
+        """Of all runs together."""
+        if len(self.samples) < 2 or self.samples[-1][0] <= self.samples[0][0]:
+            return None
+        (began, first), (ended, last) = self.samples[0], self.samples[-1]
+        return (last - first) / (ended - began)
+
+    @property
     def seconds_left(self) -> float | None:
         since_start = sum(self.costs[key] * (f - self.first[key]) for key, f in self.fractions.items())
         if self.began is None or since_start <= 0:
             return None
         return (time.monotonic() - self.began) * (self.total - self.done) / since_start
 
+    def describe_nodes(self) -> str:
+        """How many cohorts each node trains.
+
+        >>> runs = Runs({}, "", None)
+        >>> for keys, node in ((["run 1", "run 2"], "a"), (["run 3"], "a"), (["run 4"], "b")):
+        ...     runs.place(keys, node)
+        >>> runs.describe_nodes()
+        ' (a: 2 cohorts, b: 1 cohort)'
+        """
+        busy = [f"{node}: {count_of(len(cohorts), 'cohort')}" for node, cohorts in self.cohorts.items() if cohorts]
+        more = f" and {len(busy) - MOST_NODES} more nodes" if len(busy) > MOST_NODES else ""
+        return f" ({', '.join(busy[:MOST_NODES])}{more})" if self.cohorts else ""
+
 
 class Progress:
-    """Takes events (``update``) and shows them; subclasses show steps and bars.
-
-    Where the runs are many, the first event has their costs, and what is shown is about all of them together.
-    """
+    """Takes events (``update``) and shows them; subclasses draw how far the runs are."""
 
     def __init__(self) -> None:
-        self.labels: dict[str, str] = {}
-        self.work: Work | None = None
-        self.nodes: Nodes | None = None  # of a cluster, if there is one
-        self.rate = StepRate()
-        self.in_store: set[str] = set()
-        self.finished = 0
+        self.runs = Runs({}, "", None)
         self.stored: list[Record] = []  # that were not reported yet
-        self.store = ""
 
     def __enter__(self) -> Progress:
         return self
@@ -90,71 +132,47 @@ class Progress:
     def update(self, event: Event) -> None:
         from cclfp.events import DataProgress, Failed, Finished, Note, Placed, Planned, Step, Stored
 
+        if isinstance(event, Planned | Step | Finished):
+            self._report_stored()
         match event:
             case Planned():
-                self._report_stored()
-                self.labels, self.store, self.finished, self.in_store = event.labels, event.store, 0, set()
-                self.work = None if event.costs is None else Work(dict(event.costs))
+                self.runs = Runs(event.labels, event.store, event.costs)
                 self.begin()
             case DataProgress():
                 self.data(event)
             case Stored():
                 self.stored.append(event.record)
-                self.in_store.add(event.key)
-                if self.work is not None:
-                    self.work.leave_out(event.key)
+                self.runs.leave_out(event.key)
             case Note():
-                self.say(event.text if event.key is None else f"{self.labels[event.key]}: {event.text}")
+                self.say(event.text if event.key is None else f"{self.runs.labels[event.key]}: {event.text}")
             case Placed():
-                self._place(event)
+                self.runs.place(event.keys, event.node)
             case Step():
-                self._report_stored()
-                self.rate.add(event.key, event.step)
-                if self.work is not None and event.compiling:
-                    self.work.restart()
-                elif self.work is not None:
-                    self.work.step(event.key, event.step / event.steps)
+                self.runs.step(event)
                 self.step(event)
             case Failed():
-                self._remove(event.key)
+                self.runs.leave_out(event.key)
                 self.finish(event.key)
-                if self.work is not None:
-                    self.work.leave_out(event.key)
             case Finished():
-                self._report_stored()
-                self._report_finished(event.key, event.record)
-
-    def _report_finished(self, key: str, record: Record) -> None:
-        self.finished += 1
-        self._remove(key)
-        if self.work is not None:
-            self.work.step(key, 1.0)
-        self.finish(key)
-        result = f"{record['average_accuracy']:.2f} % in {record['seconds']:.1f} s"
-        result += "" if record.get("diverged") is None else ", diverged"
-        self.say(f"[{self.finished}/{len(self.labels)}] {self.labels[key]}: {result}")
-
-    def _place(self, event: Placed) -> None:
-        """A cohort is trained on a node of a cluster: from now on what is shown is about all runs together."""
-        if self.nodes is None:
-            self.nodes = Nodes()
-        if self.work is None:
-            self.work = Work(dict.fromkeys(self.labels.keys() - self.in_store, 1.0))
-        self.nodes.place(event.keys, event.node)
-
-    def _remove(self, key: str) -> None:
-        if self.nodes is not None:
-            self.nodes.remove(key)
+                self.runs.finished += 1
+                self.runs.remove(event.key)
+                self.runs.advance(event.key, 1.0)
+                self.finish(event.key)
+                result = f"{event.record['average_accuracy']:.2f} % in {event.record['seconds']:.1f} s"
+                result += "" if event.record.get("diverged") is None else ", diverged"
+                self.say(f"[{self.runs.finished}/{len(self.runs.labels)}] {self.runs.labels[event.key]}: {result}")
 
     def _report_stored(self) -> None:
         if not self.stored:
             return
         from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code, is_other_code
 
-        self.say(f"{len(self.stored)} of {len(self.labels)} runs are in the store {self.store}: not trained again")
+        counts = f"{len(self.stored)} of {len(self.runs.labels)} runs"
+        self.say(f"{counts} are in the store {self.runs.store}: not trained again")
         if others := [record for record in self.stored if is_other_code(record)]:
             self.say(f"{describe_other_code(others, len(self.stored))}: {OTHER_CODE_HINT}")
-        self.finished, self.stored = self.finished + len(self.stored), []
+        self.runs.finished += len(self.stored)
+        self.stored = []
 
     def say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -179,24 +197,22 @@ class PlainProgress(Progress):
     def __init__(self) -> None:
         super().__init__()
         self.started: dict[str, tuple[float, int]] = {}  # the time and the step of each run's first event
-        self.last_line: dict[str, float] = {}  # when the last line about a run was printed
-        self.last_data_line: dict[str, float] = {}
-        self.last_line_of_all: float | None = None
+        self.last_line: dict[str | None, float] = {}  # when the last line about a run, a dataset or all was printed
 
     def data(self, event: DataProgress) -> None:
         now = time.monotonic()
-        if now - self.last_data_line.setdefault(event.what, now) < HEARTBEAT:
+        if now - self.last_line.setdefault(event.what, now) < HEARTBEAT:
             return
-        self.last_data_line[event.what] = now
+        self.last_line[event.what] = now
         share = f", {event.done / event.total:.0%}" if event.total else ""
         self.say(f"{event.what}, {_amount(event)}{share}")
 
     def step(self, event: Step) -> None:
         now = time.monotonic()
-        if self.work is not None:
-            self._report_all(self.work, now, event.compiling)
+        if self.runs.is_many:
+            self._report_all(now, event.compiling)
             return
-        place = f"{self.labels[event.key]}: task {event.task}/{event.tasks}, step {event.step:,}/{event.steps:,}"
+        place = f"{self.runs.labels[event.key]}: task {event.task}/{event.tasks}, step {event.step:,}/{event.steps:,}"
         if event.compiling:
             self.started.pop(event.key, None)  # the time that it takes says nothing of the steps
             self.last_line[event.key] = now
@@ -212,24 +228,23 @@ class PlainProgress(Progress):
         speed = f"{rate:,.0f} steps/s" if rate >= 1 else f"{1 / rate:,.0f} s per step"
         self.say(f"{place}, {speed}, {duration(left)} left{so_far}")
 
-    def _report_all(self, work: Work, now: float, compiling: bool) -> None:
-        if self.last_line_of_all is None and not compiling:
-            self.last_line_of_all = now
-        if self.last_line_of_all is not None and now - self.last_line_of_all < ALL_HEARTBEAT:
+    def _report_all(self, now: float, compiling: bool) -> None:
+        last = self.last_line.get(None) if compiling else self.last_line.setdefault(None, now)
+        if last is not None and now - last < ALL_HEARTBEAT:
             return
-        runs = f"{self.finished} of {len(self.labels)} runs finished"
+        runs = self.runs
+        text = f"{runs.finished} of {len(runs.labels)} runs finished"
         if compiling:
-            self.last_line_of_all = now
-            self.say(f"{runs}, compiling")
+            self.last_line[None] = now
+            self.say(f"{text}, compiling")
             return
-        left, began = work.seconds_left, work.began
+        left, began = runs.seconds_left, runs.began
         if left is None or began is None or now - began < HEARTBEAT:  # too soon to know the speed
             return
-        self.last_line_of_all = now
-        runs += f", {sum(fraction < 1 for fraction in work.fractions.values())} in training"
-        runs += f" ({self.nodes.describe(MOST_NODES)})" if self.nodes is not None else ""
-        speed = f"{rate:,.0f} replica-steps/s, " if (rate := self.rate.per_second) is not None else ""
-        self.say(f"{runs}: {work.done / work.total:.0%} of the work, {speed}{duration(left)} left")
+        self.last_line[None] = now
+        text += f", {sum(fraction < 1 for fraction in runs.fractions.values())} in training{runs.describe_nodes()}"
+        speed = "" if runs.steps_per_second is None else f"{runs.steps_per_second:,.0f} replica-steps/s, "
+        self.say(f"{text}: {runs.done / runs.total:.0%} of the work, {speed}{duration(left)} left")
 
     def finish(self, key: str) -> None:
         self.started.pop(key, None)
@@ -265,11 +280,10 @@ class LiveProgress(Progress):
             console=Console(stderr=True),
             transient=True,
         )
-        self.bar_of_run: dict[str, Any] = {}
         self.last_update = 0.0
+        self.bar_of_run: dict[str, Any] = {}
         self.bar_of_node: dict[str, Any] = {}
         self.bar_of_data: dict[str, Any] = {}
-        self.fractions: dict[str, float] = {}
         self.bar_of_all: Any = None
 
     def __enter__(self) -> Progress:
@@ -305,9 +319,8 @@ class LiveProgress(Progress):
             self.bars.remove_task(self.bar_of_data.pop(event.what))
 
     def step(self, event: Step) -> None:
-        if self.nodes is None and event.key not in self.bar_of_run and len(self.bar_of_run) < MOST_BARS:
-            name = _fit(self.labels[event.key], self.bars.console.width - BESIDE_NAME)
-            self.bar_of_run[event.key] = self._bar(name, event.steps, "steps")
+        if not self.runs.cohorts and event.key not in self.bar_of_run and len(self.bar_of_run) < MOST_BARS:
+            self.bar_of_run[event.key] = self._bar(self.runs.labels[event.key], event.steps, "steps")
         if event.key in self.bar_of_run:
             bar = self.bar_of_run[event.key]
             if event.compiling:  # the time that it takes says nothing of the steps
@@ -319,44 +332,41 @@ class LiveProgress(Progress):
                 detail=f"task {event.task}/{event.tasks} step {event.step}/{event.steps}",
                 accuracy="" if event.accuracy is None else f", {event.accuracy:.1f} %",
             )
-        self.fractions[event.key] = event.step / event.steps
         now = time.monotonic()
-        if len(self.labels) <= FEW_RUNS or now - self.last_update >= UPDATE_EVERY:
+        if len(self.runs.labels) <= FEW_RUNS or now - self.last_update >= UPDATE_EVERY:
             self.last_update = now
             self._update_all()
 
     def finish(self, key: str) -> None:
         if key in self.bar_of_run:
             self.bars.remove_task(self.bar_of_run.pop(key))
-        self.fractions.pop(key, None)
         self._update_all()
 
-    def _bar(self, description: str, total: float | None, unit: str) -> Any:
+    def _bar(self, name: str, total: float | None, unit: str) -> Any:
         fields: dict[str, Any] = {"detail": "", "accuracy": "", "unit": unit, "speed": None, "compiling": False}
-        return self.bars.add_task(description, total=total, **fields)  # no markup in it
+        return self.bars.add_task(_fit(name, self.bars.console.width - BESIDE_NAME), total=total, **fields)
 
     def _update_all(self) -> None:
-        completed, total = self.finished + sum(self.fractions.values()), float(len(self.labels))
-        if self.work is not None:
-            completed, total = self.work.done, self.work.total
-        detail, speed = f"{self.finished}/{len(self.labels)}", self.rate.per_second
-        unit = "steps" if speed else ""  # nothing is shown before the speed is known
-        self.bars.update(self.bar_of_all, total=total, completed=completed, detail=detail, speed=speed, unit=unit)
-        if self.nodes is not None:
-            self._update_nodes(self.nodes)
+        runs, speed = self.runs, self.runs.steps_per_second
+        detail, unit = f"{runs.finished}/{len(runs.labels)}", "steps" if speed else ""  # nothing before it is known
+        amount: dict[str, Any] = {"total": runs.total, "completed": runs.done}
+        self.bars.update(self.bar_of_all, **amount, detail=detail, speed=speed, unit=unit)
+        for node, cohorts in runs.cohorts.items():
+            self._update_node(node, cohorts)
 
-    def _update_nodes(self, nodes: Nodes) -> None:
+    def _update_node(self, node: str, cohorts: Sequence[set[str]]) -> None:
         """A bar per node that trains: how much of the runs that it has now is done."""
-        for node, cohorts in nodes.cohorts.items():
-            if not cohorts and node in self.bar_of_node:
-                self.bars.remove_task(self.bar_of_node.pop(node))
-            if cohorts and node not in self.bar_of_node and len(self.bar_of_node) < MOST_BARS:
-                self.bar_of_node[node] = self._bar(_fit(node, self.bars.console.width - BESIDE_NAME), None, "")
-            if cohorts and node in self.bar_of_node:
-                keys = nodes.keys(node)
-                done = sum(self.fractions.get(key, 0.0) for key in keys)
-                detail = count_of(len(cohorts), "cohort")
-                self.bars.update(self.bar_of_node[node], total=float(len(keys)), completed=done, detail=detail)
+        if not cohorts and node in self.bar_of_node:
+            self.bars.remove_task(self.bar_of_node.pop(node))
+        if cohorts and node not in self.bar_of_node and len(self.bar_of_node) < MOST_BARS:
+            self.bar_of_node[node] = self._bar(node, None, "")
+        if cohorts and node in self.bar_of_node:
+            keys = [key for cohort in cohorts for key in cohort]
+            amount: dict[str, Any] = {
+                "total": float(len(keys)),
+                "completed": sum(self.runs.fractions.get(key, 0.0) for key in keys),
+            }
+            self.bars.update(self.bar_of_node[node], **amount, detail=count_of(len(cohorts), "cohort"))
 
 
 def _amount(event: DataProgress) -> str:

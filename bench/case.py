@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from cclfp.runs.start import make_replica
 from torch import Tensor
 
 from cclfp.core.memory import Examples
@@ -26,6 +25,7 @@ from cclfp.methods import METHODS
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.settings import configurations
+from cclfp.runs.start import make_replica
 from cclfp.streams import BENCHMARKS, Stream
 from cclfp.transforms import Normalise, Scale
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from cclfp.runs.start import kind_of_programs
 from torch import Tensor
 from torture.material import write_little_dataset
 
@@ -31,6 +30,7 @@ from cclfp.nets import linear
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.settings import configurations
+from cclfp.runs.start import kind_of_programs
 from cclfp.testing import Case
 
 KIND = Kind("er")

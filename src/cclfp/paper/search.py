@@ -53,6 +53,7 @@ class Search:
         self.name = f"{method} on {problem.name}"
         self.execution = dataclasses.replace(execution, save=None)  # nobody needs the learners of a search
         self.executor = make_executor(self.execution)  # one for all rounds of the search
+        self._records: list[Record] = []  # of earlier rounds
         self._first: Settings | None = None  # what was trained first: runs are named by what differs from it
 
     def close(self) -> None:
@@ -83,7 +84,8 @@ class Search:
                 limit.check(event)
 
         listen(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
-        records = run_jobs(jobs, listen, self.executor)
+        records = run_jobs(jobs, listen, self.executor, self._records)
+        self._records += records.values()
         trials = [
             _trial(settings, [records[configuration.key(seed)] for seed in seeds])
             for settings, configuration in zip(several, chosen, strict=True)

@@ -28,7 +28,7 @@ from cclfp.methods import METHODS
 from cclfp.runs.record import Record
 
 PACKAGE = Path(__file__).parents[1]
-TRAINS = ("runs.starting", "runs.training")  # what they import, and so on, is the code that trains
+TRAINS = ("runs.start", "runs.training")  # what they import, and so on, is the code that trains
 # No number depends on these: what a run is comes from its configuration, which its key is of.
 NEUTRAL = ("_version", "errors", "events", "methods", "runs", "core.files", "core.workers")
 OTHER_CODE_HINT = "their numbers may not be those of this code; --other-code retrain trains them again"

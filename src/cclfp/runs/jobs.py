@@ -54,6 +54,7 @@ class Job:
     configuration: Configuration
     seed: int
     execution: Execution
+    engine: str = "auto"  # that of the other seeds' runs, where the execution leaves it open
 
     @functools.cached_property
     def key(self) -> str:
@@ -116,6 +117,18 @@ class Job:
             return None
         raise InputError(f"{text}: move it away, save the learners elsewhere, or replace it with --force")
 
+    @functools.cached_property
+    def group(self) -> str:
+        """The same for jobs that can be trained together."""
+        common = {**self.to_dict(), "seed": None, "configuration": self.configuration.shape}
+        is_alone = "eager" in (self.engine, self.execution.engine)
+        return json.dumps([common, self.key if is_alone else None])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its engine is still to be chosen."""
+        return self.engine == self.execution.engine == "auto"
+
     def replaces(self, record: Record) -> bool:
         """Whether a record in the store makes room for that of this job."""
         return self.execution.fresh or (self.execution.other_code == "retrain" and is_other_code(record))
@@ -126,12 +139,13 @@ class Job:
             "configuration": self.configuration.to_dict(),
             "seed": self.seed,
             "execution": {**self.execution.to_dict(), **execution},
+            "engine": self.engine,
         }
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:
         configuration = Configuration.from_dict(values["configuration"])
-        return cls(configuration, values["seed"], Execution(**values["execution"]))
+        return cls(configuration, values["seed"], Execution(**values["execution"]), values["engine"])
 
 
 def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], execution: Execution) -> list[Job]:
@@ -171,10 +185,7 @@ def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Jo
     """
     groups: dict[str, list[Job]] = {}
     for job in jobs:
-        common = {**job.to_dict(), "seed": None}
-        common["configuration"] = job.configuration.shape
-        alone = job.key if job.execution.engine == "eager" else None
-        groups.setdefault(json.dumps([common, alone]), []).append(job)
+        groups.setdefault(job.group, []).append(job)
     total = sum(map(cost_of, groups.values()))
     cohorts: list[list[Job]] = []
     for group in groups.values():

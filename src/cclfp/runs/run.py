@@ -87,16 +87,22 @@ def run(
     return [result for result in found if result.runs]  # a shard may have no run of a configuration
 
 
-def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor | None = None) -> dict[str, Record]:
+def run_jobs(
+    jobs: Sequence[Job],
+    on_event: OnEvent = ignore,
+    executor: Executor | None = None,
+    earlier: Iterable[Record] = (),
+) -> dict[str, Record]:
     """The records of all jobs by key: from the store where it has them, otherwise trained now.
 
     The jobs share one execution. If runs fail, the others are finished and stored before the first error is raised.
+    Where the engine is left open, runs that differ in the seed alone have one, also from that of ``earlier`` runs.
     """
     if not jobs:
         return {}
     execution = jobs[0].execution
     store = Store(execution.store)
-    records, missing = _look_up(jobs, store, on_event)
+    records, missing, replaced = _look_up(jobs, store, on_event)
     remove_left_overs(execution.checkpoint_folder)
     if not missing:
         return records
@@ -117,17 +123,20 @@ def run_jobs(jobs: Sequence[Job], on_event: OnEvent = ignore, executor: Executor
             executor = make_executor(execution)
             exits.callback(executor.close)
         device = executor.device or pick_device(execution.device)
+        known = [*records.values(), *replaced, *earlier]
+        missing = choose_engines(missing, known, executor.workers, device, on_event)
         executor.run(into_cohorts(missing, executor.workers, device), listen)
     if failures:
         raise failures[0]
     return records
 
 
-def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict[str, Record], list[Job]]:
-    """The records that the store has, and the jobs that are left, each once."""
+def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict[str, Record], list[Job], list[Record]]:
+    """The records that the store has, the jobs that are left, each once, and records that stay although they are."""
     records: dict[str, Record] = {}
     missing: dict[str, Job] = {}
-    replaced: list[Record] = []  # of other code
+    others: list[Record] = []  # of other code
+    stay: list[Record] = []
     for job in {job.key: job for job in jobs}.values():
         if (record := job.find_record(store)) is not None:
             clean_up(job)
@@ -138,13 +147,12 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
         missing[job.key] = job
         if job.execution.fresh or (stored := store.find(job.key)) is None:
             continue
-        if job.replaces(stored):
-            replaced.append(stored)
-        else:
+        (others if job.replaces(stored) else stay).append(stored)
+        if not job.replaces(stored):
             on_event(Note("its learner was not saved: training again to save it", job.key))
-    if replaced:
-        on_event(Note(f"{describe_other_code(replaced, len(records) + len(replaced))}: training them again"))
-    return records, list(missing.values())
+    if others:
+        on_event(Note(f"{describe_other_code(others, len(records) + len(others))}: training them again"))
+    return records, list(missing.values()), stay
 
 
 def check_names(methods: str | Iterable[str]) -> list[str]:

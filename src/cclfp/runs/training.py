@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import platform
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.metrics import number
 from cclfp.runs.checkpoints import checkpoint_path, locked, make_folder, remove_checkpoint, write_checkpoint
 from cclfp.runs.code import code, commit, device_name
+from cclfp.runs.execution import pick_device
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.start import Started, kind_of_programs, start
@@ -47,9 +49,10 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) ->
         on_event(Failed(jobs[0].key, error))
         return
     on_event(Note(f"training together failed ({first_line(error)}): continuing one by one", jobs[0].key))
+    engine = "graph" if pick_device(jobs[0].execution.device) == "cuda" else "eager"  # one for all that leave it open
     for job in jobs:
         if job.key not in finished:
-            train_cohort([job], on_event, store)
+            train_cohort([dataclasses.replace(job, engine=engine) if job.is_open else job], on_event, store)
 
 
 def train_together(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) -> None:

@@ -24,8 +24,10 @@ from cclfp.learner.saving import DAMAGED
 from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint, remove_checkpoint
 from cclfp.runs.code import code
+from cclfp.runs.configuration import Configuration
 from cclfp.runs.execution import Execution
-from cclfp.runs.jobs import Job
+from cclfp.runs.jobs import Job, into_cohorts
+from cclfp.runs.record import Record
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
 KNOWN_PACKAGES = sys.stdlib_module_names | {"cclfp", "numpy", "torch"}  # whose versions are part of a kind
@@ -46,7 +48,7 @@ def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
     """Make the jobs' replicas and choose their engines; those that can be trained together are in one list."""
     streams: Streams = {}
     started = [_start(job, checkpoint_path(job), streams, on_event) for job in jobs]
-    return _group(_choose_engine(started, streams, on_event))
+    return _group(_close(started, streams, on_event))
 
 
 def _start(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> Started:
@@ -63,6 +65,8 @@ def _start(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> S
             on_event(Note(f"starting again, the checkpoint cannot be used: {error}", job.key))
             remove_checkpoint(job, on_event)
     execution = job.execution.concrete()
+    if execution.engine == "auto":
+        execution = execution.with_made(engine=job.engine)
     return Started(job, make_replica(job, execution, streams), execution)
 
 
@@ -134,20 +138,64 @@ def _make_stream(job: Job, device: str) -> Stream:
 # -- the choice of an engine --------------------------------------------------------------------------------------
 
 
-def _choose_engine(started: Sequence[Started], streams: Streams, on_event: OnEvent) -> list[Started]:
-    """Choose one engine for all runs that leave it open."""
+def choose_engines(
+    jobs: Sequence[Job], stored: Iterable[Record], workers: int, device: str, on_event: OnEvent
+) -> list[Job]:
+    """The jobs of a command, with one engine for the runs that differ in the seed alone, where that is left open.
+
+    It is the engine of the ``stored`` runs, where there are any on this device and they agree. Otherwise it is chosen
+    here for jobs that several workers would train, each of which would choose for itself.
+    """
+    made: dict[str, set[str]] = {}
+    for record in stored:
+        if (environment := record["environment"]).get("device") == device and "engine" in environment:
+            made.setdefault(Configuration.from_dict(record["configuration"]).key(0), set()).add(environment["engine"])
+    jobs = [_like_stored(job, made.get(job.configuration.key(0), set())) for job in jobs]
+    groups: dict[str, list[list[Job]]] = {}
+    for cohort in into_cohorts(jobs, workers, device):
+        groups.setdefault(cohort[0].group, []).append(cohort)
+    chosen = {
+        group: _choose_for(cohorts, device, on_event)
+        for group, cohorts in groups.items()
+        if len(cohorts) > 1 and cohorts[0][0].is_open
+    }
+    return [dataclasses.replace(job, engine=chosen.get(job.group, job.engine)) for job in jobs]
+
+
+def _like_stored(job: Job, engines: set[str]) -> Job:
+    return dataclasses.replace(job, engine=next(iter(engines))) if job.is_open and len(engines) == 1 else job
+
+
+def _choose_for(cohorts: Sequence[Sequence[Job]], device: str, on_event: OnEvent) -> str:
+    """The engine of cohorts of one group: that of a checkpoint of one of their jobs, else the fastest for the first."""
+    for job in (job for cohort in cohorts for job in cohort):
+        with contextlib.suppress(InputError):
+            if (path := checkpoint_path(job)).exists():
+                return read_checkpoint(path, job)[0].engine
+    if device == "cuda" and not torch.cuda.is_available():  # the GPUs are those of a cluster
+        return "graph"
+    return _fastest(cohorts[0], cohorts[0][0].execution.with_made(device=device).concrete(), {}, on_event)
+
+
+def _fastest(jobs: Sequence[Job], execution: Execution, streams: Streams, on_event: OnEvent) -> str:
+    """The engine that trains the jobs first, compilation included: a few steps of the first job tell."""
+    with computing_threads(execution.threads), computing_in(execution.precision):
+        probe = make_replica(jobs[0], execution, streams)
+        name, seconds = choose_engine(probe, len(jobs), kind_of_programs(jobs[0], len(jobs)))
+    on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", jobs[0].key))
+    return name
+
+
+def _close(started: Sequence[Started], streams: Streams, on_event: OnEvent) -> list[Started]:
+    """The same with one engine for all runs that leave it open: that of those which continue, else the fastest."""
     undecided = [one for one in started if one.execution.engine == "auto"]
     if not undecided:
         return list(started)
-    first = undecided[0]
-    with computing_threads(first.execution.threads), computing_in(first.execution.precision):
-        probe = make_replica(first.job, first.execution, streams)
-        name, seconds = choose_engine(probe, len(undecided), kind_of_programs(first.job, len(undecided)))
-    on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", first.job.key))
+    engines = {one.execution.engine for one in started} - {"auto"}
+    name = next(iter(engines)) if len(engines) == 1 else None
+    name = name or _fastest([one.job for one in undecided], undecided[0].execution, streams, on_event)
     return [
-        one
-        if one.execution.engine != "auto"
-        else dataclasses.replace(one, execution=one.execution.with_made(engine=name))
+        dataclasses.replace(one, execution=one.execution.with_made(engine=name)) if one in undecided else one
         for one in started
     ]
 

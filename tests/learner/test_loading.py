@@ -35,7 +35,7 @@ from cclfp.methods.base import State
 from cclfp.methods.ccl_fp import CCLFP
 from cclfp.methods.er import ER
 from cclfp.nets import MLP
-from cclfp.runs import checkpoints, starting, training
+from cclfp.runs import checkpoints, start, training
 from cclfp.runs.events import Event, ignore
 from cclfp.runs.jobs import Job
 from cclfp.runs.settings import configurations
@@ -471,7 +471,7 @@ def test_a_checkpoint_whose_values_were_changed_is_damaged(tmp_path: Path, monke
         change(state)
         torch.save(state, path)
         with pytest.raises(DamagedError):
-            starting._continue(job, path, {}, ignore)
+            start._continue(job, path, {}, ignore)
 
 
 # -- full disks ---------------------------------------------------------------------------------------------------

@@ -535,9 +535,8 @@ def test_training_beside_others_changes_nothing(make_job: Callable[..., Job], tm
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", [Pool(), Pool(2)])
 def test_a_failure_lets_the_others_finish(executor: Executor, make_job: Callable[..., Job], tmp_path: Path) -> None:
-    bad, *others = [make_job(seed=seed, save=tmp_path) for seed in range(3)]
-    assert bad.learner_file is not None
-    bad.learner_file.mkdir()
+    (tmp_path / "file").touch()
+    bad, *others = [make_job(seed=seed, save=tmp_path / name) for seed, name in enumerate(["file", "a", "a"])]
     with pytest.raises(InputError, match="cannot be saved"):
         run_jobs([bad, *others], executor=executor)
     assert sorted(r["seed"] for r in Store(bad.execution.store).records()) == [0, 1, 2]

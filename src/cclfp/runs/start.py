@@ -18,7 +18,7 @@ from cclfp.engine.cohort import autocast_of, choose_engine, computing_in
 from cclfp.engine.programs import Kind
 from cclfp.engine.replica import Replica, computing_threads
 from cclfp.errors import DamagedError, InputError, shortage
-from cclfp.events import Note, OnEvent
+from cclfp.events import Note, OnEvent, ignore
 from cclfp.learner import make
 from cclfp.learner.saving import DAMAGED
 from cclfp.nets.backbones import make_psi, parse_backbone
@@ -63,7 +63,7 @@ def _start(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> S
             if isinstance(error.__cause__, OSError):  # it may be good, and readable later
                 raise
             on_event(Note(f"starting again, the checkpoint cannot be used: {error}", job.key))
-            remove_checkpoint(job, on_event)
+            remove_checkpoint(job, ignore)
     execution = job.execution.concrete()
     if execution.engine == "auto":
         execution = execution.with_made(engine=job.engine)

@@ -13,12 +13,13 @@ from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.code import describe_other_code
 from cclfp.runs.execution import Execution, pick_device
 from cclfp.runs.fields import documented
-from cclfp.runs.jobs import Job, check_seeds, into_cohorts, make_jobs, name_runs, store_of, take_shard
+from cclfp.runs.jobs import Job, check_seeds, cost, into_cohorts, make_jobs, name_runs, store_of, take_shard
 from cclfp.runs.pool import Executor, make_executor
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
 from cclfp.runs.settings import default_augmentation, describe_choice, make_grid, prepare, read_keywords
+from cclfp.runs.start import choose_engines
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 

@@ -124,36 +124,6 @@ def test_a_cohort_of_one_is_as_one_of_many() -> None:
     assert_alike(one, many[7])
 
 
-def test_random_layers_are_trained_eagerly_and_it_is_said() -> None:
-    notes: list[str] = []
-    ours = trained([replica("er", "class", seed, random=True) for seed in range(2)], "compiled", notes)
-    assert len(notes) == 1
-    assert "cannot be trained together" in notes[0]
-    assert "random" in notes[0]
-    for seed in range(2):
-        (alone,) = trained([replica("er", "class", seed, random=True)], "eager")
-        assert_alike(ours[seed], alone, tolerance=0)
-
-
-def test_layers_frozen_as_their_seed_drew_them_are_trained_eagerly_and_it_is_said() -> None:
-    def frozen(seed: int) -> Replica:
-        psi = nn.Sequential(linear(8, 16, generator(seed, "frozen")), nn.ReLU(), linear(16, 16, generator(0, "free")))
-        psi[0].requires_grad_(False)
-        case = Case(METHODS["er"], "class", {})
-        return Replica(case.learner(seed, psi=psi), case.stream())
-
-    notes: list[str] = []
-    ours = trained([frozen(0), frozen(1)], "compiled", notes)
-    assert len(notes) == 1
-    assert "not in its arguments" in notes[0]
-    for seed in range(2):
-        (alone,) = trained([frozen(seed)], "eager")
-        assert_alike(ours[seed], alone, tolerance=0)
-    same: list[str] = []
-    trained([frozen(0), frozen(0)], "compiled", same)
-    assert same == []
-
-
 @pytest.mark.slow
 def test_streams_that_share_inputs_but_not_tasks() -> None:
     data = toy_stream("task")
@@ -210,16 +180,6 @@ def test_a_step_that_changes_its_state_in_place_is_not_taken_twice(monkeypatch: 
         assert ours.learner.model[2]["n"] == ours.steps(2)
 
 
-def test_tasks_of_different_sizes_are_trained_eagerly_and_it_is_said() -> None:
-    notes: list[str] = []
-    data = [toy_stream("class"), toy_stream("class", per_class=31)]
-    case = Case(METHODS["er"], "class", {})
-    trained([Replica(case.learner(0, psi=plain_psi()), stream) for stream in data], "compiled", notes)
-    assert notes == [
-        "its runs cannot be trained together (ValueError: their tasks are of different sizes): continuing eagerly"
-    ]
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("always")
 def test_a_compiler_that_fails_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,14 +226,51 @@ class OfItsHyper(Remembers):
     from_hyper = True
 
 
-@pytest.mark.slow
-def test_what_differs_between_settings_and_is_not_in_the_arguments_is_found_among_many() -> None:
-    stream = Case(OfItsHyper, "class", {}).stream()
-    cases = [Case(OfItsHyper, "class", {"lr": lr}) for lr in [0.1] * 10 + [0.05] * 10]
+def frozen(seed: int) -> Replica:
+    """With a layer that is not trained, drawn from the seed: a step reads it, and it is none of its arguments."""
+    psi = nn.Sequential(linear(8, 16, generator(seed, "frozen")), nn.ReLU(), linear(16, 16, generator(0, "free")))
+    psi[0].requires_grad_(False)
+    case = Case(METHODS["er"], "class", {})
+    return Replica(case.learner(seed, psi=psi), case.stream())
+
+
+def of_its_hyper(lr: float) -> Replica:
+    case = Case(OfItsHyper, "class", {"lr": lr})
+    return Replica(case.learner(0, psi=plain_psi()), case.stream())
+
+
+def of_size(per_class: int) -> Replica:
+    case = Case(METHODS["er"], "class", {})
+    return Replica(case.learner(0, psi=plain_psi()), toy_stream("class", per_class=per_class))
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Replica], list[Any], str]] = {
+    "random layers": (lambda seed: replica("er", "class", seed, random=True), [0, 1], "random operation"),
+    "random layers, BatchNorm": (lambda seed: with_batch_norm("er", seed, dropout=True), [0, 1], "random layers"),
+    "random layers, one": (lambda seed: with_batch_norm("finetune", seed, dropout=True, lr=0.01), [0], "random layers"),
+    "frozen layers": (frozen, [0, 1], "not in its arguments"),
+    "attributes that differ": (of_its_hyper, [0.1] * 10 + [0.05] * 10, "not in its arguments"),
+    "tasks of different sizes": (of_size, [30, 31], "ValueError: their tasks are of different sizes"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_trained_together_is_trained_eagerly_and_it_is_said(kind: str) -> None:
+    make, values, reason = REFUSED[kind]
     notes: list[str] = []
-    ours = trained([Replica(case.learner(0, psi=plain_psi()), stream) for case in cases], "compiled", notes)
-    assert "not in its arguments" in notes[0]
-    assert_alike(ours[-1], trained([Replica(cases[-1].learner(0, psi=plain_psi()), stream)], "eager")[0])
+    ours = trained([make(value) for value in values], "compiled", notes)
+    assert len(notes) == 1
+    assert notes[0].startswith("its runs cannot be trained together (")
+    assert reason in notes[0]
+    assert notes[0].endswith("): continuing eagerly")
+    for value, mine in dict(zip(values, ours, strict=True)).items():
+        assert_alike(mine, trained([make(value)], "eager")[0], tolerance=0)
+
+
+def test_equal_layers_that_are_frozen_can_be_stacked() -> None:
+    notes: list[str] = []
+    trained([frozen(0), frozen(0)], "compiled", notes)
+    assert notes == []
 
 
 @pytest.mark.slow
@@ -333,15 +330,6 @@ def test_a_state_that_a_step_turns_in_memory_is_compiled() -> None:
     (ours,) = trained([Replica(case.learner(0, psi=plain_psi()), case.stream())], "compiled", notes)
     assert notes == []
     assert (ours.learner.model[2]["m"] == ours.steps(2)).all()
-
-
-@pytest.mark.usefixtures("always")
-def test_batch_norm_and_dropout_are_not_compiled_and_it_is_said() -> None:
-    notes: list[str] = []
-    ours = trained([with_batch_norm("finetune", 0, dropout=True, lr=0.01)], "compiled", notes)
-    assert "random layers" in notes[0]
-    (alone,) = trained([with_batch_norm("finetune", 0, dropout=True, lr=0.01)], "eager")
-    assert_alike(ours[0], alone, tolerance=0)
 
 
 @pytest.mark.slow
@@ -505,14 +493,6 @@ def test_replicas_with_batch_norm_go_side_by_side(method: str) -> None:
     for (seed, lr), ours in zip(kinds, together, strict=True):
         (alone,) = trained([with_batch_norm(method, seed, lr=lr)], "eager")
         assert_alike(ours, alone)
-
-
-def test_random_layers_beside_batch_norm_are_trained_eagerly_and_it_is_said() -> None:
-    notes: list[str] = []
-    ours = trained([with_batch_norm("er", seed, dropout=True) for seed in range(2)], "compiled", notes)
-    assert len(notes) == 1
-    assert "random layers" in notes[0]
-    assert_alike(ours[1], trained([with_batch_norm("er", 1, dropout=True)], "eager")[0], tolerance=0)
 
 
 @pytest.mark.slow

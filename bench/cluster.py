@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import pickle
 import tempfile
 import time
 from collections.abc import Callable
@@ -86,7 +87,7 @@ def _watch_parts(run: Callable[[Callable[[Event], None]], None], count: int) -> 
 
 
 def _idle_cluster(execution: Execution) -> Any:
-    from cclfp.runs.ray_driver import RETRIES, RayCluster
+    from cclfp.runs.ray import RETRIES, RayCluster
 
     class IdleCluster(RayCluster):
         @functools.cached_property
@@ -101,9 +102,9 @@ def finish_at_once(order: Any, mailbox: Any) -> Any:
     from cclfp.runs.ray_node import Post
 
     post = Post(order, mailbox)
-    for job, key in zip(order.jobs, order.keys, strict=True):
-        record: Any = {**_record(), "key": key, "seed": job["seed"], "configuration": job["configuration"]}
-        post.send(Finished(key, record))
+    for job in pickle.loads(order.jobs)[0]:
+        record: Any = {**_record(), "key": job.key, "seed": job.seed, "configuration": job.configuration.to_dict()}
+        post.send(Finished(job.key, record))
     return post.last()
 
 

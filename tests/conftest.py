@@ -16,7 +16,7 @@ import torch
 from torture.material import write_little_dataset
 
 from cclfp.cli.signals import ANSWERED
-from cclfp.runs.ray_connection import PRIVATE
+from cclfp.runs.ray import PRIVATE
 
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), "cclfp-tests-compiler")))
 # One thread, as the engine uses; the tensors here are small. Processes that tests start would otherwise take all cores

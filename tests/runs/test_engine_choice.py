@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,9 +111,3 @@ def test_runs_of_one_cohort_that_go_on_alone_have_one_engine(tmp_path: Path, mon
     records = run_jobs(jobs_of(tmp_path / "s", range(2)), events.append, Pool(1))
     assert {record["environment"]["engine"] for record in records.values()} == {"eager"}
     assert any("continuing one by one" in event.text for event in events if isinstance(event, Note))
-
-
-def test_a_job_for_another_process_keeps_its_engine(tmp_path: Path) -> None:
-    (job, *_) = jobs_of(tmp_path / "s", [0])
-    chosen = dataclasses.replace(job, engine="compiled")
-    assert Job.from_dict(chosen.to_dict()) == chosen

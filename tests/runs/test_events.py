@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import record
 from training import make_job
 
-from cclfp.errors import InputError, RunError
+from cclfp.errors import DataError, InputError, RunError, portable
 from cclfp.runs.events import (
-    DataProgress,
     Event,
     Failed,
     Finished,
@@ -20,8 +18,6 @@ from cclfp.runs.events import (
     Planned,
     Step,
     Stored,
-    from_json,
-    to_json,
 )
 from cclfp.runs.jobs import Job
 from cclfp.runs.pool import Executor, Pool
@@ -30,32 +26,17 @@ from cclfp.runs.settings import configurations
 
 
 @pytest.mark.parametrize(
-    "event",
+    ("error", "kind", "text"),
     [
-        Stored("a", record()),
-        Step("a", 1, 5, 10, 100, None),
-        Step("a", 2, 5, 30, 100, 88.25, compiling=True),
-        Finished("b", record(1)),
-        Note("two\nlines and \u2028"),
-        Note("about a run", "b"),
-        DataProgress("mnist: downloading", 3, 0, "MB"),
+        (DataError("what went wrong"), InputError, "what went wrong"),
+        (RunError("what went wrong"), RunError, "what went wrong"),
+        (ZeroDivisionError("x"), RunError, "ZeroDivisionError: x\n"),
+        (MemoryError(), RunError, "there is not enough memory, on this machine or within the limits of this process"),
     ],
 )
-def test_an_event_comes_back_from_json(event: Event) -> None:
-    line = to_json(event)
-    assert len(line.splitlines()) == 1
-    assert from_json(line) == event
-
-
-@pytest.mark.parametrize("kind", [InputError, RunError])
-def test_an_error_comes_back_as_what_the_user_can_do_about_it(kind: type[Exception]) -> None:
-    again = from_json(to_json(Failed("a", kind("what went wrong"))))
-    assert isinstance(again, Failed)
-    assert (again.key, type(again.error), str(again.error)) == ("a", kind, "what went wrong")
-    step = from_json(to_json(Step("a", 1, 5, 10, 100, math.nan)))
-    assert isinstance(step, Step)
-    assert step.accuracy is not None
-    assert math.isnan(step.accuracy)
+def test_an_error_goes_to_another_process(error: Exception, kind: type[Exception], text: str) -> None:
+    again = pickle.loads(pickle.dumps(Failed("a", portable(error))))
+    assert (again.key, type(again.error), str(again.error)) == ("a", kind, text)
 
 
 def failing_jobs(folder: Path, count: int, **execution: Any) -> list[Job]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import importlib.util
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,13 +21,12 @@ from training import make_job, texts
 
 from cclfp.core.userfiles import receive, refer, resolve
 from cclfp.errors import InputError, RunError
-from cclfp.runs import ray_connection, ray_driver
+from cclfp.runs import ray as ray_driver
 from cclfp.runs.checkpoints import CLUSTER_LOCK
-from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, Step, to_json
+from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, Step
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
-from cclfp.runs.ray_connection import connected
-from cclfp.runs.ray_driver import RETRIES, RayCluster, _Driver, _Sent, make_order
+from cclfp.runs.ray import RETRIES, RayCluster, _Driver, _Sent, connected
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 
@@ -55,7 +55,7 @@ class Driven:
     def message(self, token: str, node: str, *events: Event) -> Any:
         from cclfp.runs.ray_node import Message
 
-        return Message(7, token, node, [to_json(event) for event in events], {})
+        return Message(7, token, node, list(events), {})
 
     def read(self, token: str, node: str, *events: Event) -> list[Event]:
         """The events that a message causes."""
@@ -173,7 +173,8 @@ def test_the_mailbox_gives_each_message_once() -> None:
         mailbox = Mailbox(None)
         taking = asyncio.create_task(mailbox.take())
         await asyncio.sleep(0)
-        messages = [Message(number, "x", "a", [], {"a run": "its event"} if number else {}) for number in range(3)]
+        its: Event = Note("its event")
+        messages = [Message(number, "x", "a", [], {"a run": its} if number else {}) for number in range(3)]
         for message in messages:
             await mailbox.put(message)
         assert await taking == messages
@@ -181,8 +182,8 @@ def test_the_mailbox_gives_each_message_once() -> None:
         assert await mailbox.take() == messages[:1]
         assert [await mailbox.finished(number) for number in range(4)] == [
             {},
-            {"a run": "its event"},
-            {"a run": "its event"},
+            {"a run": its},
+            {"a run": its},
             {},
         ]
 
@@ -193,13 +194,15 @@ def test_an_order_has_what_a_node_may_lack(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "mine.py").write_text("from cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'")
     (configuration,) = configurations([f"{tmp_path / 'mine.py'}:Mine"], "split-mnist")
     monkeypatch.chdir(tmp_path)
-    order = make_order(3, [make_job(configuration, 0, Path("runs.sqlite"), save="kept")], "cuda")
+    from cclfp.runs.ray_node import order_of
+
+    order = order_of(3, [make_job(configuration, 0, Path("runs.sqlite"), save="kept")], "cuda")
     assert order.files == [(tmp_path / "mine.py").read_bytes()]
-    assert order.datasets == ["mnist"]
-    execution = order.jobs[0]["execution"]
+    assert order.dataset == "mnist"
+    _, execution = pickle.loads(order.jobs)
     assert (execution["on"], execution["device"]) == ("local", "cuda")
     paths = [execution[name] for name in ("store", "save", "checkpoints")]
-    assert paths == [str(tmp_path / name) for name in ("runs.sqlite", "kept", "runs.sqlite.checkpoints")]
+    assert paths == [tmp_path / name for name in ("runs.sqlite", "kept", "runs.sqlite.checkpoints")]
 
 
 def test_a_file_of_another_machine_is_used_by_its_content(tmp_path: Path) -> None:
@@ -231,7 +234,7 @@ def test_what_is_refused_before_ray_is_asked(monkeypatch: pytest.MonkeyPatch, cl
         ("127.0.0.1:1", "no Ray cluster"),
     ):
         with pytest.raises(InputError, match=message):
-            ray_connection._check_address("ray", address)
+            ray_driver._check_address("ray", address)
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     answer = cli("study", "accuracy", "--on", "ray")
@@ -241,7 +244,7 @@ def test_what_is_refused_before_ray_is_asked(monkeypatch: pytest.MonkeyPatch, cl
 
 @pytest.mark.slow
 def test_ray_is_imported_only_for_it() -> None:
-    code = "import sys; sys.modules['ray'] = None; import cclfp, cclfp.runs.run, cclfp.cli.app, cclfp.runs.ray_driver"
+    code = "import sys; sys.modules['ray'] = None; import cclfp, cclfp.runs.run, cclfp.cli.app, cclfp.runs.ray"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -249,17 +252,18 @@ def test_an_attempt_leaves_out_what_the_one_before_has_finished(
     jobs: list[Job], small_mnist: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from cclfp.runs import ray_node
+    from cclfp.runs.ray_node import order_of
 
     def call(answer: Any) -> Any:
         return SimpleNamespace(remote=lambda *_: answer)
 
     mailbox = SimpleNamespace(finished=call({jobs[0].key: "its event"}))
-    post: Any = SimpleNamespace(node="a", send=lambda event: None, endings=[])
+    post: Any = SimpleNamespace(node="a", send=lambda event: None, kept=[])
     monkeypatch.setattr("cclfp.runs.ray_node.ray.get", lambda answer: answer)
-    order = make_order(3, jobs, "cpu")
+    order = order_of(3, jobs, "cpu")
     (job,) = ray_node._prepare(order, mailbox, tmp_path, post)
     assert job.key == jobs[1].key
-    assert post.endings == ["its event"]  # the driver may not have got it from the mailbox yet
+    assert post.kept == ["its event"]  # the driver may not have got it from the mailbox yet
     assert job.execution.checkpoints == tmp_path  # the folder beside the store does not exist
     shared = jobs[0].execution.checkpoint_folder
     shared.mkdir()
@@ -280,6 +284,7 @@ def test_a_run_that_has_ended_is_not_trained_again_when_its_node_is_lost(
 ) -> None:
     """Also one that failed: it would fail again."""
     from cclfp.runs import ray_node
+    from cclfp.runs.ray_node import order_of
 
     mailbox, sent = ray_node.Mailbox(None), list[Any]()
     context = SimpleNamespace(get_node_id=lambda: "0a1b2c3d")
@@ -297,7 +302,7 @@ def test_a_run_that_has_ended_is_not_trained_again_when_its_node_is_lost(
         asyncio.run(mailbox.put(message))
 
     calls: Any = SimpleNamespace(put=SimpleNamespace(remote=put), finished=SimpleNamespace(remote=mailbox.finished))
-    order = make_order(7, jobs, "cpu")
+    order = order_of(7, jobs, "cpu")
     ray_node.Post(order, calls).send(event(jobs[0]))  # and then the node is lost
     again = ray_node.Post(order, calls)
     assert [job.key for job in ray_node._prepare(order, calls, tmp_path, again)] == [jobs[1].key]
@@ -334,14 +339,15 @@ def test_a_cohort_is_trained_though_the_mailbox_is_lost(
     from ray.exceptions import RayActorError
 
     from cclfp.runs import ray_node
+    from cclfp.runs.ray_node import order_of
 
     def fail(answer: Any) -> Any:
         raise RayActorError
 
     mailbox = SimpleNamespace(finished=SimpleNamespace(remote=lambda number: None))
-    post: Any = SimpleNamespace(node="a", send=lambda event: None, endings=[])
+    post: Any = SimpleNamespace(node="a", send=lambda event: None, kept=[])
     monkeypatch.setattr("cclfp.runs.ray_node.ray.get", fail)
-    prepared = ray_node._prepare(make_order(3, jobs, "cpu"), mailbox, tmp_path, post)
+    prepared = ray_node._prepare(order_of(3, jobs, "cpu"), mailbox, tmp_path, post)
     assert [job.key for job in prepared] == [job.key for job in jobs]
 
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import importlib.util
 import numbers
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +18,6 @@ from typing import Any, cast
 from cclfp.core.workers import cores
 from cclfp.errors import InputError, unknown
 from cclfp.runs.fields import documented, option
-from cclfp.runs.ray_connection import check_installed
 
 ENGINES = {"eager": ("cpu", "cuda"), "compiled": ("cpu",), "graph": ("cuda",)}  # and the devices they are for
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -122,7 +123,8 @@ class Execution:
             if self.device not in ("auto", *DEVICES):
                 raise InputError(f"device {self.device!r} with on={self.on!r}: expected auto, cpu or cuda on Ray")
             self._check_names()
-            check_installed(self.on)
+            if "ray" not in sys.modules and importlib.util.find_spec("ray") is None:  # it is not imported yet
+                raise InputError(f"on={self.on!r} needs Ray: pip install 'cclfp[ray]'")
 
     def _check_names(self) -> None:
         for name, known in (("engine", ("auto", *ENGINES)), ("precision", ("auto", *PRECISIONS))):

@@ -120,7 +120,7 @@ class Job:
     @functools.cached_property
     def group(self) -> str:
         """The same for jobs that can be trained together."""
-        common = {**self.to_dict(), "seed": None, "configuration": self.configuration.shape}
+        common = [self.configuration.shape, self.execution.to_dict(), self.engine]
         is_alone = "eager" in (self.engine, self.execution.engine)
         return json.dumps([common, self.key if is_alone else None])
 
@@ -132,20 +132,6 @@ class Job:
     def replaces(self, record: Record) -> bool:
         """Whether a record in the store makes room for that of this job."""
         return self.execution.fresh or (self.execution.other_code == "retrain" and is_other_code(record))
-
-    def to_dict(self, **execution: Any) -> dict[str, Any]:
-        """The job for another process, where fields of its execution may be different."""
-        return {
-            "configuration": self.configuration.to_dict(),
-            "seed": self.seed,
-            "execution": {**self.execution.to_dict(), **execution},
-            "engine": self.engine,
-        }
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Job:
-        configuration = Configuration.from_dict(values["configuration"])
-        return cls(configuration, values["seed"], Execution(**values["execution"]), values["engine"])
 
 
 def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], execution: Execution) -> list[Job]:

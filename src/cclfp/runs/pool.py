@@ -1,4 +1,4 @@
-"""Where cohorts are trained: in this process, in worker processes, or (:mod:`cclfp.runs.ray_driver`) on a cluster."""
+"""Where cohorts are trained: in this process, in worker processes, or (:mod:`cclfp.runs.ray`) on a cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make_executor(execution: Execution) -> Executor:
     """The executor that an execution asks for."""
     if execution.ray_address is None:
         return local_executor(execution)
-    from cclfp.runs.ray_driver import RayCluster  # here, because Ray is optional
+    from cclfp.runs.ray import RayCluster  # here, because Ray is optional
 
     return RayCluster(execution)
 

@@ -1,23 +1,37 @@
 """What runs on the nodes of a Ray cluster: a task per cohort and, on the driver's node, a mailbox for their events.
 
-Events travel as JSON. A task posts them to the mailbox while it trains, and returns those about finished and failed
-runs once more in the end, so that nothing is lost with a mailbox.
+A task posts events to the mailbox while it trains, and returns those about finished and failed runs once more in the
+end, so that nothing is lost with a mailbox.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 import os
+import pickle
 import platform
 import secrets
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
+
+from cclfp.core.userfiles import content_of, receive
+from cclfp.data.datasets import is_cached, pack, unpack
+from cclfp.errors import InputError, portable
+from cclfp.events import Event, Failed, Finished, Note, Step
+from cclfp.runs.checkpoints import CLUSTER_LOCK
+from cclfp.runs.code import code
+from cclfp.runs.execution import PATHS
+from cclfp.runs.jobs import Job
+from cclfp.runs.training import train_cohort
+from cclfp.streams import get_benchmark
 
 POST_EVERY = 0.25  # seconds between two messages about progress
 
@@ -28,15 +42,11 @@ class Order:
 
     number: int  # of the cohort
     keys: list[str]  # of its runs
-    jobs: list[dict[str, Any]]
+    jobs: bytes  # pickled, with changes of their execution: read once the node is known to have the same code
     files: list[bytes]  # the user's own methods and backbones
-    datasets: list[str]
+    dataset: str
+    configuration: dict[str, Any]  # of the first run
     code: dict[str, str]  # the driver's: the node must have the same
-
-    @property
-    def has_several(self) -> bool:
-        """Whether an attempt that is lost may have finished some of the runs."""
-        return len(self.keys) > 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +56,24 @@ class Message:
     number: int  # of the cohort
     token: str  # of the attempt
     node: str
-    events: list[str]
-    finished: dict[str, str]  # in a cohort of several runs: those that are finished, with their events
+    events: list[Event]
+    finished: dict[str, Event]  # in a cohort of several runs: those that are finished, with their events
+
+
+def order_of(number: int, cohort: Sequence[Job], device: str) -> Order:
+    """A cohort with what its node may lack. Paths are absolute, and the device is named."""
+    execution = cohort[0].execution
+    paths = {name: path.absolute() for name in PATHS if (path := getattr(execution, name)) is not None}
+    there = {"on": "local", "device": device, "checkpoints": execution.checkpoint_folder.absolute(), **paths}
+    jobs = pickle.dumps((list(cohort), there))
+    configuration = cohort[0].configuration  # they differ in hyperparameters alone
+    files = [
+        content_of(what, reference)
+        for what, reference in (("method", configuration.method_file), ("backbone", configuration.backbone))
+        if reference is not None and "file" in reference
+    ]
+    keys, dataset = [job.key for job in cohort], get_benchmark(configuration.benchmark).dataset
+    return Order(number, keys, jobs, files, dataset, configuration.to_dict(), code(configuration.to_dict()))
 
 
 class Mailbox:
@@ -58,7 +84,7 @@ class Mailbox:
             os.environ["CCLFP_HOME"] = home
         self.messages: list[Message] = []
         self.arrived = asyncio.Event()
-        self.finished_runs: dict[int, dict[str, str]] = {}  # by the number of the cohort
+        self.finished_runs: dict[int, dict[str, Event]] = {}  # by the number of the cohort
         self.parcels: dict[str, Any] = {}
         self.packing = asyncio.Lock()
 
@@ -75,14 +101,12 @@ class Mailbox:
         taken, self.messages = self.messages, []
         return taken
 
-    async def finished(self, number: int) -> dict[str, str]:
+    async def finished(self, number: int) -> dict[str, Event]:
         """The runs of a cohort that an attempt has finished before it was lost, with their events."""
         return self.finished_runs.get(number, {})
 
     async def dataset(self, name: str) -> list[Any]:
         """A reference to the dataset in Ray's object store, in a list, which Ray does not look into."""
-        from cclfp.data.datasets import pack  # takes seconds
-
         async with self.packing:
             if name not in self.parcels:
                 self.parcels[name] = ray.put(await asyncio.to_thread(pack, name))
@@ -91,10 +115,6 @@ class Mailbox:
 
 def train_on_node(order: Order, mailbox: Any) -> Message:
     """Train a cohort on this node: a Ray task. Returns the events that end its runs."""
-    from cclfp.errors import InputError
-    from cclfp.runs.events import Failed
-    from cclfp.runs.training import train_cohort
-
     post = Post(order, mailbox)
     with tempfile.TemporaryDirectory(prefix="cclfp-") as folder:
         try:
@@ -108,46 +128,28 @@ def train_on_node(order: Order, mailbox: Any) -> Message:
     return post.last()
 
 
-def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> Any:
+def _prepare(order: Order, mailbox: Any, folder: Path, post: Post) -> list[Job]:
     """The jobs that are not finished, after making sure that this node has what they need."""
-    from cclfp.core.userfiles import receive
-    from cclfp.data.datasets import is_cached, unpack
-    from cclfp.errors import InputError
-    from cclfp.runs.checkpoints import CLUSTER_LOCK
-    from cclfp.runs.code import code
-    from cclfp.runs.events import Note
-    from cclfp.runs.jobs import Job
-
-    if order.code != (here := code(order.jobs[0]["configuration"])):
+    if order.code != (here := code(order.configuration)):
         raise InputError(f"this node has other code, {here}, than the driver, {order.code}: install the same on both")
     for content in order.files:
         receive(content)
-    for name in order.datasets:
-        if not is_cached(name):
-            (parcel,) = ray.get(mailbox.dataset.remote(name))
-            unpack(ray.get(parcel))
-    finished = _finished_before(order, mailbox)
-    post.endings += finished.values()
-    jobs = [Job.from_dict(values) for key, values in zip(order.keys, order.jobs, strict=True) if key not in finished]
-    if not jobs:
-        return jobs
-    shared = jobs[0].execution.checkpoint_folder
-    if not (shared / CLUSTER_LOCK).exists():  # which the driver holds; a folder of this name may be the node's own
+    if not is_cached(order.dataset):
+        (parcel,) = ray.get(mailbox.dataset.remote(order.dataset))
+        unpack(ray.get(parcel))
+    finished: dict[str, Event] = {}
+    if len(order.keys) > 1:  # an attempt that was lost may have finished some of them
+        with contextlib.suppress(ray.exceptions.RayActorError):  # the driver has noted that its mailbox is lost
+            finished = ray.get(mailbox.finished.remote(order.number))
+    post.kept += finished.values()
+    cohort, changes = pickle.loads(order.jobs)
+    jobs: list[Job] = [job.with_execution(**changes) for job in cohort if job.key not in finished]
+    shared = None if not jobs else jobs[0].execution.checkpoint_folder
+    if shared is not None and not (shared / CLUSTER_LOCK).exists():  # the driver holds it, unless the folder is ours
         text = f"{post.node} has no folder {shared}: what it loses starts again from its beginning, unless "
         post.send(Note(text + "--checkpoints names a folder that all nodes share"))
         jobs = [job.with_execution(checkpoints=folder, checkpoint_every=math.inf) for job in jobs]
     return jobs
-
-
-def _finished_before(order: Order, mailbox: Any) -> dict[str, str]:
-    """The runs that an attempt which was lost has finished, as events, by key."""
-    if not order.has_several:
-        return {}
-    try:
-        found: dict[str, str] = ray.get(mailbox.finished.remote(order.number))
-        return found
-    except ray.exceptions.RayActorError:  # the driver has noted that its mailbox is lost
-        return {}
 
 
 class Post:
@@ -157,37 +159,32 @@ class Post:
         self.order, self.mailbox = order, mailbox
         self.token = secrets.token_hex(8)
         self.node = f"{platform.node()}-{ray.get_runtime_context().get_node_id()[:6]}"
-        self.steps: dict[str, str] = {}  # the newest of each run
-        self.others: list[str] = []
-        self.endings: list[str] = []
-        self.notes: list[str] = []
-        self.finished: dict[str, str] = {}
+        self.steps: dict[str, Event] = {}  # the newest of each run
+        self.others: list[Event] = []
+        self.kept: list[Event] = []  # notes, and events that end runs: they are sent again in the end
+        self.finished: dict[str, Event] = {}
         self.last_post = 0.0
         self.on_its_way: Any = None
         self._post()
 
-    def send(self, event: Any) -> None:
-        from cclfp.runs.events import Failed, Finished, Note, Step, to_json
-
-        line = to_json(event)
+    def send(self, event: Event) -> None:
+        if isinstance(event, Failed):
+            event = Failed(event.key, portable(event.error))
         if isinstance(event, Step):
-            self.steps[event.key] = line
+            self.steps[event.key] = event
         else:
-            self.others.append(line)
-        if isinstance(event, Finished | Failed):
-            self.endings.append(line)
-        if isinstance(event, Finished | Failed) and self.order.has_several:
-            self.finished[event.key] = line
-        if isinstance(event, Note):
-            self.notes.append(line)
+            self.others.append(event)
+        if isinstance(event, Finished | Failed | Note):
+            self.kept.append(event)
+        if isinstance(event, Finished | Failed) and len(self.order.keys) > 1:
+            self.finished[event.key] = event
         if isinstance(event, Note) or time.monotonic() - self.last_post > POST_EVERY:
             self._post()
 
     def last(self) -> Message:
         """The events that end runs, all notes, which may still be on their way, and what was not posted."""
-        again = {*self.notes, *self.endings}
-        rest = [line for line in self.others if line not in again]
-        return self._message([*rest, *self.notes, *self.endings])
+        rest = [event for event in self.others if not isinstance(event, Finished | Failed | Note)]
+        return self._message([*rest, *self.kept])
 
     def _post(self) -> None:
         """Post what is waiting, unless the mailbox has not got the message before this one."""
@@ -196,5 +193,5 @@ class Post:
         self.on_its_way = self.mailbox.put.remote(self._message([*self.others, *self.steps.values()]))
         self.others, self.steps, self.last_post = [], {}, time.monotonic()
 
-    def _message(self, events: list[str]) -> Message:
-        return Message(self.order.number, self.token, self.node, events, self.finished)
+    def _message(self, events: list[Event]) -> Message:
+        return Message(self.order.number, self.token, self.node, events, dict(self.finished))

@@ -1,35 +1,48 @@
-"""Cohorts on a Ray cluster, one task each. This process, the driver, is the only one that writes the store."""
+"""Cohorts on a Ray cluster, one task each: the connection to it, and the driver, which alone writes the store.
+
+The cluster is the user's, or a private one on this machine that nobody else can reach.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import logging
+import os
 import queue
+import secrets
+import signal
+import socket
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cclfp.core.files import home
-from cclfp.core.userfiles import content_of
+from cclfp.core.workers import cores
+from cclfp.data.source import first_line
 from cclfp.errors import InputError, RunError
+from cclfp.events import Event, Failed, Finished, Note, OnEvent, Placed
 from cclfp.runs.checkpoints import alone_in, make_folder, remove_checkpoint
-from cclfp.runs.code import code
-from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Placed, from_json
-from cclfp.runs.execution import PATHS, Execution
+from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
-from cclfp.runs.ray_connection import connected
 from cclfp.runs.store import Attempt, Store
 from cclfp.runs.training import finish_stored, keep_record
-from cclfp.streams import get_benchmark
 
 if TYPE_CHECKING:
-    from cclfp.runs.ray_node import Message, Order
+    from cclfp.runs.ray_node import Message
 
+LOOPBACK = "127.0.0.1"
+CONNECT_SECONDS = 10.0
+POSTPONED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+# With this variable Ray's processes listen on the loopback interface alone, and not on every one. Ray reads it when it
+# is imported. It is meant for other platforms than Linux, where it is the default.
+PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 RETRIES = 3  # times that a cohort is trained again because its process or its node was lost
 AHEAD = 32  # cohorts that are submitted before there is room for them, so that no node waits for the driver
 LOOK_EVERY = 5.0  # seconds between two looks at what the nodes have room for
@@ -180,7 +193,9 @@ class _Driver:
                 self._note_once("no node of the cluster has room for a cohort: waiting for one")
 
     def _submit(self, number: int, cohort: Sequence[Job]) -> None:
-        task = self.cluster.task.remote(make_order(number, cohort, self.cluster.device), self.mailbox)
+        from cclfp.runs.ray_node import order_of
+
+        task = self.cluster.task.remote(order_of(number, cohort, self.cluster.device), self.mailbox)
         self.running[number] = _Sent({job.key: job for job in cohort}, task)
         self._listen(number, task)
 
@@ -191,7 +206,7 @@ class _Driver:
         try:
             messages: list[Message] = future.result()
         except self.cluster.ray.exceptions.RayError as error:
-            self._note_once(f"progress is no longer shown: {_first_line(error)}")
+            self._note_once(f"progress is no longer shown: {first_line(error)}")
             return
         self._listen(None, self.mailbox.take.remote())
         for message in messages:
@@ -209,7 +224,7 @@ class _Driver:
         except self.cluster.ray.exceptions.RayError as raised:
             where = f" on {sent.nodes[-1]}" if sent.nodes else ""
             error = RunError(
-                f"its process{where} was lost in attempt {max(1, len(sent.tokens))} ({_first_line(raised)}). "
+                f"its process{where} was lost in attempt {max(1, len(sent.tokens))} ({first_line(raised)}). "
                 "The same command continues from the last checkpoint"
             )
         del self.running[number]
@@ -219,7 +234,7 @@ class _Driver:
     def _read(self, sent: _Sent, message: Message) -> None:
         if message.token not in sent.tokens:
             self._begin_attempt(sent, message)
-        for event in map(from_json, message.events):
+        for event in message.events:
             if isinstance(event, Finished | Failed):
                 self._end_run(sent, event, message.node)
             elif isinstance(event, Note) and event.key is None:
@@ -254,8 +269,8 @@ class _Driver:
         sent.ended.add((event.key, type(event)))
         job = sent.jobs[event.key]
         if isinstance(event, Failed):
-            kind = InputError if isinstance(event.error, InputError) else RunError
-            self.on_event(Failed(event.key, kind(f"{job.label()} failed on {node}: {event.error}")))
+            text = f"{job.label()} failed on {node}: {event.error}"
+            self.on_event(Failed(event.key, type(event.error)(text)))
             return
         record = keep_record(job, event.record, self.store, self.on_event)
         remove_checkpoint(job, self.on_event)
@@ -284,23 +299,89 @@ class _Driver:
         self.cluster.ray.kill(self.mailbox)
 
 
-def make_order(number: int, cohort: Sequence[Job], device: str) -> Order:
-    """A cohort with what its node may lack. Paths are absolute, and the device is named."""
-    from cclfp.runs.ray_node import Order
-
-    execution = cohort[0].execution
-    paths = {name: str(path.absolute()) for name in PATHS if (path := getattr(execution, name)) is not None}
-    there = {"on": "local", "device": device, "checkpoints": str(execution.checkpoint_folder.absolute()), **paths}
-    jobs = [job.to_dict(**there) for job in cohort]
-    configuration = cohort[0].configuration  # they differ in hyperparameters alone
-    files = [
-        content_of(what, reference)
-        for what, reference in (("method", configuration.method_file), ("backbone", configuration.backbone))
-        if reference is not None and "file" in reference
-    ]
-    keys, dataset = [job.key for job in cohort], get_benchmark(configuration.benchmark).dataset
-    return Order(number, keys, jobs, files, [dataset], code(configuration.to_dict()))
+# -- the connection -------------------------------------------------------------------------------------------------
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+@contextlib.contextmanager
+def connected(on: str, address: str) -> Iterator[Any]:
+    """The module ``ray``, connected to the cluster at an address.
+
+    An empty address means the one in ``RAY_ADDRESS`` or, without that variable, a private cluster. A connection that
+    the user has made is used, and stays. During our own, whatever Ray prints goes to stderr: stdout is for results.
+    """
+    named, address = address, address or os.environ.get("RAY_ADDRESS", "")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions do: hide no GPU from CPU tasks
+    if not address and "ray" not in sys.modules:
+        os.environ.update(PRIVATE)
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # other users of this machine do not know the token
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    import ray
+
+    if ray.is_initialized():
+        used = ray.get_runtime_context().gcs_address
+        if named not in ("", "auto", used):
+            raise InputError(f"on={on!r}: this process is connected to {used}: leave the address out, or disconnect")
+        yield ray
+        return
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            with _postponed_signals():
+                _connect(ray, on, address)
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+def _connect(ray: Any, on: str, address: str) -> None:
+    """Connect to the cluster at an address, or start a private one."""
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address:
+        _check_address(on, address)
+    else:
+        if ray.util.get_node_ip_address() != LOOPBACK:
+            raise InputError(
+                f"on={on!r}: Ray was imported before, and would now listen to other machines: call ray.init() yourself "
+                "if you want that, and its cluster is used"
+            )
+        options |= {"num_cpus": cores(), "include_dashboard": False}
+    try:
+        ray.init(address or "local", **options)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"on={on!r}: no Ray cluster can be used: {reason}") from error
+
+
+def _check_address(on: str, address: str) -> None:
+    """Refuse an address at which nothing listens. Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if address == "auto":
+        return
+    if not host or "/" in host or not (port.isascii() and port.isdigit()):
+        raise InputError(f"on={on!r}: the address {address!r} is not HOST:PORT or auto, such as 10.0.0.1:6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(f"on={on!r}: no Ray cluster can be reached at {address}: {error}") from error
+
+
+@contextlib.contextmanager
+def _postponed_signals() -> Iterator[None]:
+    """Keep this process's signal handlers, which Ray replaces, and call them after the context.
+
+    A start that is interrupted in the middle would leave some of Ray's processes behind.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Python allows handlers only there
+        yield
+        return
+    received: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in POSTPONED}
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: received.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in received[:1]:
+            signal.raise_signal(number)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from cclfp.errors import visible
 from cclfp.metrics import count_of
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class Progress:
                 self.stored.append(event.record)
                 self.runs.leave_out(event.key)
             case Note():
-                self.say(event.text if event.key is None else f"{self.runs.labels[event.key]}: {event.text}")
+                self.say(visible(event.text if event.key is None else f"{self.runs.labels[event.key]}: {event.text}"))
             case Placed():
                 self.runs.place(event.keys, event.node)
             case Step():

@@ -89,17 +89,28 @@ def test_refuses(arguments: dict[str, Any], message: str) -> None:
         configurations(**{"methods": ["ccl-fp"], "benchmark": "split-mnist", **arguments})
 
 
-def test_the_key_names_the_run_and_survives_json() -> None:
-    (a,) = configurations(["er"], "split-mnist")
-    (b,) = configurations(["er"], "split-mnist", class_order=tuple(range(9, -1, -1)))
-    assert len({a.key(0), a.key(1), b.key(0)}) == 3
-    assert Configuration.from_dict(b.to_dict()).key(0) == b.key(0)
-    assert Configuration.from_dict({**b.to_dict(), "class_order": list(range(9, -1, -1))}) == b
-
-
-def test_the_usual_class_order_said_aloud_is_the_same_run() -> None:
-    (a,), (b,) = (configurations(["er"], "split-mnist", class_order=order) for order in (None, tuple(range(10))))
-    assert a == b
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "gme"}, "unknown method 'gme'. Did you mean 'gem'"),
+        ({"benchmark": "No Name"}, 'benchmark is "No Name": expected a name of small letters'),
+        ({"scenario": "domain"}, "split-mnist has no domain scenario"),
+        ({"buffer": None}, "buffer=None: expected a whole number, 1 or more"),
+        ({"epochs": 0}, "epochs=0: expected a whole number, 1 or more"),
+        ({"hyperparameters": {"lr": -1.0}}, r"lr=-1.0: expected a number in \(0, inf\)"),
+        ({"hyperparameters": {}}, "hyperparameters lack lr, which er has"),
+        ({"augment": 1}, "augment is 1: expected true or false"),
+        ({"tasks": (4, 4)}, r"tasks is \[4, 4\]: expected how many classes each task has, 10 in all"),
+        ({"class_order": (0, 0)}, 'expected null, "random" or each of the numbers 0 to 9 once'),
+        ({"max_classes": 9}, "max_classes is 9: expected 10, the number of classes, or more"),
+        ({"backbone": {"name": "mlp"}}, "expected null, a name and a width, or a file"),
+        ({"method_file": {"file": "a.py"}}, "expected the path of a .py file"),
+    ],
+)
+def test_a_configuration_checks_itself(changes: dict[str, Any], message: str) -> None:
+    (c,) = configurations(["er"], "split-mnist")
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(c, **changes)
 
 
 def test_the_keys_of_runs_that_were_stored_before_there_were_more_settings() -> None:
@@ -116,15 +127,35 @@ def test_augment_comes_from_the_preset_or_the_benchmark_and_can_be_set() -> None
     assert off.key(0) != on.key(0)
 
 
-def test_a_backbone_is_part_of_the_run() -> None:
-    (usual,) = configurations(["er"], "split-mnist")
-    assert configurations(["er"], "split-mnist", backbone="mlp") == [usual]
-    assert usual.is_papers_protocol
-    (other,) = configurations(["er"], "split-mnist", backbone="resnet18:width=8")
-    assert other.backbone == {"name": "resnet18", "width": 8}
-    assert other.key(0) != usual.key(0)
-    assert not other.is_papers_protocol
-    assert Configuration.from_dict(json.loads(json.dumps(other.to_dict()))) == other
+@pytest.mark.parametrize(
+    ("benchmark", "changes", "field", "value"),
+    [
+        ("split-mnist", {"backbone": "resnet18:width=8"}, "backbone", {"name": "resnet18", "width": 8}),
+        ("split-mnist", {"validation": True}, "validation", True),
+        ("split-mnist", {"class_order": "random"}, "class_order", "random"),
+        ("split-mnist", {"class_order": range(9, -1, -1)}, "class_order", tuple(range(9, -1, -1))),
+        ("split-mnist", {"max_classes": 12}, "max_classes", 12),
+        ("split-mnist", {"settings": {"batch": [5.0]}}, "batch", 5),
+        ("split-mnist", {"settings": {"replay": [5.0]}}, "replay", 5),
+        ("split-mnist", {"settings": {"epochs": [2.0]}}, "epochs", 2),
+        ("split-cifar100", {"tasks": 10}, "tasks", (10,) * 10),
+        # Split Tiny ImageNet had the order of the labels before, and None stood for it.
+        ("split-tiny-imagenet", {"class_order": "labels"}, "class_order", None),
+    ],
+)
+def test_what_is_part_of_the_run(benchmark: str, changes: dict[str, Any], field: str, value: Any) -> None:
+    (usual,) = configurations(["er"], benchmark)
+    (other,) = configurations(["er"], benchmark, **changes)
+    assert getattr(other, field) == value
+    assert len({usual.key(0), usual.key(1), other.key(0)}) == 3
+    assert (usual.is_papers_protocol, other.is_papers_protocol) == (True, False)
+    for one in (usual, other):
+        assert Configuration.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+
+
+@pytest.mark.parametrize("changes", [{"backbone": "mlp"}, {"class_order": range(10)}, {"tasks": 5}])
+def test_the_usual_value_said_aloud_is_the_same_run(changes: dict[str, Any]) -> None:
+    assert configurations(["er"], "split-mnist", **changes) == configurations(["er"], "split-mnist")
 
 
 def test_a_backbone_file_counts_by_what_is_in_it(tmp_path: Path) -> None:
@@ -137,29 +168,6 @@ def test_a_backbone_file_counts_by_what_is_in_it(tmp_path: Path) -> None:
     one = key("a", "def make(): pass")
     assert key("b", "def make(): pass") == one
     assert key("a", "def make(): return 1") != one
-
-
-def test_validation_is_part_of_the_run() -> None:
-    (usual,), (chosen,) = (configurations(["er"], "split-mnist", validation=v) for v in (False, True))
-    assert usual.key(0) != chosen.key(0)
-    assert not chosen.is_papers_protocol
-
-
-def test_runs_in_the_order_of_the_labels_keep_their_keys() -> None:
-    """Split Tiny ImageNet had that order before, and None stood for it."""
-    (usual,), (labels,) = (configurations(["er"], "split-tiny-imagenet", class_order=o) for o in (None, "labels"))
-    assert (labels.class_order, usual.class_order) == (None, BENCHMARKS["split-tiny-imagenet"].usual_order)
-    assert labels.key(0) != usual.key(0)
-    assert (usual.is_papers_protocol, labels.is_papers_protocol) == (True, False)
-    assert Configuration.from_dict(json.loads(json.dumps(usual.to_dict()))) == usual
-
-
-def test_tasks_are_part_of_the_run() -> None:
-    (usual,), (ten,) = (configurations(["er"], "split-cifar100", tasks=tasks) for tasks in (None, 10))
-    assert ten.tasks == (10,) * 10
-    assert usual.key(0) != ten.key(0)
-    assert not ten.is_papers_protocol
-    assert Configuration.from_dict(json.loads(json.dumps(ten.to_dict()))) == ten
 
 
 def test_a_method_twice_is_trained_once() -> None:

@@ -46,7 +46,7 @@ def send(*numbers: signal.Signals) -> Callable[..., Any]:
     [
         ("cclfp.runs.run.run", ["run", "er", "split-mnist"]),
         ("cclfp.paper.tuning.tune", ["tune", "er", "split-mnist"]),
-        ("cclfp.paper.plans.run_jobs", ["study", "accuracy", "--benchmark", "split-mnist", "--method", "er"]),
+        ("cclfp.paper.study.run_jobs", ["study", "accuracy", "--benchmark", "split-mnist", "--method", "er"]),
         ("cclfp.data.fetch", ["data", "fetch", "mnist"]),
     ],
     ids=["run", "tune", "study", "data fetch"],

@@ -555,16 +555,21 @@ def stacked_part(values: Values) -> None:
 
 @contextlib.contextmanager
 def kernels_in_pytorch() -> Iterator[list[int]]:
-    """The kernels' place taken by tests/nets/plain_kernels.py in float64; yields a list that grows with each use.
+    """The kernels' place taken by plain_kernels.py (tests/engine) in float64; yields a list that grows with each use.
 
     It does what the fixture of tests/nets/test_tangents.py does: where that changes, this has to follow.
     """
     import torch
 
-    sys.path.insert(0, str(REPOSITORY / "tests" / "nets"))
-    stacking = find("cclfp.nets.stacking", "cclfp.engine.kernels")
-    module = find("cclfp.nets.stacking.layout", "cclfp.engine.kernels")
-    plain = find("plain_kernels:kernels")
+    sys.path[:0] = [str(REPOSITORY / "tests" / folder) for folder in ("engine", "nets")]  # nets: at the reference
+    module = find("cclfp.engine.kernels", "cclfp.nets.stacking.layout")
+    plain: Any = importlib.import_module("plain_kernels")
+    if module.__name__ == "cclfp.engine.kernels":
+        for name in ("convolution", "norm", "others"):
+            sys.modules[f"cclfp.engine.kernels.triton_{name}"] = plain
+    else:  # at the reference
+        plain = plain.kernels
+        find("cclfp.nets.stacking").kernels = plain
     Layout, uses = module.Layout, list[int]()
     layout_of, convolve = Layout.of, plain.convolve
 
@@ -577,7 +582,7 @@ def kernels_in_pytorch() -> Iterator[list[int]]:
         return convolve(*arguments, **more)
 
     plain.convolve = counted
-    stacking.kernels, module.WIDTH, Layout.of, Layout.takes = plain, 4, of, lambda self, x: True
+    module.WIDTH, Layout.of, Layout.takes = 4, of, lambda self, x: True
     yield uses
 
 

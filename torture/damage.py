@@ -8,9 +8,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import torch
-from torch import Tensor
-
 SCRIPT = "<script>alert(1)</script>"
 
 
@@ -101,18 +98,6 @@ PLAIN: list[Callable[[], Any]] = [
     lambda: {"": 1},
     lambda: nested(200),
 ]
-TENSORS: list[Callable[[], Any]] = [
-    lambda: torch.zeros(0),
-    lambda: torch.tensor(math.nan),
-    lambda: torch.full((3, 3), math.inf),
-    lambda: torch.zeros(1).expand(2**20, 2**20),  # four terabytes that share four bytes
-    lambda: torch.full((4,), 2**62),
-    lambda: torch.zeros(2, 2, dtype=torch.complex64),
-    lambda: torch.zeros(5, dtype=torch.bool),
-    lambda: torch.eye(3).to_sparse(),
-    lambda: torch.zeros(1, device="meta"),
-    lambda: torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8),
-]
 
 
 def forge_value(random: Random, original: Any, values: list[Callable[[], Any]]) -> tuple[str, Any]:
@@ -146,10 +131,6 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
 
 def _alter(random: Random, value: Any) -> Any:
     """Another value, usually of the same type."""
-    if isinstance(value, Tensor):
-        choices = [lambda: value[:0], lambda: value.double(), lambda: torch.cat([value, value]), lambda: value * 0 - 7]
-        choices += [lambda: value.reshape(-1), lambda: value[None], lambda: value.to(torch.int8)]
-        return random.choice(choices)() if value.ndim else value - 7
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float):

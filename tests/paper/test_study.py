@@ -315,7 +315,7 @@ def test_a_column_is_printed_when_it_is_complete(
             seen.append(list(titles))
 
     monkeypatch.setattr(Pool, "run", train)
-    monkeypatch.setattr("cclfp.cli.printing.print_table", lambda columns, rows, title: titles.append(title))
+    monkeypatch.setattr("cclfp.cli.print_study.print_table", lambda columns, rows, title: titles.append(title))
     answer = cli(*QUICK)
     assert answer.code == 0, answer.err
     first, second = titles  # each once

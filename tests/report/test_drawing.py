@@ -16,9 +16,9 @@ from report_records import ENVIRONMENT, add_all, add_own, cell_of, full_store, m
 from cclfp.paper import TIMING_SEED, run_time_cells
 from cclfp.report import collect, styles
 from cclfp.report.charts import ChartPanel, Value
+from cclfp.report.content import Content
 from cclfp.report.drawing import _apart, draw_figure, draw_panel, linear_ticks, log_scale, log_ticks, spread_out
 from cclfp.report.figures import accuracy_so_far, make_charts, own_charts
-from cclfp.report.tables import Content
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 

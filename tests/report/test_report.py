@@ -37,12 +37,13 @@ from cclfp.errors import InputError
 from cclfp.paper import TABLES, TIMING_SEED, cells
 from cclfp.paper.numbers import COLUMNS, missing_components
 from cclfp.report import collect, write_report
+from cclfp.report.content import Content
 from cclfp.report.figures import make_charts, own_charts
 from cclfp.report.page import render_page
-from cclfp.report.tables import WORTH_TITLE, Content, Table, component_worths, count_verdicts, is_untuned, verdict_of
+from cclfp.report.tables import WORTH_TITLE, Table, component_worths, count_verdicts, is_untuned, verdict_of
 from cclfp.report.text import FIELDS, FIT, escape_latex, to_csv, to_latex, to_markdown
 from cclfp.runs.results import Result, format_exactly
-from cclfp.runs.settings import configurations
+from cclfp.runs.settings import make_grid
 from cclfp.runs.store import Store
 
 PDFLATEX = shutil.which("pdflatex")
@@ -239,8 +240,8 @@ def test_each_command_trains_the_runs_of_its_number(
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def run(names: list[str], benchmark: str, **options: Any) -> list[Any]:
-        asked.update(options, names=names, benchmark=benchmark)
+    def run(names: list[str], **options: Any) -> list[Any]:
+        asked.update(options, names=names)
         return []
 
     monkeypatch.setattr("cclfp.runs.run.run", run)
@@ -251,9 +252,7 @@ def test_each_command_trains_the_runs_of_its_number(
             name: [v == "on" for v in values] if name == "augment" else values
             for name, values in asked["settings"].items()
         }
-        (made,) = configurations(
-            asked["names"], asked["benchmark"], asked["scenario"], memory=asked["memory"], settings=settings
-        )
+        (made,) = make_grid(asked["names"], asked["problem"], settings)
         assert [made.key(seed) for seed in range(asked["seeds"])] == [record["key"] for record in result.runs]
         used = asked["execution"]
         assert (used.engine, used.precision, used.device, used.threads) == ("eager", "float32", "cpu", 1)
@@ -502,7 +501,8 @@ def test_a_new_method_needs_nothing_in_the_report(own: Store, monkeypatch: pytes
     """It has no published number and no style: it is drawn as a user's own."""
     from cclfp.methods import METHODS
 
-    monkeypatch.setitem(METHODS, "new", type("New", (METHODS["er"],), {"name": "new"}))
+    new = type("New", (METHODS["er"],), {"name": "new", "__module__": METHODS["er"].__module__})
+    monkeypatch.setitem(METHODS, "new", new)
     add_own(own, "new", "split-mnist", level=76)
     content = collect(own, range(5))
     assert "new" in [row.label for row in content.own[0].results]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cclfp.cli import printing
+from cclfp.cli import print_study, printing
 from cclfp.cli.options import (
     RUN_ONLY,
     BenchmarkArgument,
@@ -343,10 +343,10 @@ def study(
             **given,
         )
     if dry_run:
-        printing.print_plan(planned, json)
+        print_study.print_plan(planned, json)
     elif execution.shard is not None:
         with progress() as shown:
             records = planned.train(shown.update)
         printing.print_shard(execution, list(records.values()), json)
     else:
-        printing.train(planned, include_diverged, json)
+        print_study.train(planned, include_diverged, json)

@@ -11,8 +11,9 @@ from typing import Any
 from cclfp.metrics import mean_std
 from cclfp.paper.numbers import FIGURES, PANELS, describe_conditions, largest_comparable_group
 from cclfp.report.charts import PANEL_WIDTH, Chart, ChartPanel, Series, Value
+from cclfp.report.content import Content
 from cclfp.report.styles import ALL_STYLES, CHARACTER, OWN_STYLES, STYLES
-from cclfp.report.tables import Content, Table, column_title, first, place_title, row_name, variant_name
+from cclfp.report.tables import Table, column_title, first, place_title, row_name, variant_name
 from cclfp.runs.results import Result
 from cclfp.streams import get_benchmark
 

@@ -15,6 +15,7 @@ from cclfp._version import __version__
 from cclfp.metrics import mean_std, number, plus_minus, signed
 from cclfp.paper.compare import TEST, show_p
 from cclfp.report.charts import Chart, ChartPanel
+from cclfp.report.content import Content
 from cclfp.report.drawing import Drawing, draw_panel
 from cclfp.report.figures import make_charts, own_charts
 from cclfp.report.styles import (
@@ -35,7 +36,6 @@ from cclfp.report.tables import (
     WORTH_EXPLANATION,
     WORTH_HEAD,
     WORTH_TITLE,
-    Content,
     Table,
     component_worths,
     count_verdicts,

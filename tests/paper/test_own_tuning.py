@@ -379,6 +379,24 @@ def test_a_search_of_before_there_were_doubts_is_read(one_core: None, tmp_path: 
     assert len(found.doubts) == 2
 
 
+def test_a_search_of_other_code_says_so_and_is_made_again_on_request(one_core: None, tmp_path: Path) -> None:
+    images, store = write_images(tmp_path / "pets.npz"), tmp_path / "runs.sqlite"
+    how: dict[str, Any] = {"augment": "off", "seeds": 1, "engine": "eager", "store": store, "lr": [0.03, 0.1], **HOW}
+
+    def tune(**options: Any) -> cclfp.paper.search.Tuned:
+        return cclfp.tune("er", images=images, repeatable=True, budget=1.0, **how, **options)
+
+    first = tune()
+    (file,) = (tmp_path / "runs.sqlite.searches").glob("*.json")
+    content = json.loads(file.read_text())
+    assert content["code"]["cclfp"] == cclfp.__version__
+    assert tune() == first
+    file.write_text(json.dumps({**content, "code": {"cclfp": "0.0.9", "source": "f" * 16}}))
+    assert tune().doubts == [*first.doubts, "searched with other code (cclfp 0.0.9, code ffffffff)"]
+    assert tune(other_code="retrain").doubts == first.doubts
+    assert json.loads(file.read_text())["code"] == content["code"]
+
+
 def test_few_seeds_and_edges_of_ranges_are_doubtful() -> None:
     grids: list[dict[str, list[float]]] = [{"lr": [0.01, 0.1, 1.0], "augment": [False, True]}, {"w": [0.0, 0.5]}]
     best = Trial({"lr": 0.1, "augment": True, "w": 0.0}, [80.0] * 3)

@@ -15,7 +15,9 @@ from cclfp.errors import InputError
 from cclfp.paper.grids import Grid
 from cclfp.paper.search import Tuned, find_doubts, usual_settings
 from cclfp.paper.trials import Trial
+from cclfp.runs.code import code, is_other_code, made_by
 from cclfp.runs.configuration import Configuration
+from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import parse_json
 from cclfp.runs.settings import Preset, make_one
@@ -53,6 +55,7 @@ def save_search(store: Path, request: Request, tuned: Tuned) -> None:
         "preset": dataclasses.asdict(tuned.preset),
         "trials": [dataclasses.asdict(trial) for trial in tuned.trials],
         "doubts": tuned.doubts,
+        "code": code(make_one(tuned.method, tuned.problem, tuned.settings).to_dict()),
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     text = json.dumps(content, indent=1) + "\n"
@@ -63,10 +66,13 @@ def save_search(store: Path, request: Request, tuned: Tuned) -> None:
         raise InputError(f"{path} cannot be written: {error}") from error
 
 
-def find_search(store: Path, request: Request, method: str, problem: Problem) -> Tuned | None:
-    """The result of a search that was made before."""
-    path = _folder(store) / f"{_key(request)}.json"
-    return _tuned(path, _read(path), method, problem) if path.exists() else None
+def find_search(execution: Execution, request: Request, method: str, problem: Problem) -> Tuned | None:
+    """The result of a search that was made before, unless one of other code is to be made again."""
+    path = _folder(execution.store) / f"{_key(request)}.json"
+    if execution.fresh or not path.exists():
+        return None
+    tuned = _tuned(path, content := _read(path), method, problem)
+    return None if execution.other_code == "retrain" and _other_code(content, tuned) else tuned
 
 
 def latest_search(store: Path, method: str, problem: Problem) -> Tuned | None:
@@ -112,7 +118,7 @@ def _tuned(path: Path, content: dict[str, Any], method: str, problem: Problem) -
         trials = [Trial(**trial) for trial in content["trials"]]
         doubts = _doubts(content)
         tuned = Tuned(method, problem, Preset(**content["preset"]), dict(content["settings"]), trials, doubts)
-        make_one(method, problem, tuned.settings)
+        tuned.doubts.extend(_other_code(content, tuned))
     except (InputError, KeyError, TypeError, ValueError) as error:
         raise _damaged(path, error) from error
     return tuned
@@ -122,6 +128,13 @@ def _doubts(content: dict[str, Any]) -> list[str]:
     """Those of the search; of one that is older than they are what can be known from its trials."""
     trials = [Trial(**trial) for trial in content["trials"]]
     return list(content.get("doubts", find_doubts(trials, content["request"]["grids"])))
+
+
+def _other_code(content: dict[str, Any], tuned: Tuned) -> list[str]:
+    """That other code than this has made the search; nothing where this has."""
+    configuration = make_one(tuned.method, tuned.problem, tuned.settings).to_dict()
+    made: Any = {"environment": dict(content.get("code", {})), "configuration": configuration}
+    return [f"searched with other code ({made_by(made)})"] if is_other_code(made) else []
 
 
 def stored_doubts(store: Path, configuration: Configuration) -> list[str]:

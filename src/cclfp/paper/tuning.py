@@ -96,7 +96,7 @@ def tune(
             return _tune_as_presets(search, numbers, budget, halving, presets() if known is None else known)
     grids = stages(get_method(method), augment=get_benchmark(str(what.benchmark)).no_augmentation is None, given=ranges)
     request = make_request(method, what, grids, ranges, numbers, budget, halving)
-    if repeatable and not how.fresh and (found := find_search(how.store, request, method, what)) is not None:
+    if repeatable and (found := find_search(how, request, method, what)) is not None:
         on_event(Note(f"{method} on {what.name}: searched before, and the same settings are chosen"))
         return found
     with contextlib.closing(Search(method, what, how, on_event)) as search:

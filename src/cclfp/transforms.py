@@ -42,10 +42,9 @@ class Normalise:
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         self.arguments: dict[str, Any] = {"mean": [float(m) for m in mean], "std": [float(s) for s in std]}
-        self._mean = torch.tensor(self.arguments["mean"])[:, None, None]
-        self._std = torch.tensor(self.arguments["std"])[:, None, None]
-        is_finite = self._mean.isfinite().all() and self._std.isfinite().all()
-        if len(self._mean) != len(self._std) or not is_finite or not (self._std > 0).all():
+        self._mean, self._std = (torch.tensor(values)[:, None, None] for values in self.arguments.values())
+        are_finite = self._mean.isfinite().all() and self._std.isfinite().all()
+        if len(self._mean) != len(self._std) or not are_finite or not (self._std > 0).all():
             raise InputError(f"mean={mean!r}, std={std!r}: expected one finite number per channel, and std above 0")
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -109,16 +108,14 @@ TRANSFORMS: dict[str, Callable[..., Any]] = {"scale": Scale, "normalise": Normal
 
 def describe(transform: Transform | Augmentation | None) -> Any:
     """What a learner saves of a transform or augmentation: its description, "custom" for a user's own, or None."""
-    if transform is None:
-        return None
-    name = next((name for name, kind in TRANSFORMS.items() if type(transform) is kind), None)
-    return "custom" if name is None else {"name": name, **transform.arguments}  # type: ignore[union-attr]
+    for name, kind in TRANSFORMS.items():
+        if type(transform) is kind:
+            return {"name": name, **transform.arguments}  # type: ignore[union-attr]
+    return None if transform is None else "custom"
 
 
 def build_transform(transform: dict[str, Any]) -> Any:
     """Build a transform or augmentation from its description, as learners save it."""
-    arguments = dict(transform)
-    name = arguments.pop("name")
-    if name not in TRANSFORMS:
-        raise unknown("transform", name, TRANSFORMS)
-    return TRANSFORMS[name](**arguments)
+    if transform["name"] not in TRANSFORMS:
+        raise unknown("transform", transform["name"], TRANSFORMS)
+    return TRANSFORMS[transform["name"]](**{key: transform[key] for key in transform if key != "name"})

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 from torture.material import write_little_dataset
 
-from cclfp.core.files import NotPrivate, building_folder, cache_folder, private_folder
 from cclfp.core.randomness import generator
 from cclfp.core.userfiles import imported_by, refer
 from cclfp.engine import compiled, programs
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.compiled import has_constants, program, trace
-from cclfp.engine.programs import KeptPrograms, Kind
+from cclfp.engine.programs import KeptPrograms, Kind, NotPrivate, building_folder, cache_folder, private_folder
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
@@ -269,7 +268,7 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_killed_build_leaves_is_removed() -> None:
     code = (
         "import os\n"
-        "from cclfp.core.files import building_folder\n"
+        "from cclfp.engine.programs import building_folder\n"
         "with building_folder() as folder:\n"
         "    (folder / 'a.o').touch()\n"
         "    os.kill(os.getpid(), 9)\n"

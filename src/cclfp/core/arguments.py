@@ -6,6 +6,7 @@ The options of the command are checked here, too, so torch is imported where it 
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,8 @@ def as_tensor(name: str, value: Any) -> Tensor:
     try:
         tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{name} must be a tensor, an array or numbers, not {type(value).__name__}: {error}"
-        ) from error
+        kind = type(value).__name__
+        raise InputError(f"{name} must be a tensor, an array or numbers, not {kind}: {error}") from error
     if tensor.layout != torch.strided:
         raise InputError(f"{name} must be a dense tensor, not {tensor.layout}: pass {name}.to_dense()")
     return tensor
@@ -119,15 +119,10 @@ def split_names(text: str, separator: str = ",") -> list[str]:
     >>> split_names('cat, "black, white",dog')
     ['cat', '"black, white"', 'dog']
     """
-    parts = [""]
-    for number, piece in enumerate(text.split('"')):
-        is_quoted = number % 2 == 1
-        first, *rest = [piece] if is_quoted else piece.split(separator)
-        parts[-1] += f'"{first}"' if is_quoted else first
-        parts += rest
-    if is_quoted:
+    if text.count('"') % 2:
         raise InputError(f"{text[:60]!r}: a quotation mark has no partner")
-    return [part.strip() for part in parts]
+    outside_quotes = rf'{separator}(?=(?:[^"]*"[^"]*")*[^"]*$)'  # an even number of quotes follow
+    return [part.strip() for part in re.split(outside_quotes, text)]
 
 
 def unquote(name: str) -> str:

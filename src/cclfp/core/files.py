@@ -1,7 +1,6 @@
 """Where files are, and how they are written: completely or not at all, and never over what this program did not write.
 
-Besides plain files there are files of tensors, for learners and checkpoints, whose checksums are verified, and the
-user's private folder for compiled programs.
+Besides plain files there are files of tensors, for learners and checkpoints, whose checksums are verified.
 """
 
 from __future__ import annotations
@@ -10,16 +9,16 @@ import contextlib
 import errno
 import functools
 import hashlib
+import io
 import os
 import platform
 import re
 import secrets
 import shutil
 import stat
-import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,16 +37,11 @@ TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)-(?P<host>[0-9a-f]{8})[0-9a
 def home() -> Path:
     """The folder of datasets, checkpoints and the default store: ``CCLFP_HOME``, or the platform's user data folder."""
     chosen = os.environ.get("CCLFP_HOME")
-    if chosen is not None:
-        return _check_home(chosen)
-    import platformdirs  # imported here, so that training needs only torch and numpy
+    if chosen is None:
+        import platformdirs  # imported here, so that training needs only torch and numpy
 
-    return Path(platformdirs.user_data_dir("cclfp", appauthor=False))
-
-
-def _check_home(chosen: str) -> Path:
-    """The folder that ``CCLFP_HOME`` names. It exists or can be created; whether it is writable shows when writing."""
-    given = f"CCLFP_HOME={chosen!r}"
+        return Path(platformdirs.user_data_dir("cclfp", appauthor=False))
+    given = f"CCLFP_HOME={chosen!r}"  # it exists or can be created; whether it is writable shows when writing
     if not chosen.strip() or "\0" in chosen:
         raise InputError(f"{given}: expected the path of a folder; unset CCLFP_HOME to use the default")
     try:
@@ -128,7 +122,8 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
     temporary = path.with_name(temporary_name(path.name))
     try:
         mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
-        with open(temporary, "xb", opener=None if mode is None else _open_private) as file:
+        private = functools.partial(os.open, mode=0o600)
+        with open(temporary, "xb", opener=None if mode is None else private) as file:
             if mode is not None:
                 temporary.chmod(mode)
             write(file)
@@ -141,10 +136,6 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
             error.filename = str(path)  # an error of write() has no filename
         raise
     sync_directory(path.parent)
-
-
-def _open_private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
 
 
 def sync_directory(path: Path) -> None:
@@ -218,37 +209,12 @@ def _is_alive(pid: int) -> bool:
 # -- files of tensors and plain values: nothing in them is executed -----------------------------------------------
 
 
-class _Writer:
-    """A file that remembers why a write failed, because torch.save raises its own error instead."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.flush = file.flush
-        self.error: BaseException | None = None
-
-    def write(self, data: bytes) -> int:
-        try:
-            return self._file.write(data)
-        except BaseException as error:
-            self.error = self.error or error
-            raise
-
-
 def write_tensors(path: Path, state: dict[str, Any]) -> None:
     """Write tensors and plain values to a file, completely or not at all; OSError if there is no space."""
-
-    def write(file: BinaryIO) -> None:
-        writer = _Writer(file)
-        try:
-            # read_tensors needs the checksums, whatever the user has configured in torch
-            with config.patch({"save.compute_crc32": True}):  # type: ignore[attr-defined]
-                torch.save(state, writer)  # type: ignore[arg-type]  # write and flush are all it needs
-        except RuntimeError:
-            if writer.error is not None:
-                raise writer.error from None
-            raise
-
-    write_atomic(path, write)
+    content = io.BytesIO()  # torch.save would hide the reason why a file cannot be written
+    with config.patch({"save.compute_crc32": True}):  # type: ignore[attr-defined]  # read_tensors needs them
+        torch.save(state, content)
+    write_atomic(path, lambda file: file.write(content.getbuffer()))
 
 
 def read_tensors(path: Path, kind: str) -> dict[str, Any]:
@@ -304,72 +270,9 @@ def _check_size(state: Any, size: int) -> None:
     pending, count = [state], 0
     while pending:
         value = pending.pop()
-        parts: list[Any] = []
-        if isinstance(value, dict):
-            parts = [*value.keys(), *value.values()]
-        elif isinstance(value, list | tuple):
-            parts = list(value)
-        count += len(parts)
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        if isinstance(parts, list | tuple):
+            count += len(parts)
+            pending += parts
         if count > size:
             raise ValueError("there are more values than a file of this size can hold")
-        pending += parts
-
-
-# -- the private folder: compiled programs, which are executed ----------------------------------------------------
-
-
-class NotPrivate(Exception):
-    """Other users could change a file or folder, or read it."""
-
-
-def cache_folder() -> Path:
-    """``cclfp`` in the folder ``XDG_CACHE_HOME``, or in ``~/.cache``. RuntimeError for a user without a home folder."""
-    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (chosen if chosen.is_absolute() else Path("~/.cache").expanduser()) / "cclfp"
-
-
-def private_folder() -> Path:
-    """The :func:`cache_folder`, made where it does not exist. NotPrivate where it cannot be used."""
-    try:
-        path = cache_folder()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-        check_private(path)
-        if not path.is_dir():
-            raise NotPrivate(f"{path} is not a folder")
-    except (OSError, RuntimeError) as error:
-        raise NotPrivate(str(error)) from error
-    return path
-
-
-def check_private(path: Path) -> None:
-    """NotPrivate for a link, and for a file or folder that belongs to another user or that others may read or write."""
-    if not hasattr(os, "getuid"):
-        raise NotPrivate(f"on this platform, the owner of {path} is not known")
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
-        raise NotPrivate(f"{path} is a symbolic link")
-    if found.st_uid != os.getuid():
-        raise NotPrivate(f"{path} belongs to another user")
-    if found.st_mode & 0o077:
-        raise NotPrivate(f"{path} has mode {stat.S_IMODE(found.st_mode):o}, expected no access for others: chmod go=")
-
-
-@contextlib.contextmanager
-def building_folder() -> Iterator[Path]:
-    """An empty private folder, removed afterwards. It is in the cache folder or, where that is not private, elsewhere.
-
-    Those that killed processes left in the cache folder are removed, too.
-    """
-    try:
-        parent = private_folder()
-        remove_stale(parent, r"build|[0-9a-f-]+\.so", folders=True)
-    except NotPrivate:
-        parent = Path(tempfile.gettempdir())
-    path = parent / temporary_name("build")
-    path.mkdir(mode=0o700)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)

@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.core.files import NotPrivate, building_folder, private_folder
 from cclfp.core.torch_private import missing
 from cclfp.engine.groups import Compile, Group, Step
 from cclfp.engine.plan import StepTables
-from cclfp.engine.programs import KeptPrograms, Kind, load
+from cclfp.engine.programs import KeptPrograms, Kind, NotPrivate, building_folder, load, private_folder
 
 WORTH = 3_000  # steps of one kind, over all replicas, that pay for a program: compiling takes about 15 seconds
 

@@ -71,7 +71,7 @@ def exists(path: Path) -> bool:
             if beside.exists() and not stat.S_ISREG(beside.lstat().st_mode):
                 raise InputError(f"{path} cannot be used as a store of runs: {beside} is not a regular file")
         found = file.exists()
-        if found and not is_database(file) and file.stat().st_size:
+        if found and file.stat().st_size and not is_database(file):  # in this order: one that is being made grows
             raise InputError(f"{path} cannot be used as a store of runs: file is not a database")
     except OSError as error:
         raise InputError(f"{path} cannot be used as a store of runs: {error}") from error

@@ -1,4 +1,4 @@
-"""The passes of all replicas through psi: training, its gradient, and eval mode, as sequences of"""
+"""The passes of all replicas through psi as sequences of kernels: training, its gradient, and eval mode."""
 
 from __future__ import annotations
 

@@ -44,17 +44,18 @@ def shortage(error: Exception) -> str | None:
 
     >>> shortage(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
     'there is not enough memory, on this machine or within the limits of this process'
+
+    The error may have come while one of these was handled.
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
         return "too many open files: raise the limit of this process (ulimit -n)"
     from_torch = isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
-    from_loader = isinstance(error, ImportError) and "failed to map segment" in str(
-        error
-    )  # of a library, such as torch
+    from_loader = isinstance(error, ImportError) and "failed to map segment" in str(error)  # of a library such as torch
     if isinstance(error, MemoryError) or number == errno.ENOMEM or from_torch or from_loader:
         return "there is not enough memory, on this machine or within the limits of this process"
-    return None
+    earlier = error.__context__  # torch.save raises another error while it closes its file
+    return shortage(earlier) if isinstance(earlier, Exception) else None
 
 
 def visible(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ from filelock import FileLock
 import cclfp
 from cclfp.core import files
 from cclfp.core.files import check_output, real_file, remove_file, remove_stale, write_atomic
-from cclfp.errors import InputError
+from cclfp.errors import InputError, shortage
 from cclfp.runs.checkpoints import remove_left_overs
 
 KEY = "0123456789abcdef" * 4  # of a run
@@ -239,3 +240,21 @@ def test_input_and_output_are_never_the_same_file(how: str, tmp_path: Path) -> N
         written = read
     with pytest.raises(InputError, match="is read by this command"):
         check_output(written, lambda head: True, force=True, inputs=[tmp_path / "nowhere", read])
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_lack_of_memory_is_seen_behind_the_error_that_follows_it(number: int) -> None:
+    """torch.save closes its file, which is then too short, and raises that."""
+
+    class Full(io.BytesIO):
+        writes = 0
+
+        def write(self, content: Any) -> int:
+            self.writes += 1
+            if self.writes > number:
+                raise MemoryError
+            return super().write(content)
+
+    with pytest.raises((RuntimeError, MemoryError)) as caught:
+        torch.save({"weights": torch.zeros(3), "more": torch.zeros(5)}, Full())
+    assert "not enough memory" in str(shortage(caught.value))

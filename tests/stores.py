@@ -13,7 +13,6 @@ from records import made_up
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.record import Record, checksum
 from cclfp.runs.settings import configurations
-from cclfp.runs.store import Attempt
 
 MATRIX: list[list[float | None]] = [
     [None, None, None],
@@ -50,12 +49,6 @@ def seal(path: Path) -> None:
             values = dict(row)
             number = values.pop("number")
             database.execute("UPDATE runs SET checksum = ? WHERE rowid = ?", (checksum(values), number))
-
-
-def attempts(path: Path) -> list[Attempt]:
-    """What the store logged about runs on a cluster, the oldest first."""
-    with contextlib.closing(sqlite3.connect(path)) as database:
-        return [Attempt(*row) for row in database.execute("SELECT * FROM attempts ORDER BY rowid")]
 
 
 def flipped(path: Path, place: int, bit: int) -> None:

@@ -22,12 +22,12 @@ from typing import Any
 import pytest
 from conftest import Cli
 from records import with_accuracy
-from stores import attempts, flipped, listing, record, seal, write
+from stores import flipped, listing, record, seal, write
 
 from cclfp.errors import InputError
 from cclfp.runs import store as store_module
 from cclfp.runs.record import Record
-from cclfp.runs.store import Attempt, Store, StoredRow, exists
+from cclfp.runs.store import Store, StoredRow, exists
 
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -459,28 +459,3 @@ def test_a_medium_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
             assert len((tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()) == len(seeds)
     finally:
         subprocess.run(["umount", medium], check=True)
-
-
-def test_attempts_are_logged_beside_the_records(tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs.sqlite")
-    store.add(record())
-    logged = [Attempt(record()["key"], f"node {n}", n, "2026-01-31T23:59:59+00:00") for n in (1, 2)]
-    store.log_attempts(logged[:1])
-    store.log_attempts(logged[1:])
-    assert attempts(store.path) == logged
-    assert Store(store.path).records() == [record()]
-
-
-def test_a_store_that_is_kept_open(tmp_path: Path) -> None:
-    store, other = Store(tmp_path / "runs.sqlite"), Store(tmp_path / "runs.sqlite")
-    with store.kept_open():
-        store.add(record(0))
-        other.add(record(1))  # another process
-        store.add(record(2))
-        assert len(other.records()) == len(store.records()) == 3
-        with pytest.raises(InputError, match="another record"):
-            store.merge([("here", record(3)), ("there", with_accuracy(record(2), 1.0))])
-        assert len(other.records()) == 3  # all or nothing
-        other.add(record(4))  # which nobody blocks
-    store.add(record(5))
-    assert len(Store(tmp_path / "runs.sqlite").records()) == 5

@@ -1,4 +1,4 @@
-"""Cohorts on a Ray cluster, one task each: the connection to it, and the driver, which alone writes the store.
+"""Cohorts on a Ray cluster, one task each. The driver alone writes the store; nodes answer with events.
 
 The cluster is the user's, or a private one on this machine that nobody else can reach.
 """
@@ -9,33 +9,36 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import os
+import platform
 import queue
 import secrets
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from concurrent import futures
+from pathlib import Path
+from typing import Any
 
-from cclfp.core.files import home
+from cclfp.core.userfiles import content_of, receive
 from cclfp.core.workers import cores
+from cclfp.data.datasets import is_cached, pack, unpack
 from cclfp.data.source import first_line
-from cclfp.errors import InputError, RunError
+from cclfp.errors import InputError, RunError, portable
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Placed
-from cclfp.runs.checkpoints import alone_in, make_folder, remove_checkpoint
-from cclfp.runs.execution import Execution
+from cclfp.runs.checkpoints import CLUSTER_LOCK, alone_in, make_folder, remove_checkpoint
+from cclfp.runs.code import code
+from cclfp.runs.execution import PATHS, Execution
 from cclfp.runs.jobs import Job
-from cclfp.runs.store import Attempt, Store
-from cclfp.runs.training import finish_stored, keep_record
-
-if TYPE_CHECKING:
-    from cclfp.runs.ray_node import Message
+from cclfp.runs.store import Store
+from cclfp.runs.training import finish_stored, keep_record, train_cohort
+from cclfp.streams import get_benchmark
 
 LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
@@ -47,9 +50,7 @@ RETRIES = 3  # times that a cohort is trained again because its process or its n
 AHEAD = 32  # cohorts that are submitted before there is room for them, so that no node waits for the driver
 LOOK_EVERY = 5.0  # seconds between two looks at what the nodes have room for
 PATIENCE = 10.0  # seconds to wait for the end of cancelled tasks
-LOG_TOGETHER = 100  # attempts that are logged in one transaction
-
-Node = tuple[str, float, float]  # a name, CPUs and GPUs
+ANSWER_EVERY = 0.25  # seconds between two answers of a node
 
 
 class RayCluster:
@@ -58,7 +59,6 @@ class RayCluster:
     def __init__(self, execution: Execution) -> None:
         self.execution = execution
         self._connection = contextlib.ExitStack()
-        self._stdout = sys.stdout
 
     @functools.cached_property
     def ray(self) -> Any:
@@ -75,66 +75,49 @@ class RayCluster:
         return device
 
     @property
-    def gpus_per_cohort(self) -> float:
-        return 0.0 if self.device == "cpu" else self.execution.gpus_per_cohort or 1.0
-
-    @property
     def workers(self) -> int:
         if room := self.room():
             return room
-        wanted = f"{self.execution.threads} CPUs"
-        wanted += f" and {self.gpus_per_cohort:g} GPUs" if self.gpus_per_cohort else ""
+        wanted = f"{self.execution.threads} CPUs" + (f" and {self._share:g} GPUs" if self._share else "")
         found = "; ".join(f"{name} has {cpus:g} CPUs, {gpus:g} GPUs" for name, cpus, gpus in self._nodes())
         raise InputError(f"on={self.execution.on!r}: a cohort needs {wanted}, and no node has them ({found})")
 
     def room(self) -> int:
         """How many cohorts the nodes that are alive can train at the same time."""
-        threads, share = self.execution.threads, self.gpus_per_cohort
-        per_gpu = int(1 / share) if share else 0
-        return sum(int(min(cpus // threads, per_gpu * gpus if share else cpus)) for _, cpus, gpus in self._nodes())
+        threads, per_gpu = self.execution.threads, int(1 / self._share) if self._share else 0
+        return sum(int(min(cpus // threads, per_gpu * gpus if per_gpu else cpus)) for _, cpus, gpus in self._nodes())
 
-    def _nodes(self) -> list[Node]:
+    @property
+    def _share(self) -> float:
+        """The share of a GPU that a cohort takes."""
+        return 0.0 if self.device == "cpu" else self.execution.gpus_per_cohort or 1.0
+
+    def _nodes(self) -> list[tuple[str, float, float]]:
+        """The nodes that are alive: a name, CPUs and GPUs."""
         nodes = [(node["NodeManagerHostname"], node["Resources"]) for node in self.ray.nodes() if node["Alive"]]
         return [(name, resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for name, resources in nodes]
 
+    @functools.cached_property
+    def task(self) -> Any:
+        """The task that trains a cohort. The driver, and not Ray, starts it again where it is lost."""
+        needs = {"num_cpus": self.execution.threads, "num_gpus": self._share}
+        return self.ray.remote(**needs, name="cclfp cohort", max_retries=0, num_returns="streaming")(train_on_node)
+
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
+        stdout = sys.stdout  # for results: whatever Ray prints goes to stderr
+
         def pass_on(event: Event) -> None:
             with contextlib.redirect_stdout(stdout):
                 on_event(event)
 
-        stdout = self._stdout
-        folder = self.execution.checkpoint_folder
+        folder, store = self.execution.checkpoint_folder, Store(self.execution.store)
         make_folder(folder)
-        with alone_in(folder, pass_on):
-            store = Store(self.execution.store)
-            with store.kept_open():
-                _Driver(self, store, pass_on).run(_without_finished(cohorts, store, pass_on))
-
-    @functools.cached_property
-    def task(self) -> Any:
-        """The task that trains a cohort. Only the loss of its process or its node starts it again."""
-        from cclfp.runs.ray_node import train_on_node
-
-        options = {"num_cpus": self.execution.threads, "num_gpus": self.gpus_per_cohort, "name": "cclfp cohort"}
-        return self.ray.remote(**options, max_retries=RETRIES, retry_exceptions=False)(train_on_node)
-
-    def start_mailbox(self) -> Any:
-        """The actor that gets the events of all nodes. It is on the driver's node, and lost only with the driver."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        from cclfp.runs.ray_node import Mailbox
-
-        here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=False)
-        return self.ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote(str(home().absolute()))
+        with contextlib.redirect_stdout(sys.stderr), alone_in(folder, pass_on):
+            missing = [[job for job in jobs if not finish_stored(job, store, pass_on)] for jobs in cohorts]
+            _Driver(self, store, pass_on).run([jobs for jobs in missing if jobs])
 
     def close(self) -> None:
         self._connection.close()
-
-
-def _without_finished(cohorts: Sequence[Sequence[Job]], store: Store, on_event: OnEvent) -> list[list[Job]]:
-    """The jobs that another process has not finished in the meantime."""
-    missing = [[job for job in cohort if not finish_stored(job, store, on_event)] for cohort in cohorts]
-    return [cohort for cohort in missing if cohort]
 
 
 @dataclasses.dataclass
@@ -142,161 +125,202 @@ class _Sent:
     """A cohort that was submitted."""
 
     jobs: dict[str, Job]  # by key
-    task: Any  # Ray's reference
-    tokens: list[str] = dataclasses.field(default_factory=list)  # of the attempts to train it
-    nodes: list[str] = dataclasses.field(default_factory=list)  # of the same attempts
-    ended: set[tuple[str, type[Event]]] = dataclasses.field(default_factory=set)  # runs that have finished, or failed
-    notes: list[Note] = dataclasses.field(default_factory=list)  # that were passed on
+    attempt: int = 1
+    node: str = ""  # as soon as it is known
+    lost_on: str = ""  # the node of the attempt before
+    ended: set[str] = dataclasses.field(default_factory=set)  # the keys of runs that have finished or failed
 
     @property
-    def unfinished(self) -> list[Job]:
-        keys = {key for key, _ in self.ended}
-        return [job for key, job in self.jobs.items() if key not in keys]
+    def unfinished(self) -> dict[str, Job]:
+        return {key: job for key, job in self.jobs.items() if key not in self.ended}
 
 
 class _Driver:
-    """Submits cohorts and deals with what comes back."""
+    """Submits cohorts, stores the records that come back, and submits again what is lost."""
 
     def __init__(self, cluster: RayCluster, store: Store, on_event: OnEvent) -> None:
         self.cluster, self.store, self.on_event = cluster, store, on_event
-        self.mailbox = cluster.start_mailbox()
-        self.inbox: queue.SimpleQueue[tuple[int | None, Future[Any]]] = queue.SimpleQueue()  # None: from the mailbox
-        self.running: dict[int, _Sent] = {}
-        self.log: list[Attempt] = []
+        self.ray = cluster.ray
+        self.running: dict[Any, _Sent] = {}  # by the stream of a task's answers
+        self.datasets: dict[str, list[Any]] = {}  # those that a node lacked, in Ray's object store
         self.notes: set[str] = set()  # those about no run in particular, each of which is passed on once
         self.room, self.last_look = 0, -LOOK_EVERY
 
     def run(self, cohorts: Sequence[Sequence[Job]]) -> None:
-        waiting = deque(enumerate(cohorts))
+        waiting = deque(cohorts)
         try:
-            self._listen(None, self.mailbox.take.remote())
             while waiting or self.running:
                 self._look()
                 while waiting and len(self.running) < self.room + AHEAD:
-                    self._submit(*waiting.popleft())
-                with contextlib.suppress(queue.Empty):
-                    number, future = self.inbox.get(timeout=LOOK_EVERY)
-                    if number is None:
-                        self._read_mail(future)
-                    else:
-                        self._end(number, future)
-                self._write_log(at_least=1 if self.inbox.empty() else LOG_TOGETHER)
+                    self._submit(_Sent({job.key: job for job in waiting.popleft()}))
+                for answers in self.ray.wait([*self.running], timeout=LOOK_EVERY)[0]:
+                    self._read(answers)
         finally:
             self._cancel()
-            self._write_log(at_least=1)
 
     def _look(self) -> None:
         """See how many cohorts the nodes have room for: nodes join and leave."""
         if time.monotonic() - self.last_look >= LOOK_EVERY:
             self.last_look, self.room = time.monotonic(), self.cluster.room()
             if not self.room:
-                self._note_once("no node of the cluster has room for a cohort: waiting for one")
+                self._note("no node of the cluster has room for a cohort: waiting for one")
 
-    def _submit(self, number: int, cohort: Sequence[Job]) -> None:
-        from cclfp.runs.ray_node import order_of
+    def _submit(self, sent: _Sent) -> None:
+        order = order_of(list(sent.jobs.values()), self.cluster.device)
+        self.running[self.cluster.task.remote(order, self.datasets.get(order.dataset, []))] = sent
 
-        task = self.cluster.task.remote(order_of(number, cohort, self.cluster.device), self.mailbox)
-        self.running[number] = _Sent({job.key: job for job in cohort}, task)
-        self._listen(number, task)
-
-    def _listen(self, number: int | None, reference: Any) -> None:
-        reference.future().add_done_callback(lambda future: self.inbox.put((number, future)))
-
-    def _read_mail(self, future: Future[Any]) -> None:
+    def _read(self, answers: Any) -> None:
+        """Read what a task answers next, or how it has ended."""
+        sent = self.running[answers]
         try:
-            messages: list[Message] = future.result()
-        except self.cluster.ray.exceptions.RayError as error:
-            self._note_once(f"progress is no longer shown: {first_line(error)}")
+            answer = self.ray.get(next(answers))
+        except (StopIteration, self.ray.exceptions.RayError) as error:
+            del self.running[answers]
+            self._end(sent, error)
             return
-        self._listen(None, self.mailbox.take.remote())
-        for message in messages:
-            if (sent := self.running.get(message.number)) is not None:
-                self._read(sent, message)
-
-    def _end(self, number: int, future: Future[Any]) -> None:
-        """A task has ended: all its runs have ended too, or fail now."""
-        sent = self.running[number]
-        try:
-            self._read(sent, future.result())
-            error = RunError("its task ended without a result")
-        except self.cluster.ray.exceptions.RayTaskError as raised:
-            error = RunError(f"its task failed:\n{raised}")
-        except self.cluster.ray.exceptions.RayError as raised:
-            where = f" on {sent.nodes[-1]}" if sent.nodes else ""
-            error = RunError(
-                f"its process{where} was lost in attempt {max(1, len(sent.tokens))} ({first_line(raised)}). "
-                "The same command continues from the last checkpoint"
-            )
-        del self.running[number]
-        for job in sent.unfinished:
-            self.on_event(Failed(job.key, RunError(f"{job.label()}: {error}")))
-
-    def _read(self, sent: _Sent, message: Message) -> None:
-        if message.token not in sent.tokens:
-            self._begin_attempt(sent, message)
-        for event in message.events:
-            if isinstance(event, Finished | Failed):
-                self._end_run(sent, event, message.node)
+        if isinstance(answer, str):
+            self._begin(sent, answer)
+            return
+        for event in answer:
+            if isinstance(event, Finished):
+                self._finish(sent, event)
+            elif isinstance(event, Failed):
+                sent.ended.add(event.key)
+                text = f"{sent.jobs[event.key].label()} failed on {sent.node}: {event.error}"
+                self.on_event(Failed(event.key, type(event.error)(text)))
             elif isinstance(event, Note) and event.key is None:
-                self._note_once(event.text)
-            elif isinstance(event, Note):
-                if event not in sent.notes:  # the last message of an attempt has all its notes again
-                    sent.notes.append(event)
-                    self.on_event(event)
-            elif message.token == sent.tokens[-1]:  # what an attempt that was lost says about progress is outdated
+                self._note(event.text)
+            else:
                 self.on_event(event)
 
-    def _begin_attempt(self, sent: _Sent, message: Message) -> None:
-        jobs, attempt = sent.unfinished, len(sent.tokens) + 1
-        if not jobs:
-            return
-        if attempt > 1:
-            others = f" with {len(jobs) - 1} more" if len(jobs) > 1 else ""
-            text = f"its process on {sent.nodes[-1]} was lost: attempt {attempt}{others} on {message.node}"
-            self.on_event(Note(text, jobs[0].key))
-        sent.tokens.append(message.token)
-        sent.nodes.append(message.node)
-        if attempt > RETRIES + 1:  # Ray counts no retries of processes that it killed for want of memory
-            self.cluster.ray.cancel(sent.task, force=True)
-            return
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self.log += [Attempt(job.key, message.node, attempt, now) for job in jobs]
-        self.on_event(Placed([job.key for job in jobs], message.node, attempt))
+    def _begin(self, sent: _Sent, node: str) -> None:
+        """A node begins to train a cohort."""
+        sent.node = node
+        if sent.attempt > 1:
+            others = f" with {len(sent.jobs) - 1} more" if len(sent.jobs) > 1 else ""
+            text = f"its process on {sent.lost_on} was lost: attempt {sent.attempt}{others} on {node}"
+            self.on_event(Note(text, next(iter(sent.jobs))))
+        self.on_event(Placed([*sent.jobs], node, sent.attempt))
 
-    def _end_run(self, sent: _Sent, event: Finished | Failed, node: str) -> None:
-        if (event.key, type(event)) in sent.ended:  # it came by mail before
-            return
-        sent.ended.add((event.key, type(event)))
+    def _finish(self, sent: _Sent, event: Finished) -> None:
+        sent.ended.add(event.key)
         job = sent.jobs[event.key]
-        if isinstance(event, Failed):
-            text = f"{job.label()} failed on {node}: {event.error}"
-            self.on_event(Failed(event.key, type(event.error)(text)))
-            return
         record = keep_record(job, event.record, self.store, self.on_event)
         remove_checkpoint(job, self.on_event)
         self.on_event(Finished(event.key, record))
         if not job.has_learner():
-            text = f"the run is stored, but {node} saved its learner in a folder {job.execution.save} of its own"
+            text = f"the run is stored, but {sent.node} saved its learner in a folder {job.execution.save} of its own"
             self.on_event(Failed(event.key, InputError(f"{text}: name a folder that all nodes share")))
 
-    def _note_once(self, text: str) -> None:
+    def _end(self, sent: _Sent, ended: Exception) -> None:
+        """A task has ended. Its runs that have not are submitted again if it was lost, and fail otherwise."""
+        errors = self.ray.exceptions
+        error: InputError | RunError = RunError("its task ended without a result")
+        if isinstance(ended, errors.RayTaskError):
+            if isinstance(ended.cause, NoDatasetError):
+                (name,) = ended.cause.args
+                self.datasets[name] = self.datasets.get(name) or [self.ray.put(pack(name))]
+                self._submit(sent)
+                return
+            error = ended.cause if isinstance(ended.cause, InputError) else RunError(f"its task failed:\n{ended}")
+        elif isinstance(ended, errors.RayError):
+            where = sent.node or "a node"
+            if sent.attempt <= RETRIES and sent.unfinished:
+                self._submit(_Sent(sent.unfinished, sent.attempt + 1, lost_on=where))
+                return
+            text = f"its process on {where} was lost in attempt {sent.attempt} ({first_line(ended)})"
+            error = RunError(f"{text}. The same command continues from the last checkpoint")
+        for key, job in sent.unfinished.items():
+            self.on_event(Failed(key, type(error)(f"{job.label()}: {error}")))
+
+    def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.add(text)
             self.on_event(Note(text))
 
-    def _write_log(self, at_least: int) -> None:
-        if len(self.log) >= at_least:
-            self.store.log_attempts(self.log)
-            self.log = []
-
     def _cancel(self) -> None:
-        """End all tasks that still run, and the mailbox."""
-        tasks = [sent.task for sent in self.running.values()]
-        for task in tasks:
-            self.cluster.ray.cancel(task, force=True)
-        if tasks:
-            self.cluster.ray.wait(tasks, num_returns=len(tasks), timeout=PATIENCE)
-        self.cluster.ray.kill(self.mailbox)
+        """End all tasks that still run."""
+        for answers in self.running:
+            self.ray.cancel(answers, force=True)
+        if ends := [answers.completed() for answers in self.running]:
+            self.ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
+
+
+# -- on a node ------------------------------------------------------------------------------------------------------
+
+
+class NoDatasetError(Exception):
+    """A node has not got the dataset of this name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """A cohort to train, with what its node may lack."""
+
+    jobs: Sequence[Job]
+    execution: dict[str, Any]  # what is different there
+    files: list[bytes]  # the user's own methods and backbones
+    dataset: str
+    code: dict[str, str]  # the driver's: the node must have the same
+
+
+def order_of(jobs: Sequence[Job], device: str) -> Order:
+    """The order for a cohort. Paths are absolute, and the device is named."""
+    execution, configuration = jobs[0].execution, jobs[0].configuration  # they differ in hyperparameters alone
+    paths = {name: path.absolute() for name in PATHS if (path := getattr(execution, name)) is not None}
+    there = {"on": "local", "device": device, "checkpoints": execution.checkpoint_folder.absolute(), **paths}
+    own = {"method": configuration.method_file, "backbone": configuration.backbone}
+    files = [content_of(what, reference) for what, reference in own.items() if reference and "file" in reference]
+    return Order(jobs, there, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()))
+
+
+def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]]:
+    """Train a cohort on this node: a Ray task. It answers with the node's name, then with events as they come.
+
+    ``packed`` has a reference to the dataset, once a node has lacked it.
+    """
+    import ray
+
+    node = f"{platform.node()}-{ray.get_runtime_context().get_node_id()[:6]}"
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    with tempfile.TemporaryDirectory(prefix="cclfp-") as folder, futures.ThreadPoolExecutor(1) as thread:
+        try:
+            jobs = _prepare(order, packed, node, Path(folder), events.put)
+        except InputError as error:
+            raise InputError(f"{error} (on {node})") from error
+        yield node
+        training = thread.submit(train_cohort, jobs, events.put, None)  # the driver has the store
+        is_over = False
+        while not is_over:
+            is_over = bool(futures.wait([training], ANSWER_EVERY).done)
+            if found := [_portable(events.get()) for _ in range(events.qsize())]:
+                yield found
+        training.result()
+
+
+def _prepare(order: Order, packed: list[Any], node: str, folder: Path, on_event: OnEvent) -> list[Job]:
+    """The jobs, after making sure that this node has what they need."""
+    if order.code != (here := code(order.jobs[0].configuration.to_dict())):
+        raise InputError(f"this node has other code, {here}, than the driver, {order.code}: install the same on both")
+    for content in order.files:
+        receive(content)
+    if not is_cached(order.dataset):
+        if not packed:
+            raise NoDatasetError(order.dataset)
+        import ray
+
+        unpack(ray.get(packed[0]))
+    jobs = [job.with_execution(**order.execution) for job in order.jobs]
+    shared = jobs[0].execution.checkpoint_folder
+    if not (shared / CLUSTER_LOCK).exists():  # the driver holds it: this is another folder of the same name
+        text = f"{node} has no folder {shared}: what it loses starts again from its beginning, unless "
+        on_event(Note(text + "--checkpoints names a folder that all nodes share"))
+        jobs = [job.with_execution(checkpoints=folder, checkpoint_every=math.inf) for job in jobs]
+    return jobs
+
+
+def _portable(event: Event) -> Event:
+    return Failed(event.key, portable(event.error)) if isinstance(event, Failed) else event
 
 
 # -- the connection -------------------------------------------------------------------------------------------------
@@ -307,7 +331,7 @@ def connected(on: str, address: str) -> Iterator[Any]:
     """The module ``ray``, connected to the cluster at an address.
 
     An empty address means the one in ``RAY_ADDRESS`` or, without that variable, a private cluster. A connection that
-    the user has made is used, and stays. During our own, whatever Ray prints goes to stderr: stdout is for results.
+    the user has made is used, and stays.
     """
     named, address = address, address or os.environ.get("RAY_ADDRESS", "")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions do: hide no GPU from CPU tasks
@@ -323,13 +347,12 @@ def connected(on: str, address: str) -> Iterator[Any]:
             raise InputError(f"on={on!r}: this process is connected to {used}: leave the address out, or disconnect")
         yield ray
         return
-    with contextlib.redirect_stdout(sys.stderr):
-        try:
-            with _postponed_signals():
-                _connect(ray, on, address)
-            yield ray
-        finally:
-            ray.shutdown()
+    try:
+        with _postponed_signals(), contextlib.redirect_stdout(sys.stderr):
+            _connect(ray, on, address)
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 def _connect(ray: Any, on: str, address: str) -> None:
@@ -337,18 +360,15 @@ def _connect(ray: Any, on: str, address: str) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address:
         _check_address(on, address)
-    else:
-        if ray.util.get_node_ip_address() != LOOPBACK:
-            raise InputError(
-                f"on={on!r}: Ray was imported before, and would now listen to other machines: call ray.init() yourself "
-                "if you want that, and its cluster is used"
-            )
+    elif ray.util.get_node_ip_address() == LOOPBACK:
         options |= {"num_cpus": cores(), "include_dashboard": False}
+    else:
+        text = f"on={on!r}: Ray was imported before, and would now listen to other machines: call ray.init() yourself"
+        raise InputError(f"{text} if you want that, and its cluster is used")
     try:
         ray.init(address or "local", **options)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InputError(f"on={on!r}: no Ray cluster can be used: {reason}") from error
+        raise InputError(f"on={on!r}: no Ray cluster can be used: {first_line(error)}") from error
 
 
 def _check_address(on: str, address: str) -> None:
@@ -370,11 +390,9 @@ def _postponed_signals() -> Iterator[None]:
 
     A start that is interrupted in the middle would leave some of Ray's processes behind.
     """
-    if threading.current_thread() is not threading.main_thread():  # Python allows handlers only there
-        yield
-        return
     received: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in POSTPONED}
+    is_main = threading.current_thread() is threading.main_thread()  # Python allows handlers only there
+    handlers = {number: signal.getsignal(number) for number in POSTPONED if is_main}
     for number, handler in handlers.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, lambda number, frame: received.append(number))

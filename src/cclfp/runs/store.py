@@ -23,7 +23,6 @@ APPLICATION = 0x0CC1_F900  # marks the file as ours
 MAGIC = b"SQLite format 3\0"  # how the file of a database begins
 JOURNALS = ("-wal", "-shm", "-journal")  # what SQLite appends to the names of its files beside a database
 READS = 3  # attempts to read a file that other processes are changing, before its write-ahead log is used
-ATTEMPTS = "CREATE TABLE IF NOT EXISTS attempts (key TEXT, node TEXT, attempt INTEGER, started_at TEXT)"
 # Code in a database: triggers change other rows than those that are written, and views can be endless.
 CODE = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
 
@@ -41,15 +40,6 @@ class StoredRow(NamedTuple):
     @property
     def key(self) -> str:
         return str(self.values.get("key"))
-
-
-class Attempt(NamedTuple):
-    """That a node of a cluster trained a run, successfully or not."""
-
-    key: str  # of the run
-    node: str
-    attempt: int  # counted from 1: the second is after the loss of a node
-    started_at: str  # UTC
 
 
 def default_store() -> Path:
@@ -112,7 +102,6 @@ class Store:
         damaged: bool = False,
     ) -> None:
         self.path, self.read_only, self.on_bad = path, read_only, on_bad
-        self._kept: sqlite3.Connection | None = None
         if not exists(path):
             if read_only:
                 raise InputError(f"{path}: there is no store of runs")
@@ -221,14 +210,6 @@ class Store:
             database.execute("COMMIT")
         return duplicates
 
-    def log_attempts(self, attempts: Sequence[Attempt]) -> None:
-        """Note where runs are trained, in a table of its own: this is no part of their records."""
-        with self._connect() as database:
-            database.execute("BEGIN IMMEDIATE")
-            database.execute(ATTEMPTS)
-            database.executemany("INSERT INTO attempts VALUES (?, ?, ?, ?)", attempts)
-            database.execute("COMMIT")
-
     def records(self, method: str | None = None, benchmark: str | None = None) -> list[Record]:
         """All records, the oldest first."""
         records = [record for row in self.rows() if (record := self._good(row)) is not None]
@@ -320,27 +301,9 @@ class Store:
         return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
 
     @contextlib.contextmanager
-    def kept_open(self) -> Iterator[None]:
-        """Use one connection inside the context, in this thread: many small writes are several times faster.
-
-        When the last connection to a file is closed, SQLite copies the write-ahead log into the file.
-        """
-        with self._connect() as self._kept:
-            try:
-                yield
-            finally:
-                self._kept = None
-
-    @contextlib.contextmanager
     def _connect(self, how: str | None = None) -> Iterator[sqlite3.Connection]:
         where = self.file if how is None else f"{self.file.as_uri()}?{how}"
         try:
-            if self._kept is not None and how is None:
-                try:
-                    yield self._kept
-                finally:
-                    self._kept.rollback()  # does nothing after a commit
-                return
             opened = sqlite3.connect(where, timeout=TIMEOUT, isolation_level=None, uri=how is not None)
             with contextlib.closing(opened) as database:
                 database.row_factory = sqlite3.Row

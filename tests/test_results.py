@@ -16,7 +16,7 @@ import pytest
 from records import made_up, matrix_of
 
 from cclfp.errors import InputError
-from cclfp.paper import TABLES, cells, search
+from cclfp.paper import TABLES, cells, tuning
 from cclfp.paper.tuning import tune
 from cclfp.runs.events import OnEvent
 from cclfp.runs.jobs import Job
@@ -101,13 +101,13 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
             render.check_public(place, record)
             assert record["configuration"]["validation"] == (file in files)
 
-    def stored(jobs: Sequence[Job], on_event: OnEvent, executor: Executor) -> dict[str, Record]:
+    def stored(jobs: Sequence[Job], on_event: OnEvent, executor: Executor, earlier: object) -> dict[str, Record]:
         found = {job.key: record for job in jobs if (record := store.find(job.key)) is not None}
         if len(found) < len(jobs):
             raise LookupError
         return found
 
-    monkeypatch.setattr(search, "run_jobs", stored)
+    monkeypatch.setattr(tuning, "run_jobs", stored)
     without = []
     for preset in [*presets(), ER_IN_LABEL_ORDER]:
         limited = re.search(r"successive halving in (\S+) min", preset.chosen)

@@ -32,7 +32,7 @@ from cclfp.runs.problem import Problem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cclfp.paper.search import Tuned
+    from cclfp.paper.searches import Tuned
     from cclfp.runs.results import Result
 
 WHAT = ("accuracy", "buffer", "ablation", "all", "runtime", "mine")
@@ -217,7 +217,8 @@ def tune(
 
     from cclfp.cli.progress import progress
     from cclfp.core.files import check_output
-    from cclfp.paper.tuning import outdated, tune
+    from cclfp.paper.grids import outdated
+    from cclfp.paper.tuning import tune
     from cclfp.runs.settings import is_papers, prepare, presets, read_presets, with_preset, write_presets
 
     problem = dataclasses.replace(problem, benchmark=benchmark)

@@ -22,8 +22,8 @@ from cclfp.cli.output import (
 from cclfp.metrics import of_seeds_diverged
 
 if TYPE_CHECKING:
-    from cclfp.paper.search import Tuned
-    from cclfp.paper.trials import Trial
+    from cclfp.paper.search import Trial
+    from cclfp.paper.searches import Tuned
     from cclfp.runs.execution import Execution
     from cclfp.runs.record import Record
     from cclfp.runs.results import Result

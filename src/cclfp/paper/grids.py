@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
-from cclfp.methods import Method
-
-Grid = dict[str, list[float]]
+from cclfp.errors import InputError
+from cclfp.methods import METHODS, get_method
+from cclfp.paper.search import Grid, Settings
+from cclfp.runs.problem import Problem
+from cclfp.runs.settings import Preset, find_preset
+from cclfp.streams import BENCHMARKS, get_benchmark
 
 _LR = [0.01, 0.03, 0.1, 0.3]
 _W, _WEIGHTS = [0.1, 0.3, 0.5], [0.01, 0.1, 0.5, 1.0]
@@ -30,7 +34,6 @@ GRIDS: dict[str, Grid] = {
 # others inherit what it found and search their own settings one after the other; CCL-FP+ inherits CCL-FP's and adds β.
 CONVOLUTIONAL: Grid = {"lr": [0.01, 0.03, 0.1], "augment": [True, False]}
 
-
 # On other data than the paper's a component of CCL-FP+ may not help: 0 switches it off, and without any it is ER.
 _WITH_OFF: dict[str, Grid] = {
     name: {"lr": _LR, **{setting: [0.0, *values] for setting, values in GRIDS[name].items() if setting != "lr"}}
@@ -38,32 +41,103 @@ _WITH_OFF: dict[str, Grid] = {
 }
 
 
-def inherits(method: str) -> dict[str, list[str]]:
-    """Which settings a method takes from which other methods' presets, on the convolutional streams.
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Where a search starts, the grids that it searches one after the other, and what is inherited from which method.
 
-    >>> inherits("ccl-fp+")
-    {'er': ['lr', 'augment'], 'ccl-fp': ['w', 'alpha']}
+    Where any of the grids has 0 for a weight, the search also starts without: see :attr:`switched_off`.
     """
-    if method == "er":
-        return {}
-    return {"er": list(CONVOLUTIONAL)} | ({"ccl-fp": ["w", "alpha"]} if method == "ccl-fp+" else {})
+
+    start: Settings
+    grids: list[Grid]
+    inherited: dict[str, Settings] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ranges(self) -> Grid:
+        """All that is searched."""
+        return {name: values for grid in self.grids for name, values in grid.items()}
+
+    @property
+    def switched_off(self) -> Settings:
+        """The start with all settings at 0 that are searched and may be 0, such as the weights of a method's losses.
+
+        >>> Plan({"lr": 0.1, "w": 0.5}, [{"lr": [0.1, 0.3], "augment": [False, True]}, {"w": [0.0, 0.5]}]).switched_off
+        {'lr': 0.1, 'w': 0.0}
+        """
+        return self.start | {name: 0.0 for name, values in self.ranges.items() if name != "augment" and 0 in values}
 
 
-def stages(kind: type[Method], *, augment: bool, given: Grid) -> list[Grid]:
-    """What is searched for any method on any benchmark, one after the other: lr and augmentation, then its own.
+def plan_anywhere(method: str, problem: Problem, usual: Settings, given: Grid) -> Plan:
+    """The plan for any method on any benchmark: lr and augmentation together, then the method's own settings.
 
-    A built-in method's own settings are those of ``GRIDS``; the weights of CCL-FP's components may be 0 too. A user's
-    own method declares what is searched: ``setting(..., search=(...))``. ``given`` are a user's ranges; a setting with
-    one value is not searched.
+    It starts with the usual settings. A built-in method's own settings are those of ``GRIDS``; the weights of CCL-FP's
+    components may be 0 too. A user's own method declares what is searched: ``setting(..., search=(...))``. ``given``
+    are a user's ranges; a setting with one value is not searched.
 
-    >>> from cclfp.methods import METHODS
-    >>> stages(METHODS["fdr"], augment=True, given={"lr": [0.1], "alpha": [1.0, 2.0]})
-    [{'augment': [False, True]}, {'alpha': [1.0, 2.0]}]
+    >>> usual, given = {"lr": 0.03, "alpha": 1.0}, {"lr": [0.1], "alpha": [1.0, 2.0]}
+    >>> plan_anywhere("fdr", Problem("split-cifar10"), usual, given)
+    Plan(start={'lr': 0.1, 'alpha': 1.0}, grids=[{'augment': [False, True]}, {'alpha': [1.0, 2.0]}], inherited={})
     """
+    kind = get_method(method)
     declared = {field.name: list(field.metadata.get("search", ())) for field in dataclasses.fields(kind.Hyper)}
     own = _WITH_OFF.get(kind.name) or GRIDS.get(kind.name, declared)
-    first: Grid = {"lr": own.get("lr") or _LR, **({"augment": [False, True]} if augment else {})}
+    can_augment = get_benchmark(str(problem.benchmark)).no_augmentation is None
+    first: Grid = {"lr": own.get("lr") or _LR, **({"augment": [False, True]} if can_augment else {})}
     ranges = {**first, **{name: values for name, values in own.items() if values and name != "lr"}, **given}
     searched = {name: values for name, values in ranges.items() if len(values) > 1}
     together = {name: searched.pop(name) for name in first if name in searched}
-    return ([together] if together else []) + [{name: values} for name, values in searched.items()]
+    grids = ([together] if together else []) + [{name: values} for name, values in searched.items()]
+    return Plan(_nearest(usual, given), grids)
+
+
+def plan_preset(method: str, problem: Problem, known: Sequence[Preset], *, jointly: bool) -> Plan:
+    """The plan that chose the presets of the paper's methods on its benchmarks.
+
+    Whatever is not searched is as the method has it, not as the preset that the search replaces. ``jointly`` searches
+    a method's own step size with its other settings on the convolutional streams too.
+    """
+    benchmark, scenario = str(problem.benchmark), str(problem.scenario)
+    inherited: dict[str, Settings] = {}
+    for other, names in _sources(method, benchmark, jointly).items():
+        preset = find_preset(other, benchmark, scenario, known)
+        if preset is None:
+            text = f"{method} inherits {' and '.join(names)} from {other} on {benchmark} ({scenario})"
+            raise InputError(f"{text}: tune {other} there first")
+        inherited[other] = _settings_of(preset, names)
+    taken = {name: value for settings in inherited.values() for name, value in settings.items()}
+    grid = CONVOLUTIONAL if method == "er" and BENCHMARKS[benchmark].backbone != "mlp" else GRIDS[method]
+    grids = [{name: values} for name, values in grid.items() if name not in taken] if "lr" in taken else [grid]
+    start = dataclasses.asdict(METHODS[method].hyper(scenario)) | taken
+    return Plan(_nearest(start, {name: values for one in grids for name, values in one.items()}), grids, inherited)
+
+
+def _sources(method: str, benchmark: str, jointly: bool) -> dict[str, list[str]]:
+    """Which settings a method takes from which other methods' presets."""
+    if method == "er" or BENCHMARKS[benchmark].backbone == "mlp":
+        return {}
+    if jointly:
+        return {"er": ["augment"]}
+    return {"er": list(CONVOLUTIONAL)} | ({"ccl-fp": ["w", "alpha"]} if method == "ccl-fp+" else {})
+
+
+def _nearest(start: Settings, ranges: Grid) -> Settings:
+    """The start, with the nearest value of each range."""
+    return start | {name: min(values, key=lambda v: abs(v - start.get(name, 0))) for name, values in ranges.items()}
+
+
+def _settings_of(preset: Preset, names: Sequence[str]) -> Settings:
+    settings: Settings = preset.hyperparameters | {"augment": preset.augment}
+    return {name: settings[name] for name in names}
+
+
+def outdated(known: Sequence[Preset]) -> list[Preset]:
+    """Those that inherited other settings than the presets they come from have now, in the order to tune them again."""
+
+    def is_outdated(preset: Preset) -> bool:
+        for other, names in preset.inherited.items():
+            source = find_preset(other, preset.benchmark, preset.scenario, known)
+            if source is not None and _settings_of(source, names) != _settings_of(preset, names):
+                return True
+        return False
+
+    return sorted(filter(is_outdated, known), key=lambda preset: list(GRIDS).index(preset.method))

@@ -1,53 +1,75 @@
-"""Finished searches, kept beside the store of runs, so that repeating one chooses the same settings."""
+"""What a search found. Searches are kept beside the store of runs, so that repeating one chooses the same settings."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
-from cclfp.paper.grids import Grid
-from cclfp.paper.search import Tuned, find_doubts, usual_settings
-from cclfp.paper.trials import Trial
+from cclfp.metrics import count_of
+from cclfp.paper.grids import Plan
+from cclfp.paper.search import Grid, Settings, Trial
 from cclfp.runs.code import code, is_other_code, made_by
-from cclfp.runs.configuration import Configuration
+from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import parse_json
 from cclfp.runs.settings import Preset, make_one
 
-Request = dict[str, Any]
+ENOUGH_SEEDS = 3  # fewer say little
+
+Json = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The settings that were found, and all that was tried, the best first: nothing where there is nothing to search.
+
+    ``preset`` has the hyperparameters and how they were chosen, ``settings`` what ``run`` needs to use them.
+    """
+
+    method: str  # a name or FILE.py:NAME
+    problem: Problem
+    preset: Preset
+    settings: Settings
+    trials: list[Trial]
+    doubts: list[str] = dataclasses.field(default_factory=list)  # why the choice may not be the best, in words
+
+
+def find_doubts(trials: Sequence[Trial], grids: Sequence[Grid]) -> list[str]:
+    """Too few seeds for a choice, or a choice at the edge of its range, in words; the best of the trials is the first.
+
+    >>> find_doubts([Trial({"lr": 0.3}, [80.0])], [{"lr": [0.03, 0.1, 0.3]}])
+    ['chosen with 1 seed, which says little', 'lr=0.3 is at the edge of what was searched (0.03 0.1 0.3)']
+    """
+    if not trials:
+        return []
+    best = trials[0]
+    few = [f"chosen with {count_of(best.seeds, 'seed')}, which says little"] if best.seeds < ENOUGH_SEEDS else []
+    searched = {name: values for grid in grids for name, values in grid.items() if name != "augment"}
+    return few + [
+        f"{name}={show_value(value)} is at the edge of what was searched ({' '.join(map(show_value, values))})"
+        for name, values in searched.items()
+        if (value := best.settings.get(name)) in (min(values), max(values)) and value and len(values) > 1
+    ]
 
 
 def make_request(
-    method: str,
-    problem: Problem,
-    grids: Sequence[Grid],
-    ranges: Grid,
-    seeds: Sequence[int],
-    budget: float | None,
-    halving: int | None,
-) -> Request:
+    method: str, problem: Problem, plan: Plan, seeds: Sequence[int], budget: float | None, halving: int | None
+) -> Json:
     """All that determines a search, as JSON: the same request finds the same search."""
-    values = {
-        "place": make_one(method, problem).place,
-        "start": usual_settings(method, problem, ranges),
-        "grids": list(grids),
-        "seeds": list(seeds),
-        "budget": budget,
-        "halving": halving,
-    }
-    request: Request = json.loads(json.dumps(values))
-    return request
+    what = {"place": make_one(method, problem).place, "start": plan.start, "grids": plan.grids}
+    how = {"seeds": list(seeds), "budget": budget, "halving": halving}
+    return _as_json({**what, **how})
 
 
-def save_search(store: Path, request: Request, tuned: Tuned) -> None:
+def save_search(store: Path, request: Json, tuned: Tuned) -> None:
     """Keep the result of a search."""
     content = {
         "request": request,
@@ -55,100 +77,92 @@ def save_search(store: Path, request: Request, tuned: Tuned) -> None:
         "preset": dataclasses.asdict(tuned.preset),
         "trials": [dataclasses.asdict(trial) for trial in tuned.trials],
         "doubts": tuned.doubts,
-        "code": code(make_one(tuned.method, tuned.problem, tuned.settings).to_dict()),
+        "code": code(request["place"]),
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     text = json.dumps(content, indent=1) + "\n"
-    path = _folder(store) / f"{_key(request)}.json"
+    path = _path(store, request)
     try:
         write_atomic(path, lambda file: file.write(text.encode()))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error}") from error
 
 
-def find_search(execution: Execution, request: Request, method: str, problem: Problem) -> Tuned | None:
+def find_search(execution: Execution, request: Json, method: str, problem: Problem) -> Tuned | None:
     """The result of a search that was made before, unless one of other code is to be made again."""
-    path = _folder(execution.store) / f"{_key(request)}.json"
+    path = _path(execution.store, request)
     if execution.fresh or not path.exists():
         return None
-    tuned = _tuned(path, content := _read(path), method, problem)
-    return None if execution.other_code == "retrain" and _other_code(content, tuned) else tuned
+    content = _read(path)
+    is_outdated = execution.other_code == "retrain" and _other_code(content)
+    return None if is_outdated else _tuned(content, method, problem)
 
 
 def latest_search(store: Path, method: str, problem: Problem) -> Tuned | None:
     """The latest search at a place; with another size of the memory where there is none with this one."""
-    wanted = json.loads(json.dumps(make_one(method, problem).place))
-    anywhere = {**wanted, "buffer": None}
+    place = _as_json(make_one(method, problem).place)
+    found = _searches_at(store, place)
+    found = [content for content in found if content["request"]["place"] == place] or found
+    return _tuned(found[-1], method, problem) if found else None
+
+
+def stored_doubts(store: Path, configuration: Configuration) -> list[str]:
+    """What the latest search says about a run's settings, if it chose them."""
+    settings = {**configuration.hyperparameters, "augment": configuration.augment}
     found = [
-        (content["request"]["place"] == wanted, content["finished_at"], path.name, content)
-        for path, content in _all(store)
-        if {**content["request"]["place"], "buffer": None} == anywhere
+        content["doubts"]
+        for content in _searches_at(store, _as_json(configuration.place))
+        if settings.items() <= content["settings"].items()
     ]
-    if not found:
-        return None
-    _, _, name, content = max(found, key=lambda one: one[:3])
-    return _tuned(_folder(store) / name, content, method, problem)
+    return list(found[-1]) if found else []
+
+
+def _searches_at(store: Path, place: Json) -> list[Json]:
+    """The searches at a place, whatever the size of their memory; the latest is the last."""
+    several = [_read(path) for path in sorted(_folder(store).glob("*.json"))]
+    alike = [
+        content for content in several if {**content["request"]["place"], "buffer": None} == {**place, "buffer": None}
+    ]
+    return sorted(alike, key=lambda content: str(content["finished_at"]))
+
+
+def _read(path: Path) -> Json:
+    """A kept search, checked. One that is older than its doubts has those that can be known from its trials."""
+    try:
+        content: Json = parse_json(path.read_bytes())
+        if _key(content["request"]) != path.stem:
+            raise InputError("it was changed")
+        trials = [Trial(**trial) for trial in content["trials"]]
+        read = {"settings": dict(content["settings"]), "preset": Preset(**content["preset"]), "trials": trials}
+        return {"doubts": find_doubts(trials, content["request"]["grids"]), "code": {}, **content, **read}
+    except (OSError, InputError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a stored search ({error}): delete it, and search again") from error
+
+
+def _tuned(content: Json, method: str, problem: Problem) -> Tuned:
+    doubts = [*content["doubts"], *_other_code(content)]
+    return Tuned(method, problem, content["preset"], content["settings"], content["trials"], doubts)
+
+
+def _other_code(content: Json) -> list[str]:
+    """That other code than this has made the search; nothing where this has."""
+    made: Any = {"environment": content["code"], "configuration": content["request"]["place"]}
+    return [f"searched with other code ({made_by(made)})"] if is_other_code(made) else []
 
 
 def _folder(store: Path) -> Path:
     return store.with_name(store.name + ".searches")
 
 
-def _key(request: Request) -> str:
+def _path(store: Path, request: Json) -> Path:
+    return _folder(store) / f"{_key(request)}.json"
+
+
+def _key(request: Json) -> str:
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-def _all(store: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    for path in sorted(_folder(store).glob("*.json")):
-        yield path, _read(path)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(path.read_bytes())
-    except (OSError, InputError) as error:
-        raise _damaged(path, error) from error
-    if not isinstance(content, dict) or _key(content.get("request")) != path.stem:  # type: ignore[arg-type]
-        raise _damaged(path, "it is not a search, or was changed")
-    return content
-
-
-def _tuned(path: Path, content: dict[str, Any], method: str, problem: Problem) -> Tuned:
-    try:
-        trials = [Trial(**trial) for trial in content["trials"]]
-        doubts = _doubts(content)
-        tuned = Tuned(method, problem, Preset(**content["preset"]), dict(content["settings"]), trials, doubts)
-        tuned.doubts.extend(_other_code(content, tuned))
-    except (InputError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, error) from error
-    return tuned
-
-
-def _doubts(content: dict[str, Any]) -> list[str]:
-    """Those of the search; of one that is older than they are what can be known from its trials."""
-    trials = [Trial(**trial) for trial in content["trials"]]
-    return list(content.get("doubts", find_doubts(trials, content["request"]["grids"])))
-
-
-def _other_code(content: dict[str, Any], tuned: Tuned) -> list[str]:
-    """That other code than this has made the search; nothing where this has."""
-    configuration = make_one(tuned.method, tuned.problem, tuned.settings).to_dict()
-    made: Any = {"environment": dict(content.get("code", {})), "configuration": configuration}
-    return [f"searched with other code ({made_by(made)})"] if is_other_code(made) else []
-
-
-def stored_doubts(store: Path, configuration: Configuration) -> list[str]:
-    """What the latest search says about a run's settings, if it chose them."""
-    place = {**json.loads(json.dumps(configuration.place)), "buffer": None}
-    settings = {**configuration.hyperparameters, "augment": configuration.augment}
-    found = [
-        content
-        for _, content in _all(store)
-        if {**content["request"]["place"], "buffer": None} == place
-        and all(content["settings"].get(name) == value for name, value in settings.items())
-    ]
-    return _doubts(max(found, key=lambda content: str(content["finished_at"]))) if found else []
-
-
-def _damaged(path: Path, error: object) -> InputError:
-    return InputError(f"{path} cannot be read as a stored search ({error}): delete it, and search again")
+def _as_json(values: Json) -> Json:
+    """The values as they are when they are read again: tuples are lists."""
+    read: Json = json.loads(json.dumps(values))
+    return read

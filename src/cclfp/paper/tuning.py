@@ -5,25 +5,28 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError
-from cclfp.events import Note, OnEvent, ignore
-from cclfp.methods import METHODS, get_method
-from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, Grid, inherits, stages
-from cclfp.paper.search import FIRST_SEED, Search, Tuned, combine, describe_search, tune_anywhere
-from cclfp.paper.searches import find_search, make_request, save_search
-from cclfp.paper.trials import Settings, Trial, successive_halving
+from cclfp.events import Event, Finished, Note, OnEvent, Planned, ignore
+from cclfp.paper.grids import Plan, plan_anywhere, plan_preset
+from cclfp.paper.search import Grid, Limit, Settings, Trial, combine, search, spread
+from cclfp.paper.searches import Tuned, find_doubts, find_search, make_request, save_search
+from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
 from cclfp.runs.execution import Execution
+from cclfp.runs.jobs import make_jobs, name_runs
+from cclfp.runs.pool import make_executor
 from cclfp.runs.problem import Problem
+from cclfp.runs.record import Record
+from cclfp.runs.run import run_jobs
 from cclfp.runs.settings import Preset, find_preset, is_papers, make_one, prepare, presets, read_keywords
-from cclfp.streams import BENCHMARKS, get_benchmark
 
+FIRST_SEED = 100  # no reported number uses this and the following ones
 SEEDS = 2
 AUTO_SEEDS = 8  # at most, as far as the time allows: on few images one seed says little
+FOR_PRESET = 0.2  # the share of a budget that is spent on comparing the choice with the preset
 
 
 def tune(
@@ -44,9 +47,8 @@ def tune(
 ) -> Tuned:
     """Search a method's settings on held-out training data with the seeds 100, 101, ...; the best mean accuracy wins.
 
-    There are two seeds by default.
-
-    Settings with a run that diverged come last and are never chosen; InputError where all did.
+    There are two seeds by default. Settings with a run that diverged come last and are never chosen; InputError where
+    all did.
 
     A method of the paper on a benchmark of the paper is searched as the presets were. On the MLP's streams all
     combinations are trained at once. On the convolutional ones ER searches step size and augmentation; the other
@@ -55,13 +57,13 @@ def tune(
 
     Anything else (a method ``FILE.py:NAME``, your own images, other tasks, backbones or memories, ranges of your own)
     searches lr and augmentation, then the method's own settings one after the other: those that its ``Hyper`` declares
-    with ``search``, and the ranges in ``settings`` or given as keywords (``lr=[0.01, 0.1]``). The result is stored
-    beside the runs, and ``study("mine", ...)`` uses it.
+    with ``search``, and the ranges in ``settings`` or given as keywords (``lr=[0.01, 0.1]``). A method whose parts do
+    not help there is not worse than without them: the search also starts with every weight at 0 that may be 0. The
+    result is stored beside the runs, and ``study("mine", ...)`` uses it.
 
-    With a ``budget`` in minutes the paper's search is by successive halving: all settings get one seed, the better half
-    of them another, and so on, as far as the time that a run was measured to take allows. The other search tries the
-    usual settings first, then those with every weight at 0 that may be 0, then the smallest changes; InputError where
-    the time is too short for one run.
+    With a ``budget`` in minutes all is tried with one seed, the usual settings first, then the smallest changes, as far
+    as the time that a run was measured to take allows. The better half gets another seed, and so on (successive
+    halving). InputError where the time is too short for one run.
 
     With ``halving`` the search is by successive halving without a time limit, over at most that many settings, spread
     over the grid. A method then searches its own step size together with its other settings on the convolutional
@@ -75,112 +77,182 @@ def tune(
     """
     keywords = {"benchmark": benchmark, "scenario": scenario, **options}
     what, how, ranges = read_keywords([method], settings, problem, execution, keywords)
-    if how.shard is not None:
-        raise InputError(f"shard={how.shard!r}: a search needs the results of all its runs; use run or study")
-    if what.validation or what.max_classes is not None:
-        raise InputError(
-            "a search trains on held-out images, without room for more classes: leave out validation and max_classes"
-        )
+    _check(what, how, budget, halving)
     what = prepare(what, on_event)
     make_one(method, what)  # refuses what cannot be trained
     seeds = (AUTO_SEEDS if repeatable else SEEDS) if seeds is None else check_whole("seeds", seeds, at_least=1)
     numbers = [FIRST_SEED + i for i in range(seeds)]
+    known, request = presets() if known is None else known, None
+    if is_papers(method, what) and not ranges and not repeatable:
+        plan = plan_preset(method, what, known, jointly=halving is not None)
+    else:
+        plan = plan_anywhere(method, what, _usual_settings(method, what, ranges), ranges)
+        request = make_request(method, what, plan, numbers, budget, halving)
+        if repeatable and (found := find_search(how, request, method, what)) is not None:
+            on_event(Note(f"{method} on {what.name}: searched before, and the same settings are chosen"))
+            return found
+    with contextlib.closing(_Trainer(method, what, how, on_event)) as trainer:
+        tuned = _search(trainer, plan, numbers, budget, halving, known)
+    if request is not None:
+        save_search(how.store, request, tuned)
+    return tuned
+
+
+def _check(problem: Problem, execution: Execution, budget: float | None, halving: int | None) -> None:
+    if execution.shard is not None:
+        raise InputError(f"shard={execution.shard!r}: a search needs the results of all its runs; use run or study")
+    if problem.validation or problem.max_classes is not None:
+        raise InputError(
+            "a search trains on held-out images, without room for more classes: leave out validation and max_classes"
+        )
     if budget is not None and not 0 < budget < math.inf:
         raise InputError(f"budget={budget}: expected minutes, more than 0")
     if halving is not None:
         check_whole("halving", halving, at_least=1)
         if budget is not None:
             raise InputError("budget and halving are two ways to limit a search: expected one of them")
-    if is_papers(method, what) and not ranges and not repeatable:
-        with contextlib.closing(Search(method, what, how, on_event)) as search:
-            return _tune_as_presets(search, numbers, budget, halving, presets() if known is None else known)
-    grids = stages(get_method(method), augment=get_benchmark(str(what.benchmark)).no_augmentation is None, given=ranges)
-    request = make_request(method, what, grids, ranges, numbers, budget, halving)
-    if repeatable and (found := find_search(how, request, method, what)) is not None:
-        on_event(Note(f"{method} on {what.name}: searched before, and the same settings are chosen"))
-        return found
-    with contextlib.closing(Search(method, what, how, on_event)) as search:
-        tuned = tune_anywhere(search, grids, ranges, numbers, budget, halving)
-    save_search(how.store, request, tuned)
-    return tuned
 
 
-def _tune_as_presets(
-    search: Search, numbers: Sequence[int], budget: float | None, halving: int | None, known: Sequence[Preset]
+def _usual_settings(method: str, problem: Problem, ranges: Grid) -> Settings:
+    """The settings without any search, with those of the protocol that are to be searched."""
+    usual = make_one(method, problem)
+    protocol = {name: value for name in PROTOCOL if name in ranges and (value := getattr(usual, name)) is not None}
+    return {**usual.hyperparameters, "augment": usual.augment, **protocol}
+
+
+class _Trainer:
+    """Trains settings of one method on held-out data."""
+
+    def __init__(self, method: str, problem: Problem, execution: Execution, on_event: OnEvent) -> None:
+        self.method, self.problem, self.on_event = method, problem, on_event
+        self.name = f"{method} on {problem.name}"
+        self.execution = dataclasses.replace(execution, save=None)  # nobody needs the learners of a search
+        self.executor = make_executor(self.execution)  # one for all rounds of the search
+        self.limit: Limit | None = None
+        self._records: list[Record] = []  # of earlier rounds
+        self._first: Settings | None = None  # what was trained first: runs are named by what differs from it
+
+    def close(self) -> None:
+        self.executor.close()
+
+    def configuration(self, settings: Settings) -> Configuration:
+        return make_one(self.method, dataclasses.replace(self.problem, validation=True), settings)
+
+    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
+        """The trial of each, and how many runs were not in the store; all in one call, together."""
+        chosen = [self.configuration(settings) for settings in several]
+        jobs = make_jobs(chosen, seeds, self.execution)
+        self._first = self._first or several[0]
+        varied = [name for name in several[0] if len({settings[name] for settings in [self._first, *several]}) > 1]
+        labels = name_runs(jobs, varied)
+        trained = 0
+
+        def listen(event: Event) -> None:
+            nonlocal trained
+            trained += isinstance(event, Finished)
+            self.on_event(event)
+            if self.limit is not None:
+                self.limit.check(event)
+
+        listen(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
+        records = run_jobs(jobs, listen, self.executor, self._records)
+        self._records += records.values()
+        trials = [
+            _trial(settings, [records[configuration.key(seed)] for seed in seeds])
+            for settings, configuration in zip(several, chosen, strict=True)
+        ]
+        return trials, trained
+
+
+def _trial(settings: Settings, records: Sequence[Record]) -> Trial:
+    trial = Trial(settings, [])
+    for record in records:
+        scores = trial.scores if record.get("diverged") is None else trial.diverged
+        scores.append(float(record["average_accuracy"] or 0.0))
+    return trial
+
+
+def _search(
+    trainer: _Trainer,
+    plan: Plan,
+    seeds: Sequence[int],
+    budget: float | None,
+    halving: int | None,
+    known: Sequence[Preset],
 ) -> Tuned:
-    """The search that chose the presets of the paper's methods on its benchmarks."""
-    method, benchmark, scenario = search.method, str(search.problem.benchmark), str(search.problem.scenario)
-    # Whatever is not searched is as the method has it, not as the preset that this search replaces.
-    best: Settings = dataclasses.asdict(METHODS[method].hyper(scenario))
-    inherited, grids = _plan(method, benchmark, scenario, known, jointly=halving is not None)
-    for settings in inherited.values():
-        best |= settings
-    trials: dict[str, Trial] = {}
-    deadline = None if budget is None else time.monotonic() + 60 * budget
-    searched: list[Grid] = []
-    for i, grid in enumerate(grids):
-        seconds = None if deadline is None else max(0.0, deadline - time.monotonic()) / (len(grids) - i)
-        seconds = math.inf if halving is not None else seconds
-        if seconds == 0 and searched:
-            break
-        searched.append(grid)
-        candidates = combine(best, grid, halving)
-        found = successive_halving(candidates, numbers, search.train, seconds)
-        trials |= {str(trial.settings): trial for trial in found}
-        search.refuse_diverged(found)
-        best = found[0].settings
-    order = sorted(trials.values(), key=lambda t: (t.settings != best, bool(t.diverged), -t.seeds, t.rank))
-    left = [name for grid in grids[len(searched) :] for name in grid]
-    text = describe_search(searched, left, inherited, numbers, order)
+    """Carry out a plan, and say how its settings were chosen."""
+    starts = [plan.start] + [plan.switched_off] * (plan.switched_off != plan.start)
+    grids, limit, trials = plan.grids, None, list[Trial]()
+    trainer.on_event(Note(f"{trainer.name}: {_describe_grids(grids, ', ' if halving else '; then ')}"))
     if budget is not None:
-        text += f"; by successive halving in {budget:g} min, {len(order)} settings tried"
-    if halving is not None:
-        text += f"; by successive halving of {len(order)} settings"
-    given = {other: list(settings) for other, settings in inherited.items()}
-    return search.result(best, text, order, searched, given, halving and len(order))
+        limit = trainer.limit = Limit(trainer.name, budget, trainer.executor.workers)
+    elif halving is not None:
+        starts, grids, limit = spread(combine(plan.start, plan.ranges))[:halving], [], Limit(trainer.name)
+    if plan.grids:
+        trials = search(starts, grids, seeds, trainer.train, limit)
+    if trials and trials[0].diverged:
+        several = f"all {len(trials)} settings" if len(trials) > 1 else "the one setting"
+        raise InputError(
+            f"{trainer.name}: {several} that were tried diverged, so none is chosen; "
+            "the runs are in the store (cclfp runs)"
+        )
+    best = trials[0].settings if trials else plan.start
+    text = _describe(plan, trials, seeds, budget, halving)
+    inherited = {other: list(settings) for other, settings in plan.inherited.items()}
+    c, tried = trainer.configuration(best), halving and len(trials)
+    preset = Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, text, inherited, tried)
+    doubts = find_doubts(trials, plan.grids) + (_compare_with_preset(trainer, trials, known) if trials else [])
+    return Tuned(trainer.method, trainer.problem, preset, best, trials, doubts)
 
 
-def outdated(known: Sequence[Preset]) -> list[Preset]:
-    """Those on the convolutional streams that inherited other settings than the presets they come from have now.
+def _compare_with_preset(trainer: _Trainer, trials: Sequence[Trial], known: Sequence[Preset]) -> list[str]:
+    """That the choice was worse than the preset with the same seeds, in words.
 
-    In the order in which to tune them again.
+    Nothing where the preset was among what was tried, or where it takes too long to train it.
     """
-
-    def is_outdated(preset: Preset) -> bool:
-        if preset.method not in GRIDS or BENCHMARKS[preset.benchmark].backbone == "mlp":
-            return False
-        for other, names in preset.inherited.items():
-            source = find_preset(other, preset.benchmark, preset.scenario, known)
-            if source is not None and _settings(source, names) != _settings(preset, names):
-                return True
-        return False
-
-    order = {method: place for place, method in enumerate(GRIDS)}
-    return sorted(filter(is_outdated, known), key=lambda preset: order[preset.method])
-
-
-def _plan(
-    method: str, benchmark: str, scenario: str, known: Sequence[Preset], *, jointly: bool
-) -> tuple[dict[str, Settings], list[Grid]]:
-    """What the method inherits from which other, and the grids to search one after the other; one grid if jointly."""
-    grid = GRIDS[method]
-    if BENCHMARKS[benchmark].backbone == "mlp":
-        return {}, [grid]
-    if method == "er":
-        return {}, [CONVOLUTIONAL]
-    inherited = {}
-    for other, names in ({"er": ["augment"]} if jointly else inherits(method)).items():
-        preset = find_preset(other, benchmark, scenario, known)
-        if preset is None:
-            text = f"{method} inherits {' and '.join(names)} from {other} on {benchmark} ({scenario})"
-            raise InputError(f"{text}: tune {other} there first")
-        inherited[other] = _settings(preset, names)
-    if jointly:
-        return inherited, [grid]
-    taken = {name for settings in inherited.values() for name in settings}
-    return inherited, [{name: values} for name, values in grid.items() if name not in taken]
+    best, limit = trials[0], trainer.limit
+    c = trainer.configuration(best.settings)
+    if (preset := find_preset(c.method, c.benchmark, c.scenario, known)) is None:
+        return []
+    settings: Settings = {**preset.hyperparameters, "augment": preset.augment}
+    was_tried = any(settings.items() <= {"augment": c.augment, **trial.settings}.items() for trial in trials)
+    if was_tried or (limit is not None and best.seeds * (limit.a_run or 0) > FOR_PRESET * 60 * limit.minutes):
+        return []
+    seeds = [FIRST_SEED + i for i in range(best.seeds)]
+    (theirs,), _ = trainer.train([best.settings | settings], seeds)
+    if best.mean is None or theirs.mean is None or theirs.diverged or best.mean >= theirs.mean:
+        return []
+    means = f"{best.mean:.2f} against {theirs.mean:.2f} %"
+    same = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return [f"worse than the preset on the same held-out images: {means} ({same})"]
 
 
-def _settings(preset: Preset, names: Sequence[str]) -> Settings:
-    settings: Settings = preset.hyperparameters | {"augment": preset.augment}
-    return {name: settings[name] for name in names}
+def _describe_grids(grids: Sequence[Grid], between: str) -> str:
+    """What will be searched, in words."""
+    texts = [" and ".join(_range(name, values) for name, values in grid.items()) for grid in grids]
+    return f"searching {between.join(texts)}" if grids else "nothing to search"
+
+
+def _range(name: str, values: Sequence[float]) -> str:
+    return f"{name} from {' '.join(map(show_value, values))}"
+
+
+def _describe(
+    plan: Plan, trials: Sequence[Trial], seeds: Sequence[int], budget: float | None, halving: int | None
+) -> str:
+    """How settings were chosen, in words."""
+    text, left = "by cclfp tune", set[str]()
+    if trials:
+        if budget is not None:
+            left = {name for name in plan.ranges if len({trial.settings[name] for trial in trials}) == 1}
+        used = list(map(str, seeds[: len(trials[0].scores)]))
+        several = f"{', '.join(used[:-1])} and {used[-1]}" if len(used) > 1 else used[0]
+        searched = [_range(name, values) for name, values in plan.ranges.items() if name not in left]
+        text += f" on held-out training data, seed{'s' if len(used) > 1 else ''} {several} "
+        text += f"({trials[0].mean:.2f} %): {', '.join(searched)}"
+        text += ", one after the other" if sum(not left.issuperset(grid) for grid in plan.grids) > 1 else ""
+    text += f"; not searched for want of time: {' '.join(name for name in plan.ranges if name in left)}" if left else ""
+    for other, settings in plan.inherited.items():
+        text += f"; inherited from {other}: {' '.join(f'{name}={show_value(v)}' for name, v in settings.items())}"
+    text += "" if budget is None else f"; by successive halving in {budget:g} min, {len(trials)} settings tried"
+    return text + ("" if halving is None else f"; by successive halving of {len(trials)} settings")

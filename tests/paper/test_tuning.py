@@ -1,0 +1,512 @@
+"""Choosing hyperparameters on held-out data: cclfp tune, and cclfp run --auto."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Cli
+from own import write_images, write_method
+
+import cclfp
+from cclfp.errors import InputError
+from cclfp.methods import METHODS, setting
+from cclfp.paper import tuning
+from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, outdated, plan_anywhere
+from cclfp.paper.search import Settings, Trial
+from cclfp.paper.searches import Tuned, find_doubts, latest_search
+from cclfp.paper.tuning import tune
+from cclfp.runs.events import Note, Planned
+from cclfp.runs.problem import Problem
+from cclfp.runs.settings import Preset, is_papers, presets, read_presets, with_preset, write_presets
+from cclfp.runs.store import Store
+from cclfp.streams import BENCHMARKS
+
+HOW: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "memory": 20}
+OPTIONS = ["--tasks", "2", "--backbone", "mlp", "--memory", "20", "--engine", "eager"]
+
+
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 1)  # no other process is started
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "pets.npz")
+
+
+class Fake:
+    """Stands in for training: the best settings are w = 0.1, alpha = 0.01, beta = 1."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[list[Settings]] = []
+        monkeypatch.setattr(tuning._Trainer, "train", self.train)
+
+    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
+        self.calls.append(list(several))
+        wanted = {"w": 0.1, "alpha": 0.01, "beta": 1.0}
+        scores = [90 - sum(abs(s[name] - value) for name, value in wanted.items() if name in s) for s in several]
+        trials = [Trial(s, [score] * len(seeds)) for s, score in zip(several, scores, strict=True)]
+        return trials, len(several) * len(seeds)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    return Fake(monkeypatch)
+
+
+def known_presets(scenario: str = "class", benchmark: str = "split-cifar10") -> list[Preset]:
+    """Presets to inherit from, none of them the package's."""
+    plus = dataclasses.asdict(METHODS["ccl-fp"].hyper(scenario, lr=0.2, w=0.4, alpha=0.7))
+    return [
+        Preset("er", benchmark, scenario, {"lr": 0.02}, False, "by hand"),
+        Preset("ccl-fp", benchmark, scenario, plus, True, "by hand"),
+    ]
+
+
+# What is searched -----------------------------------------------------------------------------------------------------
+
+
+def test_the_grids_are_of_settings_that_the_methods_know() -> None:
+    assert list(GRIDS) == list(METHODS)
+    for method, grid in GRIDS.items():
+        names = {field.name for field in dataclasses.fields(METHODS[method].Hyper)}
+        assert "lr" in grid
+        assert set(grid) <= names
+    assert GRIDS["ccl-fp+"]["w"] == [0.1, 0.3, 0.5]  # the paper's ranges
+    assert GRIDS["ccl-fp+"]["alpha"] == GRIDS["ccl-fp+"]["beta"] == GRIDS["ccl-fp"]["alpha"] == [0.01, 0.1, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_anywhere_lr_and_augmentation_are_searched_first_and_a_methods_own_settings_after(method: str) -> None:
+    usual = dataclasses.asdict(METHODS[method].hyper("class"))
+    plan = plan_anywhere(method, Problem("split-cifar10"), usual, {})
+    first, *rest = plan.grids
+    assert (plan.start, list(first)) == (usual, ["lr", "augment"])
+    assert [name for grid in rest for name in grid] == [name for name in GRIDS[method] if name != "lr"]
+    if method == "ccl-fp+":
+        assert plan.switched_off == usual | {"w": 0, "alpha": 0, "beta": 0}  # CCL-FP+ can become ER
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"class_order": "wnids"}, True),
+        ({"tasks": 10}, True),
+        ({"class_order": "labels"}, False),
+        ({"class_order": "random"}, False),
+        ({"tasks": 5}, False),
+        ({"memory": 500}, False),
+        ({"backbone": "mlp"}, False),
+        ({"method": "half.py:Half"}, False),
+        ({"benchmark": "pets-219526c7"}, False),
+    ],
+)
+def test_which_places_are_the_papers(changes: dict[str, Any], expected: bool) -> None:
+    place = {"method": "er", "benchmark": "split-tiny-imagenet", "scenario": "task", **changes}
+    assert is_papers(place.pop("method"), Problem(**place)) == expected
+
+
+def test_on_a_convolutional_stream_settings_are_inherited_and_searched_one_by_one(fake: Fake) -> None:
+    tuned = tune("ccl-fp", "split-cifar10", "class", known=known_presets()[:1])
+    usual = dataclasses.asdict(METHODS["ccl-fp"].hyper("class"))
+    assert all(s["lr"] == 0.02 and s["augment"] is False for call in fake.calls for s in call)
+    assert [{(s["w"], s["alpha"]) for s in call} for call in fake.calls] == [
+        {(w, usual["alpha"]) for w in (0.1, 0.3, 0.5)},
+        {(0.1, alpha) for alpha in (0.01, 0.1, 0.5, 1.0) if alpha != usual["alpha"]},
+    ]
+    assert tuned.preset.hyperparameters == usual | {"lr": 0.02, "w": 0.1, "alpha": 0.01}
+    assert (tuned.preset.augment, tuned.settings["w"], len(tuned.trials)) == (False, 0.1, 6)
+    assert tuned.preset.chosen == (
+        "by cclfp tune on held-out training data, seeds 100 and 101 (90.00 %): w from 0.1 0.3 0.5, "
+        "alpha from 0.01 0.1 0.5 1, one after the other; inherited from er: lr=0.02 augment=off"
+    )
+
+
+def test_ccl_fp_plus_goes_on_from_ccl_fp_on_a_convolutional_stream(fake: Fake) -> None:
+    tuned = tune("ccl-fp+", "split-cifar10", "class", known=known_presets())
+    (call,) = fake.calls
+    assert [s["beta"] for s in call] == [0.01, 0.1, 0.5, 1.0]
+    assert {(s["lr"], s["augment"], s["w"], s["alpha"]) for s in call} == {(0.02, False, 0.4, 0.7)}
+    assert tuned.preset.hyperparameters["beta"] == 1.0
+    assert tuned.preset.chosen.endswith(
+        "beta from 0.01 0.1 0.5 1; inherited from er: lr=0.02 augment=off; inherited from ccl-fp: w=0.4 alpha=0.7"
+    )
+    with pytest.raises(InputError, match="inherits w and alpha from ccl-fp .* tune ccl-fp there first"):
+        tune("ccl-fp+", "split-cifar10", "class", known=known_presets()[:1])
+
+
+def test_with_halving_a_method_searches_its_own_step_size_too(fake: Fake) -> None:
+    tuned = tune("ccl-fp+", "split-cifar10", "class", known=known_presets(), halving=24)
+    assert [len(call) for call in fake.calls] == [24, 12]
+    assert {len({s[name] for s in fake.calls[0]}) for name in ("lr", "w")} == {3}  # spread over the grid
+    assert {len({s[name] for s in fake.calls[0]}) for name in ("alpha", "beta")} == {4}
+    assert {s["augment"] for s in fake.calls[0]} == {False}
+    assert tuned.preset.chosen.endswith("; inherited from er: augment=off; by successive halving of 24 settings")
+    other_lr = [dataclasses.replace(known_presets()[0], hyperparameters={"lr": 0.5}), tuned.preset]
+    augmented = [dataclasses.replace(known_presets()[0], augment=True), tuned.preset]
+    assert (outdated(other_lr), outdated(augmented)) == ([], [tuned.preset])
+    fake.calls.clear()
+    assert "of 4 settings" in tune("a-gem", "split-cifar10", "class", known=known_presets(), halving=50).preset.chosen
+    assert [len(call) for call in fake.calls] == [4, 2]
+
+
+def test_what_there_was_no_time_to_search_is_named(one_core: None, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 25.0 * sum(map(len, fake.calls)))
+    tuned = tune("ccl-fp", "split-cifar10", "class", known=known_presets()[:1], budget=1, device="cpu")
+    assert ": w from 0.1 0.3 0.5; not searched for want of time: alpha; inherited from er: " in tuned.preset.chosen
+    assert tuned.preset.chosen.endswith("; by successive halving in 1 min, 2 settings tried")
+
+
+def test_er_searches_step_size_and_augmentation_on_a_convolutional_stream(fake: Fake) -> None:
+    tuned = tune("er", "split-tiny-imagenet", "task", known=[])
+    (call,) = fake.calls
+    assert [(s["lr"], s["augment"]) for s in call] == [
+        (lr, augment) for lr in CONVOLUTIONAL["lr"] for augment in (True, False)
+    ]
+    assert "augment from on off" in tuned.preset.chosen
+
+
+def test_a_method_with_nothing_of_its_own_inherits_all_and_is_not_trained(fake: Fake, cli: Cli) -> None:
+    tuned = tune("finetune", "split-cifar10", "task", known=known_presets("task"))
+    assert (fake.calls, tuned.trials) == ([], [])
+    assert (tuned.preset.hyperparameters, tuned.preset.augment) == ({"lr": 0.02}, False)
+    assert tuned.preset.chosen == "by cclfp tune; inherited from er: lr=0.02 augment=off"
+    with pytest.raises(InputError, match="tune er there first"):
+        tune("finetune", "split-cifar10", "task", known=[])
+    chosen, how, use = cli("tune", "finetune", "split-cifar10").out.splitlines()
+    settings = chosen.removeprefix("chosen: ")
+    assert how.startswith("how: by cclfp tune; inherited from er: ")
+    assert use == f"to use it: cclfp run finetune split-cifar10 {settings} --scenario class"
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_be_tuned_on_every_benchmark(method: str, benchmark: str, fake: Fake) -> None:
+    for scenario in BENCHMARKS[benchmark].scenarios:
+        if scenario in METHODS[method].scenarios():
+            tuned = tune(method, benchmark, scenario, known=known_presets(scenario, benchmark))
+            assert tuned.preset.hyperparameters.keys() == {f.name for f in dataclasses.fields(METHODS[method].Hyper)}
+
+
+def test_whole_numbers_in_a_methods_ranges_are_not_other_settings() -> None:
+    """1 and 1.0 would be two rows of one table."""
+    declared = setting(1.0, "how strong", low=0, search=(1, 2)).metadata["search"]
+    assert [str(value) for value in declared] == ["1.0", "2.0"]
+
+
+# Real searches --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_search_is_on_held_out_data_the_best_mean_wins_and_it_becomes_the_preset(
+    one_core: None, small_mnist: Path, cli: Cli, tmp_path: Path
+) -> None:
+    file, store = tmp_path / "presets.json", Store(tmp_path / "runs.sqlite")
+    command = ("tune", "er", "split-mnist", "--scenario", "task", "--engine", "eager", "--store", store.path)
+    answer = cli(*command, "--write", file)
+    assert answer.code == 0, answer.err
+    records = store.records()
+    assert all(record["configuration"]["validation"] for record in records)
+    assert sorted({record["seed"] for record in records}) == [100, 101]
+    scores = {
+        lr: [r["average_accuracy"] or 0.0 for r in records if r["configuration"]["hyperparameters"]["lr"] == lr]
+        for lr in GRIDS["er"]["lr"]
+    }
+    assert all(len(several) == 2 for several in scores.values())
+    best = max(scores, key=lambda lr: sum(scores[lr]))
+    (er,) = read_presets(file)
+    assert er == Preset("er", "split-mnist", "task", {"lr": best}, False, er.chosen)
+    assert er.chosen == (
+        f"by cclfp tune on held-out training data, seeds 100 and 101 ({sum(scores[best]) / 2:.2f} %): "
+        "lr from 0.01 0.03 0.1 0.3"
+    )
+    assert er.chosen in answer.out
+    assert "er on split-mnist, task-incremental, on held-out training images, %: 4 settings" in answer.out
+    assert f"written to {file}" in answer.out
+    arguments = ("tune", "finetune", "split-mnist", *command[3:], "--budget", "5", "--write", file, "--json")
+    document = cli(*arguments).json
+    assert read_presets(file) == [er, Preset(**document["preset"])]
+    assert "by successive halving in 5 min, 4 settings tried" in document["preset"]["chosen"]
+    assert [len(trial["scores"]) for trial in document["trials"]] == [2, 2, 1, 1]
+    assert cli(*arguments).json["preset"] == document["preset"]
+
+
+@pytest.mark.slow
+def test_a_setting_that_diverges_is_never_chosen(
+    one_core: None, small_mnist: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path
+) -> None:
+    command = ("tune", "er", "split-mnist", "--store", tmp_path / "runs.sqlite", "--engine", "eager")
+    monkeypatch.setitem(GRIDS, "er", {"lr": [1e20, 0.1, 1e8]})
+    answer = cli(*command)
+    assert answer.code == 0
+    assert "chosen: lr=0.1" in answer.out
+    assert answer.out.count("2 of 2 seeds diverged") == 2
+    assert "2 of 3 settings had a run that diverged: they are ranked last and never chosen" in answer.out
+    trials = cli(*command, "--json").json["trials"]
+    assert [(len(t["scores"]), len(t["diverged"])) for t in trials] == [(2, 0), (0, 2), (0, 2)]
+    assert [t["mean"] is None for t in trials] == [False, True, True]
+    monkeypatch.setitem(GRIDS, "er", {"lr": [1e20, 1e8]})
+    preset = tmp_path / "presets.json"
+    answer = cli(*command, "--write", preset)
+    assert answer.code == 2
+    assert "er on split-mnist (class): all 2 settings that were tried diverged, so none is chosen" in answer.err
+    assert not preset.exists()
+
+
+def test_an_own_method_is_tuned_on_own_images_and_the_command_to_use_it_works(
+    one_core: None, cli: Cli, pets: Path, tmp_path: Path
+) -> None:
+    method, store = write_method(tmp_path / "half.py"), ("--store", tmp_path / "runs.sqlite")
+    answer = cli("tune", method, "lr=0.01,0.1", "augment=off", "--images", pets, *OPTIONS, "--seeds", "1", *store)
+    assert answer.code == 0, answer.err
+    assert ": searching lr from 0.01 0.1; then half from 0.25 0.5" in answer.err
+    assert "lr from 0.01 0.1, half from 0.25 0.5, one after the other" in answer.out
+    records = Store(tmp_path / "runs.sqlite").records()
+    assert {record["seed"] for record in records} == {100}
+    assert all(record["configuration"]["validation"] for record in records)
+    tried = {tuple(sorted(record["configuration"]["hyperparameters"].items())) for record in records}
+    assert len(tried) == 3
+    assert {dict(settings)["other"] for settings in tried} == {1}
+    use = next(line for line in answer.out.splitlines() if line.startswith("to use it: cclfp "))
+    again = cli(*shlex.split(use.removeprefix("to use it: cclfp ")), "--seeds", "1", "--engine", "eager")
+    assert again.code == 0, again.err
+    assert "half" in again.out
+
+
+@pytest.mark.parametrize("budget", [None, 1])
+def test_ccl_fp_plus_is_compared_with_er_first_and_runs_are_named_by_what_differs(
+    budget: float | None, one_core: None, pets: Path, tmp_path: Path
+) -> None:
+    planned: list[list[str]] = []
+    cclfp.tune(
+        "ccl-fp+",
+        images=pets,
+        **HOW,
+        settings={"lr": 0.03, "augment": "off", "w": [0, 0.5], "alpha": 0.5, "beta": [0, 0.01]},
+        seeds=1,
+        budget=budget,
+        engine="eager",
+        store=tmp_path / "runs.sqlite",
+        on_event=lambda event: planned.append(list(event.labels.values())) if isinstance(event, Planned) else None,
+    )
+    first = [label for labels in planned for label in labels][:2]
+    whole = "ccl-fp+ seed 100" if budget else "ccl-fp+ w=0.5 beta=0.01 seed 100"
+    assert first == [whole, "ccl-fp+ w=0 beta=0 seed 100"]
+    assert all(len(set(labels)) == len(labels) for labels in planned)
+
+
+# cclfp run --auto -----------------------------------------------------------------------------------------------------
+
+
+def test_auto_tunes_each_method_reports_it_saves_only_results_and_chooses_the_same_again(
+    one_core: None, cli: Cli, monkeypatch: pytest.MonkeyPatch, pets: Path, tmp_path: Path
+) -> None:
+    command = ["run", "er,ccl-fp+", "--images", pets, *OPTIONS, "--auto", "0.05", "--seeds", "1", "lr=0.03,0.1"]
+    first = cli(*command, "--save", tmp_path / "learners")
+    assert first.code == 0, first.err
+    assert len(list((tmp_path / "learners").iterdir())) == 2
+    chosen = [line for line in first.out.splitlines() if " tried, " in line]
+    assert [line.split(":")[0] for line in chosen] == ["er", "ccl-fp+"]
+    assert "searching lr from 0.03 0.1 and augment from off on; then w from 0 0.1 0.3 0.5" in first.err
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr(tuning._Trainer, "train", refuse)
+    again = cli(*command, "--save", tmp_path / "learners")
+    assert again.out == first.out
+    assert "searched before, and the same settings are chosen" in again.err
+    as_json = cli(*command, "--json").json
+    assert [one["settings"]["lr"] for one in as_json["auto"]] == [
+        one["hyperparameters"]["lr"] for one in as_json["configurations"]
+    ]
+
+
+def test_a_budget_below_one_run_is_refused(
+    one_core: None, cli: Cli, small_mnist: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cclfp.paper.search.MEASURED", 0.0)
+    monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
+    for command in (["run", "--auto"], ["run", "--auto"], ["tune", "--budget"]):  # what is trained now changes nothing
+        answer = cli(command[0], "er", "split-mnist", "--engine", "eager", command[1], "0.0001")
+        assert (answer.code, answer.out) == (2, "")
+        assert "0.0001 minutes are too short to tune er on split-mnist (class): one run takes about" in answer.err
+
+
+def test_auto_refuses_what_cannot_be_trained_before_any_search(cli: Cli, small_mnist: Path) -> None:
+    for command in (["run", "er,lwf", "rotated-mnist"], ["study", "mine", "--method", "er,lwf"]):
+        more = ["--benchmark", "rotated-mnist"] if command[0] == "study" else []
+        answer = cli(*command, *more, "--auto", "1")
+        assert (answer.code, answer.out) == (2, "")
+        assert "lwf is not defined in the domain scenario" in answer.err
+        assert "searching" not in answer.err
+
+
+# What is kept, and what is doubtful -----------------------------------------------------------------------------------
+
+
+def test_a_kept_search_is_used_again_if_it_is_whole_and_of_this_code(
+    one_core: None, pets: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "runs.sqlite"
+    notes: list[str] = []
+
+    def tune(**options: Any) -> Tuned:
+        how: dict[str, Any] = {"augment": "off", "seeds": 1, "engine": "eager", "lr": [0.03, 0.1], "budget": 1, **HOW}
+        listen = lambda event: notes.append(event.text) if isinstance(event, Note) else None  # noqa: E731
+        return cclfp.tune("er", images=pets, repeatable=True, store=store, on_event=listen, **how, **options)
+
+    first = tune()
+    assert tune() == first
+    assert notes[-1].endswith("searched before, and the same settings are chosen")
+    (file,) = (tmp_path / "runs.sqlite.searches").glob("*.json")
+    text, content = file.read_text(), json.loads(file.read_text())
+    assert content["code"]["cclfp"] == cclfp.__version__
+    for damaged in ("{}", text[:50], text.replace('"seeds": [', '"seeds": [7,'), text.replace('"settings"', '"sets"')):
+        file.write_text(damaged)
+        with pytest.raises(InputError, match="cannot be read as a stored search"):
+            tune()
+    # One of before there were doubts and provenance is read, too.
+    older = {**content, "preset": {**content["preset"]}}
+    del older["doubts"], older["preset"]["inherited"], older["preset"]["halved"]
+    file.write_text(json.dumps(older))
+    found = latest_search(store, "er", first.problem)
+    assert found is not None
+    assert (found.settings, found.doubts, found.preset) == (first.settings, first.doubts, first.preset)
+    assert len(found.doubts) == 2
+    # One of other code says so, and is made again on request.
+    file.write_text(json.dumps({**content, "code": {"cclfp": "0.0.9", "source": "f" * 16}}))
+    assert tune().doubts == [*first.doubts, "searched with other code (cclfp 0.0.9, code ffffffff)"]
+    assert tune(other_code="retrain").doubts == first.doubts
+    assert json.loads(file.read_text())["code"] == content["code"]
+
+
+def test_what_is_doubtful_about_a_choice_is_said_by_tune_by_study_and_in_the_report(
+    one_core: None, cli: Cli, small_mnist: Path, tmp_path: Path
+) -> None:
+    """One seed, the edge of the range, and a result below the preset's with the same seed."""
+    store = ("--store", tmp_path / "runs.sqlite", "--engine", "eager")
+    answer = cli("tune", "er", "split-mnist", "lr=0.0001,0.0003,0.001", "--seeds", "1", *store)
+    assert answer.code == 0, answer.err
+    notes = [line.removeprefix("note: ") for line in answer.out.splitlines() if line.startswith("note: ")]
+    few, edge, worse = notes
+    assert few == "chosen with 1 seed, which says little"
+    assert edge.endswith("is at the edge of what was searched (0.0001 0.0003 0.001)")
+    assert re.fullmatch(
+        r"worse than the preset on the same held-out images: \d+\.\d\d against \d+\.\d\d % \(seed 100\)", worse
+    )
+    mine = cli("study", "mine", "--method", "er,finetune", "--benchmark", "split-mnist", "--seeds", "1", *store)
+    assert f"(tuned; {'; '.join(notes)})" in " ".join(mine.out.split())
+    cli("report", "--out", tmp_path / "out", *store[:2])
+    assert f"- er: {'; '.join(notes)}" in (tmp_path / "out/tables/own.md").read_text()
+    assert f'<p class="note">er: {notes[0]}; ' in (tmp_path / "out/index.html").read_text()
+
+
+def test_few_seeds_and_edges_of_ranges_are_doubtful() -> None:
+    grids: list[dict[str, list[float]]] = [{"lr": [0.01, 0.1, 1.0], "augment": [False, True]}, {"w": [0.0, 0.5]}]
+    best = Trial({"lr": 0.1, "augment": True, "w": 0.0}, [80.0] * 3)
+    assert find_doubts([best], grids) == []  # a weight of 0 is no edge
+    assert find_doubts([], grids) == []
+    largest = Trial({"lr": 1.0, "augment": True, "w": 0.0}, [80.0, 81.0])
+    assert [text.split()[0] for text in find_doubts([largest], grids)] == ["chosen", "lr=1"]
+
+
+# Refusals, and files of presets ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("erx split-mnist", "unknown method 'erx'. Did you mean 'er'?"),
+        ("er split-mnst", "unknown benchmark 'split-mnst'. Did you mean 'split-mnist'?"),
+        ("er", "expected a benchmark (cclfp list benchmarks) or images of your own, one of the two"),
+        ("er pets-00000000", "unknown benchmark 'pets-00000000'"),
+        ("er split-mnist --image-size 8", "an image size can be given with images of your own only"),
+        ("er split-mnist w=0.1,0.2", "unknown setting of er 'w'"),
+        ("er split-mnist lr=big", "expected a number"),
+        ("er split-mnist --scenario domain", "split-mnist has no domain scenario"),
+        ("er permuted-mnist --tasks 3", "tasks cannot be chosen"),
+        ("lwf rotated-mnist", "lwf"),
+        ("er split-mnist --seeds 0", "seeds=0"),
+        ("er split-mnist --budget 0", "budget=0.0: expected minutes, more than 0"),
+        ("er split-mnist lr=0.1,0.2 --budget nan", "budget=nan"),
+        ("er split-mnist --halving 0", "halving=0: expected"),
+        ("er split-mnist --halving 2 --budget 1", "budget and halving are two ways to limit a search"),
+        ("er split-mnist --engine warp", "unknown engine 'warp'"),
+        # Presets are the paper's: refused before anything is read or trained.
+        ("er split-mnist --memory 20 lr=0.1,0.2 --write p.json", "presets are for the paper's methods and benchmarks"),
+        ("er --images pets lr=0.1,0.2 --write p.json", "presets are for the paper's methods and benchmarks"),
+        ("half.py:Half split-mnist --write p.json", "presets are for the paper's methods and benchmarks"),
+    ],
+)
+def test_refusals(arguments: str, message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = cli("tune", *arguments.split(), "--store", "runs.sqlite")
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
+    assert list(tmp_path.iterdir()) == []
+
+
+LACKING = {"method": "er", "benchmark": "split-mnist", "scenario": "class", "augment": False, "chosen": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Expecting value"),
+        ("{}", "expected a list of presets, got dict"),
+        ('[{"method": "er"}]', "missing 5 required positional arguments"),
+        (json.dumps([LACKING | {"hyperparameters": {}}]), "hyperparameters lack lr, which er has"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "augment": "yes"}]), 'augment is "yes": expected true'),
+        (json.dumps([LACKING | {"hyperparameters": [0.1]}]), "hyperparameters is [0.1]: expected an object"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": -1.0}}]), "lr=-1"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "method": "erx"}]), "unknown method 'erx'"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "benchmark": "mnis"}]), "unknown benchmark 'mnis'"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "scenario": "domain"}]), "it has: class, task"),
+    ],
+)
+def test_a_file_that_has_no_presets_is_refused(text: str, message: str, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "presets.json").write_text(text)
+    answer = cli("tune", "er", "split-mnist", "--write", tmp_path / "presets.json")
+    assert answer.code == 2
+    assert "cannot be read as a file of presets" in answer.err
+    assert message in answer.err
+    assert (tmp_path / "presets.json").read_text() == text
+
+
+def test_presets_that_inherited_what_has_changed_since_are_named(cli: Cli, tmp_path: Path, fake: Fake) -> None:
+    """Without this a file of presets quietly keeps a step size that its source no longer has."""
+    file = tmp_path / "my presets.json"
+    write_presets(known_presets(), file)
+    for method in ("ccl-fp", "ccl-fp+", "a-gem"):
+        answer = cli("tune", method, "split-cifar10", "--write", file)
+        assert "warning" not in answer.err
+    assert outdated(read_presets(file)) == []
+    answer = cli("tune", "er", "split-cifar10", "--write", file, "--json")
+    assert read_presets(file)[0].hyperparameters["lr"] != 0.02
+    assert json.loads(answer.out)["preset"]["method"] == "er"
+    words = [shlex.split(line.split(": ")[2]) for line in answer.err.splitlines() if line.startswith("warning")]
+    assert words == [
+        ["cclfp", "tune", method, "split-cifar10", "--scenario", "class", "--write", str(file)]
+        for method in ("a-gem", "ccl-fp", "ccl-fp+")
+    ]
+    for command in words:  # and these fix it
+        assert cli(*command[1:]).code == 0
+    assert outdated(read_presets(file)) == []
+
+
+def test_presets_come_back_as_they_were(tmp_path: Path) -> None:
+    write_presets(presets(), tmp_path / "presets.json")
+    assert read_presets(tmp_path / "presets.json") == presets()
+    changed = dataclasses.replace(presets()[3], chosen="by hand")
+    assert with_preset(presets(), changed) == [*presets()[:3], changed, *presets()[4:]]
+    assert with_preset(presets()[:3], changed) == [*presets()[:3], changed]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import cclfp
 from cclfp.core.files import write_tensors
 from cclfp.engine.cohort import Cohort
+from cclfp.engine.plan import plan_replay
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.learner import Learner
@@ -240,7 +241,7 @@ def test_as_many_examples_are_drawn_at_every_step_of_a_task(
             assert set(drawn[-1]) <= past
             ring.place([task] * step)
         assert len({len(slots) for slots in drawn}) == 1
-        planned = ahead.ahead(np.full(n, task), np.array(sizes), k).slots
+        planned = plan_replay(ahead, np.full(n, task), np.array(sizes), k).slots
         assert planned.tolist() == drawn
 
 

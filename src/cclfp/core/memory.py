@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-
-from cclfp.errors import InputError
 
 if TYPE_CHECKING:
     from cclfp.schedules import Schedule
@@ -39,7 +38,7 @@ class Memory:
         self.schedule = schedule
         self.device = device
         self.keeps_task = keeps_task
-        self._pool: Examples | None = None
+        self._pool = self._nothing()
         self._rows: Tensor | None = None  # slot -> row of the pool; None: the pool holds copies, and slot = row
         self._current: list[Examples] = []  # the batches of the current task
         self._current_rows: Tensor | None = None  # the same as rows of the pool, if that is a stream
@@ -53,35 +52,26 @@ class Memory:
 
     def examples(self) -> Examples:
         """The stored examples, in slot order."""
-        if self._pool is None or not len(self):
-            empty = torch.empty(0, dtype=torch.int64, device=self.device)
-            return Examples(empty, empty, empty)
-        if self._rows is not None:
-            return self._pool.rows(self._rows)
-        return Examples(*(tensor[: len(self)] for tensor in self._pool))
+        if not len(self):
+            return self._nothing()
+        return Examples(*(t[: len(self)] for t in self._pool)) if self._rows is None else self._pool.rows(self._rows)
 
     def read(self, slots: list[int]) -> Examples:
         """The examples in these slots."""
-        assert self._pool is not None, "reading from an empty memory"
         index = torch.tensor(slots, dtype=torch.int64, device=self.device)
         return self._pool.rows(index if self._rows is None else self._rows[index])
 
-    def position(self) -> tuple[dict[str, Any], Tensor]:
-        """The current contents and the state of the schedule's generator, for ``rewind``."""
-        return dict(vars(self)), self.schedule.position()
-
-    def rewind(self, position: tuple[dict[str, Any], Tensor]) -> None:
-        """Go back to a :meth:`position`."""
-        held, drawn = position
-        vars(self).update(held)
-        self.schedule.rewind(drawn)
+    def copy(self) -> Memory:
+        """The same memory with a schedule of its own, so that this one does not change before something is written."""
+        twin = copy.copy(self)
+        twin.schedule = copy.deepcopy(self.schedule)
+        return twin
 
     def make_room(self, new: Examples) -> None:
         """Make sure that the memory's own storage, which grows on demand, has room for ``new``."""
-        if self.keeps_task:  # nothing is stored during a task
-            return
         needed = min(self.size, len(self) + len(new.y))
-        if len(self) and self._rows is None and self._pool is not None and len(self._pool.y) >= needed:
+        has_room = len(self) > 0 and self._rows is None and len(self._pool.y) >= needed
+        if has_room or self.keeps_task:  # during a task nothing is stored
             return
         held = self.examples() if len(self) else new.rows(torch.empty(0, dtype=torch.int64))
         rows = min(self.size, max(needed, 2 * len(held.y)))
@@ -94,10 +84,13 @@ class Memory:
         self._pool, self._rows = Examples(*map(grown, held)), None
 
     def write(self, new: Examples, slots: list[int]) -> None:
-        """Copy ``new`` to the slots that ``schedule.place`` returned (-1: not kept), after ``make_room``."""
+        """Copy ``new`` to the slots that ``schedule.place`` returned (-1: not kept), after ``make_room``.
+
+        With ``keeps_task`` they are the current task's, until its end.
+        """
         if self.keeps_task:
+            self._current = [*self._current, new]
             return
-        assert self._pool is not None
         kept = [i for i, slot in enumerate(slots) if slot >= 0]
         source = torch.tensor(kept, dtype=torch.int64, device=self.device)
         target = torch.tensor([slots[i] for i in kept], dtype=torch.int64, device=self.device)
@@ -112,30 +105,19 @@ class Memory:
         self._pool, self._rows, self.schedule = pool, rows, schedule
         self._current_rows = current if self.keeps_task else None
 
-    def hold(self, new: Examples) -> None:
-        """Keep these examples until the end of the task, if ``keeps_task``."""
-        if self.keeps_task:
-            self._current.append(new)
-
     def current(self) -> Examples:
         """The examples of the current task so far, in training order."""
         if self._current_rows is not None:
-            assert self._pool is not None
             return self._pool.rows(self._current_rows)
-        if not self._current:
-            empty = torch.empty(0, dtype=torch.int64, device=self.device)
-            return Examples(empty, empty, empty)
-        return Examples(*(torch.cat(tensors) for tensors in zip(*self._current, strict=True)))
+        return _joined(self._current) if self._current else self._nothing()
 
     def keep(self, slots: Tensor, current: Tensor) -> None:
         """Keep only the examples in ``slots``, followed by those of the current task at the indices ``current``."""
-        if self._current_rows is not None:
-            assert self._rows is not None
+        if self._current_rows is not None and self._rows is not None:
             self._rows = torch.cat([self._rows[slots], self._current_rows[current]])
         else:
             held, new = self.examples(), self.current().rows(current)
-            parts = [held.rows(slots), new] if len(held.y) else [new]
-            self._pool = Examples(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+            self._pool = _joined([held.rows(slots), new]) if len(held.y) else new
         self.schedule.keep(len(slots) + len(current))
 
     def end_task(self) -> None:
@@ -145,16 +127,12 @@ class Memory:
 
     @property
     def rows(self) -> Tensor:
-        """The stream's row in each filled slot; InputError if the memory holds copies from ``observe`` instead."""
-        if self._rows is not None:
-            return self._rows
-        if len(self):
-            raise InputError("the memory holds copies of observed examples, not rows of the stream to train on")
-        return torch.empty(0, dtype=torch.int64)
+        """The stream's row in each filled slot, where the memory holds rows of a stream."""
+        assert self._rows is not None or not len(self), "the memory holds copies of observed examples"
+        return torch.empty(0, dtype=torch.int64) if self._rows is None else self._rows
 
     def to(self, device: torch.device) -> None:
-        if self._pool is not None:
-            self._pool, self._rows = self.examples().to(device), None
+        self._pool, self._rows = self.examples().to(device), None
         self._current = [part.to(device) for part in self._current]
         self.device = device
 
@@ -170,17 +148,20 @@ class Memory:
         """Restore what :meth:`state_dict` returned; ``pool`` has the stream's examples if the state has rows of it."""
         self.schedule.load_state_dict(state["schedule"])
         self._current, self._current_rows = [], None
-        if "rows" in state:
+        if pool is not None and "rows" in state:
             self._pool, self._rows = pool, state["rows"].to(self.device)
             return
-        held, current = (_copied(state.get(name), self.device) for name in ("examples", "current"))
-        self._pool, self._rows = held, None
-        if current is not None:
-            self._current = [current]
+        parts = [state["examples"], state["current"]] if self.keeps_task else [state["examples"]]
+        copies = [
+            Examples(**{name: t.detach().to(self.device, copy=True) for name, t in part.items()}) for part in parts
+        ]
+        self._pool, self._rows = copies[0], None
+        self._current = [part for part in copies[1:] if len(part.y)]
+
+    def _nothing(self) -> Examples:
+        empty = torch.empty(0, dtype=torch.int64, device=self.device)
+        return Examples(empty, empty, empty)
 
 
-def _copied(state: dict[str, Tensor] | None, device: torch.device) -> Examples | None:
-    """A copy of examples from a file; None where there are none."""
-    if state is None or not len(state["y"]):
-        return None
-    return Examples(**{name: tensor.detach().to(device, copy=True) for name, tensor in state.items()})
+def _joined(parts: list[Examples]) -> Examples:
+    return Examples(*map(torch.cat, zip(*parts, strict=True)))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.memory import Examples, Memory
-from cclfp.schedules import PlannedReplay, Schedule
+from cclfp.schedules import Reservoir, Ring, Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ def plan_task(
     ahead = PlannedReplay(none, none.astype(bool), np.full(len(current), -1))
     if memory is not None:
         schedule, held = copy.deepcopy(memory.schedule), memory.rows.cpu().numpy()
-        ahead = schedule.ahead(tasks.cpu().numpy()[current], batches, replay, draws)
+        ahead = plan_replay(schedule, tasks.cpu().numpy()[current], batches, replay, draws)
     is_replayed = ahead.slots >= 0
     replayed = is_replayed.sum(1)
     sizes = batches + replayed
@@ -119,6 +119,79 @@ def _tables(sizes: np.ndarray, width: int, draw: Callable[[int, int], Tensor | N
     full = tables[0].new_zeros((len(tables), width, *tables[0].shape[1:]))
     full[torch.from_numpy(np.arange(width) < sizes[:, None])] = torch.cat(tables)
     return full
+
+
+# -- what a memory replays and stores, planned ----------------------------------------------------------------------
+
+
+class PlannedReplay(NamedTuple):
+    """What a schedule replays and stores in many steps, planned before they are trained."""
+
+    slots: np.ndarray  # steps x replayed: the slots that each step replays, padded with -1
+    from_past_task: np.ndarray  # steps x replayed: whether the slot held an example of a task that had ended
+    placed: np.ndarray  # the slot of each example; -1: not kept, or overwritten in the same step
+
+
+def plan_replay(schedule: Schedule, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int = 1) -> PlannedReplay:
+    """``schedule.draw(k)``, as often as ``draws`` says, and ``schedule.place`` for many steps.
+
+    Step i has the next ``sizes[i]`` examples, at least one. ``tasks`` has the task of every example.
+    """
+    if type(schedule) in (Reservoir, Ring):  # but not their subclasses, which may draw or place otherwise
+        return _plan_at_once(schedule, tasks, sizes, k, draws)
+    slots: list[list[int]] = []
+    from_past_task: list[list[bool]] = []
+    placed: list[int] = []
+    for of in np.split(tasks, np.cumsum(sizes)[:-1]) if len(sizes) else []:
+        slots.append([slot for _ in range(draws) for slot in schedule.draw(k, of.tolist())])
+        from_past_task.append([schedule.is_from_past_task(slot) for slot in slots[-1]])
+        placed += schedule.place(of.tolist())
+    return PlannedReplay(_pad(slots, -1), _pad(from_past_task, False), np.array(placed, dtype=np.int64))
+
+
+def _pad(rows: Sequence[Sequence[int]], value: int) -> np.ndarray:
+    """The rows as one table, each padded with ``value`` to the length of the longest."""
+    width = max(map(len, rows), default=0)
+    table = [[*row, *[value] * (width - len(row))] for row in rows]
+    return np.array(table, dtype=type(value)).reshape(len(rows), width)
+
+
+def _plan_at_once(schedule: Schedule, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int) -> PlannedReplay:
+    """The same for all steps at once, where the steps do not change the slots, and any filled slot may be drawn."""
+    starts = np.cumsum(sizes) - sizes
+    slots, held = schedule.next_slots(tasks), len(schedule)
+    filled = np.maximum.accumulate(np.concatenate([[held], slots + 1]))  # slots before each example
+    drawn = _choose_many(schedule, filled[starts], k, draws)
+    kept = np.flatnonzero(slots >= 0)
+    written = np.concatenate([schedule.written, np.full(filled[-1] - held, schedule.seen)]).astype(np.int64)
+    until = np.full(len(written), len(slots))  # the first example that is written to each slot
+    until[slots[kept][::-1]] = kept[::-1]
+    from_past_task = (drawn >= 0) & (written[drawn] < schedule.seen_before_task) & (starts[:, None] <= until[drawn])
+    step, order = np.repeat(np.arange(len(sizes)), sizes), np.argsort(slots, kind="stable")
+    first, second = order[:-1], order[1:]  # pairs of examples, of which some are written to one slot in one step
+    placed = slots.copy()
+    placed[first[(slots[first] == slots[second]) & (step[first] == step[second])]] = -1
+    written[slots[kept]] = schedule.seen + kept
+    schedule.written = written.tolist()
+    schedule.seen += len(slots)
+    return PlannedReplay(drawn, from_past_task, placed)
+
+
+def _choose_many(schedule: Schedule, counts: np.ndarray, k: int, draws: int) -> np.ndarray:
+    """One row per count: what ``schedule.draw(k)`` gives with so many filled slots, ``draws`` times, then -1."""
+    steps, counts = len(counts), np.repeat(counts, draws)
+    ks = np.minimum(k, counts)
+    width = int(ks.max(initial=0))
+    is_drawn = np.arange(width) < ks[:, None]
+    u = np.zeros(is_drawn.shape)
+    u[is_drawn] = schedule.uniform(int(ks.sum()))
+    chosen = np.empty((width, len(counts)), dtype=np.int64)
+    for j in range(width):
+        top = counts - ks + j
+        i = (u[:, j] * (top + 1)).astype(np.int64)
+        chosen[j] = np.where((chosen[:j] == i).any(0), top, i)
+    rows = np.where(is_drawn, chosen.T, -1).reshape(steps, draws * width)
+    return np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), 1)  # -1 last
 
 
 # -- the plans of replicas that train together -------------------------------------------------------------------------

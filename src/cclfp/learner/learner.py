@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,7 +36,6 @@ from cclfp.methods import Batch, Method, TaskContext
 from cclfp.methods.base import Hyperparameters, State, unpack
 from cclfp.nets import linear
 from cclfp.nets.network import Network, Tensors, chunks, copy_all, psi_mode
-from cclfp.schedules import Schedule
 from cclfp.transforms import Augmentation, Transform
 
 PROBE = 10  # examples that show how many features psi gives
@@ -129,31 +127,29 @@ class Learner:
         with self._undone_on_error():
             self.make_classifier(new.x)
             self.mask = self.mask.after(new.y, new.task)
-            batch, slots, schedule = self._replay(new)
             self.begin_task()
+            memory, batch, slots = self._replay(new)
             table = self.draw_augmentation(self.steps, len(batch.y))
             loss = self.train_step(batch, self.mask.train(batch.task), len(new.y), slots, table, check=True)
-        if self.memory is not None and schedule is not None:
-            self.memory.schedule = schedule
-            self.memory.write(new, slots[2].tolist())
-            self.memory.hold(new)
+        if memory is not None:
+            memory.write(new, slots[2].tolist())
+            self.memory = memory
         return None if loss is None else float(loss)
 
-    def _replay(self, new: Examples) -> tuple[Examples, Slots, Schedule | None]:
-        """The new examples followed by those to replay with them, their slots, and the schedule after the step."""
-        batch, replayed, is_past, placed, schedule = new, list[int](), list[bool](), [-1] * len(new.y), None
+    def _replay(self, new: Examples) -> tuple[Memory | None, Examples, Slots]:
+        """The memory after the step, the new examples followed by those to replay with them, and their slots."""
+        memory, batch, replayed, is_past, placed = None, new, list[int](), list[bool](), [-1] * len(new.y)
         if self.memory is not None:
-            self.memory.make_room(new)
-            tasks, now = new.task.tolist(), self.memory.schedule
-            replayed = [slot for _ in range(self.method.draws) for slot in now.draw(self.replay, tasks)]
-            is_past = [now.is_from_past_task(slot) for slot in replayed]
-            schedule = copy.deepcopy(now)  # the step may fail
-            placed = schedule.place(tasks)
+            memory, tasks = self.memory.copy(), new.task.tolist()  # a copy, as the step may fail
+            memory.make_room(new)
+            replayed = [s for _ in range(self.method.draws) for s in memory.schedule.draw(self.replay, tasks)]
+            is_past = [memory.schedule.is_from_past_task(slot) for slot in replayed]
+            placed = memory.schedule.place(tasks)
             if replayed:
-                batch = Examples(*map(torch.cat, zip(new, self.memory.read(replayed), strict=True)))
+                batch = Examples(*map(torch.cat, zip(new, memory.read(replayed), strict=True)))
         kinds = ((replayed, torch.int64), (is_past, torch.bool), (placed, torch.int64))
         slots, past, to = (torch.tensor(values, dtype=dtype, device=self.device) for values, dtype in kinds)
-        return batch, (slots, past, to), schedule
+        return memory, batch, (slots, past, to)
 
     def begin_task(self) -> None:
         """Let the method prepare for a task. Calls before the task's end do nothing."""
@@ -213,7 +209,7 @@ class Learner:
             raise InputError("end_task() without an observe() since the last task ended: there is no task to end")
         with self._undone_on_error():
             if self.memory is not None:
-                self.memory.schedule = copy.deepcopy(self.memory.schedule)  # the method may change it
+                self.memory = self.memory.copy()  # which the method may change
             with torch.no_grad(), seeded(self.seed, "end of task", self.tasks_done, self.device):
                 new = self.algorithm.end_task(*self.model, self.hyper_tensors, self.task_context())
             new = self._with_remembered(self.state, new)
@@ -236,14 +232,12 @@ class Learner:
     @contextlib.contextmanager
     def _undone_on_error(self) -> Iterator[None]:
         """Undo what a step, or the end of a task, has changed where it fails."""
-        before = {name: getattr(self, name) for name in ("f", "example", "state", "in_task", "tasks_done", "mask")}
-        held = None if self.memory is None else self.memory.position()
+        names = ("f", "example", "state", "in_task", "tasks_done", "mask", "memory")
+        before = {name: getattr(self, name) for name in names}
         try:
             yield
         except BaseException:
             vars(self).update(before)
-            if self.memory is not None and held is not None:
-                self.memory.rewind(held)
             raise
 
     # -- the model ----------------------------------------------------------------------------------------------------

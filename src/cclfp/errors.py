@@ -29,10 +29,7 @@ class RunError(RuntimeError):
 
 
 class Stopped(BaseException):
-    """A signal asked this process to stop.
-
-    It is not a subclass of Exception, so that handlers of failed runs do not catch it.
-    """
+    """A signal asked this process to stop. No Exception, so that handlers of failed runs do not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -44,18 +41,15 @@ def shortage(error: Exception) -> str | None:
 
     >>> shortage(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
     'there is not enough memory, on this machine or within the limits of this process'
-
-    The error may have come while one of these was handled.
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
         return "too many open files: raise the limit of this process (ulimit -n)"
-    from_torch = isinstance(error, RuntimeError) and ("allocate memory" in str(error) or "out of memory" in str(error))
-    from_loader = isinstance(error, ImportError) and "failed to map segment" in str(error)  # of a library such as torch
-    if isinstance(error, MemoryError) or number == errno.ENOMEM or from_torch or from_loader:
+    texts = ("allocate memory", "out of memory", "failed to map segment")  # of torch, and of the loader of libraries
+    from_text = isinstance(error, RuntimeError | ImportError) and any(text in str(error) for text in texts)
+    if from_text or isinstance(error, MemoryError) or number == errno.ENOMEM:
         return "there is not enough memory, on this machine or within the limits of this process"
-    earlier = error.__context__  # torch.save raises another error while it closes its file
-    return shortage(earlier) if isinstance(earlier, Exception) else None
+    return None
 
 
 def visible(text: str) -> str:
@@ -69,10 +63,9 @@ def visible(text: str) -> str:
 
 def portable(error: Exception) -> InputError | RunError:
     """An error for another process, which may lack its class and its traceback: both become text."""
-    if isinstance(error, InputError):
-        return InputError(str(error))
-    if isinstance(error, RunError):
-        return RunError(str(error))
+    for kind in (InputError, RunError):
+        if isinstance(error, kind):
+            return kind(str(error))
     return RunError(shortage(error) or "".join(traceback.format_exception(error)))
 
 

@@ -74,14 +74,9 @@ class Memory:
         if has_room or self.keeps_task:  # during a task nothing is stored
             return
         held = self.examples() if len(self) else new.rows(torch.empty(0, dtype=torch.int64))
-        rows = min(self.size, max(needed, 2 * len(held.y)))
-
-        def grown(held: Tensor) -> Tensor:
-            full = torch.zeros((rows, *held.shape[1:]), dtype=held.dtype, device=self.device)
-            full[: len(held)] = held
-            return full
-
-        self._pool, self._rows = Examples(*map(grown, held)), None
+        free = min(self.size, max(needed, 2 * len(held.y))) - len(held.y)
+        self._pool = _joined([held, Examples(*(t.new_zeros(free, *t.shape[1:]) for t in held))])
+        self._rows = None
 
     def write(self, new: Examples, slots: list[int]) -> None:
         """Copy ``new`` to the slots that ``schedule.place`` returned (-1: not kept), after ``make_room``.

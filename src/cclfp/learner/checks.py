@@ -13,7 +13,6 @@ from cclfp.core import trees
 from cclfp.core.arguments import add_names, as_tensor, check_whole
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import seeded
-from cclfp.core.torch_private import largest_each
 from cclfp.errors import DivergenceError, InputError
 from cclfp.methods.base import State
 from cclfp.nets.network import Tensors, twin
@@ -241,6 +240,8 @@ def not_finite(tensors: Sequence[Tensor]) -> list[int]:
         return []
     device = next(t.device for t in tensors if not t.is_cpu)  # a user's method may keep a tensor on the CPU
     with torch.no_grad():
-        norms = largest_each([tensors[i] for i in places])
+        chosen = [tensors[i] for i in places]
+        has_norm = hasattr(torch, "_foreach_norm")  # a private name of torch: one launch instead of one per tensor
+        norms = torch._foreach_norm(chosen, math.inf) if has_norm else [t.abs().max() for t in chosen]
         finite = torch.stack([norm.to(device) for norm in norms]).isfinite().tolist()
     return [i for i, fine in zip(places, finite, strict=True) if not fine]

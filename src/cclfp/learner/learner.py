@@ -97,8 +97,9 @@ class Learner:
         self.f: nn.Linear | None = None
         self.example: tuple[torch.Size, torch.dtype] | None = None  # shape and dtype of one raw example
         self.classes: tuple[str, ...] | None = None
-        mask = ClassMask(scenario, self.num_classes, declared)
-        self.mask = mask.after_all() if method.joint else mask  # which classes have been seen
+        self.mask = ClassMask.of(scenario, self.num_classes, declared)  # which classes have been seen
+        if method.joint and declared is not None:  # it trains on all tasks at once
+            self.mask = self.mask.after_tasks(torch.arange(len(declared)))
         self.state: State = {}
         self.steps, self.tasks_done, self.in_task = 0, 0, False
         self.device = check_device(next((p.device for p in psi.parameters()), "cpu") if device is None else device)

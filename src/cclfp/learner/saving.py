@@ -22,6 +22,7 @@ from cclfp.core.arguments import check_names
 from cclfp.core.files import check_output, read_tensors, write_tensors
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator, seeded
+from cclfp.core.scenarios import ClassMask
 from cclfp.errors import DamagedError, DivergenceError, InputError, shortage
 from cclfp.learner.checks import check_features
 from cclfp.learner.learner import PROBE, Learner
@@ -87,7 +88,7 @@ def load_learner_state(learner: Learner, state: dict[str, Any], pool: Examples |
     _load_psi(learner.psi, state["psi"])
     learner.psi_mode = state["psi_mode"]
     learner.steps, learner.tasks_done, learner.in_task = state["steps"], state["tasks_done"], state["in_task"]
-    learner.mask.load_state_dict(state["classes"])
+    learner.mask = ClassMask(learner.scenario, **state["classes"]).to(learner.device)
     names = state.get("class_names")  # which files of earlier versions do not have
     learner.classes = None if names is None else check_names(names, learner.num_classes)
     if learner.memory is not None:

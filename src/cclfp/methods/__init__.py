@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 from cclfp.core.userfiles import Reference, is_reference, refer, resolve, show_reference
@@ -61,6 +62,10 @@ def _check(method: type[Method], shown: str) -> type[Method]:
         raise InputError(f"{shown} has no name: expected a string, such as name = 'mine'")
     if method.loss is Method.loss and method.step is Method.step:
         raise InputError(f"{shown} defines neither loss nor step, so it cannot be trained: expected one of the two")
+    for field in dataclasses.fields(method.Hyper):
+        if "doc" not in field.metadata:
+            text = f"hyperparameter {field.name} of {method.name} must be declared with cclfp.methods.setting(...)"
+            raise InputError(text)
     return method
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.randomness import generator
-from cclfp.core.scenarios import SCENARIOS, ClassMask, check_scenario
+from cclfp.core.scenarios import SCENARIOS, check_scenario
 from cclfp.errors import InputError, unknown
 from cclfp.losses import is_transformed
 from cclfp.nets.network import Network, Tensors
@@ -26,6 +26,7 @@ from cclfp.schedules import Schedule
 
 if TYPE_CHECKING:
     from cclfp.core.memory import Memory
+    from cclfp.core.scenarios import ClassMask
 
 State = dict[str, Any]  # nested dictionaries of tensors
 Objective = Callable[[Tensors], tuple[Tensor, Any]]  # a loss of the parameters, and nested dictionaries of tensors
@@ -126,23 +127,7 @@ class Hyperparameters:
 class Method:
     """Base of all methods: SGD on ``loss``. Override ``loss``, or ``step`` where SGD on one loss is not enough.
 
-    A method of your own:
-
-    >>> from cclfp.losses import cross_entropy
-    >>> from cclfp.schedules import Reservoir
-    >>> class Half(Method):
-    ...     "Replay at half weight."
-    ...     name = "half"
-    ...     schedule = Reservoir
-    ...
-    ...     def loss(self, params, buffers, state, batch, hyper):
-    ...         z, buffers = self.net.features(params, buffers, batch.x)
-    ...         logits = self.net.classify(params, z)
-    ...         n = batch.n_current
-    ...         loss = cross_entropy(logits[:n], batch.y[:n], batch.mask[:n])
-    ...         if n < len(batch.y):
-    ...             loss = loss + 0.5 * cross_entropy(logits[n:], batch.y[n:], batch.mask[n:])
-    ...         return loss, buffers
+    ``cclfp.methods.er`` is the shortest example; docs/own-method.md shows more.
     """
 
     name: ClassVar[str]
@@ -168,13 +153,13 @@ class Method:
 
         A third value is optional: a dictionary of the values to :meth:`remember` of the current examples.
         """
-        raise TypeError(f"{type(self).__name__} defines neither loss nor step")
+        raise NotImplementedError
 
     def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
         """One training step: new parameters, buffers and state. The arguments stay as they are.
 
-        A fourth value is optional: a dictionary with ``loss``, a 0-d tensor, which ``Learner.observe`` returns. Engines
-        do not use it. Here it is the value of :meth:`loss` before the step.
+        A fourth value is optional: a dictionary with ``loss``, a 0-d tensor, which ``Learner.observe`` returns. Here it
+        is the value of :meth:`loss` before the step.
         """
 
         def objective(p: Tensors) -> tuple[Tensor, dict[str, Tensors]]:
@@ -200,17 +185,16 @@ class Method:
         if not values:
             return state
         declared = self.remembers(batch.mask.shape[-1])
-        if undeclared := [name for name in values if name not in declared]:
-            raise InputError(f"{self.name} has values of {undeclared[0]!r}, which its remembers() does not declare")
+        for name, rows in values.items():
+            if name not in declared or rows.shape != (batch.n_current, *declared[name]):
+                got = f"values of {name!r} of shape {tuple(rows.shape)} for {batch.n_current} current examples"
+                raise InputError(f"{self.name} has {got}, but its remembers() declares {declared} for each of them")
         slots = torch.arange(len(state[next(iter(values))]), device=batch.placed.device)
         hits = batch.placed == slots[:, None]  # slots x current examples: no index that depends on data
         is_stored, example = hits.any(1), hits.int().argmax(1)
         new = {}
         for name, rows in values.items():
             stored = state[name]
-            if rows.shape != (batch.n_current, *stored.shape[1:]):
-                shapes = f"{tuple(rows.shape)}, expected {(batch.n_current, *stored.shape[1:])}"
-                raise InputError(f"{self.name} remembers {name} of shape {shapes}: one row per current example")
             chosen = rows.detach().to(stored.dtype)[example]
             new[name] = torch.where(is_stored.view(-1, *[1] * (stored.ndim - 1)), chosen, stored)
         return {**state, **new}
@@ -261,10 +245,6 @@ class Method:
             if name not in fields:
                 raise unknown(f"hyperparameter of {cls.name}", name, fields)
             m = fields[name].metadata
-            if "doc" not in m:
-                raise InputError(
-                    f"hyperparameter {name} of {cls.name} must be declared with cclfp.methods.setting(...)"
-                )
             fine = _is_finite(value) and m["low"] <= value <= m["high"] and not (m["low_open"] and value == m["low"])
             if not fine or (m["whole"] and value != int(value)):
                 kind = "a whole number" if m["whole"] else "a number"

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from cclfp.core.torch_private import copy_each, subtract_each
 from cclfp.losses import is_transformed
 
 CHUNK = 800_000  # numbers per forward pass: 1,000 MNIST images or 65 colour images of 64×64; 8 times as many on CUDA
@@ -91,9 +90,12 @@ class Network:
 def sgd(params: Tensors, grads: Tensors, lr: Tensor) -> Tensors:
     """The parameters after a step of plain SGD, as :meth:`Network.sgd`."""
     before, along = [p.detach() for p in params.values()], [grads[name] for name in params]
-    if is_transformed():  # vmap does not support the _foreach functions
-        return dict(zip(params, (p - lr * g for p, g in zip(before, along, strict=True)), strict=True))
-    return dict(zip(params, subtract_each(before, lr, along), strict=True))
+    # On CUDA separate operations would cost one launch each. vmap does not support those of many tensors.
+    if hasattr(torch, "_foreach_sub") and hasattr(torch, "_foreach_mul") and not is_transformed():
+        after: Sequence[Tensor] = torch._foreach_sub(before, torch._foreach_mul(along, lr))
+    else:
+        after = [p - lr * g for p, g in zip(before, along, strict=True)]
+    return dict(zip(params, after, strict=True))
 
 
 def _copy_of(buffers: Tensors) -> Tensors:
@@ -111,14 +113,14 @@ class _Cast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         new = [torch.empty_like(t, dtype=dtype) for t in tensors]
-        copy_each(new, tensors)
+        copy_all(new, tensors)
         ctx.dtype = tensors[0].dtype
         return tuple(new)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         new = [torch.empty_like(g, dtype=ctx.dtype) for g in grads]
-        copy_each(new, grads)
+        copy_all(new, grads)
         return (None, *new)
 
 
@@ -134,7 +136,11 @@ def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
     """Copy tensors into others, with one call per dtype: on CUDA separate copies would cost one launch each."""
     for dtype in {t.dtype for t in targets}:
         which = [i for i, t in enumerate(targets) if t.dtype == dtype]
-        copy_each([targets[i] for i in which], [sources[i] for i in which])
+        if hasattr(torch, "_foreach_copy_"):
+            torch._foreach_copy_([targets[i] for i in which], [sources[i] for i in which])
+        else:
+            for i in which:
+                targets[i].copy_(sources[i])
 
 
 def chunks(x: Tensor) -> tuple[Tensor, ...]:

@@ -1,24 +1,20 @@
 """The code that the numbers of a run depend on, as a fingerprint: records and checkpoints have that of their code.
 
-It is the syntax tree of every module that training imports, directly or through others: what all methods share, and the
-method's own file with what that imports. The other methods are no part of it, nor are the modules in ``NEUTRAL``.
-Comments, docstrings and line breaks do not count.
+It is of the syntax trees of all files that train, but of the methods only of the run's own, with what it imports of
+the others. Comments, docstrings and line breaks do not count.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
-import gc
 import hashlib
-import itertools
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -28,18 +24,13 @@ from cclfp.methods import METHODS
 from cclfp.runs.record import Record
 
 PACKAGE = Path(__file__).parents[1]
-TRAINS = ("runs.start", "runs.training")  # what they import, and so on, is the code that trains
-# No number depends on these: what a run is comes from its configuration, which its key is of.
-NEUTRAL = ("_version", "errors", "events", "methods", "runs", "core.files", "core.workers")
+# The files and folders that train. What a run is comes from its configuration, which its key is of.
+TRAINS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/", "losses.py", "metrics.py", "schedules.py")
+TRAINS += ("transforms.py", "runs/start.py", "runs/training.py")
+# Files in these folders that no number depends on.
+NEUTRAL = ("core/files.py", "core/workers.py", "learner/use_images.py", "streams/pictures.py")
 OTHER_CODE_HINT = "their numbers may not be those of this code; --other-code retrain trains them again"
 MOST_VERSIONS = 3  # that a message names
-
-
-class Module(NamedTuple):
-    """What a module contributes."""
-
-    digest: bytes
-    imports: frozenset[str]  # modules of this package, by their names without its own: ``core.memory``
 
 
 def code(configuration: Mapping[str, Any]) -> dict[str, str]:
@@ -51,7 +42,7 @@ def code(configuration: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fingerprint_of(configuration: Mapping[str, Any]) -> str:
-    return fingerprint(configuration["method"], is_own=configuration.get("method_file") is not None)
+    return fingerprint(None if configuration.get("method_file") is not None else configuration["method"])
 
 
 def is_other_code(record: Record) -> bool:
@@ -101,94 +92,40 @@ def device_name(device: str) -> str:
 
 
 @functools.cache
-def fingerprint(method: str, is_own: bool = False, package: Path = PACKAGE) -> str:
-    """The fingerprint of the code that trains a method; a user's own method may use what the others have."""
-    kinds = METHODS.values() if is_own else [METHODS[method]]
-    own = {kind.__module__.removeprefix("cclfp.") for kind in kinds}
-    others = {kind.__module__.removeprefix("cclfp.") for kind in METHODS.values()}
+def fingerprint(method: str | None, package: Path = PACKAGE) -> str:
+    """The fingerprint of the code that trains a method; None is a user's own, which may use what the others have."""
+    kinds = METHODS.values() if method is None else [METHODS[method]]
+    own = _with_imported_methods({kind.__module__.rpartition(".")[2] for kind in kinds}, package)
     digest = hashlib.sha256()
-    with _without_collector():
-        for name in sorted(_closure(TRAINS, package, without=others) | _closure(own, package)):
-            digest.update(name.encode() + b"\0" + read_module(name, package).digest)
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        if trains(name) or name in own:
+            digest.update(f"{name}\0{read_code(path)}\0".encode())
     return digest.hexdigest()[:16]
 
 
-def _closure(names: Iterable[str], package: Path, without: Iterable[str] = ()) -> set[str]:
-    """The modules with these names and all that they import, except for neutral ones and those ``without``."""
+def trains(file: str) -> bool:
+    """Whether numbers depend on a file, which is no method's."""
+    return file.startswith(TRAINS) and file not in NEUTRAL
+
+
+def _with_imported_methods(names: set[str], package: Path) -> set[str]:
+    """The files of these modules of ``methods``, and of those that they import."""
     found: set[str] = set()
-    waiting = set(names)
-    while waiting:
-        found |= waiting
-        imported = {name for one in waiting for name in read_module(one, package).imports}
-        waiting = {name for name in imported if not is_neutral(name)} - found - set(without)
+    while names:
+        files = {f"methods/{name}.py" for name in names}
+        texts = "".join(package.joinpath(file).read_text("utf-8") for file in files)
+        found |= files
+        names = {name for name in re.findall(r"from cclfp\.methods\.(\w+)", texts) if f"methods/{name}.py" not in found}
     return found
 
 
-def is_neutral(name: str) -> bool:
-    """Whether a module is neutral, or belongs to a package of which all is."""
-    return name in NEUTRAL or name.startswith("runs.")
-
-
 @functools.cache
-def read_module(name: str, package: Path = PACKAGE) -> Module:
-    """A module's digest and imports."""
-    shape, found = list[str](), list[ast.Import | ast.ImportFrom]()
-    _read(ast.parse(_path(name, package).read_text("utf-8")), shape, found)
-    named = {part for node in found for name in _named(node) for part in _with_packages(name)}
-    imports = {module.removeprefix("cclfp.") for module in named if module.startswith("cclfp.")}
-    digest = hashlib.sha256("\0".join(shape).encode()).digest()
-    return Module(digest, frozenset(module for module in imports if _path(module, package).exists()))
-
-
-def _named(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """The modules that an import names, and names in them, which may be modules."""
-    names = [alias.name for alias in node.names]
-    return names if isinstance(node, ast.Import) else [f"{node.module}", *(f"{node.module}.{name}" for name in names)]
-
-
-def _with_packages(name: str) -> Iterator[str]:
-    """A module's name, and those of the packages that it is in."""
-    return itertools.accumulate(name.split("."), "{}.{}".format)
-
-
-def _path(name: str, package: Path) -> Path:
-    path = package.joinpath(*name.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-def _read(node: ast.AST, shape: list[str], imports: list[ast.Import | ast.ImportFrom]) -> None:
-    """Append the parts of a syntax tree, in one form for all versions of Python; strings that stand alone are prose."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        imports.append(node)
-    shape.append(type(node).__name__)
-    for name, value in ast.iter_fields(node):
-        if isinstance(value, list):
-            shape.append(name)
-            for part in value:
-                if not isinstance(part, ast.AST):
-                    shape.append(ascii(part))
-                elif not (isinstance(part, ast.Expr) and _is_text(part.value)):
-                    _read(part, shape, imports)
-        elif isinstance(value, ast.AST):
-            if not isinstance(value, ast.expr_context):  # its place says whether a name is read or assigned
-                shape.append(name)
-                _read(value, shape, imports)
-        elif value is not None:
-            shape.append(f"{name}={value!a}")
-    shape.append(";")
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Pause the garbage collector, which takes longer to traverse large syntax trees than the parser to make them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def read_code(path: Path) -> str:
+    """The code of a file in one form; constants that stand alone, such as docstrings, are prose."""
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            prose = [part for part in body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
+            node.body = [part for part in body if part not in prose]  # type: ignore[attr-defined]
+    return ast.unparse(tree)

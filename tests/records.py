@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cclfp import metrics
-from cclfp.methods import METHODS
 from cclfp.metrics import Matrix
 from cclfp.runs.code import code
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.record import MEASURES, Record
+from cclfp.runs.record import MEASURES, Record, complete
 
 
 def with_accuracy(record: Record, accuracy: float) -> Any:
@@ -23,26 +21,15 @@ def made_up(
     configuration: Configuration, seed: int, matrix: Matrix, train: float = 2, test: float = 1, /, **environment: Any
 ) -> Any:
     """A record that agrees with itself, of this code."""
-    is_known = configuration.method in METHODS or configuration.method_file is not None
-    return {
-        "key": configuration.key(seed),
-        "method": configuration.method,
-        "benchmark": configuration.benchmark,
-        "scenario": configuration.scenario,
-        "buffer": configuration.buffer,
+    given = {
         "seed": seed,
-        "configuration": configuration.to_dict(),
-        "average_accuracy": metrics.average_accuracy(matrix),
-        "forgetting": metrics.forgetting(matrix),
-        "backward_transfer": metrics.backward_transfer(matrix),
-        "forward_transfer": metrics.forward_transfer(matrix),
         "accuracy_matrix": matrix,
-        "seconds": train + test,
         "train_seconds": train,
         "test_seconds": test,
-        "environment": {**(code(configuration.to_dict()) if is_known else {}), **environment},
+        "environment": {**code(configuration.to_dict()), **environment},
         "finished_at": "2026-01-01T00:00:00+00:00",
     }
+    return complete(configuration, given)
 
 
 def matrix_of(last: Sequence[float], scenario: str) -> list[list[float | None]]:

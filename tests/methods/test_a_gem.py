@@ -301,7 +301,7 @@ def test_settings_that_are_refused() -> None:
     with pytest.raises(InputError, match=r"reference=2.5: expected a whole number in \[1, inf\)"):
         cclfp.make("a-gem", psi=nn.Flatten(), num_classes=2, reference=2.5)
     with pytest.raises(InputError, match="unknown setting of a-gem 'replay'"):
-        configurations(["a-gem"], "split-mnist", settings={"replay": [20]})
+        cclfp.run("a-gem", "split-mnist", replay=20)
     lacking = {**shipped()["configuration"], "hyperparameters": {"reference": 10.0}}
     with pytest.raises(InputError, match="hyperparameters lack lr"):
         Configuration.from_dict(lacking)

@@ -463,14 +463,14 @@ LACKING = {"method": "er", "benchmark": "split-mnist", "scenario": "class", "aug
     ("text", "message"),
     [
         ("", "Expecting value"),
-        ("{}", "expected a list of presets, got dict"),
+        ("{}", "the file is {}: expected a list of presets"),
         ('[{"method": "er"}]', "missing 5 required positional arguments"),
         (json.dumps([LACKING | {"hyperparameters": {}}]), "hyperparameters lack lr, which er has"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "augment": "yes"}]), 'augment is "yes": expected true'),
-        (json.dumps([LACKING | {"hyperparameters": [0.1]}]), "hyperparameters is [0.1]: expected an object"),
+        (json.dumps([LACKING | {"hyperparameters": [0.1]}]), "hyperparameters is [0.1]: expected a finite number"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": -1.0}}]), "lr=-1"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "method": "erx"}]), "unknown method 'erx'"),
-        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "benchmark": "mnis"}]), "unknown benchmark 'mnis'"),
+        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "benchmark": "mnis"}]), 'benchmark is "mnis": expected one of the package'),
         (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "scenario": "domain"}]), "it has: class, task"),
     ],
 )

@@ -6,8 +6,7 @@ import contextlib
 import functools
 import io
 import json
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,15 @@ from cclfp.cli.manage_runs import _print_records
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.events import Event, Planned, Stored
-from cclfp.runs.record import MEASURES, check_record, to_line
+from cclfp.runs.record import MEASURES, from_line
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
-from cclfp.runs.transfer import export, import_runs, read
+from cclfp.runs.transfer import export, import_runs
 
 Record = Any  # tests make others of them that are none
 
+COUNTS = [[7 * (i == j) + (i < j) for j in range(10)] for i in range(10)]
+OWN = {"file": "/home/me/mine.py", "object": "Mine", "sha256": "0" * 64}
 LAST = [70.0, 75.0, 80.0, 85.0, 90.0]
 RUNS: list[dict[str, Any]] = [
     {"scenario": "class"},
@@ -52,20 +53,31 @@ def exported(tmp_path: Path) -> Path:
     return path
 
 
-def test_records_come_back_as_they_were(exported: Path, tmp_path: Path) -> None:
-    store = Store(tmp_path / "here.sqlite")
-    assert import_runs([exported], store) == (4, [])
-    assert store.records() == Store(tmp_path / "there.sqlite").records()
-
-
-def test_the_second_record_is_what_the_changes_below_say(exported: Path) -> None:
-    record = json.loads(exported.read_text().split("\n")[1])
-    given = [record[name] for name in ("average_accuracy", "forgetting", "backward_transfer", "forward_transfer")]
-    assert given == [80.0, 18.0, -17.5, 5.0]
-
-
 def lines_of(path: Path) -> list[str]:
     return path.read_text().removesuffix("\n").split("\n")
+
+
+def change(path: Path, line: int, how: Callable[[Record], object]) -> None:
+    lines = lines_of(path)
+    record = json.loads(lines[line - 1])
+    how(record)
+    lines[line - 1] = json.dumps(record)
+    path.write_text("\n".join(lines))
+
+
+def another_result(record: Record) -> None:
+    record["accuracy_matrix"][-1][-1] = 95.0
+    record["average_accuracy"] = metrics.average_accuracy(record["accuracy_matrix"])
+
+
+def another(**changed: Any) -> Callable[[Record], None]:
+    """A record of another configuration, which all its fields agree with."""
+
+    def how(record: Record) -> None:
+        configuration = Configuration.from_dict({**record["configuration"], **changed})
+        record.update(made_up(configuration, record["seed"], matrix_of(LAST, configuration.scenario)))
+
+    return how
 
 
 def test_duplicates_are_refused_one_by_one(exported: Path, tmp_path: Path) -> None:
@@ -109,188 +121,28 @@ def test_a_record_older_than_a_setting_is_taken(exported: Path, tmp_path: Path) 
     assert import_runs([exported], store)[0] == 0
 
 
-def test_rounding_is_no_difference(exported: Path, tmp_path: Path) -> None:
-    change(exported, 2, lambda r: r.update(forgetting=18.0000001, seconds=3.0000001))
-    assert import_runs([exported], Store(tmp_path / "here.sqlite")) == (4, [])
+# What is not known is taken and comes back -------------------------------------------------------------------------
 
 
-def change(path: Path, line: int, how: Callable[[Record], object]) -> None:
-    lines = lines_of(path)
-    record = json.loads(lines[line - 1])
-    how(record)
-    lines[line - 1] = json.dumps(record)
-    path.write_text("\n".join(lines))
-
-
-def another_result(record: Record) -> None:
-    record["accuracy_matrix"][-1][-1] = 95.0
-    record["average_accuracy"] = metrics.average_accuracy(record["accuracy_matrix"])
-
-
-def unchecked(values: dict[str, Any]) -> Configuration:
-    """A configuration with wrong values, for its key."""
-    made = object.__new__(Configuration)
-    vars(made).update({"max_classes": None, **values})
-    return made
-
-
-def another_matrix(last: Sequence[float], **changed: object) -> Callable[[Record], None]:
-    """All that the matrix gives agrees with it."""
-
-    def how(record: Record) -> None:
-        configuration = unchecked({**record["configuration"], **changed})
-        record.update(made_up(configuration, record["seed"], matrix_of(last, configuration.scenario)))
-
-    return how
-
-
-def another(**changed: object) -> Callable[[Record], None]:
-    """A configuration that its key agrees with."""
-    return another_matrix(LAST, **changed)
-
-
-OWN = {"file": "/home/me/mine.py", "object": "Mine", "sha256": "0" * 64}
-MOMENT = "finished_at is {}: expected a time like"
-TASKS = "expected how many classes each task has, 10 in all"
-
-# A field, its value, and what is said of it. GONE takes the field away.
-GONE = object()
-FIELDS: list[tuple[str, Any, str]] = [
-    ("seed", 7, "is not that of its configuration and seed"),
-    ("seed", -1, "seed is -1: expected a whole number, 0 or more"),
-    ("seed", True, "seed is true: expected a whole number"),
-    ("seed", 2**63, "seed is 9223372036854775808: expected a whole number"),
-    ("seed", GONE, "not a run record: it has no seed"),
-    ("colour", 1, "not a run record: it has 'colour'"),
-    ("key", "0", "the key '0' is not that of its configuration and seed"),
-    ("method", "gem", "method is \"gem\": expected 'er', as its configuration says"),
-    ("benchmark", "rotated-mnist", "benchmark is \"rotated-mnist\": expected 'split-mnist', as its configuration says"),
-    ("scenario", "class", "scenario is \"class\": expected 'task', as its configuration"),
-    ("buffer", 200.0, "buffer is 200.0: expected a whole number or null"),
-    ("buffer", None, "buffer is null: expected 200"),
-    ("configuration", {}, "its configuration lacks benchmark, "),
-    ("configuration.colour", 1, 'its configuration has "colour", which is not a setting'),
-    ("configuration.backbone", "mlp", 'backbone is "mlp": expected null, a name and a width'),
-    ("configuration.hyperparameters.lr", 5.0, "is not that of its configuration and seed"),
-    ("diverged", 0, "diverged is 0: expected after how many of the 5 tasks"),
-    ("diverged", 6, "diverged is 6: expected after how many of the 5 tasks"),
-    ("diverged", True, "diverged is true: expected after how many"),
-    ("average_accuracy", 99.0, "average_accuracy is 99.0: expected 80.0, as the accuracy"),
-    ("forgetting", 17.5, "forgetting is 17.5: expected 18.0"),
-    ("backward_transfer", -17.4999, "backward_transfer is -17.4999: expected -17.5"),
-    ("forward_transfer", 5.0001, "forward_transfer is 5.0001: expected 5.0"),
-    ("forward_transfer", "5.0", 'forward_transfer is "5.0": expected 5.0'),
-    ("accuracy_matrix.5", GONE, "accuracy_matrix is "),
-    ("accuracy_matrix.2.0", 101.0, "accuracy_matrix is "),
-    ("accuracy_matrix.5.1", None, "a last row without null"),
-    ("seconds", -1, "seconds is -1: expected a number of seconds"),
-    ("seconds", 3.1, "seconds is 3.1: expected 3.0, those of training and testing"),
-    ("seconds", float("nan"), "NaN is not a number"),
-    ("seconds", 10**400, "seconds is 1000"),
-    ("train_seconds", 2.1, "seconds is 3.0: expected 3.1, those of training and testing"),
-    ("finished_at", "yesterday", MOMENT.format('"yesterday"')),
-    ("finished_at", "2026-01-01T00:00:00", MOMENT.format('"2026-01-01T00:00:00"')),
-    ("finished_at", "2026-01-01T01:00:00+01:00", MOMENT.format('"2026-01-01T01:00:00+01:00"')),
-    ("finished_at", "2026-02-30T00:00:00+00:00", MOMENT.format('"2026-02-30T00:00:00+00:00"')),
-    ("finished_at", 20260101, "finished_at is 20260101: expected a string"),
-    ("environment", "cpu", 'environment is "cpu": expected an object'),
-    ("environment.engine", "eager; rm x", 'engine is "eager; rm x": expected one'),
-    ("environment.threads", True, "threads is true: expected a whole number"),
-    ("environment.device", ["cpu"], 'device is ["cpu"]: expected one of cpu, cuda'),
-    ("environment.platform", "\ud800", "surrogates not allowed"),
-]
-
-# Settings that the key and all fields agree with, and what is said of them.
-SETTINGS: list[tuple[dict[str, Any], str]] = [
-    ({"hyperparameters": {"lr": "x"}}, 'hyperparameter lr is "x": expected a finite number'),
-    ({"hyperparameters": {"lr": 10**400}}, "hyperparameter lr is 1000"),
-    ({"hyperparameters": {"lr": -1.0}}, "lr=-1.0: expected a number in (0, inf)"),
-    ({"hyperparameters": {}}, "hyperparameters lack lr, which er has"),
-    ({"hyperparameters": {"lr": 0.1, "w": 0.5}}, "unknown hyperparameter of er 'w'"),
-    ({"hyperparameters": 0.1}, "hyperparameters is 0.1: expected an object"),
-    ({"epochs": -1}, "epochs=-1: expected a whole number, 1 or more"),
-    ({"batch": "<b>10</b>"}, "batch='<b>10</b>': expected a whole number"),
-    ({"replay": 10**400}, "expected a whole number, 1 or more (and below 2**63)"),
-    ({"buffer": 0}, "buffer=0: expected a whole number, 1 or more"),
-    ({"method": "joint"}, "buffer is 200: expected null: joint has none"),
-    ({"method": "joint", "buffer": None}, "replay is 10: expected null: joint has none"),
-    ({"augment": 1}, "augment is 1: expected true or false"),
-    ({"augment": True}, "augment=on: split-mnist cannot be augmented"),
-    ({"validation": "no"}, 'validation is "no": expected true or false'),
-    ({"method": "erx"}, "unknown method 'erx'. Did you mean 'er'"),
-    ({"scenario": "domain"}, "split-mnist has no domain scenario"),
-    ({"benchmark": "<b>"}, 'benchmark is "<b>": expected a name'),
-    ({"backbone": {"name": "mlp", "width": 5000}}, "with N from 1 to 4096"),
-    ({"backbone": {"name": "x.py:f", "width": 1}}, "expected null, a name and a width"),
-    ({"backbone": {**OWN, "sha256": 5}}, "expected the path of a .py file"),
-    ({"method": "mine", "method_file": {**OWN, "file": "\x1b[2J.py"}}, "expected the path"),
-    ({"method_file": OWN}, "has the name 'er' of a method that ships with cclfp"),
-    ({"method": "<b>", "method_file": OWN}, "mine.py:Mine has the name '<b>'"),
-    ({"class_order": [0, 1]}, 'class_order is [0, 1]: expected null, "random" or each of the numbers 0 to 9'),
-    ({"class_order": [str(c) for c in range(10)]}, "each of the numbers 0 to 9 once"),
-    ({"tasks": (5, 5)}, "expected 2 tasks, as its stream has"),
-    ({"tasks": (2, 2, 2, 2, 1)}, f"tasks is [2, 2, 2, 2, 1]: {TASKS}"),
-    ({"tasks": "22222"}, 'tasks is "22222": expected how many classes'),
-    ({"benchmark": "rotated-mnist", "scenario": "domain"}, "expected 20 tasks, as its stream has"),
-    (
-        {"benchmark": "rotated-mnist", "scenario": "domain", "tasks": (2, 2, 2, 2, 2)},
-        "tasks is [2, 2, 2, 2, 2]: expected null: all tasks of rotated-mnist have all classes",
-    ),
-    ({"benchmark": "birds"}, "its configuration has no tasks, and birds is not a benchmark of this cclfp"),
-    ({"benchmark": "birds", "tasks": (3, 3)}, "expected 2 tasks, as its"),
-]
-
-
-def with_field(record: Record, name: str, value: Any) -> None:
-    *way, last = (int(part) if part.isdigit() else part for part in name.split("."))
-    for part in way:
-        record = record[part]
-    if value is GONE:
-        del record[last]
-    else:
-        record[last] = value
-
-
-def check_refused(path: Path, how: Callable[[Record], object], message: str) -> None:
-    """The second line of a file is refused once it is changed."""
-    change(path, 2, how)
-    with pytest.raises(InputError) as refused:
-        list(read(path))
-    assert str(refused.value).startswith(f"{path}, line 2: ")
-    assert message in str(refused.value)
-
-
-@pytest.mark.parametrize(("name", "value", "message"), FIELDS)
-def test_another_field_is_refused(name: str, value: Any, message: str, exported: Path) -> None:
-    check_refused(exported, lambda record: with_field(record, name, value), message)
-
-
-@pytest.mark.parametrize(("settings", "message"), SETTINGS)
-def test_impossible_settings_are_refused(settings: dict[str, Any], message: str, exported: Path) -> None:
-    check_refused(exported, another(**settings), message)
-
-
-@pytest.mark.parametrize("last", [LAST[:4], [*LAST, 90.0]])
-def test_a_matrix_of_other_tasks_is_refused(last: list[float], exported: Path) -> None:
-    check_refused(exported, another_matrix(last), "expected 5 tasks, as its stream has")
-
-
-def test_a_bad_line_is_refused_with_all_others(exported: Path, tmp_path: Path) -> None:
-    change(exported, 2, lambda record: record.update(seed=7))
-    with pytest.raises(InputError, match="line 2: the key .* is not that"):
-        import_runs([exported], Store(tmp_path / "here.sqlite"))
-    assert Store(tmp_path / "here.sqlite").records() == []
-
-
-def test_what_is_undefined_is_null(exported: Path, tmp_path: Path) -> None:
-    change(exported, 1, lambda r: r.update(forward_transfer=0.0))  # of a class-incremental run
-    with pytest.raises(InputError, match="line 1: forward_transfer is 0.0: expected null, as the accuracy matrix"):
-        import_runs([exported], Store(tmp_path / "here.sqlite"))
-
-
-def test_a_run_on_images_that_are_not_here_is_taken(exported: Path, tmp_path: Path) -> None:
-    change(exported, 2, another_matrix(LAST, benchmark="birds", tasks=(3, 3, 3, 3, 2)))
-    assert import_runs([exported], Store(tmp_path / "here.sqlite")) == (4, [])
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda record: None,
+        lambda record: record["configuration"].pop("validation"),  # older than a setting
+        lambda record: record.update(forgetting=18.0000001, seconds=3.0000001),  # rounding is no difference
+        lambda record: record.update(diverged=3),
+        lambda record: record.update(confusion=COUNTS),
+        another(benchmark="birds", tasks=(3, 3, 3, 3, 2)),  # images that are not here
+    ],
+)
+def test_records_come_back_as_they_were(how: Callable[[Record], object], exported: Path, tmp_path: Path) -> None:
+    change(exported, 2, how)
+    store, again = Store(tmp_path / "here.sqlite"), tmp_path / "again.jsonl"
+    assert import_runs([exported], store) == (4, [])
+    export(store.records(), again)
+    assert [json.loads(line) for line in lines_of(again)] == [json.loads(line) for line in lines_of(exported)]
+    assert [lines_of(again)[n] for n in (0, 2, 3)] == [lines_of(exported)[n] for n in (0, 2, 3)]
+    assert import_runs([exported], store)[0] == 0
 
 
 def test_a_run_of_a_method_that_is_not_here_is_taken_and_its_file_not_run(exported: Path, tmp_path: Path) -> None:
@@ -305,27 +157,79 @@ def test_a_run_of_a_method_that_is_not_here_is_taken_and_its_file_not_run(export
     assert not ran.exists()
 
 
-def test_a_diverged_run_comes_back_and_a_healthy_line_stays_as_it_was(exported: Path, tmp_path: Path) -> None:
-    change(exported, 2, lambda r: r.update(diverged=3))
-    store, again = Store(tmp_path / "here.sqlite"), tmp_path / "again.jsonl"
-    assert import_runs([exported], store) == (4, [])
-    assert [r.get("diverged") for r in store.records()] == [None, 3, None, None]
-    export(store.records(), again)
-    assert [json.loads(line) for line in lines_of(again)] == [json.loads(line) for line in lines_of(exported)]
-    assert [lines_of(again)[n] for n in (0, 2, 3)] == [lines_of(exported)[n] for n in (0, 2, 3)]
+# What is wrong is refused --------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def good_lines() -> list[str]:
-    configurations_ = [configurations(["ccl-fp+"], "split-mnist", **extra)[0] for extra in RUNS]
-    made = [
-        made_up(c, seed, matrix_of(LAST[: extra.get("tasks")], c.scenario), engine="eager", threads=2)
-        for seed, (c, extra) in enumerate(zip(configurations_, RUNS, strict=True))
-    ]
-    made[0]["diverged"] = 2
-    made[1]["configuration"]["backbone"] = OWN
-    made[1]["key"] = Configuration.from_dict(made[1]["configuration"]).key(1)
-    return [json.dumps(record) for record in made]
+GONE = object()  # takes the field away
+MOMENT = "finished_at is {}: expected a time like"
+FIELDS: list[tuple[str, Any, str]] = [
+    ("seed", 7, 'key is "25e0'),
+    ("seed", -1, "seed is -1: expected a whole number, 0 or more"),
+    ("seed", True, "seed is true: expected a whole number"),
+    ("seed", 2**63, "seed is 9223372036854775808: expected a whole number"),
+    ("seed", GONE, "not a run record: it has no seed"),
+    ("colour", 1, "not a run record: it has 'colour'"),
+    ("key", "0", 'key is "0": expected "25e0'),
+    ("method", "gem", 'method is "gem": expected "er", as its other fields say'),
+    ("benchmark", "rotated-mnist", 'benchmark is "rotated-mnist": expected "split-mnist"'),
+    ("scenario", "class", 'scenario is "class": expected "task"'),
+    ("buffer", 200.0, "buffer is 200.0: expected 200"),
+    ("buffer", None, "buffer is null: expected 200"),
+    ("configuration", {}, "its configuration lacks benchmark, "),
+    ("configuration.colour", 1, 'its configuration has "colour", which is not a setting'),
+    ("configuration.backbone", "mlp", 'backbone is "mlp": expected null, a name and a width'),
+    ("configuration.hyperparameters.lr", 5.0, 'key is "25e0'),
+    ("diverged", 0, "diverged is 0: expected after how many of the 5 tasks"),
+    ("diverged", 6, "diverged is 6: expected after how many of the 5 tasks"),
+    ("diverged", True, "diverged is true: expected after how many"),
+    *(("confusion", c, "confusion is ") for c in (None, [], [[1]], COUNTS[:9], [[-1] * 10] * 10, [[0.5] * 10] * 10)),
+    ("average_accuracy", 99.0, "average_accuracy is 99.0: expected 80.0, as its other fields say"),
+    ("forgetting", 17.5, "forgetting is 17.5: expected 18.0"),
+    ("backward_transfer", -17.4999, "backward_transfer is -17.4999: expected -17.5"),
+    ("forward_transfer", 5.0001, "forward_transfer is 5.0001: expected 5.0"),
+    ("forward_transfer", "5.0", 'forward_transfer is "5.0": expected 5.0'),
+    ("forward_transfer", None, "forward_transfer is null: expected 5.0"),
+    ("accuracy_matrix.5", GONE, "accuracy_matrix is "),
+    ("accuracy_matrix.2.0", 101.0, "accuracy_matrix is "),
+    ("accuracy_matrix.5.1", None, "a last row without null"),
+    ("accuracy_matrix", [[90.0] * 4] * 5, "expected 5 tasks, as its stream has"),
+    ("seconds", -1, "seconds is -1: expected 3.0"),
+    ("seconds", float("nan"), "NaN is not a number"),
+    ("seconds", 10**400, "seconds is 1000"),
+    ("train_seconds", -1, "train_seconds is -1: expected a number of seconds"),
+    ("train_seconds", 2.1, "seconds is 3.0: expected 3.1"),
+    ("finished_at", "yesterday", MOMENT.format('"yesterday"')),
+    ("finished_at", "2026-01-01T00:00:00", MOMENT.format('"2026-01-01T00:00:00"')),
+    ("finished_at", "2026-01-01T01:00:00+01:00", MOMENT.format('"2026-01-01T01:00:00+01:00"')),
+    ("finished_at", 20260101, MOMENT.format("20260101")),
+    ("environment", "cpu", 'environment is "cpu": expected an object'),
+    ("environment.engine", "eager; rm x", 'engine is "eager; rm x": expected one'),
+    ("environment.threads", True, "its environment's threads is true: expected text"),
+    ("environment.device", ["cpu"], 'device is ["cpu"]: expected one of cpu, cuda'),
+    ("environment.platform", "\ud800", "surrogates not allowed"),
+]
+
+
+def with_field(record: Record, name: str, value: Any) -> None:
+    *way, last = (int(part) if part.isdigit() else part for part in name.split("."))
+    for part in way:
+        record = record[part]
+    if value is GONE:
+        del record[last]
+    else:
+        record[last] = value
+
+
+@pytest.mark.parametrize(("name", "value", "message"), FIELDS)
+def test_another_field_is_refused_with_all_other_lines(
+    name: str, value: Any, message: str, exported: Path, tmp_path: Path
+) -> None:
+    change(exported, 2, lambda record: with_field(record, name, value))
+    with pytest.raises(InputError) as refused:
+        import_runs([exported], Store(tmp_path / "here.sqlite"))
+    assert str(refused.value).startswith(f"{exported}, line 2: ")
+    assert message in str(refused.value)
+    assert Store(tmp_path / "here.sqlite").records() == []
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -334,24 +238,31 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [place for key, part in inner for place in [(*path, key), *places(part, (*path, key))]]
 
 
+@functools.cache
+def good_lines() -> list[str]:
+    lines = []
+    for seed, extra in enumerate(RUNS):
+        (c,) = configurations(["ccl-fp+"], "split-mnist", **extra)
+        made = made_up(c, seed, matrix_of(LAST[: extra.get("tasks")], c.scenario), engine="eager", threads=2)
+        lines.append(json.dumps({**made, "diverged": 2} if seed == 0 else made))
+    return lines
+
+
 JUNK = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
-    st.sampled_from(
-        [0, 1, -1, 2**63, 10**400, 1.0, 1e308, "", "x", "er", "random", "<b>", "\ud800", "\x00", "er.py:x"]
-    ),
+    st.sampled_from([2**63, 10**400, 1.0, 1e308, "", "er", "random", "<b>", "\ud800", "\x00", "er.py:x"]),
     st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=5),
     st.lists(st.integers(0, 9), max_size=3),
-    st.dictionaries(
-        st.sampled_from(["file", "object", "sha256", "name", "width", "lr"]), st.text(max_size=3), max_size=3
-    ),
+    st.dictionaries(st.sampled_from(["file", "object", "sha256", "name", "width", "lr"]), st.text(max_size=3)),
 )
 
 
 @given(data=st.data())
 def test_a_mutated_record_is_refused_or_the_same(data: st.DataObject) -> None:
+    """What nothing depends on may be another; the rest agrees with the key and with itself, and can be shown."""
     line = data.draw(st.sampled_from(good_lines()))
     record, original = json.loads(line), json.loads(line)
     *way, last = data.draw(st.sampled_from(places(record)))
@@ -367,37 +278,18 @@ def test_a_mutated_record_is_refused_or_the_same(data: st.DataObject) -> None:
         inside.insert(last, data.draw(JUNK))
     else:
         inside[data.draw(st.text(max_size=5))] = data.draw(JUNK)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "runs.jsonl")
-        file.write_text(json.dumps(record))
-        try:
-            ((_, record),) = read(file)
-        except InputError:
-            return
-    # What nothing depends on may be another; the rest agrees with the key and with itself.
+    try:
+        found: dict[str, Any] = dict(from_line(json.dumps(record)))
+    except InputError:
+        return
     free = ("environment", "finished_at", "diverged", "train_seconds", "test_seconds", "seconds", "accuracy_matrix")
-    found: dict[str, Any] = dict(record)
     for name in original:
         assert name in (*free, *MEASURES, "configuration") or found[name] == original[name]
     assert Configuration.from_dict(found["configuration"]) == Configuration.from_dict(original["configuration"])
     for name, measure in MEASURES.items():
         assert found[name] == pytest.approx(measure(found["accuracy_matrix"]))
-    to_line(record)
-
-
-@given(data=st.data())
-def test_a_mutated_configuration_is_refused_or_can_be_shown(data: st.DataObject) -> None:
-    """Its key agrees with it, as if somebody had meant it."""
-    record = json.loads(data.draw(st.sampled_from(good_lines())))
-    configuration = record["configuration"]
-    inside = data.draw(st.sampled_from([configuration, configuration["hyperparameters"]]))
-    name = data.draw(st.sampled_from([*inside, "more"]))
-    inside[name] = data.draw(JUNK)
-    with contextlib.suppress(TypeError, AttributeError):  # of what has no key
-        record["key"] = unchecked(configuration).key(record["seed"])
-    record |= {name: configuration[name] for name in ("method", "benchmark", "scenario", "buffer")}
-    with contextlib.suppress(InputError), contextlib.redirect_stdout(io.StringIO()):
-        _print_records([check_record(record)], "")
+    with contextlib.redirect_stdout(io.StringIO()):
+        _print_records([record], "")
 
 
 @pytest.mark.parametrize("line", ["", "{", "[1, 2]", "null", '"text"', "[" * 100_000])
@@ -433,22 +325,20 @@ def test_another_record_than_the_stores_is_refused_with_all_others(exported: Pat
     assert store.records() == before
 
 
-CONFLICTS: dict[str, tuple[Callable[[Record], object], str]] = {
-    "the device": (
-        lambda r: r["environment"].update(device="cuda"),
-        'differs in environment.device "cuda" and "cpu":',
-    ),
-    "what is not said": (lambda r: r["environment"].pop("device"), 'differs in environment.device null and "cpu":'),
-    "the time": (
-        lambda r: r.update(finished_at="2026-01-01T00:00:01+00:00"),
-        'differs in finished_at "2026-01-01T00:00:01+00:00" and "2026-01-01T00:00:00+00:00":',
-    ),
-}
-
-
-@pytest.mark.parametrize("what", CONFLICTS)
-def test_the_same_result_in_another_record_is_a_conflict_too(what: str, exported: Path, tmp_path: Path) -> None:
-    how, message = CONFLICTS[what]
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (lambda r: r["environment"].update(device="cuda"), "differs in environment"),
+        (lambda r: r["environment"].pop("device"), "differs in environment"),
+        (
+            lambda r: r.update(finished_at="2026-01-01T00:00:01+00:00"),
+            'differs in finished_at "2026-01-01T00:00:01+00:00" and "2026-01-01T00:00:00+00:00":',
+        ),
+    ],
+)
+def test_the_same_result_in_another_record_is_a_conflict_too(
+    how: Callable[[Record], object], message: str, exported: Path, tmp_path: Path
+) -> None:
     change(exported, 2, lambda r: r["environment"].update(device="cpu"))
     store = Store(tmp_path / "here.sqlite")
     import_runs([exported], store)
@@ -540,10 +430,6 @@ def test_a_refused_import_leaves_no_store(exported: Path, cli: Cli, tmp_path: Pa
     change(twice, 1, another_result)
     answer = cli("runs", "import", exported, twice, "--store", here)  # two records of one run
     assert (answer.code, here.parent.exists()) == (2, False)
-    change(exported, 3, another(epochs=-1))
-    answer = cli("runs", "import", exported, "--store", here)
-    assert (answer.code, here.parent.exists()) == (2, False)
-    assert "line 3: epochs=-1: expected a whole number" in answer.err
 
 
 @pytest.mark.slow
@@ -557,11 +443,10 @@ def test_the_records_that_ship_are_taken_as_they_are(tmp_path: Path) -> None:
     assert sorted(lines_of(again)) == sorted(lines)
 
 
-def test_values_nested_as_deeply_as_json_allows_are_refused(exported: Path) -> None:
+def test_values_nested_as_deeply_as_json_allows_are_refused() -> None:
     """Deeper ones are no JSON for Python; these can be read, but not written again for a message."""
-    first = json.loads(exported.read_text(encoding="utf-8").split("\n")[0])
+    first = json.loads(good_lines()[0])
     for depth in range(850, 1000):
         line = json.dumps({**first, "configuration": {**first["configuration"], "tasks": "DEEP"}})
-        exported.write_text(line.replace('"DEEP"', "[" * depth + "]" * depth) + "\n")
         with pytest.raises(InputError):
-            list(read(exported))
+            from_line(line.replace('"DEEP"', "[" * depth + "]" * depth))

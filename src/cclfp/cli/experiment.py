@@ -133,7 +133,7 @@ def _run_tuned(
     if not 0 < minutes < float("inf"):
         raise InputError(f"--auto {minutes:g}: expected minutes for the search of each method, more than 0")
     kinds = {name: get_method(name) for name in methods}
-    check_setting_names(kinds, ranges)
+    check_setting_names(methods, ranges)
     problem = prepare(problem, how["on_event"])
     searched = dataclasses.replace(problem, validation=False, max_classes=None)
     for name in kinds:

@@ -25,8 +25,8 @@ from cclfp.runs.record import Record
 
 PACKAGE = Path(__file__).parents[1]
 # The files and folders that train. What a run is comes from its configuration, which its key is of.
-TRAINS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/", "losses.py", "metrics.py", "schedules.py")
-TRAINS += ("transforms.py", "runs/start.py", "runs/training.py")
+FOLDERS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/")
+TRAINS = (*FOLDERS, "losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/start.py", "runs/training.py")
 # Files in these folders that no number depends on.
 NEUTRAL = ("core/files.py", "core/workers.py", "learner/use_images.py", "streams/pictures.py")
 OTHER_CODE_HINT = "their numbers may not be those of this code; --other-code retrain trains them again"

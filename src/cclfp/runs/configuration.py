@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.core.arguments import check_whole
-from cclfp.core.scenarios import SCENARIOS, check_scenario
+from cclfp.core.scenarios import check_scenario
 from cclfp.core.userfiles import Reference, is_reference, show_reference
 from cclfp.errors import InputError, unknown
 from cclfp.methods import METHODS, Method, check_own_name, get_method, own_method
-from cclfp.nets import BACKBONES
 from cclfp.nets.backbones import Backbone, parse_backbone
 from cclfp.streams.benchmarks import BENCHMARKS, MOST_CLASSES, Benchmark, ClassOrder, has_usual_order
 
@@ -36,9 +35,8 @@ USUAL: dict[str, Any] = {
 # What is the same for all settings of a method where it is trained, besides the size of the memory.
 PLACE = ("benchmark", "scenario", "class_order", "tasks", "backbone")
 SHOWN = 8  # characters of a file's checksum
-ALWAYS = object()  # no value equals it
-# The methods that got hyperparameters later. These are left out of a key at the values that runs had before.
-_EXTENDED = [kind.name for kind in METHODS.values() if kind.earlier_values(PROTOCOL)]
+# What refer makes of a user's file; its path has no characters that a terminal or a database would not take.
+FILE = {"file": r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\.py", "object": r"[^\W\d]\w*", "sha256": "[0-9a-f]{64}"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,45 +68,26 @@ class Configuration:
         for name in ("class_order", "tasks"):
             if isinstance(value := getattr(self, name), list):  # as JSON has them
                 object.__setattr__(self, name, tuple(value))
-        kind, benchmark = self._check_method(), self._check_benchmark()
-        self._expect("scenario", isinstance(self.scenario, str), f"one of {', '.join(SCENARIOS)}")
-        check_scenario(self.scenario)
-        if benchmark is not None:
-            benchmark.check(self.scenario)
-        self._expect("scenario", self.scenario != "domain" or benchmark is not None, "class or task, on own images")
-        if kind is not None:
-            kind.check_scenario(self.scenario)
-        for name in ("batch", "epochs"):
-            check_whole(name, getattr(self, name), at_least=1)
-        self._check_memory(kind)
-        self._check_hyperparameters(kind)
+        for name in ("method", "benchmark"):
+            self._expect(name, isinstance(getattr(self, name), str), "a string")
         for name in ("augment", "validation"):
             self._expect(name, isinstance(getattr(self, name), bool), "true or false")
-        if benchmark is not None:
-            benchmark.check_augment(self.augment)
-        self._check_classes(self._check_tasks(benchmark))
+        for name in ("batch", "epochs"):
+            check_whole(name, getattr(self, name), at_least=1)
+        check_scenario(self.scenario)
+        kind = METHODS[self.method] if self.method_file is None and self.method in METHODS else None
+        if self.method_file is not None:
+            self._expect("method_file", _is_file(self.method_file), "a .py file, an object in it and its sha256")
+            check_own_name(show_reference(self.method_file), self.method)
+        elif kind is None:
+            raise unknown("method", self.method, METHODS)
+        self._check_memory(kind)
+        self._check_hyperparameters(kind)
+        self._check_stream(BENCHMARKS.get(self.benchmark))
         self._check_backbone()
 
     def _expect(self, name: str, fine: bool, expected: str) -> None:
-        if not fine:
-            raise wrong_value(name, getattr(self, name), expected)
-
-    def _check_method(self) -> type[Method] | None:
-        """The method, or None for one in a user's file."""
-        self._expect("method", isinstance(self.method, str), "a string")
-        if self.method_file is not None:
-            self._check_reference("method_file")
-            check_own_name(show_reference(self.method_file), self.method)
-            return None
-        if self.method not in METHODS:
-            raise unknown("method", self.method, METHODS)
-        return METHODS[self.method]
-
-    def _check_benchmark(self) -> Benchmark | None:
-        """The benchmark, or None for one of a user's own images."""
-        fine = isinstance(self.benchmark, str) and re.fullmatch(r"[a-z0-9][a-z0-9._-]*", self.benchmark) is not None
-        self._expect("benchmark", fine, "a name of small letters, digits and hyphens")
-        return BENCHMARKS.get(self.benchmark)
+        expect(name, getattr(self, name), fine, expected)
 
     def _check_memory(self, kind: type[Method] | None) -> None:
         """``buffer`` and ``replay`` are numbers exactly where the method has a memory and replays from it."""
@@ -123,41 +102,36 @@ class Configuration:
         """All of them are there. A record may be older than one that has an earlier value (see :func:`setting`)."""
         values = self.hyperparameters
         fine = isinstance(values, dict) and all(isinstance(name, str) and name.isidentifier() for name in values)
-        self._expect("hyperparameters", fine, "an object with a number for each name")
-        for name, value in values.items():
-            if not is_number(value):
-                raise wrong_value(f"hyperparameter {name}", value, "a finite number")
+        self._expect("hyperparameters", fine and all(map(is_number, values.values())), "a finite number for each name")
         if kind is None:
             return
+        kind.check_scenario(self.scenario)
         values = {**kind.earlier_values(vars(self)), **values}
         known = dataclasses.asdict(kind.hyper(self.scenario, **values))
         if missing := [name for name in known if name not in values]:
             raise InputError(f"hyperparameters lack {', '.join(missing)}, which {kind.name} has")
         object.__setattr__(self, "hyperparameters", {name: values[name] for name in known})
 
-    def _check_tasks(self, benchmark: Benchmark | None) -> int | None:
-        """How many classes there are; None where all tasks have all of them."""
-        sizes, name = self.tasks, self.benchmark
-        if benchmark is not None and benchmark.domains is not None:
-            self._expect("tasks", sizes is None, f"null: all tasks of {name} have all classes")
-            return None
-        if sizes is None and benchmark is None:
-            raise InputError(f"its configuration has no tasks, and {name} is not a benchmark of this cclfp")
-        if sizes is None:
-            return benchmark.num_classes if benchmark is not None else None
+    def _check_stream(self, benchmark: Benchmark | None) -> None:
+        """The stream of a benchmark of the package, or of a user's own images, which have no usual tasks."""
+        sizes, order, rows = self.tasks, self.class_order, self.max_classes
+        if benchmark is None:
+            is_name = re.fullmatch(r"[a-z0-9][a-z0-9._-]*", self.benchmark) is not None
+            self._expect("benchmark", is_name, "a name of small letters, digits and hyphens")
+            self._expect("scenario", self.scenario != "domain", "class or task, on own images")
+        else:
+            benchmark.check(self.scenario)
+            benchmark.check_augment(self.augment)
+            sizes = benchmark.sizes if sizes is None else sizes
+            if benchmark.domains is not None:
+                for name in ("tasks", "class_order", "max_classes"):
+                    self._expect(name, getattr(self, name) is None, "null: all tasks have all classes")
+                return
         fine = isinstance(sizes, tuple) and len(sizes) > 0 and all(is_whole(size) and size > 0 for size in sizes)
-        fine = fine and (benchmark is None or sum(sizes) == benchmark.num_classes)
+        fine = fine and (benchmark is None or sum(sizes or ()) == benchmark.num_classes)
         in_all = "" if benchmark is None else f", {benchmark.num_classes} in all"
         self._expect("tasks", fine, f"how many classes each task has{in_all}")
-        return sum(sizes)
-
-    def _check_classes(self, classes: int | None) -> None:
-        """Their order, and how many more may come."""
-        order, rows = self.class_order, self.max_classes
-        if classes is None:
-            self._expect("class_order", order is None, "null: all tasks have all classes")
-            self._expect("max_classes", rows is None, "null: all tasks have all classes, so no class comes later")
-            return
+        classes = sum(sizes or ())
         is_order = isinstance(order, tuple) and len(order) == classes and all(map(is_whole, order))
         is_order = is_order and set(order or ()) == set(range(classes))
         expected = f'null, "random" or each of the numbers 0 to {classes - 1} once'
@@ -167,23 +141,11 @@ class Configuration:
 
     def _check_backbone(self) -> None:
         """It has the form that :func:`parse_backbone` makes; a file is not read."""
-        backbone: Any = self.backbone
-        if isinstance(backbone, dict) and "file" in backbone:
-            self._check_reference("backbone")
-        elif backbone is not None:
-            fine = isinstance(backbone, dict) and backbone.keys() == {"name", "width"} and is_whole(backbone["width"])
-            fine = fine and isinstance(backbone["name"], str) and backbone["name"] in BACKBONES
-            fine = fine and parse_backbone(f"{backbone['name']}:width={backbone['width']}") == backbone
-            self._expect("backbone", fine, "null, a name and a width, or a file, an object in it and a sha256")
-
-    def _check_reference(self, name: str) -> None:
-        """It has the form that :func:`refer` makes."""
-        reference: Any = getattr(self, name)
-        fine = isinstance(reference, dict) and reference.keys() == {"file", "object", "sha256"}
-        fine = fine and all(isinstance(text, str) for text in reference.values()) and reference["object"].isidentifier()
-        fine = fine and re.fullmatch(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\.py", reference["file"]) is not None
-        fine = fine and re.fullmatch("[0-9a-f]{64}", reference["sha256"]) is not None
-        self._expect(name, fine, "the path of a .py file, in UTF-8, an object in it and the file's sha256")
+        backbone, fine = self.backbone, self.backbone is None or _is_file(self.backbone)
+        if not fine and isinstance(backbone, dict) and backbone.keys() == {"name", "width"}:
+            text = f"{backbone['name']}:width={backbone['width']}"
+            fine = not is_reference(text) and parse_backbone(text) == backbone
+        self._expect("backbone", fine, "null, a name and a width, or a .py file, an object in it and its sha256")
 
     def to_dict(self) -> dict[str, Any]:
         """The form in records, which have ``max_classes`` only where it is set."""
@@ -192,19 +154,17 @@ class Configuration:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Configuration:
         """From the form in records, which may be older than a setting; InputError names the value that is wrong."""
-        values = {**USUAL, **values}
-        names = {field.name for field in dataclasses.fields(Configuration)}
-        if values.keys() != names:
-            lacks = "".join(f" lacks {name}," for name in sorted(names - values.keys()))
-            strange = sorted(values.keys() - names, key=str)
-            has = "".join(f" has {shown(name)}, which is not a setting," for name in strange)
-            raise InputError(f"its configuration{lacks}{has} so it was written by another cclfp")
+        values, names = {**USUAL, **values}, {field.name for field in dataclasses.fields(cls)}
+        if lacking := ", ".join(sorted(names - values.keys())):
+            raise InputError(f"its configuration lacks {lacking}: it was written by another cclfp")
+        if strange := ", ".join(map(shown, sorted(values.keys() - names, key=str))):
+            raise InputError(f"its configuration has {strange}, which is not a setting: another cclfp wrote it")
         return cls(**values)
 
     def key(self, seed: int) -> str:
         """The key of a run: the same for the same run, on every machine."""
-        values = {name: value for name, value in self.to_dict().items() if value != USUAL.get(name, ALWAYS)}
-        if self.method in _EXTENDED and self.method_file is None:
+        values = {n: value for n, value in self.to_dict().items() if n not in USUAL or value != USUAL[n]}
+        if self.method_file is None:  # hyperparameters that a method got later are left out at the values from before
             earlier = METHODS[self.method].earlier_values(self.to_dict())
             values["hyperparameters"] = {n: v for n, v in self.hyperparameters.items() if v != earlier.get(n)}
         text = json.dumps({**_by_content(values), "seed": seed}, sort_keys=True)
@@ -264,17 +224,14 @@ def method_labels(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     versions: dict[str, set[str]] = {}
     for values in configurations:
-        versions.setdefault(values["method"], set()).add(_version(values))
-    return [
-        with_version(values) if len(versions[values["method"]]) > 1 else str(values["method"])
-        for values in configurations
-    ]
+        versions.setdefault(values["method"], set()).add(with_version(values))
+    return [with_version(v) if len(versions[v["method"]]) > 1 else v["method"] for v in configurations]
 
 
 def with_version(values: Mapping[str, Any]) -> str:
     """The name of a configuration's method, with the version of its file if it is a user's own."""
-    version = _version(values)
-    return f"{values['method']}@{version}" if version else str(values["method"])
+    reference = values.get("method_file")
+    return f"{values['method']}" + ("" if reference is None else f"@{reference['sha256'][:SHOWN]}")
 
 
 def is_of_method(values: Mapping[str, Any], wanted: str) -> bool:
@@ -289,22 +246,21 @@ def is_of_method(values: Mapping[str, Any], wanted: str) -> bool:
     return wanted in (values["method"], with_version(values))
 
 
-def _version(values: Mapping[str, Any]) -> str:
-    reference = values.get("method_file")
-    return "" if reference is None else str(reference["sha256"])[:SHOWN]
-
-
 # -- values from files --------------------------------------------------------------------------------------------
 
 
-def wrong_value(name: str, value: Any, expected: str) -> InputError:
-    """The error for a value that is not what was expected."""
-    return InputError(f"{name} is {shown(value)}: expected {expected}")
+def expect(name: str, value: Any, fine: bool, expected: str) -> None:
+    """InputError for a value that is not what was expected."""
+    if not fine:
+        raise InputError(f"{name} is {shown(value)}: expected {expected}")
 
 
 def shown(value: Any, length: int = 60) -> str:
     """A value as JSON, shortened where it is long."""
-    text = json.dumps(value, default=repr)
+    try:
+        text = json.dumps(value, default=repr)
+    except RecursionError:
+        return "nested too deeply"
     return text if len(text) < length else text[:length] + "..."
 
 
@@ -317,3 +273,12 @@ def is_number(value: Any) -> bool:
     """Whether it is a finite number that a float can hold."""
     is_one = isinstance(value, int | float) and not isinstance(value, bool)
     return is_one and abs(value) <= sys.float_info.max  # False for NaN
+
+
+def _is_file(value: Any) -> bool:
+    """Whether it has the form that :func:`refer` makes."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == FILE.keys()
+        and all(isinstance(value[name], str) and re.fullmatch(form, value[name]) for name, form in FILE.items())
+    )

@@ -18,7 +18,7 @@ from cclfp.runs.pool import Executor, make_executor
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
-from cclfp.runs.settings import default_augmentation, describe_choice, make_grid, prepare, read_keywords
+from cclfp.runs.settings import make_grid, prepare, read_keywords
 from cclfp.runs.start import choose_engines
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
@@ -72,8 +72,10 @@ def run(
     chosen = make_grid(names, what, grid)
     known = get_benchmark(str(what.benchmark))
     if known.is_own and "augment" not in grid:
-        augment, reason = default_augmentation(known, chosen[0].backbone)
-        on_event(Note(describe_choice(known.name, augment, reason)))
+        state, other = ("on", "off") if chosen[0].augment else ("off", "on")
+        helps = "they help on images in colour, of 32 pixels or more, with a convolutional backbone"
+        text = f"{known.name}: random crops and flips of the images are {state}: {helps}; augment={other} changes that"
+        on_event(Note(text))
     all_jobs = make_jobs(chosen, chosen_seeds, how)
     jobs, costs = take_shard(all_jobs), None
     if len(all_jobs) > SHOWN_ONE_BY_ONE:

@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import numbers
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from cclfp.errors import InputError, unknown
 from cclfp.events import OnEvent, ignore
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets.backbones import Backbone, is_convolutional, parse_backbone
-from cclfp.runs.configuration import PROTOCOL, Configuration, replays, wrong_value
+from cclfp.runs.configuration import PROTOCOL, Configuration, expect, is_whole, replays
 from cclfp.runs.execution import Execution
 from cclfp.runs.fields import field_names, from_keywords
 from cclfp.runs.problem import MEMORY, Problem
@@ -53,9 +53,8 @@ def read_keywords(
     """What the keywords of ``run`` and ``tune`` say: the problem, the execution and the values of each setting."""
     how, others = from_keywords(Execution, execution, keywords)
     what, more = from_keywords(Problem, problem, others)
-    kinds = {name: get_method(name) for name in methods}
-    check_setting_names(kinds, settings or {})
-    check_setting_names(kinds, more, others=KEYWORDS)  # a keyword may be a misspelt field
+    check_setting_names(methods, settings or {})
+    check_setting_names(methods, more, others=KEYWORDS)  # a keyword may be a misspelt field
     return what, how, {name: check_values(name, values) for name, values in {**(settings or {}), **more}.items()}
 
 
@@ -79,11 +78,9 @@ def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | Non
     """All combinations of the methods and the settings' values.
 
     A setting is a hyperparameter, or ``batch``, ``replay``, ``epochs`` or ``augment``. It applies to the methods that
-    have it, and at least one of them must. What is not set comes from the preset, else from the benchmark's and then
-    the method's defaults.
+    have it. What is not set comes from the preset, else from the benchmark's and then the method's defaults.
     """
-    kinds = {name: get_method(name) for name in methods}
-    if not kinds:
+    if not methods:
         raise InputError("no method was given: cclfp list methods names them")
     benchmark = get_benchmark(str(problem.benchmark))
     scenario = check_scenario(problem.scenario) if problem.scenario is not None else benchmark.scenarios[0]
@@ -101,17 +98,20 @@ def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | Non
         "max_classes": problem.max_classes,
     }
     memory = check_whole("memory", problem.memory, at_least=1)
-    settings = dict(settings or {})
-    _check_settings(kinds, settings)
     found = []
-    for name, kind in kinds.items():
+    for name in dict.fromkeys(methods):
+        kind = get_method(name)
         kind.check_scenario(scenario)
-        file = refer("method", name) if is_reference(name) else None
+        own = {
+            "method": kind.name,
+            "method_file": refer("method", name) if is_reference(name) else None,
+            "buffer": memory if kind.schedule is not None else None,
+        }
         usual = _usual_settings(kind, benchmark, scenario, psi)
-        for given in _combinations(settings, settings_of(kind)):
-            values = {**usual, **given}
-            own = {"method": kind.name, "method_file": file, "buffer": memory if kind.schedule is not None else None}
-            found.append(Configuration.from_dict({**common, **own, **_split_settings(kind, scenario, values)}))
+        chosen = {name: dict.fromkeys(values) for name, values in (settings or {}).items() if name in settings_of(kind)}
+        for values in itertools.product(*chosen.values()):
+            given = _as_fields(kind, scenario, usual | dict(zip(chosen, values, strict=True)))
+            found.append(Configuration.from_dict({**common, **own, **given}))
     return found
 
 
@@ -151,98 +151,59 @@ def settings_of(kind: type[Method]) -> list[str]:
     return [field.name for field in dataclasses.fields(kind.Hyper)] + protocol + ["augment"]
 
 
-def check_setting_names(kinds: Mapping[str, type[Method]], names: Iterable[str], others: Iterable[str] = ()) -> None:
+def check_setting_names(methods: Sequence[str], names: Iterable[str], others: Iterable[str] = ()) -> None:
     """Refuse a name that is a setting of none of the methods; ``others`` are suggested beside their settings."""
-    known = list(dict.fromkeys(itertools.chain.from_iterable(map(settings_of, kinds.values()))))
+    known = list(dict.fromkeys(setting for method in methods for setting in settings_of(get_method(method))))
     for name in names:
         if name not in known:
-            raise unknown(f"setting of {', '.join(kinds)}", name, [*known, *others])
-
-
-def _check_settings(kinds: Mapping[str, type[Method]], settings: Settings) -> None:
-    check_setting_names(kinds, settings)
-    for name, values in settings.items():
-        if not values:
-            raise InputError(f"{name} has no value: expected {name}=VALUE")
-        if name == "augment" and (wrong := [value for value in values if value not in (0, 1)]):
-            raise InputError(f"augment={wrong[0]:g}: expected on or off")
+            raise unknown(f"setting of {', '.join(methods)}", name, [*known, *others])
 
 
 def check_values(name: str, values: object) -> list[float]:
     """One number, or several that make a grid. The values of augment are "on" and "off", which become bools."""
-    several = [values] if isinstance(values, numbers.Real | str) else values
-    if not isinstance(several, Iterable):
-        raise InputError(f"{name}={values!r}: expected a number or several")
-    several = list(several)
+    is_several = isinstance(values, Iterable) and not isinstance(values, str)
+    several: list[Any] = list(values) if is_several else [values]  # type: ignore[call-overload]
     if name == "augment":
-        if wrong := [v for v in several if str(v).casefold() not in SWITCHES]:
-            raise InputError(f"augment={wrong[0]}: expected on or off")
-        return [SWITCHES[str(v).casefold()] for v in several]
-    if not all(isinstance(v, numbers.Real) for v in several):
-        raise InputError(f"{name}={values!r}: expected a number or several")
-    return [float(v) for v in several]
-
-
-def _combinations(settings: Settings, names: Sequence[str]) -> Iterator[dict[str, float]]:
-    """Every combination of the values of those settings that are among ``names``."""
-    chosen = [name for name in settings if name in names]
-    for values in itertools.product(*(dict.fromkeys(settings[name]) for name in chosen)):
-        yield dict(zip(chosen, values, strict=True))
+        several = [SWITCHES.get(str(value).casefold()) for value in several]
+    if not several or not all(isinstance(value, numbers.Real) for value in several):
+        expected = "on or off" if name == "augment" else "a number or several"
+        raise InputError(f"{name}={values if isinstance(values, str) else repr(values)}: expected {expected}")
+    return several if name == "augment" else [float(value) for value in several]
 
 
 def _usual_settings(
     kind: type[Method], benchmark: Benchmark, scenario: str, backbone: Backbone | None
 ) -> dict[str, float]:
     """What a method's settings are where the user sets none, as far as they differ from the method's defaults."""
-    usual: dict[str, float] = {**PROTOCOL, "augment": False, **benchmark.settings}
-    if benchmark.is_own:
-        usual["augment"], _ = default_augmentation(benchmark, backbone)
+    augment = benchmark.is_own and augments(benchmark, backbone)
+    usual: dict[str, float] = {**PROTOCOL, "augment": augment, **benchmark.settings}
     if (preset := find_preset(kind.name, benchmark.name, scenario)) is not None:
         usual |= {**preset.hyperparameters, "augment": preset.augment}
     return {name: value for name, value in usual.items() if name in settings_of(kind)}
 
 
-def _split_settings(kind: type[Method], scenario: str, values: Mapping[str, float]) -> dict[str, Any]:
-    """The settings as fields of a configuration."""
-    others = (*PROTOCOL, "augment")
-    hyper = kind.hyper(scenario, **{name: value for name, value in values.items() if name not in others})
-    protocol: dict[str, float | None] = {name: _as_whole(values.get(name, PROTOCOL[name])) for name in PROTOCOL}
-    if not replays(kind):
-        protocol["replay"] = None
-    return {"hyperparameters": dataclasses.asdict(hyper), **protocol, "augment": bool(values["augment"])}
-
-
-def _as_whole(value: float) -> float:
-    """1.0 as 1: settings are given as floats."""
-    return int(value) if float(value).is_integer() else value
-
-
-# -- augmentation -------------------------------------------------------------------------------------------------
-
-
-def default_augmentation(benchmark: Benchmark, backbone: Backbone | None) -> tuple[bool, str]:
-    """Whether a user's own images are cropped and mirrored at random by default, and why.
+def augments(benchmark: Benchmark, backbone: Backbone | None) -> bool:
+    """Whether a user's own images are cropped and mirrored at random by default.
 
     On small or grey images, and with networks that are not convolutional, that costs accuracy.
     """
-    channels, *size = benchmark.image_shape
-    reasons = {
-        "they are grey": channels != 3,
-        f"they are smaller than {SMALLEST} pixels": min(size) < SMALLEST,
-        "the backbone is not convolutional": not is_convolutional(
-            parse_backbone(benchmark.backbone) if backbone is None else backbone, benchmark.image_shape
-        ),
+    channels, *size = shape = benchmark.image_shape
+    psi = parse_backbone(benchmark.backbone) if backbone is None else backbone
+    return channels == 3 and min(size) >= SMALLEST and is_convolutional(psi, shape)
+
+
+def _as_fields(kind: type[Method], scenario: str, values: Mapping[str, float]) -> dict[str, Any]:
+    """The settings as fields of a configuration. They are given as floats, also those that are whole numbers."""
+    hyper = kind.hyper(scenario, **{name: v for name, v in values.items() if name not in (*PROTOCOL, "augment")})
+    protocol = {name: values.get(name, usual) for name, usual in PROTOCOL.items()}
+    whole = {name: int(value) if float(value).is_integer() else value for name, value in protocol.items()}
+    replay = whole["replay"] if replays(kind) else None
+    return {
+        "hyperparameters": dataclasses.asdict(hyper),
+        **whole,
+        "replay": replay,
+        "augment": bool(values["augment"]),
     }
-    against = [reason for reason, holds in reasons.items() if holds]
-    if against:
-        return False, ", ".join(against)
-    return True, f"they are in colour, of {SMALLEST} pixels or more, and the backbone is convolutional"
-
-
-def describe_choice(name: str, augment: bool, reason: str) -> str:
-    """A sentence that says what was chosen, and how to choose the other."""
-    state, other = ("on", "off") if augment else ("off", "on")
-    return f"{name}: random crops and flips of the images are {state}, because {reason}; augment={other} changes that"
 
 
 # -- presets ------------------------------------------------------------------------------------------------------
@@ -279,8 +240,7 @@ def read_presets(path: Path) -> list[Preset]:
     """The presets in a file, which has the same form as the package's own."""
     try:
         several = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(several, list):
-            raise InputError(f"expected a list of presets, got {type(several).__name__}")
+        expect("the file", several, isinstance(several, list), "a list of presets")
         return [_checked(Preset(**values)) for values in several]
     except (OSError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as a file of presets: {error}") from error
@@ -288,43 +248,34 @@ def read_presets(path: Path) -> list[Preset]:
 
 def _checked(preset: Preset) -> Preset:
     """The preset, if a configuration can have its values. It may be older than a hyperparameter."""
-    values = dataclasses.asdict(preset)
-    if not isinstance(values.pop("chosen"), str):
-        raise wrong_value("chosen", preset.chosen, "a string")
-    if values.pop("halved") is not None:
-        check_whole("halved", preset.halved, at_least=1)
-    if not _has_names(values.pop("inherited")):
-        raise wrong_value("inherited", preset.inherited, "the names of settings by method")
-    if preset.benchmark not in BENCHMARKS:
-        raise unknown("benchmark", str(preset.benchmark), BENCHMARKS)
+    names = preset.inherited
+    lists = list(names.values()) if isinstance(names, dict) else [None]
+    is_names = all(isinstance(several, list) and all(isinstance(one, str) for one in several) for several in lists)
+    expect("inherited", names, is_names, "the names of settings by method")
+    expect("chosen", preset.chosen, isinstance(preset.chosen, str), "a string")
+    expect("halved", preset.halved, preset.halved is None or is_whole(preset.halved), "how many settings")
+    expect("benchmark", preset.benchmark, preset.benchmark in BENCHMARKS, "one of the package")
     kind = METHODS.get(preset.method)  # a method in a file is refused, so that no code is run
-    memory = {"buffer": MEMORY if kind and kind.schedule is not None else None, "replay": None}
-    memory |= {"replay": PROTOCOL["replay"]} if kind and replays(kind) else {}
-    return dataclasses.replace(preset, hyperparameters=Configuration.from_dict({**values, **memory}).hyperparameters)
-
-
-def _has_names(inherited: object) -> bool:
-    """Whether these are lists of names by name."""
-    return isinstance(inherited, dict) and all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in inherited.values()
-    )
+    fields = ("method", "benchmark", "scenario", "hyperparameters", "augment")
+    values = {name: getattr(preset, name) for name in fields}
+    values["buffer"] = MEMORY if kind is not None and kind.schedule is not None else None
+    values["replay"] = PROTOCOL["replay"] if kind is not None and replays(kind) else None
+    return dataclasses.replace(preset, hyperparameters=Configuration.from_dict(values).hyperparameters)
 
 
 def write_presets(several: Sequence[Preset], path: Path) -> None:
-    text = json.dumps([_as_written(preset) for preset in several], indent=2) + "\n"
+    usual: dict[str, Any] = {"inherited": {}, "halved": None}  # is left out
+    written = [
+        {name: v for name, v in dataclasses.asdict(preset).items() if name not in usual or v != usual[name]}
+        for preset in several
+    ]
     try:
-        write_atomic(path, lambda file: file.write(text.encode()))
+        write_atomic(path, lambda file: file.write((json.dumps(written, indent=2) + "\n").encode()))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error}") from error
 
 
-def _as_written(preset: Preset) -> dict[str, Any]:
-    """Without what is empty for most."""
-    return {name: v for name, v in dataclasses.asdict(preset).items() if v or name not in ("inherited", "halved")}
-
-
 def with_preset(several: Sequence[Preset], new: Preset) -> list[Preset]:
     """The presets, with ``new`` in place of the one for the same method, benchmark and scenario, if there is one."""
-    place = (new.method, new.benchmark, new.scenario)
-    replaced = [new if (p.method, p.benchmark, p.scenario) == place else p for p in several]
-    return replaced if new in replaced else [*replaced, new]
+    old = find_preset(new.method, new.benchmark, new.scenario, several)
+    return [*several, new] if old is None else [new if preset is old else preset for preset in several]

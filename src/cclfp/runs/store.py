@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from cclfp.core.files import chosen_by, home, real_file
 from cclfp.errors import InputError
-from cclfp.runs.record import SCHEMA, VERSION, Record, columns, difference, from_row, to_row
+from cclfp.runs.record import COLUMNS, SCHEMA, VERSION, Record, difference, from_row, to_row
 
 TIMEOUT = 60  # seconds to wait for other processes
 APPLICATION = 0x0CC1_F900  # marks the file as ours
@@ -165,7 +165,7 @@ class Store:
             raise InputError(f"{self.path} has triggers, views or virtual tables, which no cclfp writes: {code[0]!a}")
         damage = [str(row[0]).replace("\n", " ") for row in database.execute("PRAGMA integrity_check(10)")]
         found = {row["name"] for row in database.execute("PRAGMA table_info(runs)")}
-        if missing := columns() - found:
+        if missing := {*COLUMNS, "checksum"} - found:
             raise InputError(f"{self.path} is damaged: its table of runs has no {', '.join(sorted(missing))}")
         database.execute("COMMIT")
         return [] if damage == ["ok"] else damage

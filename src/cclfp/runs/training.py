@@ -20,7 +20,7 @@ from cclfp.runs.checkpoints import checkpoint_path, locked, make_folder, remove_
 from cclfp.runs.code import code, commit, device_name
 from cclfp.runs.execution import pick_device
 from cclfp.runs.jobs import Job
-from cclfp.runs.record import MEASURES, Record
+from cclfp.runs.record import Record, complete
 from cclfp.runs.start import Started, kind_of_programs, start
 from cclfp.runs.store import Store
 
@@ -199,30 +199,22 @@ def _save_learner(one: Started) -> InputError | None:
 def make_record(job: Job, replica: Replica, environment: dict[str, Any]) -> Record:
     """The record of a trained run. Where runs were trained together, the seconds of each are its share."""
     c = job.configuration
-    record: dict[str, Any] = {
-        "key": job.key,
-        "method": c.method,
-        "benchmark": c.benchmark,
-        "scenario": c.scenario,
-        "buffer": c.buffer,
-        "seed": job.seed,
-        "configuration": c.to_dict(),
-        **{name: measure(replica.matrix) for name, measure in MEASURES.items()},
-        "accuracy_matrix": replica.matrix,
-        "seconds": replica.train_seconds + replica.test_seconds,
-        "train_seconds": replica.train_seconds,
-        "test_seconds": replica.test_seconds,
-        "environment": {
-            **environment,
-            **code(c.to_dict()),
-            "commit": commit(),
-            "device_name": device_name(environment["device"]),
-            "platform": platform.platform(),
+    return complete(
+        c,
+        {
+            "seed": job.seed,
+            "accuracy_matrix": replica.matrix,
+            "train_seconds": replica.train_seconds,
+            "test_seconds": replica.test_seconds,
+            "environment": {
+                **environment,
+                **code(c.to_dict()),
+                "commit": commit(),
+                "device_name": device_name(environment["device"]),
+                "platform": platform.platform(),
+            },
+            "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "diverged": replica.diverged,
+            "confusion": None if c.validation else replica.confusion,
         },
-        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    if replica.diverged is not None:
-        record["diverged"] = replica.diverged
-    if replica.confusion is not None and not c.validation:
-        record["confusion"] = replica.confusion
-    return record  # type: ignore[return-value]  # mypy cannot follow the measures
+    )

@@ -470,7 +470,10 @@ LACKING = {"method": "er", "benchmark": "split-mnist", "scenario": "class", "aug
         (json.dumps([LACKING | {"hyperparameters": [0.1]}]), "hyperparameters is [0.1]: expected a finite number"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": -1.0}}]), "lr=-1"),
         (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "method": "erx"}]), "unknown method 'erx'"),
-        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "benchmark": "mnis"}]), 'benchmark is "mnis": expected one of the package'),
+        (
+            json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "benchmark": "mnis"}]),
+            '"mnis": expected one of the package',
+        ),
         (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "scenario": "domain"}]), "it has: class, task"),
     ],
 )

@@ -110,6 +110,7 @@ ROTATED = {"benchmark": "rotated-mnist", "scenario": "domain"}
         ({"hyperparameters": 0.1}, "hyperparameters is 0.1: expected a finite number for each name"),
         ({"hyperparameters": {}}, "hyperparameters lack lr, which er has"),
         ({"hyperparameters": {"lr": 0.1, "w": 0.5}}, "unknown hyperparameter of er 'w'"),
+        ({"hyperparameters": {"lr": 0.1, "scenario": 1}}, "unknown hyperparameter of er 'scenario'"),
         ({"augment": 1}, "augment is 1: expected true or false"),
         ({"augment": True}, "augment=on: split-mnist cannot be augmented"),
         ({"validation": "no"}, 'validation is "no": expected true or false'),

@@ -238,7 +238,7 @@ class Method:
         return {}
 
     @classmethod
-    def hyper(cls, scenario: str, **given: float) -> Hyperparameters:
+    def hyper(cls, scenario: str, /, **given: float) -> Hyperparameters:
         """The given hyperparameters, with defaults for the others; InputError for an unknown name or invalid value."""
         fields = {field.name: field for field in dataclasses.fields(cls.Hyper)}
         for name, value in given.items():

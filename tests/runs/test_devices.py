@@ -10,7 +10,7 @@ import pytest
 
 from cclfp.errors import InputError
 from cclfp.events import Event, ignore
-from cclfp.runs.execution import Execution, pick_cards, pick_device, pick_one_device, visible_as
+from cclfp.runs.execution import Execution, visible_as
 from cclfp.runs.jobs import Job, cost_of, into_cohorts, make_jobs
 from cclfp.runs.pool import local_executor
 from cclfp.runs.settings import configurations
@@ -49,6 +49,7 @@ def test_every_visible_gpu_is_used(cards: Cards) -> None:
     assert places(device="cuda:1", gpus_per_cohort=0.3) == [1, 1, 1]
     assert places(engine="eager") == [0, 1, 2, 3] * 2  # 16 cores are for 8 runs, two per GPU
     assert places(engine="eager", device="cuda:1") == [1] * 5  # 21 GiB are for 5
+    assert list(local_executor(Execution("cuda:2,3"), one_at_a_time=True).cards) == [2]  # run times
     cards(1)
     assert places() is None
     cards(0)
@@ -56,39 +57,21 @@ def test_every_visible_gpu_is_used(cards: Cards) -> None:
     assert local_executor(Execution(), one_at_a_time=True).workers == 1
 
 
-def test_run_times_are_measured_on_one_gpu(cards: Cards) -> None:
-    cards(4)
-    assert list(local_executor(Execution(), one_at_a_time=True).cards) == [0]
-    assert list(local_executor(Execution("cuda:2,3"), one_at_a_time=True).cards) == [2]
-
-
-def test_gpus_that_do_not_exist(cards: Cards) -> None:
-    cards(2)
-    for wrong, message in (
-        ("cuda:9", "there is no GPU 9, torch finds 2, numbered from 0"),
-        ("cuda:0,2", "there is no GPU 2"),
-        ("cuda:0,0", "a GPU is named twice"),
-        ("cuda:", "expected auto, cpu, cuda, or GPUs by number such as cuda:0,2"),
-        ("cuda:-1", "expected auto"),
-        ("cuda:1,", "expected auto"),
-        ("cuda0", "expected auto"),
-        ("gpu:0", "expected auto"),
-        ("", "expected auto"),
-    ):
-        with pytest.raises(InputError, match=f"device '{wrong}': {message}"):
-            pick_cards(wrong)
-        with pytest.raises(InputError, match=f"device '{wrong}'"):
-            Execution(wrong)
-    cards(0)
-    with pytest.raises(InputError, match="torch finds no CUDA device on this machine"):
-        pick_device("cuda:0")
-
-
-def test_the_device_of_one_learner(cards: Cards) -> None:
-    cards(3)
-    assert [pick_one_device(wanted) for wanted in ("auto", "cpu", "cuda:2")] == ["cuda", "cpu", "cuda:2"]
-    with pytest.raises(InputError, match="device 'cuda:0,2': a learner is on one device"):
-        pick_one_device("cuda:0,2")
+@pytest.mark.parametrize(
+    ("count", "wrong", "message"),
+    [
+        (2, "cuda:9", "expected different GPUs that are there, torch finds 2, numbered from 0"),
+        (2, "cuda:0,2", "expected different GPUs that are there"),
+        (2, "cuda:0,0", "expected different GPUs that are there"),
+        (0, "cuda:0", "expected different GPUs that are there, torch finds no CUDA device on this machine"),
+        (0, "cuda", "expected different GPUs that are there, torch finds no CUDA device on this machine"),
+        *((2, wrong, "expected auto, cpu, cuda, or GPUs") for wrong in ("cuda:", "cuda:-1", "cuda:1,", "gpu:0", "")),
+    ],
+)
+def test_gpus_that_do_not_exist(count: int, wrong: str, message: str, cards: Cards) -> None:
+    cards(count)
+    with pytest.raises(InputError, match=f"device '{wrong}': {message}"):
+        Execution(wrong)
 
 
 def test_the_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

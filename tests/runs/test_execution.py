@@ -18,7 +18,6 @@ def test_it_takes_strings_none_and_numpy(tmp_path: Path) -> None:
     made: Any = {"store": str(tmp_path / "a.sqlite"), "save": str(tmp_path), "threads": np.int64(1)}
     execution = Execution(**made | {"checkpoint_every": np.float32(3)})
     assert (execution.store, execution.save) == (tmp_path / "a.sqlite", tmp_path)
-    assert Execution(**execution.to_dict()) == execution
     assert type(execution.threads) is int
     nothing: Any = None
     assert Execution(store=nothing).store == default_store()
@@ -34,8 +33,13 @@ def test_it_takes_strings_none_and_numpy(tmp_path: Path) -> None:
         ({"threads": 0}, "threads=0: expected a whole number, 1 or more"),
         ({"threads": 10_000}, "threads=10000: this process may use"),
         ({"fresh": "no"}, "fresh='no': expected True or False"),
+        ({"other_code": "keep"}, "unknown other_code 'keep'"),
         ({"checkpoint_every": -1}, "checkpoint_every=-1: expected a number of seconds"),
         ({"checkpoint_every": float("nan")}, "checkpoint_every=nan: expected a number of seconds"),
+        *(
+            ({"shard": wrong}, f"shard='{wrong}': expected I/N with I from 1 to N")
+            for wrong in ("", "1", "0/3", "4/3", "1/0", "-1/3", "1/2/3", "a/b", "1.0/2", "1/999999999")
+        ),
     ],
 )
 def test_wrong_values_are_refused_at_once(wrong: dict[str, Any], message: str) -> None:

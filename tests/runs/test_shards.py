@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import cclfp
 from cclfp.errors import InputError
-from cclfp.runs.execution import Execution, parse_shard
+from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, cost_of, cut, make_jobs, take_shard
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
@@ -125,15 +125,6 @@ def test_from_python(small_mnist: Path, tmp_path: Path) -> None:
     assert len(Store(tmp_path / "shard-1-of-2.sqlite").records()) == 2
     with pytest.raises(InputError, match="shard='1/2': a search needs the results of all its runs"):
         cclfp.tune("er", "split-mnist", **options)
-
-
-@pytest.mark.parametrize("wrong", ["", "1", "0/3", "4/3", "1/0", "-1/3", "1/2/3", "a/b", "1.0/2", "1/999999999"])
-def test_shards_that_are_none(wrong: str, cli: Cli) -> None:
-    with pytest.raises(InputError, match="expected I/N with I from 1 to N"):
-        parse_shard(wrong)
-    answer = cli("run", "er", "split-mnist", f"--shard={wrong}")
-    assert answer.code == 2
-    assert f"shard='{wrong}': expected I/N" in answer.err
 
 
 def test_a_damaged_store_is_not_imported(small_mnist: Path, tmp_path: Path) -> None:

@@ -124,11 +124,8 @@ def result_to_dict(result: Result, include_diverged: bool) -> dict[str, Any]:
 
 def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> None:
     """How many runs a part has, in which store they are, and how to put the parts together."""
-    from cclfp.runs.execution import parse_shard
-    from cclfp.runs.jobs import store_of
-
-    part, count = parse_shard(str(execution.shard))
-    store = store_of(execution)
+    part, count = execution.part or (1, 1)
+    store = execution.target
     if json:
         print_json({"shard": execution.shard, "store": str(store), "keys": [record["key"] for record in records]})
         return

@@ -141,9 +141,10 @@ def observe(
 def load_learner(path: Path, backbone: str | None, method: str | None, device: str) -> Learner:
     """The learner in a file. Where it has no names of classes, a line on stderr says so."""
     from cclfp.learner import load
-    from cclfp.runs.execution import pick_one_device
+    from cclfp.runs.execution import pick_device
 
-    learner = load(path, psi=backbone, method=method, device=pick_one_device(device))
+    device = pick_device(device) if device == "auto" else device
+    learner = load(path, psi=backbone, method=method, device=device)
     if learner.classes is None:
         typer.echo(f"{path} has no class names, so classes are shown by number", err=True)
     return learner

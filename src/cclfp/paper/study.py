@@ -28,7 +28,7 @@ from cclfp.paper.tuning import tune
 from cclfp.runs.code import device_name
 from cclfp.runs.execution import Execution
 from cclfp.runs.fields import field_names, from_keywords
-from cclfp.runs.jobs import Job, check_seeds, cost, make_jobs, name_methods, store_of, take_shard
+from cclfp.runs.jobs import Job, check_seeds, cost, make_jobs, name_methods, take_shard
 from cclfp.runs.pool import local_executor
 from cclfp.runs.problem import MEMORY, Problem
 from cclfp.runs.record import Record
@@ -71,7 +71,7 @@ class Study:
     @property
     def store(self) -> Path:
         """Where the records are written."""
-        return store_of(self.execution)
+        return self.execution.target
 
     @functools.cached_property
     def jobs(self) -> list[Job]:

@@ -10,11 +10,12 @@ import dataclasses
 import importlib.util
 import numbers
 import os
+import re
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, cast
 
+from cclfp.core.arguments import check_whole
 from cclfp.core.workers import cores
 from cclfp.errors import InputError, unknown
 from cclfp.runs.fields import documented, option
@@ -22,7 +23,11 @@ from cclfp.runs.fields import documented, option
 ENGINES = {"eager": ("cpu", "cuda"), "compiled": ("cpu",), "graph": ("cuda",)}  # and the devices they are for
 PRECISIONS = ("float32", "tf32", "bf16")
 DEVICES = ("cpu", "cuda")
-OTHER_CODE = ("use", "retrain")
+NAMES = {
+    "engine": ("auto", *ENGINES),
+    "precision": ("auto", *PRECISIONS),
+    "other_code": ("use", "retrain"),
+}
 MADE_WITH = ("engine", "precision", "threads", "device")  # what records and checkpoints say about a training
 PATHS = ("store", "save", "checkpoints")
 LARGEST_SHARDS = 100_000
@@ -87,53 +92,44 @@ class Execution:
     )
 
     def __post_init__(self) -> None:
-        from cclfp.core.arguments import check_whole
         from cclfp.runs.store import default_store
 
-        threads, seconds = check_whole("threads", self.threads, at_least=1), cast(Any, self.checkpoint_every)
-        self._check_place(threads)
-        if not isinstance(seconds, numbers.Real) or not float(seconds) >= 0:
-            raise InputError(f"checkpoint_every={seconds!r}: expected a number of seconds, 0 or more")
-        for name in ("force", "fresh"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name}={getattr(self, name)!r}: expected True or False")
-        if self.other_code not in OTHER_CODE:
-            raise unknown("other_code", str(self.other_code), OTHER_CODE)
-        share = cast(Any, self.gpus_per_cohort)
-        if share is not None and not (isinstance(share, numbers.Real) and 0 < float(share) <= 1):
-            raise InputError(f"gpus_per_cohort={share!r}: expected more than 0 and at most 1, the share of one GPU")
-        if self.shard is not None:
-            parse_shard(self.shard)
-        plain: dict[str, Any] = {  # paths may be given as strings, numbers as numpy's
-            "threads": threads,
-            "checkpoint_every": float(seconds),
-            "gpus_per_cohort": None if share is None else float(share),
-            **{name: None if (path := getattr(self, name)) is None else Path(path) for name in PATHS},
-        }
-        plain["store"] = plain["store"] or default_store()
-        vars(self).update(plain)
-
-    def _check_place(self, threads: int) -> None:
-        """Check what depends on the machine that trains. What a Ray cluster has is not known before it is reached."""
-        if self.ray_address is None:
-            self.check_on(pick_device(self.device))
-            if threads > cores():
-                raise InputError(f"threads={threads}: this process may use {cores()} cores")
-        else:
-            if self.device not in ("auto", *DEVICES):
-                raise InputError(f"device {self.device!r} with on={self.on!r}: expected auto, cpu or cuda on Ray")
-            self._check_names()
-            if "ray" not in sys.modules and importlib.util.find_spec("ray") is None:  # it is not imported yet
-                raise InputError(f"on={self.on!r} needs Ray: pip install 'cclfp[ray]'")
-
-    def _check_names(self) -> None:
-        for name, known in (("engine", ("auto", *ENGINES)), ("precision", ("auto", *PRECISIONS))):
+        seconds, share = cast(Any, self.checkpoint_every), cast(Any, self.gpus_per_cohort)
+        is_share = share is None or (isinstance(share, numbers.Real) and 0 < float(share) <= 1)
+        for name, fine, expected in (
+            ("checkpoint_every", isinstance(seconds, numbers.Real) and float(seconds) >= 0, "a number of seconds"),
+            ("gpus_per_cohort", is_share, "more than 0 and at most 1, the share of one GPU"),
+            ("force", isinstance(self.force, bool), "True or False"),
+            ("fresh", isinstance(self.fresh, bool), "True or False"),
+        ):
+            if not fine:
+                raise InputError(f"{name}={getattr(self, name)!r}: expected {expected}")
+        for name, known in NAMES.items():
             if getattr(self, name) not in known:
                 raise unknown(name, str(getattr(self, name)), known)
+        paths = {name: None if (path := getattr(self, name)) is None else Path(path) for name in PATHS}
+        vars(self).update(  # paths may be given as strings, numbers as numpy's
+            {**paths, "store": paths["store"] or default_store()},
+            threads=check_whole("threads", self.threads, at_least=1),
+            checkpoint_every=float(seconds),
+            gpus_per_cohort=None if share is None else float(share),
+        )
+        self._check_place()
+
+    def _check_place(self) -> None:
+        """Check what depends on the machine that trains. What a Ray cluster has is not known before it is reached."""
+        _ = self.part  # the shard
+        if self.ray_address is None:
+            self.check_on(pick_device(self.device))
+            if self.threads > cores():
+                raise InputError(f"threads={self.threads}: this process may use {cores()} cores")
+        elif self.device not in ("auto", *DEVICES):
+            raise InputError(f"device {self.device!r} with on={self.on!r}: expected auto, cpu or cuda on Ray")
+        elif "ray" not in sys.modules and importlib.util.find_spec("ray") is None:  # it is not imported yet
+            raise InputError(f"on={self.on!r} needs Ray: pip install 'cclfp[ray]'")
 
     def check_on(self, device: str) -> None:
         """Refuse an engine or a precision that is not for this device, cpu or cuda."""
-        self._check_names()
         devices = ENGINES.get(self.engine, DEVICES)
         if device not in devices:
             raise InputError(f"engine {self.engine} is for device {devices[0]}, not {device}: auto picks what there is")
@@ -173,31 +169,21 @@ class Execution:
 
         return checkpoints_of(self.store) if self.checkpoints is None else self.checkpoints
 
-    def to_dict(self) -> dict[str, Any]:
-        paths = {name: None if (path := getattr(self, name)) is None else str(path) for name in PATHS}
-        return {**vars(self), **paths}
+    @property
+    def part(self) -> tuple[int, int] | None:
+        """The two numbers of the shard ``I/N``; None without."""
+        if self.shard is None:
+            return None
+        parts = [int(part) if part.isascii() and part.isdigit() else 0 for part in str(self.shard).split("/")]
+        if len(parts) != 2 or not 1 <= parts[0] <= parts[1] <= LARGEST_SHARDS:
+            expected = "I/N with I from 1 to N, such as 2/3 for the second of three parts"
+            raise InputError(f"shard={self.shard!r}: expected {expected}")
+        return parts[0], parts[1]
 
-
-def parse_shard(shard: str) -> tuple[int, int]:
-    """The two numbers of ``I/N``.
-
-    >>> parse_shard("2/3")
-    (2, 3)
-    """
-    parts = [int(part) if part.isascii() and part.isdigit() else 0 for part in str(shard).split("/")]
-    if len(parts) != 2 or not 1 <= parts[0] <= parts[1] <= LARGEST_SHARDS:
-        raise InputError(f"shard={shard!r}: expected I/N with I from 1 to N, such as 2/3 for the second of three parts")
-    return parts[0], parts[1]
-
-
-def check_folder(folder: Path) -> Path:
-    """A folder that can be written to; it is created where it does not exist."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError as error:
-        raise InputError(f"learners cannot be saved in {folder}: {error}") from error
+    @property
+    def target(self) -> Path:
+        """Where records are written: those of a shard into ``shard-2-of-3.sqlite``, beside the store that all read."""
+        return self.store if self.part is None else self.store.with_name("shard-{}-of-{}.sqlite".format(*self.part))
 
 
 # -- devices ------------------------------------------------------------------------------------------------------
@@ -205,45 +191,25 @@ def check_folder(folder: Path) -> Path:
 
 def pick_device(wanted: str) -> str:
     """The kind of device, cpu or cuda; ``auto`` is cuda where there is one. Wrong values are refused."""
-    import torch
-
-    from cclfp.core.arguments import check_device
-
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted in DEVICES:
-        return check_device(wanted).type
-    pick_cards(wanted)
-    return "cuda"
+    return "cuda" if pick_cards(wanted) else "cpu"
 
 
 def pick_cards(wanted: str) -> list[int]:
     """The numbers of the GPUs to train on: all that this process sees, or those that are named; none for the CPU."""
     import torch
 
-    if wanted in ("auto", *DEVICES):
-        return list(range(torch.cuda.device_count())) if pick_device(wanted) == "cuda" else []
-    kind, colon, listed = str(wanted).partition(":")
-    parts = listed.split(",")
-    if kind != "cuda" or not colon or not all(part.isascii() and part.isdigit() for part in parts):
+    if wanted == "cpu":
+        return []
+    found = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    if wanted == "auto":
+        return found
+    if not re.fullmatch(r"cuda(:\d+(,\d+)*)?", str(wanted), re.ASCII):
         raise InputError(f"device {wanted!r}: expected auto, cpu, cuda, or GPUs by number such as cuda:0,2")
-    cards, count = [int(part) for part in parts], torch.cuda.device_count()
-    if len(set(cards)) < len(cards):
-        raise InputError(f"device {wanted!r}: a GPU is named twice")
-    if missing := [card for card in cards if card >= count]:
-        found = f"finds {count}, numbered from 0" if count else "finds no CUDA device on this machine"
-        raise InputError(f"device {wanted!r}: there is no GPU {missing[0]}, torch {found}")
+    cards = [int(number) for number in re.findall(r"\d+", wanted)] or found
+    if not cards or set(cards) - set(found) or len(set(cards)) < len(cards):
+        seen = f"finds {len(found)}, numbered from 0" if found else "finds no CUDA device on this machine"
+        raise InputError(f"device {wanted!r}: expected different GPUs that are there, torch {seen}")
     return cards
-
-
-def pick_one_device(wanted: str) -> str:
-    """The device of a single learner: cpu, cuda, or a GPU by number such as cuda:2."""
-    if wanted in ("auto", *DEVICES):
-        return pick_device(wanted)
-    card, *others = pick_cards(wanted)
-    if others:
-        raise InputError(f"device {wanted!r}: a learner is on one device, expected one GPU")
-    return f"cuda:{card}"
 
 
 def visible_as(card: int) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from cclfp.learner.saving import FORMAT as LEARNER
 from cclfp.nets.backbones import parse_backbone
 from cclfp.runs.code import is_other_code
 from cclfp.runs.configuration import Configuration, method_labels, show_value, with_version
-from cclfp.runs.execution import Execution, check_folder, parse_shard
+from cclfp.runs.execution import Execution
 from cclfp.runs.record import Record
 from cclfp.runs.store import Store, exists
 from cclfp.streams import get_benchmark
@@ -120,9 +120,8 @@ class Job:
     @functools.cached_property
     def group(self) -> str:
         """The same for jobs that can be trained together."""
-        common = [self.configuration.shape, self.execution.to_dict(), self.engine]
-        is_alone = "eager" in (self.engine, self.execution.engine)
-        return json.dumps([common, self.key if is_alone else None])
+        alone = self.key if "eager" in (self.engine, self.execution.engine) else None
+        return repr((self.configuration.shape, self.execution, self.engine, alone))
 
     @property
     def is_open(self) -> bool:
@@ -136,8 +135,13 @@ class Job:
 
 def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], execution: Execution) -> list[Job]:
     """A job per configuration and seed."""
-    if execution.save is not None:
-        check_folder(execution.save)
+    if (folder := execution.save) is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise InputError(f"learners cannot be saved in {folder}: {error}") from error
     return [Job(configuration, seed, execution) for configuration in configurations for seed in seeds]
 
 
@@ -217,19 +221,19 @@ def cost(configuration: Configuration) -> float:
 def take_shard(jobs: Sequence[Job]) -> list[Job]:
     """The jobs of the part that their execution names, of those whose records its store lacks.
 
-    They are to be stored in :func:`store_of`. The same jobs and the same store give the same parts, on every
+    They are to be stored in its target. The same jobs and the same store give the same parts, on every
     machine; no job is in two parts. Without a shard, these are all jobs, unchanged.
     """
     execution = jobs[0].execution
-    if execution.shard is None:
+    if execution.part is None:
         return list(jobs)
     if execution.fresh or execution.other_code == "retrain":
         again = "fresh" if execution.fresh else "other_code='retrain'"
         raise InputError(
             f"shard={execution.shard!r} with {again}: the new records would not fit the store's; use an empty store"
         )
-    number, count = parse_shard(execution.shard)
-    part, store = cut(_missing(jobs), count)[number - 1], store_of(execution)
+    number, count = execution.part
+    part, store = cut(_missing(jobs), count)[number - 1], execution.target
     _refuse_trained(part, store)
     return [job.with_execution(store=store, shard=None) for job in part]
 
@@ -243,14 +247,6 @@ def cut(jobs: Sequence[Job], count: int) -> list[list[Job]]:
         parts[least] += cohort
         loads[least] += cost_of(cohort)
     return parts
-
-
-def store_of(execution: Execution) -> Path:
-    """Where records are written: for a part of a grid ``shard-2-of-3.sqlite``, beside the store that all parts read."""
-    if execution.shard is None:
-        return execution.store
-    number, count = parse_shard(execution.shard)
-    return execution.store.with_name(f"shard-{number}-of-{count}.sqlite")
 
 
 def _missing(jobs: Sequence[Job]) -> list[Job]:

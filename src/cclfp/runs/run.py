@@ -13,7 +13,7 @@ from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.code import describe_other_code
 from cclfp.runs.execution import Execution, pick_device
 from cclfp.runs.fields import documented
-from cclfp.runs.jobs import Job, check_seeds, cost, into_cohorts, make_jobs, name_runs, store_of, take_shard
+from cclfp.runs.jobs import Job, check_seeds, cost, into_cohorts, make_jobs, name_runs, take_shard
 from cclfp.runs.pool import Executor, make_executor
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
@@ -84,7 +84,7 @@ def run(
         on_event(Note(f"{len(all_jobs):,} runs ({counts}){of_shard}"))
         costs = {job.key: cost(job.configuration) for job in jobs}
     varied = [name for name, values in grid.items() if len(values) > 1]
-    on_event(Planned(name_runs(jobs, varied), str(store_of(how)), costs))
+    on_event(Planned(name_runs(jobs, varied), str(how.target), costs))
     records = run_jobs(jobs, on_event)
     found = [Result(c, [records[key] for seed in chosen_seeds if (key := c.key(seed)) in records]) for c in chosen]
     return [result for result in found if result.runs]  # a shard may have no run of a configuration

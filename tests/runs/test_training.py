@@ -294,7 +294,7 @@ def of_another_seed(file: Path) -> None:
     [
         (cut_off, "it is damaged"),
         (lambda file: file.write_text("mine"), "is another kind of file"),
-        (of_another_seed, "is the learner of another run"),
+        (of_another_seed, "is not the learner of this run"),
     ],
 )
 def test_a_learner_file_is_what_it_is_called(

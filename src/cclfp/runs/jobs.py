@@ -8,7 +8,7 @@ import math
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from cclfp.core.arguments import check_whole
 from cclfp.core.files import read_tensors
@@ -87,6 +87,10 @@ class Job:
             return None
         return record if self.has_learner() else None
 
+    def replaces(self, record: Record) -> bool:
+        """Whether a record in the store makes room for that of this job."""
+        return self.execution.fresh or (self.execution.other_code == "retrain" and is_other_code(record))
+
     def has_learner(self) -> bool:
         """Whether the learner is saved, where that is asked for. InputError where its file is none of this run."""
         return self.learner_file is None or self._saved_learner() is not None
@@ -94,28 +98,27 @@ class Job:
     def check_learner(self) -> None:
         """InputError where training would replace a learner that has learned more since, or another file."""
         saved, c = self._saved_learner(), self.configuration
-        if saved is None or self.execution.force:
-            return
-        tasks = 1 if c.kind.joint else len(c.tasks) if c.tasks else get_benchmark(c.benchmark).num_tasks
-        if saved.get("in_task") or saved.get("tasks_done") != tasks:
-            text = f"{self.learner_file} has learned more since its run of {tasks} tasks"
-            raise InputError(f"{text}: save the learners elsewhere, or replace it with --force")
+        tasks = 1 if c.kind.joint else len(c.tasks or ()) or get_benchmark(c.benchmark).num_tasks
+        if saved is not None and not self.execution.force and (saved["in_task"] or saved["tasks_done"] != tasks):
+            self._refuse_learner(f"has learned more since its run of {tasks} tasks")
 
     def _saved_learner(self) -> dict[str, Any] | None:
         """What the learner's file holds; None where there is none, or one that may be replaced whatever it is."""
-        path = self.learner_file
+        path, c = self.learner_file, self.configuration
         if path is None or not path.exists():
             return None
-        text, c = f"{path} is the learner of another run", self.configuration
         try:
-            saved = read_tensors(path, LEARNER)
-            if [saved.get(name) for name in ("method", "scenario", "seed")] == [c.method, c.scenario, self.seed]:
-                return saved
+            saved, reason = read_tensors(path, LEARNER), ""
         except InputError as error:
-            text = str(error)
-        if self.execution.force:
-            return None
-        raise InputError(f"{text}: move it away, save the learners elsewhere, or replace it with --force")
+            saved, reason = {}, f" ({error})"
+        wanted = {"method": c.method, "scenario": c.scenario, "seed": self.seed}
+        if wanted.items() <= saved.items():
+            return saved
+        return None if self.execution.force else self._refuse_learner(f"is not the learner of this run{reason}")
+
+    def _refuse_learner(self, what: str) -> NoReturn:
+        hint = "move it away, save the learners elsewhere, or replace it with --force"
+        raise InputError(f"{self.learner_file} {what}: {hint}")
 
     @functools.cached_property
     def group(self) -> str:
@@ -127,10 +130,6 @@ class Job:
     def is_open(self) -> bool:
         """Whether its engine is still to be chosen."""
         return self.engine == self.execution.engine == "auto"
-
-    def replaces(self, record: Record) -> bool:
-        """Whether a record in the store makes room for that of this job."""
-        return self.execution.fresh or (self.execution.other_code == "retrain" and is_other_code(record))
 
 
 def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], execution: Execution) -> list[Job]:
@@ -233,9 +232,15 @@ def take_shard(jobs: Sequence[Job]) -> list[Job]:
             f"shard={execution.shard!r} with {again}: the new records would not fit the store's; use an empty store"
         )
     number, count = execution.part
-    part, store = cut(_missing(jobs), count)[number - 1], execution.target
-    _refuse_trained(part, store)
-    return [job.with_execution(store=store, shard=None) for job in part]
+    store = Store(execution.store, read_only=True) if exists(execution.store) else None
+    # Whatever learners there are: a shard has no job for a learner that was not saved.
+    missing = {job.key: job for job in jobs if store is None or store.find(job.key) is None}
+    part = cut(list(missing.values()), count)[number - 1]
+    for path in sorted(execution.target.parent.glob("shard-*-of-*.sqlite")):
+        other = Store(path, read_only=True)
+        if path != execution.target and any(other.find(job.key) is not None for job in part):
+            raise InputError(f"{path} has runs of this part, from another grid: cclfp runs import {path} first")
+    return [job.with_execution(store=execution.target, shard=None) for job in part]
 
 
 def cut(jobs: Sequence[Job], count: int) -> list[list[Job]]:
@@ -247,23 +252,3 @@ def cut(jobs: Sequence[Job], count: int) -> list[list[Job]]:
         parts[least] += cohort
         loads[least] += cost_of(cohort)
     return parts
-
-
-def _missing(jobs: Sequence[Job]) -> list[Job]:
-    """The jobs whose records the store lacks, each once. The store is not created."""
-    different = list({job.key: job for job in jobs}.values())
-    path = jobs[0].execution.store
-    if not exists(path):
-        return different
-    store = Store(path, read_only=True)
-    return [job for job in different if store.find(job.key) is None]  # whatever learners there are: see find_record
-
-
-def _refuse_trained(part: Sequence[Job], store: Path) -> None:
-    """InputError where another part has runs of this one, because another grid was cut before."""
-    for path in sorted(store.parent.glob("shard-*-of-*.sqlite")):
-        if path == store:
-            continue
-        other = Store(path, read_only=True)
-        if any(other.find(job.key) is not None for job in part):
-            raise InputError(f"{path} has runs of this part, from another grid: cclfp runs import {path} first")

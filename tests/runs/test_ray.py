@@ -243,10 +243,14 @@ def a_node_is_lost(nodes: RayNodes, folder: Path) -> None:
 def an_interrupt_cancels_what_runs(nodes: RayNodes, folder: Path) -> None:
     tasks: list[int] = []
 
+    def stop(number: int, frame: object) -> None:
+        raise Stopped(number)
+
     def interrupt(name: str) -> None:
         tasks.extend(nodes.tasks())
-        raise Stopped(signal.SIGINT)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)  # while the driver waits for an answer
 
+    signal.signal(signal.SIGALRM, stop)
     with pytest.raises(Stopped):
         train_slowly(nodes, folder, Saboteur(interrupt))
     assert tasks

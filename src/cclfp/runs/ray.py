@@ -48,6 +48,7 @@ POSTPONED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHU
 PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 RETRIES = 3  # times that a cohort is trained again because its process or its node was lost
 AHEAD = 32  # cohorts that are submitted before there is room for them, so that no node waits for the driver
+WAIT = 0.1  # seconds that Ray waits for an answer: it does not notice signals meanwhile
 LOOK_EVERY = 5.0  # seconds between two looks at what the nodes have room for
 PATIENCE = 10.0  # seconds to wait for the end of cancelled tasks
 ANSWER_EVERY = 0.25  # seconds between two answers of a node
@@ -153,8 +154,10 @@ class _Driver:
                 self._look()
                 while waiting and len(self.running) < self.room + AHEAD:
                     self._submit(_Sent({job.key: job for job in waiting.popleft()}))
-                for answers in self.ray.wait([*self.running], timeout=LOOK_EVERY)[0]:
+                for answers in self.ray.wait([*self.running], timeout=WAIT)[0]:
                     self._read(answers)
+        except SystemError as error:  # what the handler of a signal raised while Ray waited
+            raise error.__cause__ or error from None
         finally:
             self._cancel()
 

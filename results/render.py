@@ -30,8 +30,7 @@ from cclfp.report.text import to_markdown
 from cclfp.runs.configuration import USUAL, Configuration, show_value
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
-from cclfp.runs.store import Store
-from cclfp.runs.transfer import import_runs, read
+from cclfp.runs.store import Store, import_runs, read_records
 from cclfp.streams import BENCHMARKS
 from cclfp.streams.benchmarks import show_order
 
@@ -56,7 +55,7 @@ class Results:
         self.records: dict[str, list[Record]] = {}
         for path in sorted(files):
             self.records[path.name] = []
-            for place, record in read(path):
+            for place, record in read_records(path):
                 check_public(place, record)
                 self.records[path.name].append(record)
         with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +198,7 @@ def compare_earlier(files: Sequence[Path], accuracy: Table, include_diverged: bo
     before: dict[tuple[str, str, str], dict[str, list[Record]]] = {}
     now = {(*result.column, result.label): result for result in accuracy.results}
     for path in sorted(files):
-        for where, record in read(path):
+        for where, record in read_records(path):
             place = (record["benchmark"], record["scenario"], LABELS[record["method"]])
             then = Configuration.from_dict({**USUAL, **record["configuration"]})  # a record may be older than a setting
             different = _differences(then, now[place].configuration)
@@ -279,7 +278,7 @@ def sum_hours(results: Results, old: Sequence[Path], searched: Sequence[Path]) -
 
 
 def _records(files: Sequence[Path]) -> list[Record]:
-    return [record for path in files for _, record in read(path)]
+    return [record for path in files for _, record in read_records(path)]
 
 
 def _distinct(values: Iterable[Any]) -> str:

@@ -19,8 +19,7 @@ from cclfp.methods import METHODS
 from cclfp.paper import cells
 from cclfp.paper.study import plan
 from cclfp.runs.settings import check_values, configurations
-from cclfp.runs.store import Store
-from cclfp.runs.transfer import import_runs
+from cclfp.runs.store import Store, import_runs
 from cclfp.streams import BENCHMARKS
 
 ROOT = Path(__file__).parents[1]

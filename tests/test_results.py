@@ -24,8 +24,7 @@ from cclfp.runs.pool import Executor
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
 from cclfp.runs.settings import Preset, presets, with_preset
-from cclfp.runs.store import Store
-from cclfp.runs.transfer import export, import_runs
+from cclfp.runs.store import Store, export, import_runs
 from cclfp.streams import BENCHMARKS
 
 REPOSITORY = Path(__file__).parents[1]

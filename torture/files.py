@@ -35,8 +35,7 @@ from cclfp.runs.jobs import Job
 from cclfp.runs.pool import Pool
 from cclfp.runs.run import run_jobs
 from cclfp.runs.settings import configurations, read_presets, with_preset, write_presets
-from cclfp.runs.store import Store
-from cclfp.runs.transfer import import_runs
+from cclfp.runs.store import Store, import_runs
 from torture.campaign import Case, Fault, Kind, Verdict
 from torture.commands import RESULT, Ended, check, digest
 from torture.damage import PLAIN, damage_bytes, forge_value

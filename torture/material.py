@@ -119,8 +119,7 @@ def put_records(place: Path, step: int = 4) -> None:
 
 def put_store(place: Path, step: int = 4) -> None:
     """Write a store with these records."""
-    from cclfp.runs.store import Store
-    from cclfp.runs.transfer import import_runs
+    from cclfp.runs.store import Store, import_runs
 
     put_records(place, step)
     import_runs([place / "records.jsonl"], Store(place / "runs.sqlite"))

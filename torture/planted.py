@@ -22,8 +22,7 @@ from cclfp.errors import InputError, RunError
 from cclfp.runs.checkpoints import FORMAT, checkpoint_path
 from cclfp.runs.configuration import USUAL, Configuration
 from cclfp.runs.settings import read_presets
-from cclfp.runs.store import Store
-from cclfp.runs.transfer import import_runs
+from cclfp.runs.store import Store, import_runs
 from torture.campaign import Case, Fault, Kind, Verdict
 from torture.damage import SCRIPT
 from torture.files import CLASSES, INPUTS, call, job_in, own_home, train

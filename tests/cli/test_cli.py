@@ -16,7 +16,7 @@ from records import made_up, matrix_of
 import cclfp
 from cclfp.methods import METHODS
 from cclfp.runs.settings import configurations, presets
-from cclfp.runs.transfer import export
+from cclfp.runs.store import export
 from cclfp.streams import BENCHMARKS
 from cclfp.streams.benchmarks import ClassOrder
 from cclfp.transforms import CropFlip, Normalise

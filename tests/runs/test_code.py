@@ -18,8 +18,7 @@ from cclfp.methods import METHODS
 from cclfp.runs.code import NEUTRAL, PACKAGE, fingerprint, is_other_code, made_by, read_code, trains
 from cclfp.runs.results import Result
 from cclfp.runs.settings import configurations
-from cclfp.runs.store import Store
-from cclfp.runs.transfer import read
+from cclfp.runs.store import Store, read_records
 
 RECORDS = Path(__file__).parents[2] / "results"
 SOURCE = '''
@@ -222,6 +221,6 @@ def test_versions_are_named(small_mnist: Path) -> None:
 
 @pytest.mark.parametrize("file", sorted(RECORDS.glob("*.jsonl")), ids=lambda file: file.stem)
 def test_records_that_ship_are_of_other_code(file: Path) -> None:
-    records = [record for _, record in read(file)]
+    records = [record for _, record in read_records(file)]
     assert all(map(is_other_code, records))
     assert {made_by(record).split(",")[0] for record in records} == {"cclfp 0.1.0"}

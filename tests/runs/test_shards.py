@@ -15,8 +15,7 @@ from cclfp.errors import InputError
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, cost_of, cut, make_jobs, take_shard
 from cclfp.runs.settings import configurations
-from cclfp.runs.store import Store
-from cclfp.runs.transfer import import_runs
+from cclfp.runs.store import Store, import_runs
 
 METHODS = ["finetune", "er", "gem", "hal", "ccl-fp+"]
 

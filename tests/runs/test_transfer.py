@@ -24,8 +24,7 @@ from cclfp.runs.configuration import Configuration
 from cclfp.runs.events import Event, Planned, Stored
 from cclfp.runs.record import MEASURES, from_line
 from cclfp.runs.settings import configurations
-from cclfp.runs.store import Store
-from cclfp.runs.transfer import export, import_runs
+from cclfp.runs.store import Store, export, import_runs
 
 Record = Any  # tests make others of them that are none
 

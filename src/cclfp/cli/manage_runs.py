@@ -178,8 +178,7 @@ def export(
     json: JsonOption = False,
 ) -> None:
     """Write run records to a file, one JSON object per line, for the store of another machine."""
-    from cclfp.runs.store import files_of
-    from cclfp.runs.transfer import export
+    from cclfp.runs.store import export, files_of
 
     path, records = stored_runs(store, method, benchmark)
     if not records:
@@ -211,8 +210,7 @@ def import_(
     Nothing is added at all where a line is no run record, or differs from the record that the store or another line
     has of the same run: the error names the line, the run's key and what differs.
     """
-    from cclfp.runs.store import default_store
-    from cclfp.runs.transfer import import_runs
+    from cclfp.runs.store import default_store, import_runs
 
     path = store or default_store()
     added, duplicates = import_runs(files, path)
@@ -306,7 +304,7 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     bad: list[StoredRow] = []
     if exists(path):
         opened = Store(path, read_only=True, on_bad=bad.append)
-        records = opened.records(benchmark=benchmark)
+        records = [one for one in opened.records() if benchmark in (None, one["benchmark"])]
         records = [one for one in records if method is None or is_of_method(one["configuration"], method)]
         warn_of_bad(opened, bad)
     if method is not None and not records and method not in METHODS and not is_reference(method):

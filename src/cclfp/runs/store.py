@@ -1,4 +1,4 @@
-"""Run records in SQLite: one file, write-ahead logging, any number of processes.
+"""Run records in SQLite: one file, write-ahead logging, any number of processes; and in files of JSON Lines.
 
 Every row has a checksum and is checked when it is read, so that a damaged one is never taken for a result.
 """
@@ -10,21 +10,21 @@ import shlex
 import sqlite3
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from cclfp.core.files import chosen_by, home, real_file
+from cclfp.core.files import check_output, chosen_by, home, real_file, write_atomic
 from cclfp.errors import InputError
-from cclfp.runs.record import COLUMNS, SCHEMA, VERSION, Record, difference, from_row, to_row
+from cclfp.runs.record import COLUMNS, SCHEMA, VERSION, Record, difference, from_line, from_row, to_line, to_row
 
 TIMEOUT = 60  # seconds to wait for other processes
 APPLICATION = 0x0CC1_F900  # marks the file as ours
 MAGIC = b"SQLite format 3\0"  # how the file of a database begins
 JOURNALS = ("-wal", "-shm", "-journal")  # what SQLite appends to the names of its files beside a database
-READS = 3  # attempts to read a file that other processes are changing, before its write-ahead log is used
 # Code in a database: triggers change other rows than those that are written, and views can be endless.
 CODE = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
+ROWS = "SELECT rowid AS number, * FROM runs"
 
 T = TypeVar("T")
 
@@ -52,21 +52,24 @@ def checkpoints_of(path: Path) -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Whether the store exists; InputError where a path is that of something else, such as a folder or another file."""
+    """Whether the store exists; InputError where a path is that of something else, such as a folder or another file.
+
+    An empty file is none yet: a process was killed before it made the table, or is about to.
+    """
     if str(path) == ":memory:" or str(path).startswith("file:"):
         raise InputError(f"{path}: records are kept in a file, not in memory or by a URI: expected the path of a file")
-    file = real_file(path)
+    file, *journals = files_of(path)
     try:
-        for beside in files_of(path)[1:]:
-            if beside.exists() and not stat.S_ISREG(beside.lstat().st_mode):
-                raise InputError(f"{path} cannot be used as a store of runs: {beside} is not a regular file")
-        found = file.exists()
-        if found and file.stat().st_size and not is_database(file):  # in this order: one that is being made grows
+        for journal in journals:
+            if journal.exists() and not stat.S_ISREG(journal.lstat().st_mode):
+                raise InputError(f"{path} cannot be used as a store of runs: {journal} is not a regular file")
+        if path.is_symlink() and not file.exists():
+            raise InputError(f"{path} is a symbolic link to {file}, which does not exist")
+        found = file.exists() and file.stat().st_size > 0
+        if found and not is_database(file):  # looked at in this order: one that is being made grows
             raise InputError(f"{path} cannot be used as a store of runs: file is not a database")
     except OSError as error:
         raise InputError(f"{path} cannot be used as a store of runs: {error}") from error
-    if path.is_symlink() and not found:
-        raise InputError(f"{path} is a symbolic link to {file}, which does not exist")
     return found
 
 
@@ -110,9 +113,8 @@ class Store:
             except OSError as error:
                 raise InputError(f"{path} cannot be used as a store of runs: {error}{chosen_by(path)}") from error
         self.checkpoints = checkpoints_of(path)
-        self.file, *self.journals = files_of(path)
-        found = self._read(self._inspect if read_only or damaged else self._create)
-        self.is_empty, self.damage = found is None, found or []
+        self.file, self.log, *_ = files_of(path)
+        self.damage = self._read(self._inspect if read_only or damaged else self._create)
         if self.damage and not damaged:
             raise InputError(f"{path} is damaged ({self.damage[0]}): {self.command('check')} says more")
 
@@ -120,126 +122,58 @@ class Store:
         """A shell command of ``cclfp runs`` for this store."""
         return shlex.join(["cclfp", "runs", *words, "--store", str(self.path)])
 
-    def _create(self, database: sqlite3.Connection) -> list[str] | None:
-        """Create the table where it does not exist; refuse a file of another kind. Returns what ``_inspect`` does."""
-        found = self._inspect(database)
-        if found is None:
-            database.execute("BEGIN IMMEDIATE")
-            if not any(_marks(database)):  # no other process was faster
-                database.execute(SCHEMA)
-                database.execute(f"PRAGMA application_id = {APPLICATION}")
-                database.execute(f"PRAGMA user_version = {VERSION}")
-            database.execute("COMMIT")
-            found = self._inspect(database)
-        deadline = time.monotonic() + TIMEOUT
+    def _create(self, database: sqlite3.Connection) -> list[str]:
+        """Create the table in an empty file; refuse a file of another kind. Returns what ``_inspect`` does."""
+        if not any(_marks(database)):
+            with _writing(database):
+                if not any(_marks(database)):  # no other process was faster
+                    database.execute(SCHEMA)
+                    database.execute(f"PRAGMA application_id = {APPLICATION}")
+                    database.execute(f"PRAGMA user_version = {VERSION}")
+        damage, deadline = self._inspect(database), time.monotonic() + TIMEOUT
         while database.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             try:  # this statement alone does not wait for other processes
-                (mode,) = database.execute("PRAGMA journal_mode = WAL").fetchone()
+                if database.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+                    raise InputError(f"{self.path}: its file system lacks write-ahead logging: use a store elsewhere")
             except sqlite3.OperationalError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
-            else:
-                if mode != "wal":
-                    raise InputError(f"{self.path}: its file system lacks write-ahead logging: use a store elsewhere")
-        return found
+        return damage
 
-    def _inspect(self, database: sqlite3.Connection) -> list[str] | None:
-        """What is wrong with the structure of the file; None for an empty file."""
-        database.execute("BEGIN")  # read all marks at once: another process may be writing them
-        application, version, _ = marks = _marks(database)
-        if not any(marks):
-            database.execute("COMMIT")
-            return None
+    def _inspect(self, database: sqlite3.Connection) -> list[str]:
+        """What is wrong with the structure of the file; InputError where it is no store of this version."""
+        application, version, _ = _marks(database)
         if application != APPLICATION:
             raise InputError(f"{self.path} is a database of something else, not a store of runs")
-        if version > VERSION:
-            text = f"{self.path} was written by a newer cclfp (store format {version}, not {VERSION})"
-            raise InputError(f"{text}: update cclfp, or name another store")
-        if version < 1:
-            raise InputError(f"{self.path} has the store format {version}, which no cclfp writes: it is damaged")
-        if version < VERSION:
-            text = f"{self.path} was written by an earlier cclfp (store format {version}, not {VERSION})"
-            raise InputError(f"{text}: write its runs into a file with that one (export), and import the file here")
+        if version != VERSION:
+            made = f"was written by {'a newer' if version > VERSION else 'an earlier'} cclfp"
+            what = "write its runs into a file with that one (export), and import the file here"
+            what = "update cclfp, or name another store" if version > VERSION else what
+            raise InputError(f"{self.path} {made} (store format {version}, not {VERSION}): {what}")
         if code := [str(row[0]) for row in database.execute(CODE)]:
             raise InputError(f"{self.path} has triggers, views or virtual tables, which no cclfp writes: {code[0]!a}")
         damage = [str(row[0]).replace("\n", " ") for row in database.execute("PRAGMA integrity_check(10)")]
         found = {row["name"] for row in database.execute("PRAGMA table_info(runs)")}
         if missing := {*COLUMNS, "checksum"} - found:
             raise InputError(f"{self.path} is damaged: its table of runs has no {', '.join(sorted(missing))}")
-        database.execute("COMMIT")
         return [] if damage == ["ok"] else damage
+
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def find(self, key: str) -> Record | None:
         """The record of a finished run."""
-        row = self._read(lambda database: self._row(database, key))
+        row = self._read(lambda database: _row(database, key))
         return None if row is None else self._good(row)
 
-    def add(self, record: Record, *, replace: bool = False) -> Record:
-        """Add a finished run's record and return the record that is kept: an older one of the same run stays.
-
-        With ``replace`` the new one takes its place.
-        """
-        with self._connect() as database:
-            database.execute("BEGIN IMMEDIATE")
-            old = None if replace else self._row(database, record["key"])
-            if old is None:
-                _write(database, record)
-            database.execute("COMMIT")
-        return record if old is None else self._demand(old)
-
-    def merge(self, records: Sequence[tuple[str, Record]]) -> list[str]:
-        """Add records, each with the place it comes from, and return the places of duplicates.
-
-        A duplicate equals a stored record in every field. A record that differs from a stored one of the same run is a
-        conflict, and then nothing is added. Every run occurs once in ``records``.
-        """
-        duplicates, conflicts = [], []
-        with self._connect() as database:
-            database.execute("BEGIN IMMEDIATE")
-            for place, record in records:
-                row = self._row(database, record["key"])
-                if row is None:
-                    _write(database, record)
-                elif (old := self._demand(row)) == record:
-                    duplicates.append(place)
-                else:
-                    conflicts.append(f"{place}: {difference(record, old, str(self.path))}")
-            if conflicts:
-                raise refuse_conflicts(conflicts)
-            database.execute("COMMIT")
-        return duplicates
-
-    def records(self, method: str | None = None, benchmark: str | None = None) -> list[Record]:
+    def records(self) -> list[Record]:
         """All records, the oldest first."""
-        records = [record for row in self.rows() if (record := self._good(row)) is not None]
-        return [r for r in records if method in (None, r["method"]) and benchmark in (None, r["benchmark"])]
+        return [record for row in self.rows() if (record := self._good(row)) is not None]
 
     def rows(self) -> list[StoredRow]:
         """All rows, bad ones included, the oldest first."""
-        if self.is_empty:
-            return []
-        query = "SELECT rowid AS number, * FROM runs NOT INDEXED ORDER BY finished_at, rowid"
+        query = f"{ROWS} NOT INDEXED ORDER BY finished_at, rowid"
         return [_to_row(row) for row in self._read(lambda database: database.execute(query).fetchall())]
-
-    def delete(self, rows: Sequence[StoredRow]) -> None:
-        """Delete these rows, all or none; the index is rebuilt where it does not match the table."""
-        with self._connect() as database:
-            database.execute("BEGIN IMMEDIATE")
-            if self.damage:
-                database.execute("REINDEX")
-            for row in rows:
-                found = database.execute(
-                    "SELECT rowid AS number, * FROM runs WHERE rowid = ?", (row.number,)
-                ).fetchone()
-                if found is None or _to_row(found) != row:
-                    raise InputError(f"{self.path} was changed by another process: nothing was deleted, try again")
-                database.execute("DELETE FROM runs WHERE rowid = ?", (row.number,))
-            (damage,) = database.execute("PRAGMA integrity_check(1)").fetchone()
-            if damage != "ok":
-                text = f"{self.path} is damaged beyond its rows ({damage}), nothing was deleted"
-                raise InputError(f"{text}: restore it from a copy, or make a new one with cclfp runs import")
-            database.execute("COMMIT")
 
     def _good(self, row: StoredRow) -> Record | None:
         """The row's record; a bad row is passed to ``on_bad``, if that is set."""
@@ -254,48 +188,83 @@ class Store:
             raise InputError(f"{self.path} has a bad record (key {row.key!a}): {row.reason}. {delete} removes it")
         return row.record
 
-    def _row(self, database: sqlite3.Connection, key: str) -> StoredRow | None:
-        if self.is_empty:
-            return None
-        row = database.execute("SELECT rowid AS number, * FROM runs WHERE key = ?", (key,)).fetchone()
-        return None if row is None else _to_row(row)
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def add(self, record: Record, *, replace: bool = False) -> Record:
+        """Add a finished run's record and return the record that is kept: an older one of the same run stays.
+
+        With ``replace`` the new one takes its place.
+        """
+        with self._connect() as database, _writing(database):
+            old = None if replace else _row(database, record["key"])
+            if old is None:
+                _write(database, record)
+        return record if old is None else self._demand(old)
+
+    def merge(self, records: Iterable[tuple[str, Record]]) -> set[str]:
+        """Add records, each with the place it comes from, and return the places of duplicates.
+
+        A duplicate equals a stored record in every field. A record that differs from a stored one of the same run is a
+        conflict, and then nothing is added. Every run occurs once in ``records``.
+        """
+        duplicates, conflicts = set(), []
+        with self._connect() as database, _writing(database):
+            for place, record in records:
+                row = _row(database, record["key"])
+                if row is None:
+                    _write(database, record)
+                elif (old := self._demand(row)) == record:
+                    duplicates.add(place)
+                else:
+                    conflicts.append(f"{place}: {difference(record, old, str(self.path))}")
+            _refuse(conflicts)
+        return duplicates
+
+    def delete(self, rows: Sequence[StoredRow]) -> None:
+        """Delete these rows, all or none; the index is rebuilt where it does not match the table."""
+        with self._connect() as database, _writing(database):
+            if self.damage:
+                database.execute("REINDEX")
+            for row in rows:
+                found = database.execute(f"{ROWS} WHERE rowid = ?", (row.number,)).fetchone()
+                if found is None or _to_row(found) != row:
+                    raise InputError(f"{self.path} was changed by another process: nothing was deleted, try again")
+                database.execute("DELETE FROM runs WHERE rowid = ?", (row.number,))
+            (damage,) = database.execute("PRAGMA integrity_check(1)").fetchone()
+            if damage != "ok":
+                text = f"{self.path} is damaged beyond its rows ({damage}), nothing was deleted"
+                raise InputError(f"{text}: restore it from a copy, or make a new one with cclfp runs import")
+
+    # -- connections ---------------------------------------------------------------------------------------------------
 
     def _read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         """The result of a query function.
 
-        A read-only store is opened as an immutable file, for which SQLite needs no other file beside it, and queried
-        again if the file was changed in the meantime. Where there is a write-ahead log, SQLite must read it too.
+        A read-only store is opened as an immutable file, for which SQLite needs no other file beside it. If there is a
+        write-ahead log, or another process has changed the file meanwhile, SQLite reads it together with the log.
         """
         if not self.read_only:
             with self._connect() as database:
                 return ask(database)
-        for _ in range(READS):
-            before = self._state()
-            if before is None:
-                break
+        if (before := self._state()) is not None:
             try:
                 with self._connect("mode=ro&immutable=1") as database:
                     answer = ask(database)
+                if self._state() == before:
+                    return answer
             except InputError:
                 if self._state() == before:
                     raise
-            else:
-                if self._state() == before:
-                    return answer
         with self._connect("mode=ro") as database:
             return ask(database)
 
     def _state(self) -> tuple[int, ...] | None:
         """What tells whether the file has changed; None where there is a write-ahead log."""
-        log = self.journals[0]
         try:
-            if log.exists() and log.stat().st_size:
-                return None
+            with contextlib.suppress(FileNotFoundError):
+                if self.log.stat().st_size:
+                    return None
             now = self.file.stat()
-        except FileNotFoundError:
-            if self.file.exists():  # the log was removed just now
-                return ()
-            raise InputError(f"{self.path}: there is no store of runs") from None
         except OSError as error:
             raise InputError(f"{self.path} cannot be used as a store of runs: {error}") from error
         return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
@@ -316,10 +285,21 @@ class Store:
             raise InputError(text) from error
 
 
+@contextlib.contextmanager
+def _writing(database: sqlite3.Connection) -> Iterator[None]:
+    """Write all or nothing: whoever leaves with an exception closes the connection, and so takes all back."""
+    database.execute("BEGIN IMMEDIATE")
+    yield
+    database.execute("COMMIT")
+
+
 def _marks(database: sqlite3.Connection) -> tuple[int, int, int]:
-    """The application and version marked in a file, and how many tables it has: all 0 for a new file."""
-    marks = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
-    application, version, tables = (database.execute(mark).fetchone()[0] for mark in marks)
+    """The application and version marked in a file, and how many tables it has: all 0 for a new file.
+
+    They are read at once, in one statement: another process may be writing them.
+    """
+    query = "SELECT * FROM pragma_application_id, pragma_user_version, (SELECT count(*) FROM sqlite_master)"
+    application, version, tables = database.execute(query).fetchone()
     return application, version, tables
 
 
@@ -334,6 +314,11 @@ def _write(database: sqlite3.Connection, record: Record) -> None:
     database.execute(f"INSERT OR REPLACE INTO runs ({names}) VALUES ({marks})", values)
 
 
+def _row(database: sqlite3.Connection, key: str) -> StoredRow | None:
+    row = database.execute(f"{ROWS} WHERE key = ?", (key,)).fetchone()
+    return None if row is None else _to_row(row)
+
+
 def _to_row(row: sqlite3.Row) -> StoredRow:
     values = dict(row)
     number = values.pop("number")
@@ -343,7 +328,69 @@ def _to_row(row: sqlite3.Row) -> StoredRow:
         return StoredRow(number, values, None, str(error))
 
 
-def refuse_conflicts(conflicts: Sequence[str]) -> InputError:
-    """The error for records that differ from others of the same run."""
-    others = f" ({len(conflicts) - 1} more lines are in conflict)" if len(conflicts) > 1 else ""
-    return InputError(f"{conflicts[0]}{others}: nothing was added; leave out one of the two")
+def _refuse(conflicts: Sequence[str]) -> None:
+    """InputError where records differ from others of the same run."""
+    if conflicts:
+        others = f" ({len(conflicts) - 1} more lines are in conflict)" if len(conflicts) > 1 else ""
+        raise InputError(f"{conflicts[0]}{others}: nothing was added; leave out one of the two")
+
+
+# -- records from and to other files, so that runs of one machine join the store of another -----------------------
+
+
+def export(records: Sequence[Record], path: Path, *, force: bool = False, inputs: Iterable[Path] = ()) -> None:
+    """Write the records as JSON, one per line. ``inputs`` are the files that they come from."""
+    check_output(path, _has_records, force=force, inputs=inputs)
+    lines = [to_line(record) for record in records]
+    try:
+        write_atomic(path, lambda file: file.writelines(lines))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}") from error
+
+
+def _has_records(head: bytes) -> bool:
+    """Whether a file begins as :func:`export` begins one."""
+    return head.startswith(b'{"key": "') and b'", "method": "' in head
+
+
+def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[str]]:
+    """Add the records of the files to the store: how many were added, and the places of those refused as duplicates.
+
+    The files are JSON Lines or stores. A duplicate is word for word what the store has already, or another line before
+    it. Nothing of the files is added where a line is no record, or differs from the record that the store or another
+    line has of the same run. A store given by its path is made only when the files have been found good.
+    """
+    found = [one for path in paths for one in read_records(path)]
+    first: dict[str, tuple[str, Record]] = {}
+    duplicates: set[str] = set()
+    conflicts: list[str] = []
+    for place, record in found:
+        where, known = first.setdefault(record["key"], (place, record))
+        if known != record:
+            conflicts.append(f"{place}: {difference(record, known, where)}")
+        elif where != place:
+            duplicates.add(place)
+    _refuse(conflicts)
+    duplicates |= (Store(store) if isinstance(store, Path) else store).merge(first.values())
+    return len(found) - len(duplicates), [place for place, _ in found if place in duplicates]
+
+
+def read_records(path: Path) -> Iterator[tuple[str, Record]]:
+    """The records of a file, each with its place: the file and the line, or the key in a store."""
+    file, number = real_file(path), 0
+    try:
+        if is_database(file):
+            for record in Store(path, read_only=True).records():
+                yield f"{path}, key {record['key'][:8]}", record
+            return
+        with file.open(encoding="utf-8", newline="\n") as lines:  # no line ends at a U+2028 in a name
+            for number, line in enumerate(lines, start=1):
+                place = f"{path}, line {number}"
+                try:
+                    yield place, from_line(line)
+                except InputError as error:
+                    raise InputError(f"{place}: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not number:
+        raise InputError(f"{path} is empty: expected a run record on every line, as cclfp runs export writes them")

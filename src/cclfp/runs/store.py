@@ -24,6 +24,7 @@ MAGIC = b"SQLite format 3\0"  # how the file of a database begins
 JOURNALS = ("-wal", "-shm", "-journal")  # what SQLite appends to the names of its files beside a database
 # Code in a database: triggers change other rows than those that are written, and views can be endless.
 CODE = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
+READS = 10  # attempts to read a file that other processes are changing
 ROWS = "SELECT rowid AS number, * FROM runs"
 
 T = TypeVar("T")
@@ -240,23 +241,23 @@ class Store:
     def _read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         """The result of a query function.
 
-        A read-only store is opened as an immutable file, for which SQLite needs no other file beside it. If there is a
-        write-ahead log, or another process has changed the file meanwhile, SQLite reads it together with the log.
+        A read-only store is opened as an immutable file, for which SQLite needs no other file beside it, unless there
+        is a write-ahead log to be read too. It is read again where another process changes the files meanwhile.
         """
         if not self.read_only:
             with self._connect() as database:
                 return ask(database)
-        if (before := self._state()) is not None:
+        for remaining in reversed(range(READS)):
+            before = self._state()
             try:
-                with self._connect("mode=ro&immutable=1") as database:
+                with self._connect("mode=ro" if before is None else "mode=ro&immutable=1") as database:
                     answer = ask(database)
-                if self._state() == before:
+                if before is None or self._state() == before:
                     return answer
-            except InputError:
-                if self._state() == before:
+            except InputError:  # for want of a log too, which has just been removed
+                if not remaining or (before is not None and self._state() == before):
                     raise
-        with self._connect("mode=ro") as database:
-            return ask(database)
+        raise InputError(f"{self.path} cannot be read while other processes change it: try again")
 
     def _state(self) -> tuple[int, ...] | None:
         """What tells whether the file has changed; None where there is a write-ahead log."""

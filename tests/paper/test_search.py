@@ -23,7 +23,7 @@ class Trainer:
 
     def __init__(self, stored: bool = False, workers: int = 1) -> None:
         self.now, self.a_run, self.workers = 0.0, 0.0 if stored else 1.0, workers
-        self.calls: list[tuple[list[tuple[float, float]], list[int]]] = []
+        self.calls: list[Any] = []  # the settings and the seeds of each
 
     def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
         self.calls.append(([(s["a"], s["b"]) for s in several], list(seeds)))

@@ -1,4 +1,4 @@
-"""The paper's evaluation as data, and our runs beside it."""
+"""The paper's evaluation as data, and our runs beside it; studies of one's own."""
 
 from __future__ import annotations
 
@@ -13,90 +13,66 @@ from typing import Any
 
 import pytest
 from conftest import Cli
+from hypothesis import given
+from hypothesis import strategies as st
+from own import write_images, write_method
 from records import made_up
 
-from cclfp.errors import DataError, InputError, RunError
-from cclfp.paper import (
+import cclfp
+from cclfp.errors import InputError, RunError
+from cclfp.metrics import holm, paired_t_test
+from cclfp.paper import TABLES, TIMING_SEED, Published, cells, published, run_time_cells
+from cclfp.paper.compare import Change, effects, rank_results
+from cclfp.paper.numbers import (
+    COLUMNS,
     FIGURES,
+    LABELS,
     PANELS,
-    TABLES,
-    TIMING_SEED,
-    Change,
-    Published,
-    cells,
-    columns,
+    VARIANTS,
     describe_conditions,
-    effects,
     gather_timings,
     largest_comparable_group,
-    published,
-    rows,
-    run_time_cells,
+    missing_components,
 )
-from cclfp.paper.numbers import LABELS, missing_components
-from cclfp.paper.study import Study, select
+from cclfp.paper.study import Study, plan, select
 from cclfp.runs.code import device_name
-from cclfp.runs.events import Event, Finished, Note, OnEvent
+from cclfp.runs.events import Finished, OnEvent
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, cost, steps
-from cclfp.runs.pool import Executor, Pool
-from cclfp.runs.record import Record
-from cclfp.runs.results import Result
+from cclfp.runs.pool import Pool
+from cclfp.runs.results import Result, Standing
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 
+QUICK = [
+    "study",
+    "accuracy",
+    "--benchmark",
+    "split-mnist",
+    "--method",
+    "finetune,er",
+    "--seeds",
+    "2",
+    "--engine",
+    "eager",
+]
+HOW: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "memory": 20, "engine": "eager"}
+
 
 def find(table: str, row: str, benchmark: str, scenario: str, buffer: int | None = 200) -> Result:
-    (cell,) = [
-        c for c in cells(table) if (c.label, *c.column, c.configuration.buffer) == (row, benchmark, scenario, buffer)
-    ]
+    wanted = (row, benchmark, scenario, buffer)
+    (cell,) = [c for c in cells(table) if (c.label, *c.column, c.configuration.buffer) == wanted]
     return cell
 
 
-def test_the_tables_have_the_papers_shape() -> None:
-    assert list(TABLES) == ["accuracy", "buffer", "ablation"]
-    assert [len(cells(table)) for table in TABLES] == [116, 60, 40]
-    assert [(len(rows(table)), len(columns(table))) for table in TABLES] == [(12, 10), (3, 5), (8, 5)]
-    assert rows("accuracy")[0] == "Joint"
-    assert rows("accuracy")[-2:] == ["CCL-FP", "CCL-FP+"]
-    assert columns("accuracy")[4] == ("permuted-mnist", "domain")
-    for table in TABLES:
-        places = [(c.label, c.configuration.buffer, *c.column) for c in cells(table)]
-        assert len(set(places)) == len(places)
-        first = cells(table)[: len(columns(table))]
-        assert [c.column for c in first] == columns(table)
-        assert {c.label for c in first} == {rows(table)[0]}
-    with pytest.raises(InputError, match="unknown table 'acuracy'. Did you mean 'accuracy'"):
-        cells("acuracy")
+def record(cell: Result, seed: int, accuracy: float, environment: dict[str, Any] | None = None) -> Any:
+    tasks = BENCHMARKS[cell.configuration.benchmark].num_tasks or 0
+    matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks)]
+    return made_up(cell.configuration, seed, [*matrix, [accuracy] * tasks], 1.0, **(environment or {}))
 
 
-@pytest.mark.parametrize(
-    ("cell", "mean", "std"),
-    [
-        (("accuracy", "HAL", "permuted-mnist", "domain"), 70.83, 1.86),
-        (("accuracy", "SI", "split-tiny-imagenet", "task", None), 17.85, 0.92),
-        (("buffer", "CCL-FP+", "split-cifar100", "class", 5000), 27.38, 1.32),
-        (("ablation", "w, β", "rotated-mnist", "domain"), 81.78, None),
-        (("ablation", "none", "split-mnist", "class"), 76.43, None),
-    ],
-)
-def test_numbers_of_the_paper(cell: tuple[str, str, str, str], mean: float, std: float | None) -> None:
-    assert find(*cell).published == Published(mean, std)
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_every_cell_is_a_run_of_the_papers_protocol(table: str) -> None:
-    keys = set()
-    for cell in cells(table):
-        c = cell.configuration
-        assert c.is_papers_protocol
-        off = missing_components(cell)
-        assert {name: c.hyperparameters[name] for name in off} == off
-        keys.add(cell.key(0))
-        if table != "ablation":
-            assert published(c.method, c.benchmark, c.scenario, c.buffer) == cell.published
-    assert len(keys) == len(cells(table))
+# The paper's tables as data -------------------------------------------------------------------------------------------
 
 
 def test_the_published_numbers_are_those_of_the_paper() -> None:
@@ -119,91 +95,154 @@ def test_the_published_numbers_are_those_of_the_paper() -> None:
         assert found[line["table"], row, line["benchmark"], line["scenario"], int(line["buffer"])] == number
 
 
-def test_the_ablations_rows_that_are_methods_have_the_papers_numbers_of_those() -> None:
-    for variant, row in (("none", "ER-Res."), ("w, α", "CCL-FP"), ("w, α, β", "CCL-FP+")):
-        for benchmark, scenario in columns("ablation"):
-            ablation = find("ablation", variant, benchmark, scenario)
-            accuracy = find("accuracy", row, benchmark, scenario)
-            assert ablation.published is not None
-            assert accuracy.published is not None
-            assert ablation.published.mean == accuracy.published.mean
-            assert (ablation.key(3) == accuracy.key(3)) == (row == "CCL-FP+")  # all else is as CCL-FP+ has it
+def test_the_tables_and_figures_have_the_papers_shape() -> None:
+    assert {table: len(cells(table)) for table in TABLES} == {"accuracy": 116, "buffer": 60, "ablation": 40}
+    sizes = (200, 500, 1000, 5000)
+    rows = {
+        "accuracy": [(label, 200) for label in LABELS.values()],
+        "buffer": [(label, size) for size in sizes for label in ("ER-Res.", "HAL", "CCL-FP+")],
+        "ablation": [(label, 200) for label in VARIANTS],
+    }
+    for table, expected in rows.items():
+        found = cells(table)
+        assert list(dict.fromkeys((c.label, c.configuration.buffer or 200) for c in found)) == expected
+        assert [c.column for c in found if (c.label, c.configuration.buffer or 200) == expected[-1]] == COLUMNS[table]
+    with pytest.raises(InputError, match="unknown table 'acuracy'. Did you mean 'accuracy'"):
+        cells("acuracy")
+    assert {name: len(PANELS[name]) for name in FIGURES} == {"evolution": 6, "forgetting": 3, "runtime": 3}
+    assert all(scenario in BENCHMARKS[benchmark].scenarios for of in PANELS.values() for benchmark, scenario in of)
+    assert len(run_time_cells()) == 12 + 12 + 10
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_cell_is_a_run_of_the_papers_protocol(table: str) -> None:
+    keys = set()
+    for cell in cells(table):
+        c = cell.configuration
+        assert c.is_papers_protocol
+        assert cost(c) > 0
+        keys.add(cell.key(0))
+        if table != "ablation":
+            assert published(c.method, c.benchmark, c.scenario, c.buffer) == cell.published
+    assert len(keys) == len(cells(table))
 
 
 def test_an_ablation_switches_components_off_and_leaves_the_rest() -> None:
-    whole = find("ablation", "w, α, β", "split-mnist", "class").configuration.hyperparameters
-    for variant in rows("ablation"):
-        cell = find("ablation", variant, "split-mnist", "class")
-        off = {name for label, name in (("w", "w"), ("α", "alpha"), ("β", "beta")) if label not in variant}
+    place = ("split-mnist", "class")
+    whole = find("ablation", "w, α, β", *place)
+    assert whole.key(3) == find("accuracy", "CCL-FP+", *place).key(3)
+    assert all(whole.configuration.hyperparameters[name] > 0 for name in ("w", "alpha", "beta"))
+    for variant in VARIANTS:
+        cell = find("ablation", variant, *place)
+        off = {name: 0.0 for label, name in (("w", "w"), ("α", "alpha"), ("β", "beta")) if label not in variant}
+        assert missing_components(cell) == off
         assert cell.configuration.method == "ccl-fp+"
-        assert cell.configuration.hyperparameters == {**whole, **dict.fromkeys(off, 0.0)}
-    assert all(whole[name] > 0 for name in ("w", "alpha", "beta"))
+        assert cell.configuration.hyperparameters == {**whole.configuration.hyperparameters, **off}
 
 
-def record(cell: Result, seed: int, accuracy: float, environment: dict[str, Any] | None = None) -> Any:
-    tasks = BENCHMARKS[cell.configuration.benchmark].num_tasks or 0
-    matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks)]
-    return made_up(cell.configuration, seed, [*matrix, [accuracy] * tasks], 1.0, **(environment or {}))
+# Numbers beside each other --------------------------------------------------------------------------------------------
 
-
-@pytest.mark.slow
-def test_gather_finds_what_is_in_the_store(tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs.sqlite")
-    er = find("accuracy", "ER-Res.", "rotated-mnist", "domain")
-    for seed in (3, 0, 7):
-        store.add(record(er, seed, 70.0 + seed))
-    found = [cell.find_runs(store, range(5)) for cell in cells("accuracy")]
-    assert sum(len(result.runs) for result in found) == 2
-    assert [r["seed"] for r in er.find_runs(store, range(5)).runs] == [0, 3]
-    assert [r["seed"] for r in er.find_runs(store, [7]).runs] == [7]
-    same = find("buffer", "ER-Res.", "rotated-mnist", "domain", 200).find_runs(store, range(5))
-    assert [r["average_accuracy"] for r in same.runs] == [70.0, 73.0]
-
-
-def with_runs(cell: Result, *accuracies: float) -> Result:
-    runs = [record(cell, seed, accuracy) for seed, accuracy in enumerate(accuracies)]
-    return dataclasses.replace(cell, runs=runs)
+ER = ("accuracy", "ER-Res.", "split-mnist", "class")  # 76.43 ± 3.08
+NONE = ("ablation", "none", "split-mnist", "class")  # 76.43; where the paper gives no deviation, it is our own
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "verdict"),
+    ("place", "accuracies", "verdict"),
     [
-        ([76.43], "within"),
-        ([76.43 + 2 * 3.08], "within"),
-        ([76.43 - 2 * 3.08, 76.43 - 2 * 3.08], "within"),
-        ([76.43 + 2 * 3.08 + 0.01], "above"),
-        ([70.0, 70.2], "below"),
-        ([], None),
+        (ER, [76.43], "within"),
+        (ER, [76.43 + 2 * 3.08], "within"),
+        (ER, [76.43 - 2 * 3.08, 76.43 - 2 * 3.08], "within"),
+        (ER, [76.43 + 2 * 3.08 + 0.01], "above"),
+        (ER, [70.0, 70.2], "below"),
+        (ER, [], None),
+        (NONE, [70.0, 74.0], "within"),
+        (NONE, [71.9, 72.1], "below"),
+        (NONE, [72.0], None),  # one run has no spread
     ],
 )
-def test_verdict_with_a_published_std(accuracies: list[float], verdict: str | None) -> None:
-    cell = find("accuracy", "ER-Res.", "split-mnist", "class")
-    assert cell.published == (76.43, 3.08)
-    assert with_runs(cell, *accuracies).verdict == verdict
+def test_verdicts(place: tuple[str, str, str, str], accuracies: list[float], verdict: str | None) -> None:
+    cell = find(*place)
+    runs = [record(cell, seed, accuracy) for seed, accuracy in enumerate(accuracies)]
+    assert dataclasses.replace(cell, runs=runs).verdict == verdict
 
 
-def test_verdict_without_a_published_std_goes_by_our_own() -> None:
-    cell = find("ablation", "none", "split-mnist", "class")
-    wide = with_runs(cell, 70.0, 74.0)
-    assert wide.mean == pytest.approx(72.0)
-    assert wide.std == pytest.approx(8**0.5)
-    assert wide.difference == pytest.approx(-4.43)
-    assert wide.verdict == "within"
-    narrow = with_runs(cell, 71.9, 72.1)
-    assert narrow.verdict == "below"
-    assert with_runs(cell, 72.0).verdict is None  # one run has no spread
+@pytest.mark.parametrize(  # Student's t: two-sided p-values of tables, by degrees of freedom
+    ("freedom", "t", "p"),
+    [(1, 12.706, 0.05), (2, 4.303, 0.05), (4, 2.776, 0.05), (5, 4.032, 0.01), (9, 2.262, 0.05), (30, 2.750, 0.01)],
+)
+def test_the_t_test_gives_the_values_of_tables(freedom: int, t: float, p: float) -> None:
+    n = freedom + 1
+    spread = [(-1.0) ** i for i in range(n)] if n % 2 == 0 else [0.0, *((-1.0) ** i for i in range(n - 1))]
+    std = (sum(x * x for x in spread) / freedom) ** 0.5
+    assert paired_t_test([x + t * std / n**0.5 for x in spread]) == pytest.approx(p, rel=0.003)
 
 
-def test_figures_have_the_papers_panels() -> None:
-    assert {name: len(PANELS[name]) for name in FIGURES} == {"evolution": 6, "forgetting": 3, "runtime": 3}
-    for benchmark, scenario in (place for places in PANELS.values() for place in places):
-        assert scenario in BENCHMARKS[benchmark].scenarios
-    assert len(run_time_cells()) == 12 + 12 + 10
-    assert "joint" in {cell.configuration.method for cell in run_time_cells()}
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=12))
+def test_the_t_test_is_a_probability_and_does_not_depend_on_sign_or_unit(differences: list[float]) -> None:
+    p = paired_t_test(differences)
+    assert 0 <= p <= 1
+    assert paired_t_test([-4 * x for x in differences]) == pytest.approx(p, abs=1e-9)
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_corrected_values_are_larger_and_in_the_same_order(values: list[float]) -> None:
+    corrected = holm(values)
+    assert all(a <= b <= 1 for a, b in zip(values, corrected, strict=True))
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    assert [corrected[i] for i in order] == sorted(corrected)
+
+
+def test_the_best_is_marked_and_only_what_is_beyond_chance_is_called_worse() -> None:
+    best = {seed: 80.0 + seed for seed in range(5)}
+    worse = {seed: 75.0 + seed + 0.1 * (seed % 2) for seed in range(5)}
+    similar = {seed: 79.0 + 3 * (seed % 2) + 0.5 * seed for seed in range(5)}
+    few = dict.fromkeys(range(4), 50.0)
+    joint = dict.fromkeys(range(5), 95.0)
+    anything: Any = None
+
+    def rank(*column: dict[int, float]) -> list[Standing]:
+        runs: Any = [[{"seed": s, "average_accuracy": a} for s, a in row.items()] for row in column]
+        found = rank_results([Result(anything, several) for several in runs], [row is joint for row in column])
+        return [result.standing for result in found]
+
+    found = rank(worse, joint, best, similar, few, {})
+    assert [one.verdict for one in found] == ["worse", "unknown", "best", "similar", "unknown", "unknown"]
+    assert [one.common for one in found] == [5, 0, 0, 5, 4, 0]
+    assert found[4].difference == pytest.approx(-31.5)
+    assert found[4].p is None  # four seeds are too few for a claim
+    assert [one.verdict for one in rank(best, {})] == ["unknown", "unknown"]  # nothing to compare with
+
+
+def means(changes: dict[str, Change | None]) -> dict[str, float | None]:
+    return {component: None if change is None else change.mean for component, change in changes.items()}
+
+
+def test_what_a_component_is_worth() -> None:
+    """In the paper, w matters most in class-incremental learning and β in domain-incremental."""
+    ablation = cells("ablation")
+    by_column = {
+        column: effects({c.label: {0: c.published.mean} for c in ablation if c.column == column and c.published})
+        for column in COLUMNS["ablation"]
+    }
+    mnist = by_column["split-mnist", "class"]
+    assert means(mnist.without) == pytest.approx({"w": 78.31 - 89.16, "α": 82.95 - 89.16, "β": 88.67 - 89.16})
+    assert means(mnist.alone) == pytest.approx({"w": 83.48 - 76.43, "α": 78.04 - 76.43, "β": 77.37 - 76.43})
+    assert [found.most for found in by_column.values()] == ["w", "α", "w", "α", "β"]
+    known = {"none": 50.0, "w": 51.0, "α": 49.0, "β": 50.0, "α, β": 60.0, "w, β": 61.0, "w, α": 59.0, "w, α, β": 62.0}
+    assert effects({row: {0: -accuracy} for row, accuracy in known.items()}).most is None  # none is missed
+    some = effects({row: {0: accuracy} for row, accuracy in known.items() if row not in ("w, α", "α")})
+    assert (means(some.without), some.most) == ({"w": -2.0, "α": -1.0, "β": None}, None)
+    # Over the seeds that both have: they differ among themselves by more than the rows do.
+    paired = effects({"none": {0: 50.0, 1: 60.0, 2: 70.0}, "w": {2: 71.0, 1: 63.0}, "α": {5: 10.0}})
+    assert paired.alone["w"] == pytest.approx((2.0, 2**0.5))
+    assert (paired.alone["α"], paired.alone["β"]) == (None, None)
+
+
+# What a study trains --------------------------------------------------------------------------------------------------
 
 
 def test_select_and_longest_first(tmp_path: Path) -> None:
-    chosen = select(TABLES, ["rotated-mnist", "split-cifar10"], ["er", "gem"])
+    chosen = select(TABLES, {"benchmark": ["rotated-mnist", "split-cifar10"], "method": ["er", "gem"]})
     assert {(c.configuration.method, c.configuration.benchmark) for c in chosen} == {
         (method, benchmark) for method in ("er", "gem") for benchmark in ("rotated-mnist", "split-cifar10")
     }
@@ -222,30 +261,14 @@ def test_select_and_longest_first(tmp_path: Path) -> None:
 def test_steps_of_a_run(benchmark: str, count: int) -> None:
     (configuration,) = configurations(["er"], benchmark)
     assert steps(configuration) == count
-
-
-def test_every_method_has_a_cost() -> None:
-    for table in TABLES:
-        for cell in cells(table):
-            assert cost(cell.configuration) > 0
-
-
-QUICK = (
-    "study",
-    "accuracy",
-    "--benchmark",
-    "split-mnist",
-    "--method",
-    "finetune,er",
-    "--seeds",
-    "2",
-    "--engine",
-    "eager",
-)
+    (configuration,) = configurations(["er"], benchmark, settings={"batch": [200_000]})
+    assert steps(configuration) == 1  # a batch that is larger than the data
 
 
 @pytest.mark.slow
-def test_study_trains_what_is_missing_and_prints_it_beside_the_paper(small_mnist: Path, cli: Cli) -> None:
+def test_study_trains_what_is_missing_and_prints_it_beside_the_paper(
+    small_mnist: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cli("run", "er", "split-mnist", "--seeds", "1", "--scenario", "task")
     plan = cli(*QUICK, "--dry-run", "--json").json
     assert plan["missing"] == 7
@@ -273,6 +296,17 @@ def test_study_trains_what_is_missing_and_prints_it_beside_the_paper(small_mnist
     assert er["difference"] == pytest.approx(er["mean"] - 76.43)
     assert f"{er['mean']:.2f} ± {er['std']:.2f}" in first
     assert "0 runs to train, 0 replica-steps" in cli(*QUICK, "--dry-run").out
+    # What has no preset is named.
+    assert "not tuned" not in answer.out
+    tuned = lambda method, benchmark, scenario: None if (method, scenario) == ("er", "task") else object()  # noqa: E731
+    monkeypatch.setattr("cclfp.paper.numbers.find_preset", tuned)
+    untuned = [{"method": "er", "benchmark": "split-mnist", "scenario": "task"}]
+    assert cli(*QUICK, "--dry-run", "--json").json["not_tuned"] == untuned
+    said = "no preset, trained with the defaults and not tuned: er on split-mnist (task)"
+    assert [cli(*QUICK, *more).out.splitlines()[-1] for more in ([], ["--dry-run"])] == [said, said]
+    done = cli(*QUICK, "--json").json
+    assert done["not_tuned"] == untuned
+    assert [(c["method"], c["scenario"]) for c in done["cells"] if not c["preset"]] == [("er", "task")]
 
 
 def test_what_is_there_is_printed_if_a_run_fails(
@@ -284,9 +318,8 @@ def test_what_is_there_is_printed_if_a_run_fails(
     monkeypatch.setattr(Pool, "run", fail)
     assert cli(*QUICK) == (1, "", "error: a run failed\n")
     store = Store(tmp_path / "home" / "runs.sqlite")
-    er = find("accuracy", "ER-Res.", "split-mnist", "class")
     for seed in range(2):
-        store.add(record(er, seed, 80.0 + seed))
+        store.add(record(find(*ER), seed, 80.0 + seed))
     answer = cli(*QUICK)
     assert answer.code == 1
     assert "80.50 ± 0.71" in answer.out
@@ -299,9 +332,7 @@ def test_what_is_there_is_printed_if_a_run_fails(
     assert [c["mean"] for c in answer.json["cells"] if c["runs"]] == [80.5]
 
 
-def test_a_column_is_printed_when_it_is_complete(
-    small_mnist: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_is_printed_when_it_is_complete(small_mnist: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     by_key = {cell.key(seed): (cell, seed) for cell in cells("accuracy") for seed in range(2)}
     titles: list[str] = []
     seen: list[list[str]] = []
@@ -327,25 +358,22 @@ def test_a_column_is_printed_when_it_is_complete(
     assert titles == [first, second]
 
 
-@pytest.mark.slow
-def test_what_is_not_tuned_is_named(small_mnist: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    untuned = [{"method": "er", "benchmark": "split-mnist", "scenario": "task"}]
-    said = "no preset, trained with the defaults and not tuned: er on split-mnist (task)"
-    tuned = lambda method, benchmark, scenario: None if (method, scenario) == ("er", "task") else object()  # noqa: E731
-    monkeypatch.setattr("cclfp.paper.numbers.find_preset", tuned)
-    plan = cli(*QUICK, "--dry-run", "--json").json
-    assert plan["not_tuned"] == untuned
-    assert [(p["method"], p["scenario"]) for p in plan["plan"] if not p["preset"]] == [("er", "task")]
-    out = cli(*QUICK, "--dry-run").out
-    assert out.splitlines()[-1] == said
-    lines = [line for line in out.splitlines() if "│ er " in line]
-    assert sorted((" task " in line, " defaults " in line) for line in lines) == [(False, False), (True, True)]
-    assert cli(*QUICK).out.splitlines()[-1] == said
-    done = cli(*QUICK, "--json").json
-    assert done["not_tuned"] == untuned
-    assert [(c["method"], c["scenario"]) for c in done["cells"] if not c["preset"]] == [("er", "task")]
-    monkeypatch.setattr("cclfp.paper.numbers.find_preset", lambda *place: object())
-    assert "not tuned" not in cli(*QUICK).out
+def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
+    small_mnist: Path, cli: Cli, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    for table in ("ablation", "buffer"):
+        for number, cell in enumerate(cells(table)):
+            if cell.configuration.benchmark == "rotated-mnist":
+                store.add(record(cell, 0, 50.0 + number / 2))
+    arguments = ("--benchmark", "rotated-mnist", "--seeds", "1", "--store", store.path)
+    rows_of = lambda out: [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")][1:]  # noqa: E731
+    assert [row[0].strip() for row in rows_of(cli("study", "ablation", *arguments).out)] == list(VARIANTS)
+    buffer = [(row[0].strip(), row[1].strip()) for row in rows_of(cli("study", "buffer", *arguments).out)]
+    assert buffer == [(s, r) for s in ("200", "500", "1000", "5000") for r in ("ER-Res.", "HAL", "CCL-FP+")]
+
+
+# Run times ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -354,11 +382,11 @@ def test_run_times_are_measured_one_at_a_time(
 ) -> None:
     monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 4)
     monkeypatch.setattr("cclfp.runs.pool.Workers", None)  # no process beside this one
-    arguments = ("study", "runtime", "--benchmark", "rotated-mnist", "--method", "finetune,joint,er")
+    arguments = ("study", "runtime", "--benchmark", "rotated-mnist", "--method", "joint,er")
     answer = cli(*arguments, "--json")
     assert answer.code == 0, answer.err
     records = Store(tmp_path / "home" / "runs.sqlite").records()
-    assert {(r["method"], r["seed"]) for r in records} == {(m, TIMING_SEED) for m in ("finetune", "joint", "er")}
+    assert {(r["method"], r["seed"]) for r in records} == {(m, TIMING_SEED) for m in ("joint", "er")}
     assert {(r["environment"]["together"], r["environment"]["engine"]) for r in records} == {(1, "eager")}
     (panel,) = answer.json["panels"]
     assert (panel["benchmark"], panel["scenario"]) == ("rotated-mnist", "domain")
@@ -366,10 +394,9 @@ def test_run_times_are_measured_one_at_a_time(
     for r in records:
         assert panel["times"][r["method"]] == {n: r[n] for n in ("train_seconds", "test_seconds", "seconds")}
     again = cli(*arguments)
-    assert again.err.startswith("3 of 3 runs are in the store")
+    assert again.err.startswith("2 of 2 runs are in the store")
     (line,) = [line for line in again.out.splitlines() if "│ er " in line]
-    times = panel["times"]["er"]
-    shown = [f"{times[name]:.1f}" for name in ("train_seconds", "test_seconds", "seconds")]
+    shown = [f"{panel['times']['er'][name]:.1f}" for name in ("train_seconds", "test_seconds", "seconds")]
     assert [part.strip() for part in line.split("│")[2:-1]] == shown
     assert "each method alone on" in again.out
     # The tables have none of them.
@@ -378,20 +405,13 @@ def test_run_times_are_measured_one_at_a_time(
 
 
 @pytest.mark.parametrize(("asked", "engine"), [("auto", "eager"), ("eager", "eager"), ("compiled", "compiled")])
-def test_run_times_are_of_one_engine(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, asked: str, engine: str, tmp_path: Path
-) -> None:
-    calls: list[Sequence[Job]] = []
+def test_run_times_are_of_one_engine(asked: str, engine: str, tmp_path: Path) -> None:
+    planned = plan("runtime", execution=Execution(engine=asked, store=tmp_path / "runs.sqlite"))
+    assert len(planned.jobs) == len(run_time_cells())
+    assert {(job.execution.engine, job.seed) for job in planned.jobs} == {(engine, TIMING_SEED)}
 
-    def run_one(jobs: Sequence[Job], on_event: OnEvent, executor: Executor) -> dict[str, Record]:
-        calls.append(jobs)
-        return {}
 
-    monkeypatch.setattr("cclfp.paper.study.run_jobs", run_one)
-    assert cli("study", "runtime", "--engine", asked, "--store", tmp_path / "runs.sqlite").code == 0
-    assert len(calls) == len(run_time_cells()) == 12 + 12 + 10
-    assert {len(jobs) for jobs in calls} == {1}
-    assert {(jobs[0].execution.engine, jobs[0].seed) for jobs in calls} == {(engine, TIMING_SEED)}
+HERE = {"together": 1, "engine": "eager", "precision": "float32", "threads": 1, "device_name": device_name("cpu")}
 
 
 @pytest.mark.parametrize(
@@ -411,144 +431,115 @@ def test_a_run_that_was_not_timed_so_is_timed_again(
 ) -> None:
     store = Store(tmp_path / "runs.sqlite")
     er = find("accuracy", "ER-Res.", "rotated-mnist", "domain")
-    here = {"together": 1, "engine": "eager", "precision": "float32", "threads": 1, "device_name": device_name("cpu")}
-    store.add(record(er, TIMING_SEED, 80.0, {**here, **environment}))
+    store.add(record(er, TIMING_SEED, 80.0, {**HERE, **environment}))
     arguments = ("--benchmark", "rotated-mnist", "--method", "er", "--device", "cpu", "--store", store.path)
     assert cli("study", "runtime", *arguments, "--dry-run", "--json").json["missing"] == missing
-
-
-def test_a_method_that_fails_does_not_keep_the_others_from_being_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timed = Study("runtime", run_time_cells()[:3], [TIMING_SEED], Execution(engine="eager", store=tmp_path / "s"))
-    errors: list[Exception | None] = [None, RunError("the second"), None]
-    events: list[Event] = []
-
-    def run_one(some: Sequence[Job], on_event: OnEvent, executor: Executor) -> dict[str, Record]:
-        (job,) = some
-        on_event(Note("trained", job.key))
-        if (error := errors[timed.jobs.index(job)]) is not None:
-            raise error
-        return {}
-
-    monkeypatch.setattr("cclfp.paper.study.run_jobs", run_one)
-    with pytest.raises(RunError, match="the second"):
-        timed.train(events.append)
-    assert events[1:] == [Note("trained", job.key) for job in timed.jobs]
-    errors[0] = DataError("no dataset")
-    events.clear()
-    with pytest.raises(DataError):
-        timed.train(events.append)
-    assert len(events) == 2
 
 
 def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     er, gem, hal, fdr = (find("accuracy", row, "rotated-mnist", "domain") for row in ("ER-Res.", "GEM", "HAL", "FDR"))
-    here = {"together": 1, "engine": "eager", "precision": "float32", "threads": 1, "device_name": "A processor"}
+    here = {**HERE, "device_name": "A processor"}
     store.add(record(er, TIMING_SEED, 80.0, {**here, "engine": "compiled"}))
     store.add(record(gem, TIMING_SEED, 80.0, here))
     store.add(record(hal, TIMING_SEED, 80.0, here))
     store.add(record(fdr, TIMING_SEED, 80.0, {**here, "together": 2}))
     store.add(record(er, 0, 80.0, here))
     found = gather_timings(run_time_cells(), store)
-
-    def labels(timings: Sequence[Any]) -> list[str]:
-        pairs = zip(run_time_cells(), timings, strict=True)
-        return [cell.label for cell, timing in pairs if timing is not None]
-
-    assert labels(found) == ["ER-Res.", "GEM", "HAL"]
-    assert labels(largest_comparable_group(found)) == ["GEM", "HAL"]
+    alike = largest_comparable_group(found)
+    labels = [
+        [cell.label for cell, timing in zip(run_time_cells(), timings, strict=True) if timing is not None]
+        for timings in (found, alike)
+    ]
+    assert labels == [["ER-Res.", "GEM", "HAL"], ["GEM", "HAL"]]
     assert largest_comparable_group([]) == []
-    assert (
-        describe_conditions(next(timing for timing in largest_comparable_group(found) if timing is not None))
-        == "A processor, eager engine, float32, 1 thread"
-    )
+    made = {describe_conditions(timing) for timing in alike if timing is not None}
+    assert made == {"A processor, eager engine, float32, 1 thread"}
     nothing = "unknown device, unknown engine, unknown precision, unknown threads"
     assert describe_conditions({"environment": {}}) == nothing
 
 
-def means(changes: dict[str, Change | None]) -> dict[str, float | None]:
-    return {component: None if change is None else change.mean for component, change in changes.items()}
+# Studies of one's own -------------------------------------------------------------------------------------------------
 
 
-def test_what_a_component_is_worth() -> None:
-    """In the paper, w matters most in class-incremental learning and β in domain-incremental."""
-    by_column = {
-        column: effects(
-            {c.label: {0: c.published.mean} for c in cells("ablation") if c.column == column and c.published}
-        )
-        for column in columns("ablation")
-    }
-    mnist = by_column["split-mnist", "class"]
-    assert means(mnist.without) == pytest.approx({"w": 78.31 - 89.16, "α": 82.95 - 89.16, "β": 88.67 - 89.16})
-    assert means(mnist.alone) == pytest.approx({"w": 83.48 - 76.43, "α": 78.04 - 76.43, "β": 77.37 - 76.43})
-    assert [by_column[column].most for column in columns("ablation")] == ["w", "α", "w", "α", "β"]
-    known = {"none": 50.0, "w": 51.0, "α": 49.0, "β": 50.0, "α, β": 60.0, "w, β": 61.0, "w, α": 59.0, "w, α, β": 62.0}
-    made_up = effects({row: {0: accuracy - 1, 1: accuracy + 1} for row, accuracy in known.items()})
-    assert means(made_up.without) == {"w": -2.0, "α": -1.0, "β": -3.0}
-    assert means(made_up.alone) == {"w": 1.0, "α": -1.0, "β": 0.0}
-    assert effects({row: {0: -accuracy} for row, accuracy in known.items()}).most is None  # none is missed
-    assert made_up.most == "β"
-    some = effects({row: {0: accuracy} for row, accuracy in known.items() if row not in ("w, α", "α")})
-    assert means(some.without) == {"w": -2.0, "α": -1.0, "β": None}
-    assert means(some.alone) == {"w": 1.0, "α": None, "β": 0.0}
-    assert some.most is None
-    # Over the seeds that both have: they differ among themselves by more than the rows do.
-    paired = effects({"none": {0: 50.0, 1: 60.0, 2: 70.0}, "w": {2: 71.0, 1: 63.0}, "α": {5: 10.0}})
-    assert paired.alone["w"] == pytest.approx((2.0, 2**0.5))
-    assert (paired.alone["α"], paired.alone["β"]) == (None, None)
-    nothing = effects({})
-    assert {*nothing.without.values(), *nothing.alone.values()} == {None}
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 1)  # no other process is started
+
+
+@pytest.mark.usefixtures("one_core")
+def test_a_study_of_own_methods_on_own_images_uses_what_was_tuned_or_tunes_first(tmp_path: Path) -> None:
+    images, method = write_images(tmp_path / "pets.npz"), write_method(tmp_path / "half.py")
+    store = tmp_path / "runs.sqlite"
+    tuned = cclfp.tune(method, images=images, **HOW, seeds=1, lr=[0.05], augment="off", half=[0.75], store=store)
+    er, half = cclfp.study("mine", methods=["er", method], images=images, seeds=2, **HOW, store=store)
+    assert half.configuration.hyperparameters == {"lr": 0.05, "half": 0.75, "other": 1.0}
+    assert (er.chosen, half.chosen, tuned.trials) == ("defaults", "tuned", [])
+    assert [len(one.runs) for one in (er, half)] == [2, 2]
+    assert {one.standing.verdict for one in (er, half)} == {"best", "unknown"}
+    (er,) = cclfp.study("mine", methods="er", images=images, seeds=1, auto=0.02, **HOW, store=store)
+    assert (er.chosen, er.standing.verdict) == ("tuned in 0.02 min", "unknown")  # nothing to compare with
+
+
+@pytest.mark.usefixtures("one_core", "small_mnist")
+def test_the_command_prints_a_table_per_column_and_one_of_all(cli: Cli, tmp_path: Path) -> None:
+    write_images(tmp_path / "pets.npz")
+    methods = f"er,{write_method(tmp_path / 'half.py')}"
+    command = ["study", "mine", "--method", methods, "--images", tmp_path / "pets.npz", "--benchmark", "split-mnist"]
+    command += ["--tasks", "2", "--backbone", "mlp", "--memory", "20,40", "--scenario", "task", "--seeds", "2"]
+    command += ["--class-order", "random"]
+    plan = cli(*command, "--dry-run")
+    assert plan.code == 0, plan.err
+    assert "16 runs to train" in plan.out
+    answer = cli(*command, "--engine", "eager")
+    assert answer.code == 0, answer.err
+    for memory in (20, 40):
+        order = f"memory {memory}, other class order, 2 tasks"
+        assert f"Split MNIST, task-incremental, {order}, seeds 0,1: mean ± std, %" in answer.out
+    assert "All columns, task-incremental, other class order, 2 tasks: mean ± std, %" in answer.out
+    assert answer.out.count(" best │") == 2 * 4  # in the header, and the best of each column
+    assert "no claim with fewer than 5 such seeds" in answer.out
+    assert "not tuned, trained with the defaults: " in answer.out
+    found = cli(*command, "--engine", "eager", "--json").json["cells"]
+    assert len(found) == 8
+    assert all(len(cell["accuracies"]) == 2 and cell["p"] is None for cell in found)
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("acuracy", "unknown table 'acuracy'. Did you mean 'accuracy'? Known: accuracy, buffer"),
+        ("buffer --method si", "the paper has no number for si in its table buffer"),
+        ("buffer --method gem --scenario task", "the paper has no number for gem (task)"),
+        ("all --method erx", "unknown method 'erx'. Did you mean 'er'?"),
+        ("all --benchmark mnist", "unknown benchmark 'mnist'"),
+        ("all --benchmark ,", "--benchmark ',': expected one name or several"),
+        ("accuracy --scenario clas", "unknown scenario 'clas'"),
+        ("all --seeds 0", "seeds=0"),
+        ("all --engine warp", "unknown engine 'warp'"),
+        ("accuracy --tasks 5", "--tasks is for a study of your own: cclfp study mine"),
+        ("runtime --seeds 3", "seeds=3: run times are measured with one seed"),
+        ("runtime --shard 1/2", "run times are measured on this machine"),
+        ("runtime --method lwf --benchmark rotated-mnist", "no number for lwf on rotated-mnist in its run-time figure"),
+        ("mine --method er", "which benchmarks?"),
+        ("mine --benchmark split-mnist", "which methods?"),
+        ("mine --benchmark split-mnist --method err", "unknown method 'err'"),
+        ("mine --benchmark nothing --method er", "unknown benchmark 'nothing'"),
+        ("mine --benchmark split-mnist --method er --scenario domain", "no domain scenario"),
+        ("mine --benchmark split-mnist --method er --memory x", "--memory 'x': expected"),
+        ("mine --auto 1 --dry-run", "leave out one of the two"),
+    ],
+)
+def test_refusals(arguments: str, message: str, cli: Cli) -> None:
+    answer = cli("study", *arguments.split())
+    assert (answer.code, answer.out) == (2, "")
+    assert message in answer.err
 
 
 def test_a_plan_leaves_no_store_behind(cli: Cli, tmp_path: Path) -> None:
     out = cli("study", "all", "--dry-run", "--store", tmp_path / "runs.sqlite").out
     assert "runs to train" in out
     assert not (tmp_path / "runs.sqlite").exists()
-
-
-def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
-    small_mnist: Path, cli: Cli, tmp_path: Path
-) -> None:
-    store = Store(tmp_path / "runs.sqlite")
-    for table in ("ablation", "buffer"):
-        for number, cell in enumerate(cells(table)):
-            if cell.configuration.benchmark == "rotated-mnist":
-                store.add(record(cell, 0, 50.0 + number / 2))
-    arguments = ("--benchmark", "rotated-mnist", "--seeds", "1", "--store", store.path)
-    rows_of = lambda out: [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")][1:]  # noqa: E731
-    ablation = rows_of(cli("study", "ablation", *arguments).out)
-    assert [row[0].strip() for row in ablation] == rows("ablation")
-    buffer = rows_of(cli("study", "buffer", *arguments).out)
-    sizes = [200, 500, 1000, 5000]
-    assert [[row[0].strip(), row[1].strip()] for row in buffer] == [[str(s), r] for s in sizes for r in rows("buffer")]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["study", "acuracy"], "unknown table 'acuracy'. Did you mean 'accuracy'? Known: accuracy, buffer"),
-        (["study", "buffer", "--method", "si"], "the paper has no number for si in its table buffer"),
-        (["study", "all", "--method", "erx"], "unknown method 'erx'. Did you mean 'er'?"),
-        (["study", "all", "--benchmark", "mnist"], "unknown benchmark 'mnist'"),
-        (["study", "all", "--benchmark", ""], "--benchmark '': expected one name or several"),
-        (["study", "all", "--seeds", "0"], "seeds=0"),
-        (["study", "all", "--engine", "warp"], "unknown engine 'warp'"),
-        (["study", "runtime", "--seeds", "3"], "seeds=3: run times are measured with one seed"),
-        (
-            ["study", "runtime", "--method", "lwf", "--benchmark", "rotated-mnist"],
-            "the paper has no number for lwf on rotated-mnist in its run-time figure",
-        ),
-    ],
-)
-def test_refusals(arguments: list[str], message: str, cli: Cli) -> None:
-    answer = cli(*arguments)
-    assert (answer.code, answer.out) == (2, "")
-    assert message in answer.err
-
-
-def test_a_batch_that_is_larger_than_the_data_is_a_step() -> None:
-    (configuration,) = configurations(["er"], "split-mnist", settings={"batch": [70_000]})
-    assert steps(configuration) == 1
-    assert cost(configuration) > 0

@@ -97,7 +97,7 @@ def print_plan(study: Study, json: bool) -> None:
     """What would be trained, by configuration."""
     from cclfp.runs.jobs import steps
 
-    planned = study.missing_by_result()
+    planned = study.missing()
     parts: list[dict[str, Any]] = [
         {
             "method": (c := result.configuration).method,

@@ -1,43 +1,6 @@
 """The paper's evaluation as data: its tables and figures, the numbers it published, and ours beside them."""
 
-from cclfp.paper.compare import Change, Effects, effects
-from cclfp.paper.numbers import (
-    COMPONENTS,
-    FIGURES,
-    PANELS,
-    TABLES,
-    TIMING_SEED,
-    VARIANTS,
-    cells,
-    columns,
-    describe_conditions,
-    gather_timings,
-    largest_comparable_group,
-    published,
-    published_for,
-    rows,
-    run_time_cells,
-)
+from cclfp.paper.numbers import TABLES, TIMING_SEED, cells, published, published_for, run_time_cells
 from cclfp.runs.results import Published
 
-__all__ = [
-    "COMPONENTS",
-    "FIGURES",
-    "PANELS",
-    "TABLES",
-    "TIMING_SEED",
-    "VARIANTS",
-    "Change",
-    "Effects",
-    "Published",
-    "cells",
-    "columns",
-    "describe_conditions",
-    "effects",
-    "gather_timings",
-    "largest_comparable_group",
-    "published",
-    "published_for",
-    "rows",
-    "run_time_cells",
-]
+__all__ = ["TABLES", "TIMING_SEED", "Published", "cells", "published", "published_for", "run_time_cells"]

@@ -17,43 +17,31 @@ TEST = (
 )
 
 
-def rank(column: Sequence[Mapping[int, float]], candidates: Sequence[bool] | None = None) -> list[Standing]:
-    """The standing of each row of a column, whose rows are accuracies by seed.
+def rank_results(results: Sequence[Result], is_bound: Sequence[bool] | None = None) -> list[Result]:
+    """The results of one column with their standings.
 
-    Rows that are no ``candidates``, such as an upper bound, are never the best and not compared. A column with one
-    candidate has no best.
-
-    >>> ours, theirs = {s: 90.0 + s for s in range(5)}, {s: 80.0 + s * s / 4 for s in range(5)}
-    >>> [standing.verdict for standing in rank([theirs, ours, {0: 89.0}])]
-    ['worse', 'best', 'unknown']
+    Upper bounds, by default those of the package's methods that train jointly, are never the best and not compared.
+    A column with one other result has no best.
     """
-    allowed = [bool(row) for row in column] if candidates is None else list(candidates)
-    means = [sum(row.values()) / len(row) if row and fine else None for row, fine in zip(column, allowed, strict=True)]
-    known = [mean for mean in means if mean is not None]
-    if len(known) < 2:
-        return [Standing() for _ in column]
-    best = means.index(max(known))
-    found = [Standing(best=i == best) if mean is not None else Standing() for i, mean in enumerate(means)]
-    pairs: dict[int, list[float]] = {}
+    bounds = [result.is_joint for result in results] if is_bound is None else is_bound
+    column = [{} if bound else result.accuracies for result, bound in zip(results, bounds, strict=True)]
+    means = {i: sum(row.values()) / len(row) for i, row in enumerate(column) if row}
+    if len(means) < 2:
+        return [dataclasses.replace(result, standing=Standing()) for result in results]
+    standings, compared = [Standing()] * len(column), dict[int, list[float]]()
+    best = max(means, key=lambda i: means[i])
     for i, row in enumerate(column):
         differences = [row[seed] - column[best][seed] for seed in row if seed in column[best]]
-        if i == best or means[i] is None or not differences:
+        if i == best or not differences:
+            standings[i] = Standing(best=i == best)
             continue
         summary = metrics.mean_std(differences)
-        found[i] = Standing(False, summary["mean"], summary["std"], len(differences))
+        standings[i] = Standing(False, summary["mean"], summary["std"], len(differences))
         if len(differences) >= FEWEST:
-            pairs[i] = differences
-    corrected = metrics.holm([metrics.paired_t_test(differences) for differences in pairs.values()])
-    for i, p in zip(pairs, corrected, strict=True):
-        found[i] = dataclasses.replace(found[i], p=p)
-    return found
-
-
-def rank_results(results: Sequence[Result], joint: Sequence[bool] | None = None) -> list[Result]:
-    """The results of one column with their standings. Methods that train jointly are not compared with the others."""
-    bounds = [result.is_joint for result in results] if joint is None else joint
-    candidates = [bool(result.accuracies) and not bound for result, bound in zip(results, bounds, strict=True)]
-    standings = rank([result.accuracies for result in results], candidates)
+            compared[i] = differences
+    corrected = metrics.holm([metrics.paired_t_test(differences) for differences in compared.values()])
+    for i, p in zip(compared, corrected, strict=True):
+        standings[i] = dataclasses.replace(standings[i], p=p)
     return [dataclasses.replace(result, standing=s) for result, s in zip(results, standings, strict=True)]
 
 

@@ -6,12 +6,12 @@ import csv
 import functools
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 from cclfp.errors import unknown
-from cclfp.methods import METHODS
+from cclfp.metrics import count_of
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.problem import MEMORY, Problem
+from cclfp.runs.problem import Problem
 from cclfp.runs.results import DEFAULTS, Published, Result
 from cclfp.runs.settings import find_preset, make_one
 from cclfp.runs.store import Store
@@ -88,53 +88,19 @@ PANELS = {
     "runtime": [("split-cifar10", "class"), ("split-tiny-imagenet", "class"), ("rotated-mnist", "domain")],
 }
 TIMING_SEED = 200  # the seed of runs that are made to measure time; neither the tables nor tuning use it
-COMPARABLE = ("device_name", "engine", "precision", "threads")  # what times must share to stand side by side
 
 Timing = Mapping[str, Any]  # the record of a run that was made for its time
-
-
-class _Line(NamedTuple):
-    """A line of published.csv: a number and its place in a table."""
-
-    table: str
-    row: str
-    benchmark: str
-    scenario: str
-    method: str
-    buffer: int | None
-    settings: dict[str, float]
-    number: Published
+Line = Mapping[str, str]  # a line of published.csv: a number and its place in a table
 
 
 @functools.cache
-def _lines() -> dict[str, list[_Line]]:
-    """The numbers of each table, row by row in the paper's order; its buffer table goes by size first."""
+def _lines() -> tuple[Line, ...]:
     with resources.files(__package__).joinpath("published.csv").open(encoding="utf-8") as file:
-        found = [_line(values) for values in csv.DictReader(file)]
-    by_table: dict[str, list[_Line]] = {table: [] for table in TABLES}
-    for line in found:
-        by_table[line.table].append(line)
-    for table, several in by_table.items():
-        labels = list(VARIANTS) if table == "ablation" else list(LABELS.values())
-        places = COLUMNS[table]
-        several.sort(
-            key=lambda line: (
-                line.buffer or 0 if line.table == "buffer" else 0,
-                labels.index(line.row),
-                places.index((line.benchmark, line.scenario)),
-            )
-        )
-    return by_table
+        return tuple(csv.DictReader(file))
 
 
-def _line(values: dict[str, str]) -> _Line:
-    method, label, settings = values["method"], LABELS[values["method"]], dict[str, float]()
-    if values["table"] == "ablation":
-        label = ", ".join(component for component, name in COMPONENTS.items() if values[name] == "1") or "none"
-        method, settings = "ccl-fp+", {name: 0.0 for name in COMPONENTS.values() if values[name] != "1"}
-    buffer = int(values["buffer"]) if METHODS[method].schedule is not None else None
-    number = Published(float(values["mean"]), float(values["std"]) if values["std"] else None)
-    return _Line(values["table"], label, values["benchmark"], values["scenario"], method, buffer, settings, number)
+def _number(line: Line) -> Published:
+    return Published(float(line["mean"]), float(line["std"]) if line["std"] else None)
 
 
 def cells(table: str) -> list[Result]:
@@ -145,50 +111,48 @@ def cells(table: str) -> list[Result]:
     >>> len(cells("accuracy")), len(cells("buffer")), len(cells("ablation"))
     (116, 60, 40)
     """
-    _check(table)
-    return [_cell(line) for line in _lines()[table]]
+    labels, places = list(VARIANTS if table == "ablation" else LABELS.values()), columns(table)
+
+    def place(cell: Result) -> tuple[int, int, int]:
+        size = cell.configuration.buffer or 0 if table == "buffer" else 0
+        return size, labels.index(cell.label), places.index(cell.column)
+
+    return sorted((_cell(line) for line in _lines() if line["table"] == table), key=place)
 
 
-def _cell(line: _Line) -> Result:
-    memory = MEMORY if line.buffer is None else line.buffer
-    problem = Problem(line.benchmark, scenario=line.scenario, memory=memory)
-    is_tuned = find_preset(line.method, line.benchmark, line.scenario) is not None
-    configuration = make_one(line.method, problem, line.settings)
-    return Result(configuration, [], line.row, line.number, "preset" if is_tuned else DEFAULTS, table=line.table)
+def _cell(line: Line) -> Result:
+    method, label, table = line["method"], LABELS[line["method"]], line["table"]
+    if table == "ablation":
+        label = ", ".join(component for component, name in COMPONENTS.items() if line[name] == "1") or "none"
+        method = "ccl-fp+"
+    without = {name: 0.0 for name in COMPONENTS.values() if line[name] == "0"}
+    problem = Problem(line["benchmark"], scenario=line["scenario"], memory=int(line["buffer"]))
+    chosen = origin(method, line["benchmark"], line["scenario"])
+    return Result(make_one(method, problem, without), [], label, _number(line), chosen, table=table)
+
+
+def origin(method: str, benchmark: str, scenario: str) -> str:
+    """Where a method's settings come from, if nobody tuned them or set them."""
+    return DEFAULTS if find_preset(method, benchmark, scenario) is None else "preset"
 
 
 def missing_components(cell: Result) -> dict[str, float]:
     """The settings by which a row of the ablation differs from CCL-FP+'s preset; none in other tables."""
-    if cell.table != "ablation":
-        return {}
-    return {name: 0.0 for component, name in COMPONENTS.items() if component not in cell.label.split(", ")}
+    there = cell.label.split(", ")
+    return {name: 0.0 for component, name in COMPONENTS.items() if cell.table == "ablation" and component not in there}
 
 
 def columns(table: str) -> list[tuple[str, str]]:
     """The benchmark and scenario of each column, in the paper's order."""
-    _check(table)
-    return list(COLUMNS[table])
-
-
-def rows(table: str) -> list[str]:
-    """The labels of the rows, in the paper's order; the buffer table has them once for each size.
-
-    >>> rows("buffer")
-    ['ER-Res.', 'HAL', 'CCL-FP+']
-    """
-    _check(table)
-    return list(dict.fromkeys(line.row for line in _lines()[table]))
-
-
-def _check(table: str) -> None:
     if table not in TABLES:
         raise unknown("table", table, TABLES)
+    return COLUMNS[table]
 
 
 @functools.cache
 def _numbers() -> dict[tuple[str, str, str, int], Published]:
-    lines = [*_lines()["accuracy"], *_lines()["buffer"]]
-    return {(line.method, line.benchmark, line.scenario, line.buffer or 200): line.number for line in lines}
+    lines = [line for line in _lines() if line["table"] != "ablation"]
+    return {(line["method"], line["benchmark"], line["scenario"], int(line["buffer"])): _number(line) for line in lines}
 
 
 def published(method: str, benchmark: str, scenario: str, buffer: int | None) -> Published | None:
@@ -236,12 +200,8 @@ def largest_comparable_group(timings: Sequence[Timing | None]) -> list[Timing | 
 
 def describe_conditions(record: Timing) -> str:
     """What a run's time depends on: ``A processor, eager engine, float32, 1 thread``."""
-    device, engine, precision, threads = (record["environment"].get(name) for name in COMPARABLE)
-    return ", ".join(
-        [
-            device or "unknown device",
-            f"{engine or 'unknown'} engine",
-            precision or "unknown precision",
-            "unknown threads" if threads is None else f"{threads} thread{'s' * (threads != 1)}",
-        ]
-    )
+    made = record["environment"]
+    parts = [made.get("device_name") or "unknown device", f"{made.get('engine') or 'unknown'} engine"]
+    parts.append(made.get("precision") or "unknown precision")
+    parts.append("unknown threads" if made.get("threads") is None else count_of(made["threads"], "thread"))
+    return ", ".join(parts)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cclfp.core.scenarios import SCENARIOS
-from cclfp.errors import DataError, InputError, unknown
+from cclfp.errors import InputError, unknown
 from cclfp.events import OnEvent, Planned, ignore
-from cclfp.methods import METHODS, get_method
+from cclfp.methods import METHODS
 from cclfp.paper.compare import rank_results
 from cclfp.paper.numbers import (
-    COMPARABLE,
     TABLES,
     TIMING_SEED,
     cells,
     describe_conditions,
     gather_timings,
     largest_comparable_group,
+    origin,
     run_time_cells,
 )
 from cclfp.paper.searches import latest_search
@@ -32,9 +32,9 @@ from cclfp.runs.jobs import Job, check_seeds, cost, make_jobs, name_methods, tak
 from cclfp.runs.pool import local_executor
 from cclfp.runs.problem import MEMORY, Problem
 from cclfp.runs.record import Record
-from cclfp.runs.results import DEFAULTS, Result
+from cclfp.runs.results import Result
 from cclfp.runs.run import run_jobs
-from cclfp.runs.settings import ABOUT_IMAGES, find_preset, make_one, prepare
+from cclfp.runs.settings import ABOUT_IMAGES, make_one, prepare
 from cclfp.runs.store import Store, exists
 from cclfp.streams import BENCHMARKS, get_benchmark
 
@@ -57,11 +57,6 @@ class Study:
     execution: Execution
 
     @property
-    def columns(self) -> dict[Column, list[Result]]:
-        """The results by column, in their order."""
-        return by_column(self.results)
-
-    @property
     def not_tuned(self) -> list[dict[str, str]]:
         """The methods and columns without a search or a preset: they are trained with the defaults."""
         untuned = [r for r in self.results if not r.is_tuned]
@@ -78,56 +73,39 @@ class Study:
         """All runs that are needed, or those of its shard, each once, the longest first."""
         jobs = make_jobs([result.configuration for result in self.results], self.seeds, self.execution)
         jobs = sorted({job.key: job for job in jobs}.values(), key=lambda job: -cost(job.configuration))
-        if self.what == RUNTIME:
-            store = Store(self.store, read_only=True) if exists(self.store) else None
-            jobs = [_time_again_unless_alike(job, store) for job in jobs]
+        if self.what == RUNTIME and exists(self.store):
+            timed = self._timed_alike()
+            jobs = [job if job.key in timed else job.with_execution(fresh=True) for job in jobs]
         return take_shard(jobs)
 
-    def missing(self) -> list[Job]:
-        """The jobs whose records the store does not have. The store is not created."""
-        if not exists(self.store):
-            return self.jobs
-        store = Store(self.store, read_only=True)
-        return [job for job in self.jobs if job.find_record(store) is None]
+    def _timed_alike(self) -> set[str]:
+        """The keys of the stored runs that were timed alone, with this engine and on this device."""
+        concrete = self.execution.concrete()
+        here = describe_conditions({"environment": {**concrete.made_with, "device_name": device_name(concrete.device)}})
+        timings = gather_timings(self.results, Store(self.store, read_only=True))
+        return {t["key"] for t in timings if t is not None and describe_conditions(t) == here}
 
-    def missing_by_result(self) -> list[tuple[Result, list[Job]]]:
-        """What would be trained, by configuration."""
+    def missing(self) -> list[tuple[Result, list[Job]]]:
+        """The jobs whose records the store does not have, by configuration. The store is not created."""
         results = {result.key(0): result for result in self.results}
+        store = Store(self.store, read_only=True) if exists(self.store) else None
         found: dict[str, list[Job]] = {}
-        for job in self.missing():
-            found.setdefault(job.configuration.key(0), []).append(job)
+        for job in self.jobs:
+            if store is None or job.find_record(store) is None:
+                found.setdefault(job.configuration.key(0), []).append(job)
         return [(results[key], jobs) for key, jobs in found.items()]
 
     def train(self, on_event: OnEvent = ignore) -> dict[str, Record]:
         """Train what the store does not have; the records of all jobs, by key."""
         on_event(self.planned())
-        return self._train_one_by_one(on_event) if self.what == RUNTIME else run_jobs(self.jobs, on_event)
+        executor = local_executor(self.execution, one_at_a_time=True) if self.what == RUNTIME else None
+        return run_jobs(self.jobs, on_event, executor)
 
     def planned(self) -> Planned:
         """The names of all runs, and how expensive each is."""
-        labels = [_label(job, method) for job, method in zip(self.jobs, name_methods(self.jobs), strict=True)]
-        keys = [job.key for job in self.jobs]
+        names = zip(self.jobs, name_methods(self.jobs), strict=True)
         costs = {job.key: cost(job.configuration) for job in self.jobs}
-        return Planned(dict(zip(keys, labels, strict=True)), str(self.store), costs)
-
-    def _train_one_by_one(self, on_event: OnEvent) -> dict[str, Record]:
-        """In this process with no other beside it.
-
-        If a run fails, the others are trained before its error is raised; without its dataset none is tried.
-        """
-        executor = local_executor(self.execution, one_at_a_time=True)
-        records: dict[str, Record] = {}
-        failures: list[Exception] = []
-        for job in self.jobs:
-            try:
-                records |= run_jobs([job], on_event, executor)
-            except DataError:
-                raise
-            except Exception as error:  # noqa: BLE001  raised at the end
-                failures.append(error)
-        if failures:
-            raise failures[0]
-        return records
+        return Planned({job.key: _label(job, method) for job, method in names}, str(self.store), costs)
 
     def found(self, include_diverged: bool = False) -> list[Result]:
         """The results with what the store has of them; in a study of one's own the best of each column is known."""
@@ -135,25 +113,22 @@ class Study:
         found = [result.find_runs(store, self.seeds, include_diverged) for result in self.results]
         if self.what != MINE:
             return found
-        return [result for column in by_column(found).values() for result in _rank(column)]
+        columns = by_column(found).values()
+        return [r for column in columns for r in rank_results(column, [r.configuration.kind.joint for r in column])]
 
     def panels(self) -> list[dict[str, Any]]:
         """The seconds of each method's run, per benchmark; None for a run that was not timed like the others."""
         parts, panels = ("train_seconds", "test_seconds", "seconds"), []
         store = Store(self.store)
-        for (_, benchmark, scenario), several in self.columns.items():
+        for (_, benchmark, scenario), several in by_column(self.results).items():
             alike = largest_comparable_group(gather_timings(several, store))
             if made := [describe_conditions(timing) for timing in alike if timing is not None]:
                 times = {
-                    result.configuration.method: {part: timing[part] if timing is not None else None for part in parts}
+                    result.configuration.method: {part: timing and timing[part] for part in parts}
                     for result, timing in zip(several, alike, strict=True)
                 }
                 panels.append({"benchmark": benchmark, "scenario": scenario, "made": made[0], "times": times})
         return panels
-
-
-def _rank(column: Sequence[Result]) -> list[Result]:
-    return rank_results(column, [result.configuration.kind.joint for result in column])
 
 
 def by_column(results: Iterable[Result]) -> dict[Column, list[Result]]:
@@ -234,40 +209,32 @@ def plan(
     if what not in STUDIES:
         raise unknown("table", what, STUDIES)
     execution = Execution() if execution is None else execution
-    benchmarks, methods, scenarios = (
-        [names] if isinstance(names, str) else list(names) for names in (benchmarks, methods, scenarios)
-    )
+    asked = {"benchmark": benchmarks, "method": methods, "scenario": scenarios}
+    wanted = {kind: [names] if isinstance(names, str) else list(names) for kind, names in asked.items()}
     if what == MINE:
-        numbers = check_seeds(5 if seeds is None else seeds)
-        results = _plan_mine(benchmarks, methods, scenarios, execution, on_event, options)
-        return Study(what, results, numbers, execution)
-    if options:
+        results = _plan_mine(wanted, execution, on_event, options)
+    elif options:
         raise unknown("option", next(iter(options)), sorted(field_names(Execution)))
-    chosen = select(TABLES if what == "all" else [what], benchmarks, methods, scenarios)
+    else:
+        results = select(TABLES if what == "all" else [what], wanted)
     if what != RUNTIME:
-        return Study(what, chosen, check_seeds(5 if seeds is None else seeds), execution)
+        return Study(what, results, check_seeds(5 if seeds is None else seeds), execution)
     if seeds is not None:
         raise InputError(f"seeds={seeds}: run times are measured with one seed, which no table uses; leave it out")
     if execution.on != "local" or execution.shard is not None:
         raise InputError("run times are measured on this machine, one run after the other: leave out on and shard")
     if execution.engine == "auto":
         execution = dataclasses.replace(execution, engine="eager")
-    return Study(what, chosen, [TIMING_SEED], execution)
+    return Study(what, results, [TIMING_SEED], execution)
 
 
-def select(
-    tables: Iterable[str],
-    benchmarks: Sequence[str] = (),
-    methods: Sequence[str] = (),
-    scenarios: Sequence[str] = (),
-) -> list[Result]:
-    """The cells of the tables, of these benchmarks, methods and scenarios only where any are given.
+def select(tables: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> list[Result]:
+    """The cells of the tables, of the ``"benchmark"``, ``"method"`` and ``"scenario"`` wanted where any are given.
 
-    "runtime" is the run-time figure, whose cells are some of the accuracy table's.
+    The table "runtime" is the run-time figure, whose cells are some of the accuracy table's.
     """
-    wanted = {"benchmark": benchmarks, "method": methods, "scenario": scenarios}
     for kind, known in (("benchmark", BENCHMARKS), ("method", METHODS), ("scenario", SCENARIOS)):
-        for name in wanted[kind]:
+        for name in wanted.get(kind, ()):
             if name not in known:
                 raise unknown(kind, name, known)
     tables = list(tables)
@@ -278,8 +245,8 @@ def select(
         if all(not names or getattr(cell.configuration, kind) in names for kind, names in wanted.items())
     ]
     if not found:
-        shown = " on ".join(", ".join(names) for names in (methods, benchmarks) if names)
-        shown += f" ({', '.join(scenarios)})" if scenarios else ""
+        shown = " on ".join(", ".join(names) for kind in ("method", "benchmark") if (names := wanted.get(kind)))
+        shown += f" ({', '.join(names)})" if (names := wanted.get("scenario")) else ""
         where = "run-time figure" if tables == [RUNTIME] else f"table {' or '.join(tables)}"
         raise InputError(f"the paper has no number for {shown} in its {where}")
     return found
@@ -290,12 +257,7 @@ OWN_OPTIONS = (*IMAGE_OPTIONS, "tasks", "class_order", "backbone", "memory", "au
 
 
 def _plan_mine(
-    benchmarks: list[str],
-    methods: list[str],
-    scenarios: list[str],
-    execution: Execution,
-    on_event: OnEvent,
-    options: dict[str, Any],
+    wanted: Mapping[str, list[str]], execution: Execution, on_event: OnEvent, options: dict[str, Any]
 ) -> list[Result]:
     """Methods by benchmarks of one's own choosing.
 
@@ -304,6 +266,7 @@ def _plan_mine(
     """
     if strange := [name for name in options if name not in OWN_OPTIONS]:
         raise unknown("option", strange[0], [*OWN_OPTIONS, *sorted(field_names(Execution))])
+    benchmarks, methods, scenarios = wanted.values()
     options = {name: value for name, value in options.items() if value is not None}
     images = {name: options.pop(name) for name in IMAGE_OPTIONS if name in options}
     if "images" in images:
@@ -311,15 +274,14 @@ def _plan_mine(
     elif benchmarks:
         prepare(Problem(benchmarks[0], **images))  # refuses options that are about images
     memory, auto = options.pop("memory", MEMORY), options.pop("auto", None)
-    memories = [memory] if isinstance(memory, int) else list(memory)
     for what, names in (("benchmark", benchmarks), ("method", methods)):
         if not names:
             raise InputError(f"which {what}s? A study of your own needs one or more: --{what} A,B")
     chosen = [
-        (method, Problem(benchmark, scenario=scenario, memory=memory, **options))
+        (method, Problem(benchmark, scenario=scenario, memory=size, **options))
         for benchmark in dict.fromkeys(benchmarks)
         for scenario in scenarios or get_benchmark(benchmark).scenarios[:1]
-        for memory in dict.fromkeys(memories)
+        for size in dict.fromkeys([memory] if isinstance(memory, int) else memory)
         for method in dict.fromkeys(methods)
     ]
     for one in chosen:
@@ -329,27 +291,13 @@ def _plan_mine(
 
 def _result(method: str, problem: Problem, auto: float | None, execution: Execution, on_event: OnEvent) -> Result:
     """A method on a problem with its settings, and where they come from."""
-    settings, doubts = dict[str, float](), list[str]()
-    is_known = find_preset(get_method(method).name, str(problem.benchmark), str(problem.scenario)) is not None
-    chosen = "preset" if is_known else DEFAULTS
     if auto is not None:
         tuned = tune(method, problem=problem, budget=auto, repeatable=True, execution=execution, on_event=on_event)
-        settings, doubts, chosen = tuned.settings, tuned.doubts, f"tuned in {auto:g} min"
-    elif (latest := latest_search(execution.store, method, problem)) is not None:
-        settings, doubts, chosen = latest.settings, latest.doubts, "tuned"
-    configuration = make_one(method, problem, settings)
-    return Result(configuration, [], method, chosen=chosen, table=f"memory {problem.memory}", doubts=tuple(doubts))
-
-
-def _time_again_unless_alike(job: Job, store: Store | None) -> Job:
-    """The job, to be trained again if its stored run was not timed alone, with this engine and on this device."""
-    if store is None or (record := store.find(job.key)) is None or _is_timed_alike(record, job.execution):
-        return job
-    return dataclasses.replace(job, execution=dataclasses.replace(job.execution, fresh=True))
-
-
-def _is_timed_alike(record: Record, execution: Execution) -> bool:
-    concrete = execution.concrete()
-    here = {**concrete.made_with, "device_name": device_name(concrete.device)}
-    made = record["environment"]
-    return made.get("together") == 1 and all(made.get(name) == here[name] for name in COMPARABLE)
+        chosen = f"tuned in {auto:g} min"
+    elif (found := latest_search(execution.store, method, problem)) is not None:
+        tuned, chosen = found, "tuned"
+    else:
+        c = make_one(method, problem)
+        return Result(c, [], method, chosen=origin(c.method, *Result(c, []).column), table=f"memory {problem.memory}")
+    doubts, configuration = tuple(tuned.doubts), make_one(method, problem, tuned.settings)
+    return Result(configuration, [], method, chosen=chosen, table=f"memory {problem.memory}", doubts=doubts)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import torch
@@ -17,6 +17,10 @@ from torture.material import write_little_dataset
 
 from cclfp.cli.signals import ANSWERED
 from cclfp.runs.ray import PRIVATE
+
+if TYPE_CHECKING:
+    from cclfp.report import Content
+    from cclfp.runs.store import Store
 
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), "cclfp-tests-compiler")))
 # One thread, as the engine uses; the tensors here are small. Processes that tests start would otherwise take all cores
@@ -38,6 +42,22 @@ def own_signals() -> Iterator[None]:
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def full_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store with made-up runs of every number of the paper."""
+    from report_records import make_full_store
+
+    return make_full_store(tmp_path_factory.mktemp("full") / "runs.sqlite")
+
+
+@pytest.fixture(scope="session")
+def full_content(full_store: Store) -> Content:
+    """What a report shows of them."""
+    from cclfp.report import collect
+
+    return collect(full_store, range(5))
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def add_all(store: Store, records: Iterable[Record]) -> None:
         database.executemany(f"INSERT OR REPLACE INTO runs ({', '.join(rows[0])}) VALUES ({marks})", rows)
 
 
-def full_store(path: Path, seeds: Sequence[int] = range(5)) -> Store:
+def make_full_store(path: Path, seeds: Sequence[int] = range(5)) -> Store:
     """A store with made-up runs of every cell and of every bar of the run-time figure."""
     store = Store(path)
     records = [made_up_record(cell, seed) for table in TABLES for cell in cells(table) for seed in seeds]
@@ -100,7 +100,7 @@ def uneven_store(path: Path) -> Store:
 
     Seeds 1 and 3 of ER did, all of FDR, and seed 0 of two rows of the ablation.
     """
-    store = full_store(path)
+    store = make_full_store(path)
     bad = {("accuracy", "ER-Res."): (1, 3), ("accuracy", "FDR"): range(5), ("ablation", "w, α"): (0,)}
     for (table, row), seeds in {**bad, ("ablation", "w"): (0,)}.items():
         cell = cell_of(table, row, "split-mnist", "class")

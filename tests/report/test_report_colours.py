@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from charts import BENCH_STYLES
 
-from cclfp.methods import METHODS
-from cclfp.report.styles import ALL_STYLES, DARK_COLOURS, EMPHASISED, LIGHT_COLOURS, OWN_STYLES, STYLES, Style
+from cclfp.paper.numbers import LABELS
+from cclfp.report.styles import DARK_COLOURS, LIGHT_COLOURS, METHOD_STYLES, OWN_STYLES, STYLES, TEST, TRAIN, Style
 
 # How dichromats see linear RGB: Machado, Oliveira & Fernandes 2009, A Physiologically-based Model for Simulation of
 # Color Vision Deficiency, table 1, severity 1.0.
@@ -75,7 +75,7 @@ def test_distances() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_colours_stand_out_from_the_page(page: str) -> None:
-    for name, style in (ALL_STYLES | BENCH_STYLES).items():
+    for name, style in (STYLES | BENCH_STYLES).items():
         assert contrast(getattr(style, page), PAGES[page]) >= 3, name
     texts = LIGHT_COLOURS if page == "light" else DARK_COLOURS
     assert all(contrast(texts[name], PAGES[page]) >= 4.5 for name in ("ink", "faint"))
@@ -84,15 +84,14 @@ def test_colours_stand_out_from_the_page(page: str) -> None:
 @pytest.mark.parametrize("vision", VISIONS)
 @pytest.mark.parametrize("page", PAGES)
 def test_colours_of_methods_are_apart(page: str, vision: str) -> None:
-    methods = [STYLES[name] for name in METHODS]
-    assert least_distance(methods, page, vision) >= (12 if vision == "normal" else 8)
-    assert least_distance([*methods, *OWN_STYLES.values()], page, vision) >= 5
-    assert least_distance([STYLES[name] for name in EMPHASISED], page, vision) >= 15
-    assert least_distance([STYLES["train"], STYLES["test"]], page, vision) >= 15
+    assert least_distance(METHOD_STYLES, page, vision) >= (12 if vision == "normal" else 8)
+    assert least_distance([*METHOD_STYLES, *OWN_STYLES], page, vision) >= 5
+    assert least_distance([style for style in METHOD_STYLES if style.is_strong], page, vision) >= 15
+    assert least_distance([TRAIN, TEST], page, vision) >= 15
 
 
 def test_methods_can_be_told_apart_without_colours() -> None:
-    assert set(METHODS) <= set(STYLES)
-    looks = [(style.dashes, style.mark) for name, style in ALL_STYLES.items() if name in METHODS or name in OWN_STYLES]
-    assert len(set(looks)) == len(looks) > len(METHODS)
-    assert all(STYLES[name].dashes == "" for name in EMPHASISED)
+    assert [style.name for style in METHOD_STYLES] == list(LABELS)
+    looks = {(style.dashes, style.mark) for style in (*METHOD_STYLES, *OWN_STYLES)}
+    assert len(looks) == len(METHOD_STYLES) + len(OWN_STYLES)
+    assert [style.dashes for style in METHOD_STYLES if style.is_strong] == ["", ""]

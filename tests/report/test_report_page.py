@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from own import write_images, write_method
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from report_records import ENVIRONMENT, add_all, add_own, cell_of, full_store, made_up_record
+from report_records import ENVIRONMENT, add_all, add_own, cell_of, made_up_record
 
 from cclfp.data import import_images
 from cclfp.paper import cells as paper_cells
@@ -38,10 +38,10 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def reports(full_store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A report with made-up runs of every number, and one with two: ER, and GEM untuned and trained together."""
     folder = tmp_path_factory.mktemp("reports")
-    write_report(full_store(folder / "full.sqlite"), folder / "full")
+    write_report(full_store, folder / "full")
     few = Store(folder / "few.sqlite")
     er, gem = (cell_of("accuracy", row, "split-mnist", "class") for row in ("ER-Res.", "GEM"))
     add_all(few, [made_up_record(er, seed) for seed in range(5)])

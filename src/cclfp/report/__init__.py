@@ -7,11 +7,12 @@ from pathlib import Path
 
 from cclfp.core.files import check_output, write_atomic
 from cclfp.errors import InputError
+from cclfp.report.charts import Chart
 from cclfp.report.content import Content, collect
 from cclfp.report.drawing import draw_figure
 from cclfp.report.figures import make_charts, own_charts
 from cclfp.report.page import render_page
-from cclfp.report.text import FIELDS, OWN_FIELDS, own_markdown, to_csv, to_latex, to_markdown
+from cclfp.report.text import own_markdown, to_csv, to_latex, to_markdown
 from cclfp.runs.store import Store, files_of
 
 __all__ = ["Content", "collect", "write_report"]
@@ -35,13 +36,11 @@ def write_report(
     except OSError as error:
         raise InputError(f"--out {out}: expected a folder, or the name of one to be made: {error}") from error
     content = collect(store, seeds, include_diverged)
-    tables, figures = _render_tables(content), _render_figures(content)
-    files = {
-        **{Path("tables") / name: text for name, text in tables.items()},
-        **{Path("figures") / name: picture for name, picture in figures.items()},
-        # The page is the last, so that it is never newer than the files beside it.
-        Path("index.html"): render_page(content, {**tables, **figures}).encode(),
-    }
+    charts = [*make_charts(content), *own_charts(content.own)]
+    files = {Path("tables") / name: text for name, text in _render_tables(content).items()}
+    files |= {Path("figures") / name: picture for name, picture in _render_figures(charts).items()}
+    page = render_page(content, charts, {path.name: data for path, data in files.items()})
+    files[Path("index.html")] = page.encode()  # the last, so that it is never newer than the files beside it
     try:
         _claim(out, list(files), store, force)
         for name, data in files.items():
@@ -63,21 +62,19 @@ def _claim(out: Path, names: Sequence[Path], store: Store, force: bool) -> None:
 
 
 def _render_tables(content: Content) -> dict[str, bytes]:
-    found = {}
-    if content.own:
-        found = {"own.md": own_markdown(content.own), "own.csv": to_csv(content.own, OWN_FIELDS)}
+    found = {"own.md": own_markdown(content.own), "own.csv": to_csv(content.own)} if content.own else {}
     for table in content.tables:
         found[f"{table.name}.md"] = to_markdown(table)
-        found[f"{table.name}.csv"] = to_csv([table], FIELDS)
+        found[f"{table.name}.csv"] = to_csv([table])
         found[f"{table.name}.tex"] = to_latex(table)
     return {name: text.encode() for name, text in found.items()}
 
 
-def _render_figures(content: Content) -> dict[str, bytes]:
+def _render_figures(charts: Sequence[Chart]) -> dict[str, bytes]:
     import vl_convert  # only needed here
 
     found = {}
-    for chart in [*make_charts(content), *own_charts(content.own)]:
+    for chart in charts:
         drawn = draw_figure(chart)
         found[f"{chart.name}.svg"] = drawn.encode()
         found[f"{chart.name}.pdf"] = vl_convert.svg_to_pdf(drawn)

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from cclfp.methods import METHODS
 from cclfp.paper.compare import rank_results
-from cclfp.paper.numbers import (
-    TABLES,
-    TIMING_SEED,
-    Timing,
-    cells,
-    columns,
-    gather_timings,
-    run_time_cells,
-)
+from cclfp.paper.numbers import TABLES, TIMING_SEED, cells, columns, gather_timings, run_time_cells
 from cclfp.paper.searches import stored_doubts
-from cclfp.report.tables import OWN, Column, Table, distinct, environments, place_title
-from cclfp.runs.configuration import USUAL, Configuration, method_labels, show_value
+from cclfp.report.tables import OWN, Column, Table, environments, place_title
+from cclfp.runs.configuration import Configuration, method_labels, show_value
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result, Standing
 from cclfp.runs.store import Store
@@ -37,7 +29,7 @@ class Content:
     seeds: list[int]
     tables: list[Table]
     own: list[Table]
-    timed: list[tuple[Result, Timing | None]]  # the cells of the run-time figure
+    timed: list[Result]  # the cells of the run-time figure, with the run that was made for its time
     other_runs: int  # that are in none of the paper's tables
     held_out: int  # runs on held-out data, which chose hyperparameters
 
@@ -49,7 +41,7 @@ class Content:
     @property
     def environments(self) -> list[dict[str, Any]]:
         """The environments of all runs in the paper's tables, each once."""
-        return distinct([environment for result in self.results for environment in environments(result)])
+        return environments(self.results)
 
     @property
     def latest(self) -> str | None:
@@ -83,107 +75,85 @@ def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False) 
     in_tables |= {cell.key(TIMING_SEED) for cell in timed}
     records = store.records()
     others = [record for record in records if record["key"] not in in_tables]
-    held_out = sum(_values(record)["validation"] for record in others)
-    own = [_with_doubts(table, store.path) for table in _own_tables(records, in_tables, include_diverged)]
-    timings = list(zip(timed, gather_timings(timed, store), strict=True))
-    return Content(list(seeds), tables, own, timings, len(others) - held_out, held_out)
+    held_out = sum(record["configuration"].get("validation", False) for record in others)
+    own = _own_tables(records, in_tables, include_diverged, store.path)
+    timings = zip(timed, gather_timings(timed, store), strict=True)
+    timed = [dataclasses.replace(cell, runs=[cast(Record, t)] if t else []) for cell, t in timings]
+    return Content(list(seeds), tables, own, timed, len(others) - held_out, held_out)
 
 
 # The paper's ----------------------------------------------------------------------------------------------------------
 
 
 def _papers_table(name: str, store: Store, seeds: Sequence[int], include_diverged: bool) -> Table:
-    results = _mark_best([cell.find_runs(store, seeds, include_diverged) for cell in cells(name)])
-    by_row: dict[tuple[str, int | None], dict[Column, Result]] = {}
-    for result in results:
-        memory = result.configuration.buffer if name == "buffer" else None
-        by_row.setdefault((result.label, memory), {})[result.column] = result
-    rows = [[row.get(column) for column in columns(name)] for row in by_row.values()]
-    return Table(name, TABLES[name], columns(name), rows, seeds)
+    rows: dict[tuple[str, int | None], dict[Column, Result]] = {}
+    compared: dict[tuple[Column, int | None], list[Result]] = {}
+    for cell in cells(name):
+        memory = cell.configuration.buffer if name == "buffer" else None
+        rows.setdefault((cell.label, memory), {})
+        compared.setdefault((cell.column, memory), []).append(cell.find_runs(store, seeds, include_diverged))
+    for (column, memory), results in compared.items():
+        for result in _mark_best(results):
+            rows[result.label, memory][column] = result
+    in_columns = [[row.get(column) for column in columns(name)] for row in rows.values()]
+    return Table(name, TABLES[name], columns(name), in_columns, seeds)
 
 
 def _mark_best(results: Sequence[Result]) -> list[Result]:
-    """Mark the highest mean of each column (and memory size), as displayed: ours and the published one.
+    """Mark the highest mean of some results, as displayed: ours and the published one. Joint does not count."""
+    joint, others = ([result for result in results if result.is_joint == is_joint] for is_joint in (True, False))
+    ours = _highest([result.mean for result in others])
+    papers = _highest([None if result.published is None else result.published.mean for result in others])
+    standings = [Standing(best=a, best_published=b) for a, b in zip(ours, papers, strict=True)]
+    return joint + [dataclasses.replace(r, standing=s) for r, s in zip(others, standings, strict=True)]
 
-    Joint does not count, and nothing is the best of a column with a missing mean.
-    """
 
-    def group(result: Result) -> tuple[Column, int | None]:
-        return result.column, result.configuration.buffer if result.table == "buffer" else None
-
-    ours, papers = ({group(result): list[float | None]() for result in results} for _ in range(2))
-    for result in results:
-        if not result.is_joint:
-            ours[group(result)].append(result.mean)
-            papers[group(result)].append(None if result.published is None else result.published.mean)
-
-    def is_best(result: Result, mean: float | None, means: Sequence[float | None]) -> bool:
-        known = [round(other, 2) for other in means if other is not None]
-        is_known = mean is not None and not result.is_joint and len(known) == len(means)
-        return is_known and round(mean or 0.0, 2) == max(known)
-
-    return [
-        dataclasses.replace(
-            result,
-            standing=Standing(
-                best=is_best(result, result.mean, ours[group(result)]),
-                best_published=is_best(result, result.published and result.published.mean, papers[group(result)]),
-            ),
-        )
-        for result in results
-    ]
+def _highest(means: Sequence[float | None]) -> list[bool]:
+    """Which means are the highest: none where one is missing."""
+    known = [round(mean, 2) for mean in means if mean is not None]
+    return [mean == max(known) for mean in known] if len(known) == len(means) else [False] * len(means)
 
 
 # One's own ------------------------------------------------------------------------------------------------------------
 
 
-def _own_tables(records: Sequence[Record], in_tables: Collection[str], include_diverged: bool) -> list[Table]:
+def _own_tables(
+    records: Sequence[Record], in_tables: Collection[str], include_diverged: bool, store: Path
+) -> list[Table]:
     """The tables of all records that share their benchmark and protocol with one that is in no table of the paper."""
-    tested = [(record, values) for record in records if not (values := _values(record))["validation"]]
-    outside = {_shared(values) for record, values in tested if record["key"] not in in_tables}
-    places: dict[str, list[tuple[Record, dict[str, Any]]]] = {}
-    for record, values in tested:
-        if _shared(values) in outside:
-            places.setdefault(_shared(values), []).append((record, values))
-    return [table for several in places.values() for table in _tables_of_place(several, include_diverged)]
-
-
-def _with_doubts(table: Table, store: Path) -> Table:
-    """The table with what searches beside the store say about the settings that they chose."""
-    rows: list[list[Result | None]] = [
-        [dataclasses.replace(result, doubts=tuple(stored_doubts(store, result.configuration)))]
-        for result in table.results
+    runs: dict[str, list[Record]] = {}
+    results: dict[str, Result] = {}
+    for record in records:
+        c = Configuration.from_dict(record["configuration"])
+        runs.setdefault(c.key(0), []).append(record)
+        results.setdefault(c.key(0), Result(c, [], chosen="as they were run", include_diverged=include_diverged))
+    places: dict[str, list[Result]] = {}
+    for key, result in results.items():
+        if not (c := result.configuration).validation:
+            found = dataclasses.replace(result, runs=sorted(runs[key], key=lambda run: run["seed"]))
+            places.setdefault(json.dumps([getattr(c, name) for name in SHARED]), []).append(found)
+    return [
+        table
+        for place in places.values()
+        if any(run["key"] not in in_tables for result in place for run in result.runs)
+        for table in _tables_of_place(place, store)
     ]
-    return dataclasses.replace(table, rows=rows)
 
 
-def _tables_of_place(several: Sequence[tuple[Record, dict[str, Any]]], include_diverged: bool) -> list[Table]:
+def _tables_of_place(results: Sequence[Result], store: Path) -> list[Table]:
     """A table per size of the memory; methods without a memory are in each."""
-    found: dict[str, tuple[dict[str, Any], list[Record]]] = {}
-    for record, values in several:
-        file = values["method_file"]
-        identity = json.dumps({**values, "method_file": None if file is None else file["sha256"]}, sort_keys=True)
-        found.setdefault(identity, (values, []))[1].append(record)
-    results = [
-        Result(
-            Configuration.from_dict(values),
-            sorted(runs, key=lambda run: run["seed"]),
-            chosen="as they were run",
-            include_diverged=include_diverged,
-        )
-        for values, runs in found.values()
-    ]
-    results = [
-        dataclasses.replace(result, label=label) for result, label in zip(results, _labels(results), strict=True)
+    labelled = [
+        dataclasses.replace(result, label=label, doubts=tuple(stored_doubts(store, result.configuration)))
+        for result, label in zip(results, _labels(results), strict=True)
     ]
     order = {name: place for place, name in enumerate(METHODS)}  # a user's own come last
     tables = []
-    sizes = sorted({r.configuration.buffer for r in results if r.configuration.buffer is not None})
-    for size in sizes if sizes else [None]:
-        rows = rank_results([r for r in results if r.configuration.buffer in (size, None)])
+    sizes: Iterable[int | None] = sorted({size for r in results if (size := r.configuration.buffer) is not None})
+    for size in sizes or [None]:
+        rows = rank_results([result for result in labelled if result.configuration.buffer in (size, None)])
         rows.sort(key=lambda result: order.get(result.configuration.method, len(order)))
         title = ", ".join([place_title(rows[0]), *([] if size is None else [f"memory {size}"])])
-        tables.append(Table(OWN, title, [rows[0].column], [[row] for row in rows], memory=size))
+        tables.append(Table(OWN, title, [rows[0].column], [[row] for row in rows]))
     return tables
 
 
@@ -197,15 +167,6 @@ def _labels(results: Sequence[Result]) -> list[str]:
         varied = [setting for setting in result.settings if len({other.get(setting) for other in alike}) > 1]
         labels.append(" ".join([name, *(f"{setting}={show_value(result.settings[setting])}" for setting in varied)]))
     return labels
-
-
-def _values(record: Record) -> dict[str, Any]:
-    """The configuration of a record, which may be older than a setting."""
-    return {**USUAL, **record["configuration"]}
-
-
-def _shared(values: dict[str, Any]) -> str:
-    return json.dumps({name: values[name] for name in SHARED}, sort_keys=True)
 
 
 def _count(number: int) -> str:

@@ -5,334 +5,250 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from cclfp.metrics import mean_std
 from cclfp.paper.numbers import FIGURES, PANELS, describe_conditions, largest_comparable_group
-from cclfp.report.charts import PANEL_WIDTH, Chart, ChartPanel, Series, Value
+from cclfp.report.charts import DIVERGED, MISSING, Chart, Panel, Series, Value
 from cclfp.report.content import Content
-from cclfp.report.styles import ALL_STYLES, CHARACTER, OWN_STYLES, STYLES
-from cclfp.report.tables import Table, column_title, first, place_title, row_name, variant_name
+from cclfp.report.styles import OURS, OWN_STYLES, STYLES, TEST, TRAIN, Style
+from cclfp.report.tables import Column, Table, column_title, place_title, row_name, variant_name
+from cclfp.runs.record import Record
 from cclfp.runs.results import Result
-from cclfp.streams import get_benchmark
 
-MOST_ROWS = 12  # that one panel of one's own runs draws
+MOST_ROWS = 12  # of one's own runs that one panel draws
 LONGEST = 42  # characters that fit above a panel
-SHORTEST_BAR = 200.0  # the space for the longest bar and the number beside it
-TIMES = {"train": "training", "test": "testing"}
-ABOUT: dict[str, dict[str, Any]] = {
-    "evolution": {
-        "title": FIGURES["evolution"],
-        "kind": "lines",
-        "category_title": "tasks learned",
-        "value_title": "average accuracy (%)",
-    },
-    "forgetting": {
-        "title": FIGURES["forgetting"],
-        "caption": "The best accuracy that a task had minus its accuracy at the end, as the mean over all tasks except "
-        "the last. Less is better.",
-        "kind": "bars",
-        "category_title": "method",
-        "value_title": "forgetting (%)",
-    },
-    "runtime": {
-        "title": FIGURES["runtime"],
-        "kind": "bars",
-        "category_title": "method",
-        "value_title": "seconds per run",
-    },
-    "memory": {
-        "title": "Accuracy by memory size",
-        "caption": "The average accuracy at the end of training, by the number of examples in the memory.",
-        "kind": "lines",
-        "category_title": "examples in memory",
-        "value_title": "average accuracy (%)",
-        "whiskers": True,
-        "log_categories": True,
-    },
-    "ablation": {
-        "title": "What each component adds",
-        "caption": "The components of each variant: feature propagation (w), contrastive rehearsal (α) and the "
-        "supervised contrastive loss (β). Without any of them the method is ER, with the first two it is CCL-FP. All "
-        "variants use CCL-FP+'s other hyperparameters.",
-        "kind": "dots",
-        "category_title": "components",
-        "value_title": "average accuracy (%)",
-    },
+CAPTIONS = {
+    "evolution": "The mean test accuracy on all tasks seen so far, after each task. The paper does not publish the "
+    "numbers behind its curves, and has no curves of Split MNIST.",
+    "own-evolution": "The test accuracy on all tasks seen so far, after each task: the mean over the seeds of each "
+    "row.",
+    "own-forgetting": "The best accuracy that a task had minus its accuracy at the end, as the mean over all tasks "
+    "except the last. Less is better.",
+    "runtime": "Seconds per run, for training and for testing after every task. cclfp study runtime trained each "
+    "method alone, one run at a time, with the same engine on the same device. The paper does not publish its times.",
+    "own-runtime": "Seconds per run, for training and for testing after every task: the mean over the seeds of each "
+    "row. The seconds of runs that trained together are their shares of the total, so only rows that were trained in "
+    "the same way can be compared.",
+    "memory": "The average accuracy at the end of training, by the number of examples in the memory.",
+    "ablation": "The components of each variant: feature propagation (w), contrastive rehearsal (α) and the supervised "
+    "contrastive loss (β). Without any of them the method is ER, with the first two it is CCL-FP. All variants use "
+    "CCL-FP+'s other hyperparameters.",
 }
+CAPTIONS["forgetting"] = f"{CAPTIONS['own-forgetting']} The paper does not publish these numbers."
+ACCURACY = "average accuracy (%)"
+
+Measure = Callable[[Record], float | None]
+
+
+class Group(NamedTuple):
+    """What one panel shows: results with the same benchmark and scenario."""
+
+    title: str
+    results: Sequence[Result]
+    notes: list[str]
+
+    @property
+    def compared(self) -> list[Result]:
+        """All but the upper bound."""
+        return [result for result in self.results if not result.is_joint]
 
 
 def make_charts(content: Content) -> list[Chart]:
     """The paper's figures, and its tables of memory sizes and components."""
     accuracy, buffer, ablation = content.tables
-    return [
-        _evolution_chart(accuracy),
-        _forgetting_chart(accuracy),
-        _run_time_chart(content),
-        Chart("buffer", panels=_memory_panels(buffer), **ABOUT["memory"]),
-        Chart("ablation", panels=_ablation_panels(ablation), **ABOUT["ablation"]),
+    styles = _choose_styles([accuracy.results])
+    evolution, forgetting = ([_group(accuracy, column) for column in PANELS[f]] for f in ("evolution", "forgetting"))
+    extra = [
+        group._replace(title=f"{group.title} (not in the paper)")
+        for group, (benchmark, _) in zip(forgetting, PANELS["forgetting"], strict=True)
+        if benchmark == "split-mnist"
     ]
-
-
-def _evolution_chart(table: Table) -> Chart:
-    """The paper's panels and one more, of Split MNIST, with the methods of the paper's forgetting figure."""
-    panels = []
-    extra = [column for column in PANELS["forgetting"] if column[0] == "split-mnist"]
-    for column in [*PANELS["evolution"], *extra]:
-        results = _column(table, column)
-        title = column_title(column) + (" (not in the paper)" if column in extra else "")
-        tasks = get_benchmark(column[0]).num_tasks or 0
-        panels.append(_evolution(title, tasks, results, diverged=_divergence(results)))
-    caption = (
-        "The mean test accuracy on all tasks seen so far, after each task. The paper does not publish the numbers "
-        "behind its curves, and has no curves of Split MNIST."
-    )
-    return Chart("evolution", panels=panels, caption=caption, **ABOUT["evolution"])
-
-
-def _forgetting_chart(table: Table) -> Chart:
-    panels = []
-    for column in PANELS["forgetting"]:
-        results = _column(table, column)
-        panels.append(_forgetting(column_title(column), results, diverged=_divergence(results)))
-    caption = f"{ABOUT['forgetting']['caption']} The paper does not publish these numbers."
-    return Chart("forgetting", panels=panels, **ABOUT["forgetting"] | {"caption": caption})
-
-
-def _run_time_chart(content: Content) -> Chart:
-    panels = []
-    for column, several in itertools.groupby(content.timed, key=lambda pair: pair[0].column):
-        cells, timings = zip(*several, strict=True)
-        alike, names = largest_comparable_group(timings), [cell.label for cell in cells]
-        values = {
-            part: [None if timing is None else Value(timing[f"{part}_seconds"]) for timing in alike] for part in TIMES
-        }
-        made = [describe_conditions(timing) for timing in alike if timing is not None]
-        others = [n for n, timing, one in zip(names, timings, alike, strict=True) if one is None and timing is not None]
-        note = f"Each method alone on {made[0]}" if made else ""
-        note += f"; left out, because they were measured under other conditions: {', '.join(others)}" if others else ""
-        panels.append(_run_time(column_title(column), names, values, note))
-    caption = (
-        "Seconds per run, for training and for testing after every task. cclfp study runtime trained each method "
-        "alone, one run at a time, with the same engine on the same device. The paper does not publish its times."
-    )
-    return Chart("runtime", panels=panels, caption=caption, **ABOUT["runtime"])
-
-
-def _memory_panels(table: Table) -> list[ChartPanel]:
-    memories = {table.memory_of(row): None for row in table.rows}
-    sizes = sorted(size for size in memories if size is not None)
-    panels = []
-    for i, column in enumerate(table.columns):
-        series = []
-        for label in dict.fromkeys(first(row).label for row in table.rows):
-            found = {table.memory_of(row): row[i] for row in table.rows if first(row).label == label}
-            values = [found.get(size) for size in sizes]
-            key = next(_style_key(result) for result in found.values() if result is not None)
-            series += [
-                Series(key, label, [_accuracy(result) for result in values]),
-                Series(key, f"{label}, paper", [_published(result) for result in values], paper=True),
-            ]
-        diverged = _divergence([row[i] for row in table.rows])
-        panels.append(_memory(column_title(column), sizes, series, diverged=diverged))
-    return panels
-
-
-def _ablation_panels(table: Table) -> list[ChartPanel]:
-    variants, panels = [variant_name(first(row).label) for row in table.rows], []
-    for i, column in enumerate(table.columns):
-        results = [row[i] for row in table.rows]
-        series = [
-            Series("ours", "ours", [_accuracy(result) for result in results]),
-            Series("ours", "paper", [_published(result) for result in results], paper=True),
-        ]
-        panels.append(ChartPanel(column_title(column), variants, series, diverged=_divergence(results)))
-    return panels
-
-
-def _column(table: Table, column: tuple[str, str]) -> list[Result]:
-    """The results in a column, but for the upper bound."""
-    return [result for result in table.results if result.column == column and not result.is_joint]
-
-
-def _style_key(result: Result) -> str:
-    method = result.configuration.method
-    return method if method in STYLES else "ours"
-
-
-def _divergence(results: Sequence[Result | None]) -> dict[str, str]:
-    """How many seeds diverged, by row, for the rows with such seeds."""
-    remarks = {row_name(result): result.remark for result in results if result is not None}
-    return {name: remark for name, remark in remarks.items() if remark}
-
-
-# One's own runs -------------------------------------------------------------------------------------------------------
+    return [
+        _evolution("evolution", [*evolution, *extra], styles),
+        _forgetting("forgetting", forgetting),
+        _run_time("runtime", _timed_alike(content.timed)),
+        _memory("buffer", [_group(buffer, column) for column in buffer.columns], styles),
+        _ablation([_group(ablation, column) for column in ablation.columns]),
+    ]
 
 
 def own_charts(tables: Sequence[Table]) -> list[Chart]:
     """Evolution, forgetting and run time, and accuracy by memory size where there are several; none without runs."""
-    drawn = {table.title: _drawn(table) for table in tables}
-    keys = _style_keys(tables, drawn)
-    evolution, forgetting, memory, times = list[ChartPanel](), list[ChartPanel](), list[ChartPanel](), []
-    for table in tables:
-        title, note, results = _title(table), _note(table), drawn[table.title]
-        tasks = len(table.results[0].runs[0]["accuracy_matrix"]) - 1
-        curves = [result for result in results if result.counted and not result.is_joint]
-        if tasks > 1 and curves:
-            evolution.append(_evolution(title, tasks, curves, keys, note=note))
-        forgotten = _forgetting(title, [result for result in results if not result.is_joint], note=note)
-        if not forgotten.is_empty:
-            forgetting.append(forgotten)
-        seconds = {part: [_seconds(result, part) for result in results] for part in TIMES}
-        conditions = "; ".join(filter(None, (note, _mixed_conditions(results))))
-        times.append(_run_time(title, [result.label for result in results], seconds, conditions))
-    for place, several in itertools.groupby(tables, key=lambda table: place_title(table.results[0])):
-        memory += _own_memory(place, list(several), keys)
-    caption = "The test accuracy on all tasks seen so far, after each task: the mean over the seeds of each row."
-    times_caption = (
-        "Seconds per run, for training and for testing after every task: the mean over the seeds of each row. The "
-        "seconds of runs that trained together are their shares of the total, so only rows that were trained in the "
-        "same way can be compared."
-    )
+    groups = list(map(_own_group, tables))
+    places = {
+        place: [result for group in several for result in group.results]
+        for place, several in itertools.groupby(groups, lambda group: place_title(group.results[0]))
+    }
+    styles = _choose_styles(list(places.values()))
     charts = [
-        Chart("own-evolution", panels=evolution, caption=caption, **ABOUT["evolution"]),
-        Chart("own-forgetting", panels=forgetting, panel_width=_bar_panel_width(forgetting), **ABOUT["forgetting"]),
-        Chart("own-memory", panels=memory, **ABOUT["memory"]),
-        Chart(
-            "own-runtime",
-            panels=times,
-            caption=times_caption,
-            panel_width=_bar_panel_width(times),
-            **ABOUT["runtime"],
-        ),
+        _evolution("own-evolution", groups, styles),
+        _forgetting("own-forgetting", groups),
+        _memory("own-memory", [Group(place, results, []) for place, results in places.items()], styles),
+        _run_time("own-runtime", [g._replace(notes=[*g.notes, *_mixed_conditions(g.results)]) for g in groups]),
     ]
-    return [dataclasses.replace(chart, styles=ALL_STYLES) for chart in charts if chart.panels]
+    return [dataclasses.replace(chart, panels=chart.drawn_panels) for chart in charts if chart.drawn_panels]
 
 
-def _drawn(table: Table) -> list[Result]:
-    """The rows that charts show: those with the most seeds where there are many."""
-    kept = sorted(table.results, key=lambda result: -len(result.counted))[:MOST_ROWS]
-    return [result for result in table.results if result in kept]
+def _group(table: Table, column: Column) -> Group:
+    results = [result for result in table.results if result.column == column]
+    return Group(column_title(column), results, _diverged(results))
 
 
-def _title(table: Table) -> str:
-    """What fits above a panel; the note has the rest."""
-    return table.title if len(table.title) <= LONGEST else column_title(table.columns[0])
+def _own_group(table: Table) -> Group:
+    """The rows of a table; those with the most seeds where there are many."""
+    title = table.title if len(table.title) <= LONGEST else column_title(table.columns[0])
+    most = sorted(table.results, key=lambda result: -len(result.counted))[:MOST_ROWS]
+    notes = [table.title.removeprefix(f"{title}, ")] if title != table.title else []
+    if len(table.rows) > MOST_ROWS:
+        notes.append(f"{len(table.rows) - MOST_ROWS} rows of the table with fewer seeds are not drawn")
+    drawn = [result for result in table.results if result in most]
+    return Group(title, drawn, [*notes, *_diverged(drawn)])
 
 
-def _note(table: Table) -> str:
-    title = _title(table)
-    parts = [] if title == table.title else [table.title.removeprefix(f"{title}, ")]
-    rest = len(table.rows) - MOST_ROWS
-    return "; ".join(parts + ([f"{rest} rows of the table with fewer seeds are not drawn"] if rest > 0 else []))
+def _diverged(results: Sequence[Result]) -> list[str]:
+    """How many seeds of each row diverged, in one note; none where none did."""
+    remarks = [f"{row_name(result)}: {result.remark}" for result in results if result.remark]
+    return ["; ".join(remarks)] if remarks else []
 
 
-def _style_keys(tables: Sequence[Table], drawn: dict[str, list[Result]]) -> dict[str, str]:
+def _choose_styles(places: Sequence[Sequence[Result]]) -> dict[str, Style]:
     """The style of each label: a method of the paper has its own, once per place; all else one of those for users.
 
     Of these, one that no label has yet, else one that is not in the same place, else any.
     """
-    keys: dict[str, str] = {}
+    styles: dict[str, Style] = {}
     anyone = itertools.cycle(OWN_STYLES)
-    for _, several in itertools.groupby(tables, key=lambda table: place_title(table.results[0])):
-        results = [result for table in several for result in drawn[table.title]]
-        taken = {keys[result.label] for result in results if result.label in keys}
+    for results in places:
+        taken = {styles[result.label] for result in results if result.label in styles}
         for result in results:
-            if result.label in keys:
-                continue
-            method = result.configuration.method
-            free = [style for used in (set(keys.values()), taken) for style in OWN_STYLES if style not in used]
-            own = [method] if method in STYLES and method not in taken else free
-            keys[result.label] = own[0] if own else next(anyone)
-            taken.add(keys[result.label])
-    return keys
+            if result.label not in styles:
+                usual = [style] if (style := STYLES.get(result.configuration.method)) else []
+                unused = [style for style in OWN_STYLES if style not in styles.values()]
+                free = [style for style in (*usual, *unused, *OWN_STYLES) if style not in taken]
+                styles[result.label] = free[0] if free else next(anyone)
+                taken.add(styles[result.label])
+    return styles
 
 
-def _own_memory(place: str, tables: Sequence[Table], keys: dict[str, str]) -> list[ChartPanel]:
-    """A panel, if there are several sizes."""
-    by_size = {t.memory: {result.label: result for result in t.results} for t in tables if t.memory is not None}
-    if len(by_size) < 2:
-        return []
-    labels = [label for label in keys if any(label in results for results in by_size.values())]
-    found = {label: [results.get(label) for results in by_size.values()] for label in labels[:MOST_ROWS]}
-    series = [Series(keys[label], label, list(map(_accuracy, results))) for label, results in found.items()]
-    return [_memory(place, list(by_size), series)]
+# Each chart -----------------------------------------------------------------------------------------------------------
 
 
-def _mixed_conditions(results: Sequence[Result]) -> str:
-    """Why the times of a panel cannot be compared; empty where they can."""
+def _evolution(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> Chart:
+    """The accuracy on the tasks so far after each of them, a curve per result."""
+    panels = []
+    for group in groups:
+        count = max((len(run["accuracy_matrix"]) - 1 for result in group.results for run in result.runs), default=0)
+        tasks = range(1, count + 1) if count > 1 else []
+        series = [
+            Series(styles[result.label], result.label, [_mean(result, _accuracy_after(t)) for t in tasks])
+            for result in group.compared
+        ]
+        panels.append(Panel(group.title, list(map(str, tasks)), series, list(map(float, tasks)), group.notes))
+    return Chart(name, FIGURES["evolution"], "lines", "tasks learned", ACCURACY, panels, CAPTIONS[name])
+
+
+def _accuracy_after(t: int) -> Measure:
+    """The mean accuracy on the first t tasks after training on them."""
+
+    def measure(run: Record) -> float | None:
+        known = [accuracy for accuracy in run["accuracy_matrix"][t][:t] if accuracy is not None]
+        return sum(known) / t if len(known) == t else None
+
+    return measure
+
+
+def _forgetting(name: str, groups: Sequence[Group]) -> Chart:
+    measures: list[tuple[Style, str, Measure]] = [(OURS, "forgetting", lambda run: run["forgetting"])]
+    panels = [_bars(group.title, group.compared, measures, group.notes) for group in groups]
+    return Chart(name, FIGURES["forgetting"], "bars", "method", "forgetting (%)", panels, CAPTIONS[name])
+
+
+def _run_time(name: str, groups: Sequence[Group]) -> Chart:
+    measures: list[tuple[Style, str, Measure]] = [
+        (TRAIN, "training", lambda run: run["train_seconds"]),
+        (TEST, "testing", lambda run: run["test_seconds"]),
+    ]
+    panels = [_bars(group.title, group.results, measures, group.notes) for group in groups]
+    return Chart(name, FIGURES["runtime"], "bars", "method", "seconds per run", panels, CAPTIONS[name])
+
+
+def _bars(
+    title: str, results: Sequence[Result], measures: Sequence[tuple[Style, str, Measure]], notes: list[str]
+) -> Panel:
+    """A bar per result."""
+    series = [Series(style, label, [_mean(r, measure) for r in results]) for style, label, measure in measures]
+    return Panel(title, [result.label for result in results], series, notes=notes)
+
+
+def _timed_alike(timed: Sequence[Result]) -> list[Group]:
+    """A group per benchmark, whose times were measured under the same conditions; others do not count."""
+    groups = []
+    for column, several in itertools.groupby(timed, lambda result: result.column):
+        results = list(several)
+        alike = largest_comparable_group([result.runs[0] if result.runs else None for result in results])
+        made = [describe_conditions(timing) for timing in alike if timing is not None]
+        shown = [dataclasses.replace(r, runs=r.runs if t else []) for r, t in zip(results, alike, strict=True)]
+        others = [r.label for r, one in zip(results, shown, strict=True) if r.runs and not one.runs]
+        note = f"Each method alone on {made[0]}" if made else ""
+        note += f"; left out, because they were measured under other conditions: {', '.join(others)}" if others else ""
+        groups.append(Group(column_title(column), shown, [note] if note else []))
+    return groups
+
+
+def _mixed_conditions(results: Sequence[Result]) -> list[str]:
+    """Why the times of a panel cannot be compared; nothing where they can."""
     names = ("device_name", "engine", "precision", "threads", "together")
     made = {tuple(run["environment"].get(name) for name in names) for result in results for run in result.runs}
     mixed = "these runs were not all made with the same device, engine and number of runs at a time"
-    return mixed if len(made) > 1 else ""
+    return [mixed] if len(made) > 1 else []
 
 
-def _seconds(result: Result, part: str) -> Value | None:
-    runs = result.runs
-    found = mean_value([run["train_seconds"] if part == "train" else run["test_seconds"] for run in runs])
-    return None if found is None else dataclasses.replace(found, std=None)
+def _memory(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> Chart:
+    """Accuracy by the size of the memory, where there are several; a method without one has the same for all."""
+    panels = []
+    for group in groups:
+        sizes = sorted({size for result in group.results if (size := result.configuration.buffer) is not None})
+        series = []
+        for label in list(dict.fromkeys(result.label for result in group.results))[:MOST_ROWS]:
+            found = {result.configuration.buffer: result for result in group.results if result.label == label}
+            of_sizes = [found.get(size, found.get(None)) for size in sizes]
+            series.append(Series(styles[label], label, list(map(_accuracy, of_sizes))))
+            if any(result.published for result in found.values()):
+                series.append(Series(styles[label], f"{label}, paper", list(map(_published, of_sizes)), paper=True))
+        if len(sizes) > 1:
+            panels.append(Panel(group.title, list(map(str, sizes)), series, list(map(math.log10, sizes)), group.notes))
+    title, categories = "Accuracy by memory size", "examples in memory (log scale)"
+    return Chart(name, title, "lines", categories, ACCURACY, panels, CAPTIONS["memory"], whiskers=True)
 
 
-def _bar_panel_width(panels: Sequence[ChartPanel]) -> float:
-    """Enough for the longest label and a bar."""
-    longest = max((len(label) for panel in panels for label in panel.categories), default=0)
-    return max(PANEL_WIDTH, SHORTEST_BAR + CHARACTER * longest)
+def _ablation(groups: Sequence[Group]) -> Chart:
+    panels = []
+    for title, results, notes in groups:
+        series = [
+            Series(OURS, "ours", list(map(_accuracy, results))),
+            Series(OURS, "paper", list(map(_published, results)), paper=True),
+        ]
+        panels.append(Panel(title, [variant_name(result.label) for result in results], series, notes=notes))
+    title = "What each component adds"
+    return Chart("ablation", title, "dots", "components", ACCURACY, panels, CAPTIONS["ablation"])
 
 
-# Panels ---------------------------------------------------------------------------------------------------------------
+def _mean(result: Result | None, measure: Measure) -> Value | str:
+    """The mean over the seeds, or why there is none."""
+    if result is None or not result.runs:
+        return MISSING
+    numbers = [measure(run) for run in result.counted]
+    mean, std = mean_std(numbers).values()
+    if mean is None:
+        return DIVERGED if result.diverged else MISSING
+    return Value(mean, std, () if std is None else tuple(number for number in numbers if number is not None))
 
 
-def _evolution(
-    title: str, count: int, results: Sequence[Result], keys: dict[str, str] | None = None, **more: Any
-) -> ChartPanel:
-    """The accuracy after each of so many tasks, a curve per result."""
-    tasks, series = range(1, count + 1), []
-    for result in results:
-        matrices = [run["accuracy_matrix"] for run in result.counted]
-        values = [mean_value([accuracy_so_far(matrix, t) for matrix in matrices]) for t in tasks]
-        key = _style_key(result) if keys is None else keys[result.label]
-        series.append(Series(key, result.label, values))
-    return ChartPanel(title, list(map(str, tasks)), series, list(map(float, tasks)), **more)
+def _accuracy(result: Result | None) -> Value | str:
+    return _mean(result, lambda run: run["average_accuracy"])
 
 
-def _forgetting(title: str, results: Sequence[Result], **more: Any) -> ChartPanel:
-    values = [mean_value([run["forgetting"] for run in result.counted]) for result in results]
-    return ChartPanel(title, [result.label for result in results], [Series("ours", "forgetting", values)], **more)
-
-
-def _run_time(title: str, names: list[str], values: dict[str, list[Value | None]], note: str) -> ChartPanel:
-    series = [Series(part, label, values[part]) for part, label in TIMES.items()]
-    return ChartPanel(title, names, series, note=note)
-
-
-def _memory(title: str, sizes: Sequence[int], series: list[Series], **more: Any) -> ChartPanel:
-    return ChartPanel(title, list(map(str, sizes)), series, [math.log10(size) for size in sizes], **more)
-
-
-def accuracy_so_far(matrix: Sequence[Sequence[float | None]], t: int) -> float | None:
-    """The mean accuracy on the first t tasks after training on them.
-
-    >>> accuracy_so_far([[None, None], [90.0, None], [70.0, 80.0]], 2)
-    75.0
-    """
-    seen = [] if t >= len(matrix) else list(matrix[t][:t])
-    known = [accuracy for accuracy in seen if accuracy is not None]
-    return sum(known) / t if len(known) == t else None
-
-
-def mean_value(numbers: Sequence[float | None]) -> Value | None:
-    """The mean over seeds; None where there are no seeds or a number is undefined."""
-    known = [number for number in numbers if number is not None]
-    summary = mean_std(known)
-    if summary["mean"] is None or len(known) < len(numbers):
-        return None
-    return Value(summary["mean"], summary["std"], tuple(known))
-
-
-def _accuracy(result: Result | None) -> Value | None:
-    return None if result is None else mean_value(list(result.accuracies.values()))
-
-
-def _published(result: Result | None) -> Value | None:
-    return None if result is None or result.published is None else Value(*result.published)
+def _published(result: Result | None) -> Value | str:
+    return MISSING if result is None or result.published is None else Value(*result.published)

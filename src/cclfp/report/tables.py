@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from cclfp.metrics import signed
 from cclfp.paper.compare import Change, Effects, effects
-from cclfp.paper.numbers import (
-    COMPONENTS,
-)
+from cclfp.paper.numbers import COMPONENTS
 from cclfp.runs.configuration import PROTOCOL
 from cclfp.runs.results import Result, benchmark_title, describe_protocol
 
@@ -58,7 +56,6 @@ class Table:
     columns: list[Column]
     rows: list[list[Result | None]]
     seeds: Sequence[int] = ()  # that were asked for
-    memory: int | None = None  # the size that all rows share
 
     @property
     def results(self) -> list[Result]:
@@ -71,12 +68,9 @@ class Table:
 
     def labels(self, row: Sequence[Result | None]) -> list[str]:
         """The contents of these columns."""
-        label = variant_name(first(row).label) if self.name == "ablation" else first(row).label
-        return [label] if self.memory_of(row) is None else [str(self.memory_of(row)), label]
-
-    def memory_of(self, row: Sequence[Result | None]) -> int | None:
-        """The size of the memory, in the table whose rows differ in it."""
-        return first(row).configuration.buffer if self.name == "buffer" else None
+        first = next(result for result in row if result is not None)
+        memory = [str(first.configuration.buffer)] if self.name == "buffer" else []
+        return [*memory, variant_name(first.label) if self.name == "ablation" else first.label]
 
     @property
     def notes(self) -> list[str]:
@@ -103,14 +97,9 @@ class Table:
         return " ".join(sentences)
 
 
-class Worth(NamedTuple):
-    """What the components are worth in a column of the ablation: texts of our runs and of the paper."""
+# What each component is worth -----------------------------------------------------------------------------------------
 
-    title: str
-    changes: list[tuple[str, str]]  # in the order of WORTH_HEAD
-    most: tuple[str, str]
-
-
+Worth = tuple[str, list[tuple[str, str]]]  # a column, and texts of our runs and of the paper in the order of WORTH_HEAD
 WORTH_TITLE = "What each component is worth"
 WORTH_EXPLANATION = (
     "The change of the average accuracy (%) when one component is removed from CCL-FP+ (without) and when one is added "
@@ -126,19 +115,19 @@ WORTH_HEAD = (
 
 def component_worths(table: Table) -> list[Worth]:
     """One row per column of the ablation; none for other tables."""
-    return [_worth(table, i) for i in range(len(table.columns))] if table.name == "ablation" else []
+    found = []
+    for column in table.columns if table.name == "ablation" else []:
+        cells = [result for result in table.results if result.column == column]
+        ours = effects({cell.label: cell.accuracies for cell in cells})
+        paper = effects({cell.label: {0: cell.published.mean} for cell in cells if cell.published is not None})
+        found.append((column_title(column), list(zip(_show_effects(ours), _show_effects(paper), strict=True))))
+    return found
 
 
-def _worth(table: Table, i: int) -> Worth:
-    cells = [result for row in table.rows if (result := row[i]) is not None]
-    ours = effects({cell.label: cell.accuracies for cell in cells})
-    paper = effects({cell.label: {0: cell.published.mean} for cell in cells if cell.published is not None})
-    changes = [
-        (_show_change(mine[component]), _show_change(papers[component]))
-        for mine, papers in ((ours.without, paper.without), (ours.alone, paper.alone))
-        for component in COMPONENTS
-    ]
-    return Worth(column_title(table.columns[i]), changes, (_show_most(ours), _show_most(paper)))
+def _show_effects(found: Effects) -> list[str]:
+    unknown = None in found.without.values()
+    most = found.most or ("not known yet" if unknown else "none: no removal costs anything")
+    return [*map(_show_change, [*found.without.values(), *found.alone.values()]), most]
 
 
 def _show_change(change: Change | None) -> str:
@@ -147,18 +136,7 @@ def _show_change(change: Change | None) -> str:
     return signed(change.mean) + ("" if change.std is None else f" ± {change.std:.2f}")
 
 
-def _show_most(found: Effects) -> str:
-    if found.most is not None:
-        return found.most
-    return "not known yet" if None in found.without.values() else "none: no removal costs anything"
-
-
 # In words -------------------------------------------------------------------------------------------------------------
-
-
-def first(row: Sequence[Result | None]) -> Result:
-    """The first number of a row, which all have."""
-    return next(result for result in row if result is not None)
 
 
 def verdict_of(result: Result) -> str:
@@ -178,7 +156,7 @@ def tally(results: Sequence[Result]) -> str:
     """``44 numbers: 35 within, 5 above, 4 below, 0 missing``; rare verdicts only where a number has them."""
     counts = count_verdicts(results)
     parts = [f"{counts[name]} {name}" for name in counts if counts[name] or name not in RARE_VERDICTS]
-    return f"{sum(counts.values())} numbers: {', '.join(parts)}"
+    return f"{len(results)} numbers: {', '.join(parts)}"
 
 
 def is_untuned(result: Result) -> bool:
@@ -187,7 +165,9 @@ def is_untuned(result: Result) -> bool:
 
 
 def describe_choice(result: Result) -> str:
-    """Where the hyperparameters of a cell of the paper come from."""
+    """Where the hyperparameters come from."""
+    if not result.table:
+        return "; ".join([result.chosen, *result.doubts])
     if not result.is_tuned:
         return "defaults, not tuned"
     if result.table == "ablation" and result.label != ", ".join(COMPONENTS):
@@ -196,9 +176,10 @@ def describe_choice(result: Result) -> str:
 
 
 def row_name(result: Result) -> str:
-    """A row of the paper in words: ``ER-Res., memory 200``."""
-    label, memory = result.label, result.configuration.buffer
-    return {"buffer": f"{label}, memory {memory}", "ablation": variant_name(label)}.get(result.table, label)
+    """A row in words: ``ER-Res., memory 200``."""
+    if result.table == "ablation":
+        return variant_name(result.label)
+    return f"{result.label}, memory {result.configuration.buffer}" if result.table == "buffer" else result.label
 
 
 def variant_name(label: str) -> str:
@@ -222,11 +203,8 @@ def column_title(column: Column) -> str:
     return f"{benchmark_title(column[0])}, {column[1]}"
 
 
-def environments(result: Result) -> list[dict[str, Any]]:
-    """The environments of its runs, each once."""
-    return distinct([{name: run["environment"].get(name) for name in ENVIRONMENT} for run in result.runs])
-
-
-def distinct(values: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each value once, in the order of first occurrence."""
-    return [value for i, value in enumerate(values) if value not in values[:i]]
+def environments(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """The environments of all runs, each once, in the order of first occurrence."""
+    runs = [run for result in results for run in result.runs]
+    found = ({name: run["environment"].get(name) for name in ENVIRONMENT} for run in runs)
+    return list({tuple(environment.values()): environment for environment in found}.values())

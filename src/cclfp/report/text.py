@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 from cclfp.metrics import number, plus_minus
 from cclfp.paper.compare import TEST, show_difference, show_p
 from cclfp.report.tables import (
+    OWN,
     UNTUNED,
     WORTH_EXPLANATION,
     WORTH_HEAD,
@@ -30,37 +31,44 @@ MARKS = {"above": "↑", "below": "↓"}
 
 # Markdown -------------------------------------------------------------------------------------------------------------
 
-# The columns of one's own tables: the title and the text of a result.
-OWN_COLUMNS: dict[str, Callable[[Result], str]] = {
-    "method": lambda r: r.label,
-    "average accuracy": lambda r: r.text(),
-    "to the best": lambda r: show_difference(r.standing),
-    "p": lambda r: show_p(r.standing.p),
-    "forgetting": lambda r: plus_minus(**r.mean_std("forgetting")),
-    "seconds per run": lambda r: number(r.mean_std("seconds")["mean"], 1),
-    "seeds": lambda r: str(len(r.runs)),
-}
+OWN_COLUMNS = ("method", "average accuracy", "to the best", "p", "forgetting", "seconds per run", "seeds")
+
+
+def own_texts(result: Result) -> list[str]:
+    """A row of one's own, in the order of ``OWN_COLUMNS``."""
+    forgetting, seconds = plus_minus(**result.mean_std("forgetting")), number(result.mean_std("seconds")["mean"], 1)
+    comparison = [show_difference(result.standing), show_p(result.standing.p)]
+    return [result.label, result.text(), *comparison, forgetting, seconds, str(len(result.runs))]
+
+
+def own_markdown(tables: Sequence[Table]) -> str:
+    """The tables of one's own, with what is known of each row."""
+    lines = ["# Your runs", "", f"Mean ± standard deviation (%) over seeds. {TEST[0].upper()}{TEST[1:]}."]
+    for table in tables:
+        rows = []
+        for result in table.results:
+            label, accuracy, *rest = own_texts(result)
+            rows.append([label, f"**{accuracy}**" if result.standing.best else accuracy, *rest])
+        lines += ["", f"## {table.title}", "", *_markdown_table("lrrrrrr", OWN_COLUMNS, rows)]
+        lines += ["", *(f"- {note}" for note in table.notes)] if table.notes else []
+    return "\n".join(lines) + "\n"
 
 
 def to_markdown(table: Table) -> str:
-    """A table of the paper, with our number and the paper's in each cell."""
+    """A table of the paper, with our number and the paper's in each cell, and what each component is worth."""
     head = [*table.heads, *map(column_title, table.columns)]
+    rows = [[*table.labels(row), *(_markdown_cell(one, len(table.seeds)) for one in row)] for row in table.rows]
     lines = [f"# {table.title}", "", table.explain(), "", f"{tally(table.results)}.", ""]
-    lines += [_line(head), _line([":--"] * len(table.heads) + ["--:"] * len(table.columns))]
-    lines += [
-        _line([*table.labels(row), *(_markdown_cell(one, len(table.seeds)) for one in row)]) for row in table.rows
-    ]
-    return "\n".join([*lines, *_components(table)]) + "\n"
-
-
-def _components(table: Table) -> list[str]:
-    """What each component is worth, below the ablation."""
-    rows = [
-        _line([worth.title, *(f"{ours} ({paper})" for ours, paper in (*worth.changes, worth.most))])
-        for worth in component_worths(table)
-    ]
-    head = [_line(["", *WORTH_HEAD]), _line([":--"] + ["--:"] * (len(WORTH_HEAD) - 1) + [":--"])]
-    return ["", f"**{WORTH_TITLE}.** {WORTH_EXPLANATION}", "", *head, *rows] if rows else []
+    lines += _markdown_table("l" * len(table.heads) + "r" * len(table.columns), head, rows)
+    if worths := component_worths(table):
+        rows = [[title, *(f"{ours} ({paper})" for ours, paper in changes)] for title, changes in worths]
+        lines += [
+            "",
+            f"**{WORTH_TITLE}.** {WORTH_EXPLANATION}",
+            "",
+            *_markdown_table("lrrrrrrl", ["", *WORTH_HEAD], rows),
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _markdown_cell(result: Result | None, seeds: int) -> str:
@@ -77,74 +85,60 @@ def _markdown_cell(result: Result | None, seeds: int) -> str:
     return f"{ours} ({paper}) {MARKS.get(verdict_of(result), '')}".rstrip()
 
 
-def own_markdown(tables: Sequence[Table]) -> str:
-    """The tables of one's own, with what is known of each row."""
-    lines = ["# Your runs", "", f"Mean ± standard deviation (%) over seeds. {TEST[0].upper()}{TEST[1:]}."]
-    for table in tables:
-        lines += ["", f"## {table.title}", "", _line([*OWN_COLUMNS]), _line([":--"] + ["--:"] * (len(OWN_COLUMNS) - 1))]
-        for result in table.results:
-            label, accuracy, *rest = (text(result) for text in OWN_COLUMNS.values())
-            lines.append(_line([label, f"**{accuracy}**" if result.standing.best else accuracy, *rest]))
-        lines += ["", *(f"- {note}" for note in table.notes)] if table.notes else []
-    return "\n".join(lines) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _markdown_table(align: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, whose columns are aligned to the left or right (``"lr"``)."""
+    marks = [{"l": ":--", "r": "--:"}[letter] for letter in align]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, marks, *rows)]
 
 
 # CSV ------------------------------------------------------------------------------------------------------------------
 
-Field = Callable[[Table, Result], Any]  # of a line: the value of a result
-PLACE: dict[str, Field] = {
-    "table": lambda t, r: r.table or t.title,
-    "row": lambda t, r: r.label,
-    "method": lambda t, r: r.configuration.method,
-    "benchmark": lambda t, r: r.configuration.benchmark,
-    "scenario": lambda t, r: r.configuration.scenario,
-    "buffer": lambda t, r: r.configuration.buffer,
-    "mean": lambda t, r: r.mean,
-    "std": lambda t, r: r.std,
-    "seeds": lambda t, r: len(r.runs),
-}
-ACCURACIES: dict[str, Field] = {"accuracies": lambda t, r: " ".join(f"{s}:{a:.4f}" for s, a in r.accuracies.items())}
-COMMAND: dict[str, Field] = {"command": lambda t, r: r.command(t.seeds)}
-DIVERGED: dict[str, Field] = {"diverged": lambda t, r: " ".join(map(str, r.diverged))}
-FIELDS: dict[str, Field] = {
-    **PLACE,
-    "published_mean": lambda t, r: r.published and r.published.mean,
-    "published_std": lambda t, r: r.published and r.published.std,
-    "difference": lambda t, r: r.difference,
-    "verdict": lambda t, r: verdict_of(r),
-    "best": lambda t, r: "yes" if r.standing.best else "no",
-    **ACCURACIES,
-    "chosen": lambda t, r: describe_choice(r),
-    **COMMAND,
-    **DIVERGED,
-}
-OWN_FIELDS: dict[str, Field] = {
-    **PLACE,
-    "forgetting": lambda t, r: r.mean_std("forgetting")["mean"],
-    "seconds": lambda t, r: r.mean_std("seconds")["mean"],
-    "difference": lambda t, r: r.standing.difference,
-    "p": lambda t, r: r.standing.p,
-    "standing": lambda t, r: r.standing.verdict,
-    **ACCURACIES,
-    **COMMAND,
-    **DIVERGED,
-}
 
-
-def to_csv(tables: Sequence[Table], fields: dict[str, Field]) -> str:
+def to_csv(tables: Sequence[Table]) -> str:
     """One line per number."""
+    lines = [_fields(table, result) for table in tables for result in table.results]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(fields)
-    for table in tables:
-        for result in table.results:
-            values = [value(table, result) for value in fields.values()]
-            writer.writerow([f"{value:.4f}" if isinstance(value, float) else value for value in values])
+    writer.writerow(lines[0])
+    for line in lines:
+        writer.writerow([f"{value:.4f}" if isinstance(value, float) else value for value in line.values()])
     return text.getvalue()
+
+
+def _fields(table: Table, result: Result) -> dict[str, Any]:
+    """The values of a line by column, which are others for the paper's tables than for one's own."""
+    c, standing, is_papers = result.configuration, result.standing, table.name != OWN
+    line = {
+        "table": table.name if is_papers else table.title,
+        "row": result.label,
+        "method": c.method,
+        "benchmark": c.benchmark,
+        "scenario": c.scenario,
+        "buffer": c.buffer,
+        "mean": result.mean,
+        "std": result.std,
+        "seeds": len(result.runs),
+    }
+    if is_papers:
+        line |= {
+            "published_mean": result.published and result.published.mean,
+            "published_std": result.published and result.published.std,
+            "difference": result.difference,
+            "verdict": verdict_of(result),
+            "best": "yes" if standing.best else "no",
+        }
+    else:
+        line |= {
+            "forgetting": result.mean_std("forgetting")["mean"],
+            "seconds": result.mean_std("seconds")["mean"],
+            "difference": standing.difference,
+            "p": standing.p,
+            "standing": standing.verdict,
+        }
+    line["accuracies"] = " ".join(f"{seed}:{accuracy:.4f}" for seed, accuracy in result.accuracies.items())
+    if is_papers:
+        line["chosen"] = describe_choice(result)
+    return line | {"command": result.command(table.seeds), "diverged": " ".join(map(str, result.diverged))}
 
 
 # LaTeX ----------------------------------------------------------------------------------------------------------------
@@ -171,45 +165,51 @@ REPLACEMENTS = {
 def to_latex(table: Table) -> str:
     """Floating tables that fit a page, with our number above the paper's in every cell."""
     explained = table.explain(published="with the paper's number below it")
-    captions = [f"{table.title}. {explained}", f"{table.title}, continued."]
+    captions = [f"{table.title}. {explained}", *[f"{table.title}, continued."] * len(table.columns)]
     lines = [r"% \usepackage{booktabs,graphicx}"]
     for part, start in enumerate(range(0, len(table.columns), COLUMNS_PER_TABLE)):
         lines += [
             r"\begin{table*}[t]",
             r"  \centering\footnotesize\setlength{\tabcolsep}{3.5pt}",
             f"  {FIT}",
-            *_tabular(table, start),
+            *_tabular(table, slice(start, start + COLUMNS_PER_TABLE)),
             r"  }",
-            f"  \\caption{{{escape_latex(captions[min(part, 1)])}}}",
+            f"  \\caption{{{escape_latex(captions[part])}}}",
             f"  \\label{{tab:{table.name}{f'-{part + 1}' * (part > 0)}}}",
             r"\end{table*}",
         ]
     return "\n".join(lines) + "\n"
 
 
-def _tabular(table: Table, start: int) -> list[str]:
-    columns, head = table.columns[start : start + COLUMNS_PER_TABLE], table.heads
-    lines = [rf"  \begin{{tabular}}{{{'l' * len(head)}{'c' * len(columns)}}}", r"    \toprule"]
+def _tabular(table: Table, part: slice) -> list[str]:
+    columns, head = table.columns[part], table.heads
     titles, rules, at = [""] * len(head), [], len(head) + 1
     for benchmark, group in groupby(columns, lambda column: column[0]):
         wide = len(list(group))
         titles.append(rf"\multicolumn{{{wide}}}{{c}}{{{escape_latex(benchmark_title(benchmark))}}}")
         rules.append(rf"\cmidrule(lr){{{at}-{at + wide - 1}}}")
         at += wide
-    lines += [f"    {' & '.join(titles)} \\\\", f"    {' '.join(rules)}"]
-    lines += [f"    {' & '.join([*head, *(scenario for _, scenario in columns)])} \\\\", r"    \midrule"]
-    before: int | None = None
+    lines = [
+        rf"  \begin{{tabular}}{{{'l' * len(head)}{'c' * len(columns)}}}",
+        r"    \toprule",
+        _latex_line(titles),
+        f"    {' '.join(rules)}",
+        _latex_line([*head, *(scenario for _, scenario in columns)]),
+    ]
+    memory = ""
     for i, row in enumerate(table.rows):
-        memory, results = table.memory_of(row), row[start : start + COLUMNS_PER_TABLE]
-        if i:
-            lines.append(r"    \addlinespace[2pt]" if memory == before else r"    \midrule")
-        labels = [re.sub(r"\bw\b", "$w$", escape_latex(label)) for label in table.labels(row)]
-        if i and memory is not None and memory == before:
-            labels[0] = ""
-        lines.append(f"    {' & '.join([*labels, *(_our_number(one, len(table.seeds)) for one in results)])} \\\\")
-        lines.append(f"    {' & '.join([*([''] * len(labels)), *map(_published_number, results)])} \\\\")
-        before = memory
+        *memories, label = [re.sub(r"\bw\b", "$w$", escape_latex(label)) for label in table.labels(row)]
+        same = i > 0 and memories in ([], [memory])
+        lines.append(r"    \addlinespace[2pt]" if same else r"    \midrule")
+        labels = [*([""] * len(memories) if same else memories), label]
+        lines.append(_latex_line([*labels, *(_our_number(one, len(table.seeds)) for one in row[part])]))
+        lines.append(_latex_line([*([""] * len(labels)), *map(_published_number, row[part])]))
+        memory = "".join(memories)
     return [*lines, r"    \bottomrule", r"  \end{tabular}%"]
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    return f"    {' & '.join(cells)} \\\\"
 
 
 def _our_number(result: Result | None, seeds: int) -> str:

@@ -131,7 +131,7 @@ def test_without_room_the_file_stays(saved: Path, cli: Cli, tmp_path: Path) -> N
         (["predict", "{saved}", "{bad}"], "2 images cannot be decoded (--skip-bad leaves such images out"),
         (["predict", "{saved}", "nowhere.png"], "nowhere.png does not exist"),
         (["predict", "{saved}", "{empty}"], "expected images, and found none"),
-        (["predict", "{saved}", "{new}", "--task", "7"], "task 7 is not one of the 1 declared tasks"),
+        (["predict", "{saved}", "{new}", "--task", "7"], "task 7 is out of range: tasks are 0 to 0"),
         (["predict", "{saved}", "{new}", "--json", "--csv"], "--json and --csv: expected one of the two"),
         (["predict", "{new}", "{new}"], "there is no file"),
     ],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import errno
+import copy
 import functools
 import io
 import itertools
-import os
+import pickle
 import subprocess
-import sys
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,18 +25,17 @@ from training import Stop, stop_at, texts, train
 from training import make_job as make_any_job
 
 import cclfp
-from cclfp.core import files
 from cclfp.core.files import read_tensors, write_tensors
 from cclfp.engine.cohort import Cohort
 from cclfp.errors import DamagedError, InputError
-from cclfp.learner.saving import FORMAT, learner_state
+from cclfp.learner.saving import FORMAT, learner_state, load_learner_state
 from cclfp.methods import METHODS, Method
 from cclfp.methods.base import State
 from cclfp.methods.ccl_fp import CCLFP
 from cclfp.methods.er import ER
 from cclfp.nets import MLP
-from cclfp.runs import checkpoints, start, training
-from cclfp.runs.events import Event, ignore
+from cclfp.runs import checkpoints, training
+from cclfp.runs.events import Event
 from cclfp.runs.jobs import Job
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
@@ -44,9 +43,6 @@ from cclfp.schedules import Schedule
 from cclfp.testing import Case, same
 from cclfp.testing.case import equal
 from cclfp.transforms import CropFlip, Normalise
-
-TRIED = 40  # alterations of each learner's file
-FUZZED = ("er", "ccl-fp+", "icarl", "gem", "hal", "fdr", "si", "lwf")
 
 
 def psi() -> nn.Module:
@@ -133,12 +129,12 @@ def test_no_flipped_bit_changes_a_value(tmp_path: Path) -> None:
     )
     original = path.read_bytes()
     refused, entry = 0, 8 * original.rindex(b"archive/data/0")
-    bits = {*range(0, 8 * len(original), 29), *range(entry - 8 * 46, entry)}  # all of an entry of the directory
+    bits = {*range(0, 8 * len(original), 101), *range(entry - 8 * 46, entry)}  # all of an entry of the directory
     for bit in bits:
         content = bytearray(original)
         content[bit // 8] ^= 1 << bit % 8
         refused += check_damaged(FORMAT, original, bytes(content))
-    assert refused > 50
+    assert refused > 20
 
 
 def flip(path: Path) -> bytes:
@@ -157,6 +153,34 @@ def test_a_learner_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
     flip(path)
     with pytest.raises(InputError, match=r"learner cannot be read as a cclfp learner: it is damaged, .*checksum\)"):
         cclfp.load(path, psi=psi())
+
+
+class Bomb:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.target,)
+
+
+@pytest.mark.parametrize("pack", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value, protocol=2))])
+def test_loading_executes_nothing(pack: Any, tmp_path: Path) -> None:
+    path, proof = tmp_path / "learner.ckpt", tmp_path / "executed"
+    pack({"format": FORMAT, "psi": Bomb(proof)}, path)
+    with pytest.raises(ValueError, match="cannot be read as a cclfp learner"):
+        cclfp.load(path, psi=psi())
+    assert not proof.exists()
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=200) | st.binary(max_size=50).map(lambda b: pickle.dumps({"format": FORMAT}, 2)[:-5] + b))
+def test_rubbish_is_refused(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "learner.ckpt"
+        path.write_bytes(content)
+        with warnings.catch_warnings(action="ignore"), pytest.raises(ValueError, match=r"learner\.ckpt"):
+            cclfp.load(path, psi=psi())
 
 
 def test_archives_that_are_not_written_here_are_refused(tmp_path: Path) -> None:
@@ -220,59 +244,61 @@ def test_files_of_the_version_before_are_read(tmp_path: Path) -> None:
     assert loaded.classes is None
 
 
-# -- wrong values -----------------------------------------------------------------------------------------------
+# -- what cannot be loaded, and what comes back -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "message"),
     [
-        ("hyper", [1]),
-        ("hyper", {"lr": "0.1"}),
-        ("hyper", {"lr": float("nan")}),
-        ("hyper", {1: 0.1}),
-        ("hyper", {"momentum": 0.9}),
-        ("scenario", 3),
-        ("scenario", ["class"]),
-        ("scenario", "klass"),
-        ("method", None),
-        ("method", {"name": "er"}),
-        ("method", "ghost"),
-        ("num_classes", "6"),
-        ("num_classes", 6.0),
-        ("num_classes", 7),
-        ("num_classes", 10**400),
-        ("num_tasks", -1),
-        ("seed", -1),
-        ("seed", True),
-        ("replay", 0),
-        ("memory_size", 2**62),
-        ("backbone", 3),
-        ("transform", "scale"),
-        ("transform", {"name": []}),
-        ("transform", {"name": "normalise", "mean": [float("nan")], "std": [1.0]}),
-        ("augment", {"name": "crop+flip", "padding": 1}),
-        ("like", None),
-        ("like", [[4], torch.float32]),
+        ("hyper", {"lr": "0.1"}, "lr='0.1': expected a number"),
+        ("hyper", {"lr": float("nan")}, "lr=nan: expected a number"),
+        ("hyper", {"momentum": 0.9}, "unknown hyperparameter of er 'momentum'"),
+        ("hyper", [1], "is damaged"),
+        ("scenario", "klass", "unknown scenario 'klass'"),
+        ("scenario", ["class"], "unknown scenario"),
+        ("method", "ghost", "it is a learner of ghost, which does not ship with cclfp"),
+        ("method", None, "it is a learner of None"),
+        ("num_classes", 6.0, "num_classes=6.0: expected a whole number"),
+        ("num_classes", 7, "is damaged"),
+        ("num_classes", 10**400, "num_classes=1000"),
+        ("num_tasks", -1, "num_tasks=-1"),
+        ("seed", True, "seed=True"),
+        ("replay", 0, "replay=0"),
+        ("memory_size", 2**62, "is damaged|cannot be loaded"),
+        ("backbone", 3, "is damaged"),
+        ("transform", "scale", "is damaged"),
+        ("transform", {"name": "normalise", "mean": [float("nan")], "std": [1.0]}, "expected one finite number"),
+        ("augment", {"name": "crop+flip", "padding": 1}, "CropFlip takes images"),
+        ("like", None, "is damaged"),
+        ("like", [[4], torch.float32], "psi does not take x of shape"),
+        ("psi", None, "is damaged"),
+        ("memory", None, "is damaged"),
+        ("state", 3, "is damaged"),
+        ("f", {"weight": torch.zeros(3)}, "is damaged"),
+        ("class_names", ["a", "a"], "two classes are named 'a'"),
+        ("class_names", [*"abcdefg"], "7 names of classes, but there are 6 classes"),
+        ("class_names", {"a": 1}, "expected the names of the classes"),
     ],
 )
-def test_a_wrong_value_is_named(name: str, value: Any, tmp_path: Path) -> None:
+def test_a_wrong_value_is_refused_and_psi_stays_as_it_was(name: str, value: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "learner.ckpt"
     trained("er").save(path)
     torch.save(read_tensors(path, FORMAT) | {name: value}, path)
-    with pytest.raises(InputError, match=r"learner\.ckpt"):
-        cclfp.load(path, psi=None if name == "backbone" else psi())
+    mine = None if name == "backbone" else psi()
+    with pytest.raises(InputError, match=message) as refused:
+        cclfp.load(path, psi=mine)
+    assert "learner.ckpt" in str(refused.value)
+    assert mine is None or all(map(torch.equal, mine.state_dict().values(), psi().state_dict().values()))
 
 
-@pytest.mark.parametrize("name", ["psi", "f", "state", "memory"])
-def test_values_that_are_not_finite_are_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["psi", "f"])
+def test_a_learner_that_has_diverged_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "learner"
-    trained("si" if name == "state" else "er").save(path)
+    trained("er").save(path)
     state = read_tensors(path, FORMAT)
-    inner = {"state": "start", "memory": "examples"}.get(name)
-    tensors = state[name] if inner is None else state[name][inner]
-    next(iter(tensors.values())).detach().view(-1)[0] = torch.inf
+    next(iter(state[name].values())).detach().view(-1)[0] = torch.inf
     torch.save(state, path)
-    with pytest.raises(InputError, match="not finite"):
+    with pytest.raises(InputError, match="predictions are not finite: its training diverged"):
         cclfp.load(path, psi=psi())
 
 
@@ -293,14 +319,81 @@ def test_buffers_need_not_be_finite(tmp_path: Path) -> None:
         assert same(ours, cclfp.load(tmp_path / "learner", psi=Masked()))
 
 
-def test_a_refused_file_leaves_psi_as_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "name"), [("si", "importance"), ("lwf", "masks"), ("icarl", "means"), ("hal", "embedding")]
+)
+def test_a_learner_is_tried_out_before_it_is_returned(method: str, name: str, tmp_path: Path) -> None:
     path = tmp_path / "learner"
-    trained("er").save(path)
-    torch.save(read_tensors(path, FORMAT) | {"num_classes": 7}, path)
-    mine = psi()
-    with pytest.raises(InputError, match="is damaged"):
-        cclfp.load(path, psi=mine)
-    assert all(map(torch.equal, mine.state_dict().values(), psi().state_dict().values()))
+    trained(method).save(path)
+    state = read_tensors(path, FORMAT)
+    del state["state"][name]
+    torch.save(state, path)
+    with pytest.raises(DamagedError, match="is damaged: KeyError"):
+        cclfp.load(path, psi=psi())
+
+
+def test_load_says_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "learner.ckpt"
+    trained("er", transform=torch.clone, predict_transform=torch.abs, augment=Spread()).save(path)
+    own: dict[str, Any] = {"transform": torch.clone, "predict_transform": torch.abs, "augment": Spread()}
+    for name in own:
+        with pytest.raises(ValueError, match=f"it was saved with a {name} of your own: give it again"):
+            cclfp.load(path, psi=psi(), **{**own, name: None})
+    with pytest.raises(ValueError, match="psi of your own"):
+        cclfp.load(path, **own)
+    with pytest.raises(ValueError, match="it is a learner of er, not of si"):
+        cclfp.load(path, psi=psi(), method="si", **own)
+    for changed, now in ((psi().double(), r"float64 \(4, 3\)"), (nn.Sequential(nn.Linear(3, 5)), r"float32 \(5, 3\)")):
+        with pytest.raises(ValueError, match=rf"0.weight was torch.float32 \(4, 3\) and is now torch.{now}"):
+            cclfp.load(path, psi=changed, **own)
+    torch.save({"a": 1}, path)
+    with pytest.raises(ValueError, match="is not a 'cclfp learner 2' file"):
+        cclfp.load(path)
+    with pytest.raises(ValueError, match="there is no file"):
+        cclfp.load(tmp_path / "none")
+
+
+class Spread:
+    """An augmentation of a user's own."""
+
+    def draw(self, n: int, g: torch.Generator) -> Tensor:
+        return torch.rand(n, generator=g)
+
+    def __call__(self, x: Tensor, table: Tensor) -> Tensor:
+        return x * table[:, None]
+
+
+def test_psi_counts_as_it_was_given_and_comes_back_whole(tmp_path: Path) -> None:
+    """What a user does to psi's mode and flags later, by hand, changes nothing; what is frozen stays so."""
+
+    class Centred(nn.Module):
+        mean: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3), persistent=False)
+            self.backbone = psi()  # a user's name for a user's module
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training:
+                self.mean.add_(x.mean(0))
+            return self.backbone(x - self.mean)  # type: ignore[no-any-return]
+
+    def start() -> cclfp.Learner:
+        module = Centred()
+        module.backbone[0].weight.requires_grad_(False)  # type: ignore[index]
+        return trained("er", psi=module)
+
+    left, touched = start(), start()
+    touched.psi.eval()
+    touched.psi.backbone[0].weight.requires_grad_(True)  # type: ignore[index, union-attr]
+    touched.to("cpu")
+    touched.save(tmp_path / "learner.ckpt")
+    loaded = cclfp.load(tmp_path / "learner.ckpt", psi=Centred().eval())
+    for one in (left, touched, loaded):
+        one.observe(*batch(1, 5), task=1)
+    assert same(left, touched)
+    assert same(left, loaded)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -312,42 +405,30 @@ def test_loading_changes_no_random_state(method: str, tmp_path: Path) -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize(
-    ("method", "name"), [("si", "importance"), ("lwf", "masks"), ("icarl", "means"), ("hal", "embedding")]
-)
-def test_a_learner_is_tried_out_before_it_is_returned(method: str, name: str, tmp_path: Path) -> None:
-    path = tmp_path / "learner"
-    trained(method).save(path)
-    state = read_tensors(path, FORMAT)
-    del state["state"][name]
-    torch.save(state, path)
-    mine = psi()
-    with pytest.raises(DamagedError, match="is damaged: KeyError"):
-        cclfp.load(path, psi=mine)
-    assert all(map(torch.equal, mine.state_dict().values(), psi().state_dict().values()))
+def test_a_state_can_be_gone_back_to_twice() -> None:
+    ours, other = trained("er"), trained("er", tasks=0)
+    saved = copy.deepcopy(learner_state(ours))
+    for _ in range(2):
+        load_learner_state(other, saved)
+        assert same(ours, other)
+        other.observe(*batch(1, 4), task=1)
 
 
-def test_a_backbone_of_this_package_is_rebuilt(tmp_path: Path) -> None:
-    ours = cclfp.make("si", psi=MLP(3, [5]), num_classes=2)
-    ours.observe(*batch())
-    ours.save(tmp_path / "learner")
-    assert same(ours, cclfp.load(tmp_path / "learner"))
-
-
-def test_images_are_loaded_with_their_transform(tmp_path: Path) -> None:
+def test_what_ships_with_the_package_comes_back_by_itself(tmp_path: Path) -> None:
     transform, augment = Normalise([0.5] * 3, [0.5] * 3), CropFlip(2)
     ours = cclfp.make("lwf", psi=MLP(48, [5]), num_classes=2, transform=transform, augment=augment)
-    ours.observe(torch.randint(0, 256, (4, 3, 4, 4), dtype=torch.uint8), torch.tensor([0, 1, 1, 0]))
+    x, y = torch.randint(0, 256, (4, 3, 4, 4), dtype=torch.uint8), torch.tensor([0, 1, 1, 0])
+    ours.observe(x, y)
     ours.save(tmp_path / "learner")
-    assert same(ours, cclfp.load(tmp_path / "learner"))
+    loaded = cclfp.load(tmp_path / "learner")
+    for one in (ours, loaded):
+        one.observe(x, y)
+    assert same(ours, loaded)
     state = read_tensors(tmp_path / "learner", FORMAT)
     for wrong in (None, {"name": "normalise", "mean": [0.5], "std": [0.5]}):
         torch.save(state | {"transform": wrong}, tmp_path / "learner")
         with pytest.raises(InputError):
             cclfp.load(tmp_path / "learner")
-
-
-# -- methods of a user's own --------------------------------------------------------------------------------------
 
 
 class Least(ER):
@@ -365,32 +446,12 @@ class Least(ER):
     schedule: ClassVar[type[Schedule] | None] = Last
 
     def begin_task(self, params: Any, buffers: Any, state: State, hyper: Any, context: Any) -> State:
-        return state or {
-            "least": torch.tensor(torch.inf),
-            "deep": {"part": torch.ones(1, dtype=torch.int32)},
-        }
+        deep = {"part": torch.ones(1, dtype=torch.int32)}
+        return state or {"least": torch.tensor(torch.inf), "deep": deep}
 
 
-class Twice(CCLFP):
-    """More state than the method it is made from."""
-
-    name = "twice"
-
-    def end_task(self, params: Any, buffers: Any, state: State, hyper: Any, context: Any) -> State:
-        return {**super().end_task(params, buffers, state, hyper, context), "ended": torch.tensor(context.position)}
-
-
-class Louder(CCLFP):
-    """The same state with another loss."""
-
-    name = "louder"
-
-    def extra_loss(self, z: Tensor, batch: Any, hyper: Any) -> Tensor | float:
-        return z.square().mean()
-
-
-class Picky(ER):
-    """Refuses other batches than those that it was trained on."""
+class Picky(CCLFP):
+    """More state than the method it is made from; it refuses other batches than those that it was trained on."""
 
     name = "picky"
 
@@ -398,8 +459,11 @@ class Picky(ER):
         assert batch.n_current == 6
         return super().step(params, buffers, state, batch, hyper)
 
+    def end_task(self, params: Any, buffers: Any, state: State, hyper: Any, context: Any) -> State:
+        return {**super().end_task(params, buffers, state, hyper, context), "ended": torch.tensor(context.position)}
 
-@pytest.mark.parametrize("method", [Least, Twice, Louder, Picky])
+
+@pytest.mark.parametrize("method", [Least, Picky])
 @pytest.mark.parametrize("in_task", [True, False])
 def test_a_method_of_ones_own_is_loaded(method: type[Method], in_task: bool, tmp_path: Path) -> None:
     ours = trained(method, tasks=2, in_task=in_task)
@@ -452,52 +516,7 @@ def test_a_damaged_checkpoint_is_kept_aside_and_the_run_starts_again(
         Store(job.execution.store).path.unlink()
 
 
-def change_position(state: dict[str, Any]) -> None:
-    state["replica"]["position"] += 1
-
-
-def change_weights(state: dict[str, Any]) -> None:
-    state["replica"]["learner"]["f"]["weight"] = torch.zeros(3, 3)
-
-
-@pytest.mark.usefixtures("small_mnist")
-def test_a_checkpoint_whose_values_were_changed_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = make_job(tmp_path / "runs.sqlite")
-    path = stopped(job, monkeypatch)
-    original = path.read_bytes()
-    for change in (change_position, change_weights):
-        path.write_bytes(original)
-        state = read_tensors(path, checkpoints.FORMAT)
-        change(state)
-        torch.save(state, path)
-        with pytest.raises(DamagedError):
-            start._continue(job, path, {}, ignore)
-
-
 # -- full disks ---------------------------------------------------------------------------------------------------
-
-
-class Failing(io.BytesIO):
-    """A file with so much space."""
-
-    def __init__(self, space: int, error: BaseException) -> None:
-        super().__init__()
-        self.space, self.error = space, error
-
-    def write(self, data: Any) -> int:
-        if self.tell() + len(data) > self.space:
-            raise self.error
-        return super().write(data)
-
-
-@pytest.mark.parametrize("space", [0, 10, 100, 1000, 5000, 9000])
-def test_the_reason_why_nothing_could_be_written_comes_through(space: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for error in (OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()):
-        file = Failing(space, error)
-        monkeypatch.setattr(files, "write_atomic", lambda path, write, file=file: write(file))
-        with pytest.raises(type(error)) as raised:
-            write_tensors(Path("file"), {"tensor": torch.zeros(2000)})
-        assert raised.value is error
 
 
 @pytest.fixture
@@ -554,25 +573,3 @@ def test_a_disk_that_fills_while_a_learner_is_saved(
     assert "Traceback" not in answer.err
     assert list(folder.iterdir()) == []
     assert len(list(Store(tmp_path / "runs.sqlite").records())) == 1
-
-
-LIMITED = """
-import resource, sys, torch, cclfp
-learner = cclfp.make("er", psi=torch.nn.Linear(3, 4000), num_classes=2)
-learner.observe(torch.zeros(1, 3), torch.tensor([0]))
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-try:
-    learner.save(sys.argv[1])
-except OSError as error:
-    print(error)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="there are no such limits")
-def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
-    path = tmp_path / "files" / "learner"
-    done = subprocess.run([sys.executable, "-c", LIMITED, path], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"File too large: '{path}'" in done.stdout
-    assert list(path.parent.iterdir()) == []

@@ -90,16 +90,6 @@ def test_the_module_agrees_with_predict(method: str, scenario: str, tmp_path: Pa
     assert not torch.equal(one.as_module(task)(x), before)
 
 
-def test_psi_and_f_alone_do_not_agree_with_predict() -> None:
-    learner, x = trained(), images()
-    with torch.no_grad():
-        assert learner.f is not None
-        learner.f.bias[4] = 1e6  # a class that has not been seen
-        plain = nn.Sequential(learner.psi, learner.f)(Normalise([0.5] * 3, [0.2] * 3)(x))
-    assert (plain.argmax(-1) == 4).all()
-    assert (learner.as_module()(x).argmax(-1) < 2).all()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["er", "icarl"])
 def test_the_module_can_be_exported(method: str, tmp_path: Path) -> None:
@@ -130,13 +120,6 @@ def test_classes_of_datasets_are_names(source: Source) -> None:
     assert check_names(source.classes, source.num_classes) == source.classes
 
 
-def test_names_are_saved(tmp_path: Path) -> None:
-    learner = trained()
-    assert learner.classes == NAMES
-    learner.save(tmp_path / "learner")
-    assert cclfp.load(tmp_path / "learner").classes == NAMES
-
-
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
@@ -151,15 +134,6 @@ def test_names_are_saved(tmp_path: Path) -> None:
 def test_names_that_are_refused(classes: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         cclfp.make("er", psi=nn.Flatten(), num_classes=3, classes=classes)
-
-
-@pytest.mark.parametrize("names", [["a"] * 2, ["a", "b", "c", "d", "e", "f"], [1], "cat", {"a": 1}])
-def test_damaged_names_are_refused(names: Any, tmp_path: Path) -> None:
-    trained().save(tmp_path / "learner")
-    state = torch.load(tmp_path / "learner", weights_only=True)
-    torch.save({**state, "class_names": names}, tmp_path / "learner")
-    with pytest.raises(InputError, match="class"):
-        cclfp.load(tmp_path / "learner")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -178,6 +152,7 @@ def test_new_classes_take_free_rows(method: str, tasks: Any, tmp_path: Path) -> 
     learner.save(tmp_path / "learner")
     loaded = cclfp.load(tmp_path / "learner")
     assert same(learner, loaded)
+    assert loaded.classes == (*NAMES, "ox")
     assert (loaded.predict_proba(images())[:, 3] > 0).all()
     assert set(loaded.predict(images(), task=task).tolist()) <= {1, 3}
 

@@ -78,21 +78,6 @@ def check_names(names: Sequence[str], num_classes: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def add_names(known: tuple[str, ...] | None, names: Sequence[str], num_classes: int) -> tuple[str, ...] | None:
-    """The known names of classes, followed by those of these that are new."""
-    if not names:
-        return known
-    if known is None:
-        raise InputError("this learner has no class names, so a class cannot be given by name: give its number")
-    new, free = [name for name in dict.fromkeys(names) if name not in known], num_classes - len(known)
-    if len(new) > free:
-        raise InputError(
-            f"there is no room for the new class{'es' if len(new) > 1 else ''} {', '.join(new)}: the learner has "
-            f"{len(known)} classes and room for {free} more; cclfp run --max-classes reserves room"
-        )
-    return check_names([*known, *new], num_classes)
-
-
 def check_device(device: str | torch.device) -> torch.device:
     """The device, which must be a CPU or a CUDA device that works; a CUDA device is returned with its index."""
     import torch

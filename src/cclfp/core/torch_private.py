@@ -1,7 +1,7 @@
 """Private names of torch, which it may change without notice: all that engines need.
 
-An engine is not used where torch lacks one of them. The eager engine needs none: what it uses where torch has it, the
-operations on many tensors in ``nets.network`` and ``learner.checks``, is a loop elsewhere, with the same numbers.
+An engine is not used where torch lacks one of them. The eager engine needs none: the operations on many tensors, which
+``nets.network`` uses where torch has them, are loops elsewhere, with the same numbers.
 """
 
 from __future__ import annotations

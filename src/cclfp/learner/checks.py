@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from cclfp.core import trees
-from cclfp.core.arguments import add_names, as_tensor, check_whole
+from cclfp.core.arguments import as_tensor, check_names, check_whole
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import seeded
 from cclfp.errors import DivergenceError, InputError
@@ -27,41 +26,60 @@ Model = tuple[Tensors, Tensors, State]  # parameters, buffers of psi, the method
 MAX_TASKS = 10_000  # the table of each task's classes has one row per id, up to the largest id
 
 
+# -- batches ------------------------------------------------------------------------------------------------------
+
+
 def check_batch(learner: Learner, x: Any, y: Any, task: Task | None) -> Examples:
     """A labelled batch as raw examples on its learner's device. Without ``task``, it is of the current task."""
-    x, y = _check_format(learner, as_tensor("x", x)), as_tensor("y", y)
-    if len(x) == 0:
-        raise InputError(f"x is empty (shape {tuple(x.shape)}): a batch has at least one example")
-    y = _check_labels(y, len(x), learner.num_classes)
-    _check_finite(x)
-    ids = check_task(learner, _current_task(learner) if task is None else task, len(x))
-    x, y = x.to(learner.device), y.to(learner.device)
+    inputs = check_inputs(learner, x)
+    if len(inputs) == 0:
+        raise InputError(f"x is empty (shape {tuple(inputs.shape)}): a batch has at least one example")
+    labels = _check_ids("y", "label", y, [(len(inputs),)], learner.num_classes).to(learner.device)
+    ids = check_task(learner, _current_task(learner) if task is None else task, len(inputs))
     if learner.mask.declared:
-        foreign = ~learner.mask.classes_of[ids, y]
-        if foreign.any():
-            i = int(foreign.nonzero()[0])
-            raise InputError(f"label {int(y[i])} is not among the classes declared for task {int(ids[i])}")
-    return Examples(x, y, ids)
+        foreign = (~learner.mask.classes_of[ids, labels]).nonzero()
+        if len(foreign):
+            i = int(foreign[0])
+            raise InputError(f"label {int(labels[i])} is not among the classes declared for task {int(ids[i])}")
+    return Examples(inputs, labels, ids)
 
 
 def check_inputs(learner: Learner, x: Any) -> Tensor:
-    """Inputs without labels, on its learner's device."""
-    return _check_finite(_check_format(learner, as_tensor("x", x))).to(learner.device)
+    """Inputs on their learner's device, of the shape and dtype of the first batch (but for the precision of floats)."""
+    inputs = as_tensor("x", x)
+    if inputs.ndim == 0:
+        raise InputError("x must be a batch of examples, not a single number")
+    if learner.example is not None:
+        shape, dtype = learner.example
+        if inputs.shape[1:] != shape:
+            raise InputError(
+                f"examples must have the shape {tuple(shape)} of the first batch, not {tuple(inputs.shape[1:])}"
+            )
+        if inputs.dtype != dtype and not (inputs.is_floating_point() and dtype.is_floating_point):
+            raise InputError(f"examples must be {dtype} like the first batch, not {inputs.dtype}")
+        inputs = inputs.to(dtype)
+    if inputs.is_floating_point() and not inputs.isfinite().all():
+        first = int((~inputs.isfinite()).nonzero()[0, 0])
+        raise InputError(f"x has NaN or infinite values (the first in example {first} of the batch)")
+    return inputs.to(learner.device)
 
 
 def check_task(learner: Learner, task: Task, n: int) -> Tensor:
     """The task of each of n examples: ``task`` is one id for all of them or one id per example."""
-    ids = as_tensor("task", task)
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.shape not in ((), (n,)):
-        raise InputError(f"task must be one whole number or one for each of the {n} examples, not {task!r}")
-    ids = ids.long().to(learner.device).expand(n)
-    if n and not 0 <= int(ids.min()) <= int(ids.max()) < MAX_TASKS:
-        wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
-        raise InputError(f"task {wrong} is out of range: tasks are counted from 0 to {MAX_TASKS - 1:,}")
-    known = len(learner.mask.classes_of)
-    if learner.mask.declared and n and int(ids.max()) >= known:
-        raise InputError(f"task {int(ids.max())} is not one of the {known} declared tasks (counted from 0)")
-    return ids
+    tasks = len(learner.mask.classes_of) if learner.mask.declared else MAX_TASKS
+    return _check_ids("task", "task", task, [(), (n,)], tasks).to(learner.device).expand(n)
+
+
+def _check_ids(name: str, noun: str, value: Any, shapes: Sequence[tuple[int, ...]], count: int) -> Tensor:
+    """Whole numbers from 0 to below ``count``."""
+    ids = as_tensor(name, value)
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.shape not in shapes:
+        got = f"{ids.dtype} of shape {tuple(ids.shape)}"
+        raise InputError(f"{name} must be whole numbers of shape {' or '.join(map(str, shapes))}, not {got}")
+    wrong = ids[(ids < 0) | (ids >= count)]
+    if len(wrong):
+        raise InputError(f"{noun} {int(wrong[0])} is out of range: {noun}s are 0 to {count - 1:,}")
+    return ids.long()
 
 
 def _current_task(learner: Learner) -> int:
@@ -74,50 +92,29 @@ def _current_task(learner: Learner) -> int:
     return task
 
 
-def _check_labels(y: Tensor, n: int, num_classes: int) -> Tensor:
-    if y.shape != (n,):
-        raise InputError(f"y must hold one label for each of the {n} examples, but its shape is {tuple(y.shape)}")
-    if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise InputError(f"y must hold whole numbers (class ids), not {y.dtype}")
-    y = y.long()
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= num_classes:
-        wrong = low if low < 0 else high
-        raise InputError(f"label {wrong} is out of range: this learner has classes 0 to {num_classes - 1}")
-    return y
-
-
-def _check_finite(x: Tensor) -> Tensor:
-    if x.is_floating_point() and not torch.isfinite(x).all():
-        bad = int((~torch.isfinite(x.flatten(1) if x.ndim > 1 else x[:, None])).any(1).nonzero()[0])
-        raise InputError(f"x has NaN or infinite values (the first in example {bad} of the batch)")
-    return x
-
-
-def _check_format(learner: Learner, x: Tensor) -> Tensor:
-    """Examples must have the shape and dtype of the first batch; floats of another precision are converted."""
-    if x.ndim == 0:
-        raise InputError("x must be a batch of examples, not a single number")
-    if learner.example is None:
-        return x
-    shape, dtype = learner.example
-    if x.shape[1:] != shape:
-        raise InputError(f"examples must have the shape {tuple(shape)} of the first batch, not {tuple(x.shape[1:])}")
-    if x.dtype != dtype and not (x.is_floating_point() and dtype.is_floating_point):
-        raise InputError(f"examples must be {dtype} like the first batch, not {x.dtype}")
-    return x.to(dtype)
-
-
 def check_classes(learner: Learner, classes: Sequence[int | str]) -> tuple[tuple[str, ...] | None, list[int]]:
     """The names of all classes, with those that these add, and the numbers of these."""
     if isinstance(classes, str) or not classes:
         raise InputError(f"classes={classes!r}: expected at least one class of the task, by name or number")
-    names = add_names(learner.classes, [c for c in classes if isinstance(c, str)], learner.num_classes)
-    rows = {name: row for row, name in enumerate(names or ())}
+    names, known = [c for c in classes if isinstance(c, str)], learner.classes
+    if names and known is None:
+        raise InputError("this learner has no class names, so a class cannot be given by name: give its number")
+    if known is not None:
+        new, free = [name for name in dict.fromkeys(names) if name not in known], learner.num_classes - len(known)
+        if len(new) > free:
+            raise InputError(
+                f"there is no room for the new class{'es' if len(new) > 1 else ''} {', '.join(new)}: the learner has "
+                f"{len(known)} classes and room for {free} more; cclfp run --max-classes reserves room"
+            )
+        known = check_names([*known, *new], learner.num_classes)
+    rows = {name: row for row, name in enumerate(known or ())}
     numbers = [rows[c] if isinstance(c, str) else check_whole("class", c, at_least=0) for c in classes]
     if max(numbers) >= learner.num_classes:
         raise InputError(f"class {max(numbers)} is out of range: classes are 0 to {learner.num_classes - 1}")
-    return names, numbers
+    return known, numbers
+
+
+# -- psi and what prepares its inputs -----------------------------------------------------------------------------
 
 
 def check_psi(psi: Any) -> None:
@@ -186,62 +183,45 @@ def check_features(learner: Learner, x: Tensor, prepare: Callable[[Tensor], Tens
     return z
 
 
+# -- what a step has made -----------------------------------------------------------------------------------------
+
+
 def refuse_not_finite(what: str, before: Model, after: Model, lr: float) -> None:
     """Raise DivergenceError where parameters are NaN or infinite, or where buffers or state have become so.
 
     ``what`` made ``after`` from ``before``. Buffers of a user's psi and the state of a user's method may hold such
     numbers on purpose, such as a mask of -inf.
     """
-    params, buffers, state = after
-    new = [*params.values(), *buffers.values()]
-    if state is not before[2]:
-        known = set(map(id, trees.leaves(before[2])))
-        new += [t for t in trees.leaves(state) if id(t) not in known]
-    if not not_finite(new):
-        return
-    old, named = _named(before), _named(after)
-    names = list(named)
-    for name in (names[i] for i in not_finite(list(named.values()))):
-        if name in params and not_finite([old[name]]):
+    old = dict(trees.walk(before))
+    new = [(path, tensor) for path, tensor in trees.walk(after) if tensor is not old.get(path)]
+    for path, tensor in (new[i] for i in not_finite([tensor for _, tensor in new])):
+        name = ("", "buffer ", "state ")[path[0]] + "/".join(map(str, path[1:]))
+        if path[0] == 0 and not_finite([old[path]]):
             raise DivergenceError(f"the weights of this learner were not finite before ({name}): it has diverged")
-        if name in params or not _is_on_purpose(named[name], old.get(name), before[1]):
-            kind = "weights that are" if name in params else "a state that is"
+        if path[0] == 0 or not _is_on_purpose(tensor, old.get(path), before[1].values()):
+            kind = "weights that are" if path[0] == 0 else "a state that is"
             text = f"{what} made {kind} not finite (lr={lr:g}), in {name}: the learner is as it was"
             raise DivergenceError(f"{text}; use a smaller lr or check the inputs")
 
 
-def _named(model: Model) -> Tensors:
-    """Every tensor of a model, by its name in messages."""
-    params, buffers, state = model
-    of_psi = {f"buffer {name}": b for name, b in buffers.items()}
-    return params | of_psi | {"state" + "".join(f"[{key!r}]" for key in path): t for path, t in trees.walk(state)}
-
-
-def _is_on_purpose(new: Tensor, old: Tensor | None, buffers: Tensors) -> bool:
+def _is_on_purpose(new: Tensor, old: Tensor | None, buffers: Iterable[Tensor]) -> bool:
     """Whether a tensor is not finite only where it was so before, or is a copy of a buffer of psi."""
     if old is None:
-        return any(torch.equal(new, buffer) for buffer in buffers.values())
+        return any(torch.equal(new, buffer) for buffer in buffers)
     return old.shape == new.shape and not (old.isfinite() & ~new.isfinite()).any()
 
 
+@torch.no_grad()
 def not_finite(tensors: Sequence[Tensor]) -> list[int]:
-    """The indices of the tensors that contain NaN or infinite numbers. It synchronises with the device only once.
+    """The indices of the tensors that contain NaN or infinite numbers. It usually synchronises with the device once.
 
     >>> not_finite([torch.ones(2), torch.tensor([1.0, torch.nan]), torch.full((2,), 3e38), torch.tensor([7])])
     [1]
     """
-    if all(t.is_cpu for t in tensors):
-        # A sum is 40 times faster than the norm below. If it is finite, so are all numbers. If it is not, it may have
-        # overflowed.
-        sums = [t.sum().item() if t.is_floating_point() else 0.0 for t in tensors]
-        return [i for i, total in enumerate(sums) if not math.isfinite(total) and not tensors[i].isfinite().all()]
-    places = [i for i, t in enumerate(tensors) if t.is_floating_point() and t.numel()]
-    if not places:
+    floats = [i for i, t in enumerate(tensors) if t.is_floating_point()]
+    if not floats:
         return []
-    device = next(t.device for t in tensors if not t.is_cpu)  # a user's method may keep a tensor on the CPU
-    with torch.no_grad():
-        chosen = [tensors[i] for i in places]
-        has_norm = hasattr(torch, "_foreach_norm")  # a private name of torch: one launch instead of one per tensor
-        norms = torch._foreach_norm(chosen, math.inf) if has_norm else [t.abs().max() for t in chosen]
-        finite = torch.stack([norm.to(device) for norm in norms]).isfinite().tolist()
-    return [i for i, fine in zip(places, finite, strict=True) if not fine]
+    sums = [tensors[i].sum() for i in floats]  # which are not finite where a number is not, or where they overflow
+    device = next((s.device for s in sums if not s.is_cpu), sums[0].device)  # a user's method may keep some on the CPU
+    fine = torch.stack([s.to(device) for s in sums]).isfinite().tolist()
+    return [i for i, is_fine in zip(floats, fine, strict=True) if not is_fine and not tensors[i].isfinite().all()]

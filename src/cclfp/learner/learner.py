@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cclfp.core import trees
-from cclfp.core.arguments import check_device, check_tasks, check_whole
+from cclfp.core.arguments import check_device, check_names, check_tasks, check_whole
 from cclfp.core.memory import Examples, Memory
 from cclfp.core.randomness import generator, seeded
 from cclfp.core.scenarios import ClassMask
@@ -81,6 +81,7 @@ class Learner:
         predict_transform: Transform | None,
         augment: Augmentation | None,
         device: str | torch.device | None,
+        classes: Sequence[str] | None = None,
     ) -> None:
         self.num_classes = check_whole("num_classes", num_classes, at_least=1)
         self.seed = check_whole("seed", seed, at_least=0)
@@ -96,7 +97,7 @@ class Learner:
         self.autocast: torch.dtype | None = None  # what psi computes in, where that is not its weights' dtype
         self.f: nn.Linear | None = None
         self.example: tuple[torch.Size, torch.dtype] | None = None  # shape and dtype of one raw example
-        self.classes: tuple[str, ...] | None = None
+        self.classes = None if classes is None else check_names(classes, self.num_classes)
         self.mask = ClassMask.of(scenario, self.num_classes, declared)  # which classes have been seen
         if method.joint and declared is not None:  # it trains on all tasks at once
             self.mask = self.mask.after_tasks(torch.arange(len(declared)))

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from cclfp.core.arguments import check_names
 from cclfp.learner.learner import Learner
 from cclfp.methods import Method, get_method
 from cclfp.transforms import Augmentation, Transform
@@ -83,7 +82,7 @@ def make(
     >>> set(learner.predict(torch.randn(20, 2), task=1).tolist()) <= {2, 3}
     True
     """
-    learner = Learner(
+    return Learner(
         get_method(method),
         psi,
         hyper=hyper,
@@ -98,7 +97,5 @@ def make(
         predict_transform=predict_transform,
         augment=augment,
         device=device,
+        classes=classes,
     )
-    if classes is not None:
-        learner.classes = check_names(classes, learner.num_classes)
-    return learner

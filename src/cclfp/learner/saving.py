@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +24,24 @@ from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator, seeded
 from cclfp.core.scenarios import ClassMask
 from cclfp.errors import DamagedError, DivergenceError, InputError, shortage
-from cclfp.learner.checks import check_features
-from cclfp.learner.learner import PROBE, Learner
+from cclfp.learner.checks import check_features, not_finite
+from cclfp.learner.learner import Learner
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets import build_backbone, describe_backbone
 from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.transforms import Augmentation, Transform, build_transform, describe
 
 FORMAT = "cclfp learner 2"
-STATISTICS = ("running_mean", "running_var")  # how the names of BatchNorm's buffers end
+SETTINGS = (
+    "num_classes",
+    "num_tasks",
+    "scenario",
+    "seed",
+    "replay",
+)  # attributes of a learner, by their names in files
+PROGRESS = ("steps", "tasks_done", "in_task")
 # The errors, besides InputError, that building something from a file of another program can raise.
 DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, ArithmeticError)
-NEEDED = (
-    *("method", "hyper", "num_classes", "num_tasks", "scenario", "seed", "replay", "memory_size"),
-    *("backbone", "transform", "predict_transform", "augment"),
-)
 
 
 def save(learner: Learner, path: Path, *, force: bool = False) -> None:
@@ -59,11 +62,7 @@ def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:
     return {
         "method": learner.method.name,
         "hyper": dataclasses.asdict(learner.hyper),
-        "num_classes": learner.num_classes,
-        "num_tasks": learner.num_tasks,
-        "scenario": learner.scenario,
-        "seed": learner.seed,
-        "replay": learner.replay,
+        **{name: getattr(learner, name) for name in SETTINGS},
         "memory_size": 0 if memory is None else memory.size,
         "backbone": describe_backbone(learner.psi),
         "transform": describe(learner.transform),
@@ -77,9 +76,7 @@ def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:
         "classes": learner.mask.state_dict(),
         "class_names": None if learner.classes is None else list(learner.classes),
         "like": None if learner.example is None else [list(learner.example[0]), learner.example[1]],
-        "steps": learner.steps,
-        "tasks_done": learner.tasks_done,
-        "in_task": learner.in_task,
+        **{name: getattr(learner, name) for name in PROGRESS},
     }
 
 
@@ -87,7 +84,8 @@ def load_learner_state(learner: Learner, state: dict[str, Any], pool: Examples |
     """Take over what :func:`learner_state` gave; ``pool`` is the stream's examples where the memory is rows of it."""
     _load_psi(learner.psi, state["psi"])
     learner.psi_mode = state["psi_mode"]
-    learner.steps, learner.tasks_done, learner.in_task = state["steps"], state["tasks_done"], state["in_task"]
+    for name in PROGRESS:
+        setattr(learner, name, state[name])
     learner.mask = ClassMask(learner.scenario, **state["classes"]).to(learner.device)
     names = state.get("class_names")  # which files of earlier versions do not have
     learner.classes = None if names is None else check_names(names, learner.num_classes)
@@ -149,106 +147,56 @@ def load(
     """
     path = Path(path)
     state = read_tensors(path, FORMAT)
-    if missing := [name for name in NEEDED if name not in state]:
-        raise InputError(f"{path} is not a whole learner: it lacks {', '.join(missing)}")
-    with _reading(path):
+    try:
+        kind = _method(method, state["method"])
         psi = psi if isinstance(psi, nn.Module) else _backbone(state, psi)
         transform = _transform("transform", transform, state["transform"])
         if predict_transform is None and state["predict_transform"] == "same":
             predict_transform = transform
-        predict_transform = _transform("predict_transform", predict_transform, state["predict_transform"])
-        augment = _transform("augment", augment, state["augment"])
-        kind = _method(method, state["method"])
-
-        def build(psi: nn.Module) -> Learner:
-            learner = Learner(
-                kind,
-                psi,
-                hyper={**kind.earlier_values(state), **state["hyper"]},  # the file may be older than a hyperparameter
-                num_classes=state["num_classes"],
-                scenario=state["scenario"],
-                seed=state["seed"],
-                tasks=None,
-                num_tasks=state["num_tasks"],
-                memory=state["memory_size"],
-                replay=state["replay"],
-                transform=transform,
-                predict_transform=predict_transform,
-                augment=augment,
-                device=device,
-            )
-            load_learner_state(learner, state)
-            return learner
-
-        _try_out(build(copy.deepcopy(psi)))
-        return build(psi)
-
-
-def _try_out(learner: Learner) -> None:
-    """Predict, and learn from one batch, with a learner that is thrown away: an error shows what cannot be used."""
-    if learner.example is None:
-        return
-    new = _like_those_observed(learner)
-    table = learner.draw_augmentation(0, len(new.y))
-    with torch.no_grad(), seeded(learner.seed, "probe", 0, learner.device):
-        prepared = learner.for_training(new.x, table)
-    check_features(learner, new.x, lambda x: prepared)
-    check_features(learner, new.x, learner.for_testing)
-    _check_finite(learner, new.x)
-    # A user's own method may refuse batches, and made-up inputs may be NaN after a user's transform.
-    if learner.steps and learner.method in METHODS.values() and prepared.isfinite().all():
-        learner.predict(new.x, new.task)
-        with contextlib.suppress(DivergenceError):  # which leaves a learner as it was
-            learner.observe(*new)
-
-
-def _like_those_observed(learner: Learner) -> Examples:
-    """A few examples that the learner may observe: those in its memory or, without any, made-up ones."""
-    if learner.memory is not None and len(learner.memory):
-        held = learner.memory.examples()
-        return held.rows(torch.arange(max(2, min(PROBE, len(held.y)))) % len(held.y))  # BatchNorm needs two
-    assert learner.example is not None
-    shape, dtype = learner.example
-    g = generator(learner.seed, "probe")
-    x = torch.rand(2, *shape, generator=g) if dtype.is_floating_point else torch.ones(2, *shape)
-    known = (learner.mask.classes_of & learner.mask.seen[:, None]).nonzero().tolist()
-    task, y = torch.tensor([known[0] if known else (0, 0)] * 2, device=learner.device).unbind(1)
-    return Examples(x.to(learner.device, dtype), y, task)
-
-
-def _check_finite(learner: Learner, x: Tensor) -> None:
-    """Refuse weights, features of x, a memory or the state of a shipped method that are not finite (InputError)."""
-    params, buffers, state = learner.model
-    # Nothing is known of the state of other methods.
-    state = dict(state) if learner.method in METHODS.values() else {}
-    # The buffers of a psi may be infinite on purpose, such as masks; its features and statistics may not.
-    networks = [buffers, state.pop("buffers_old", buffers)]
-    parts: dict[str, Any] = {"weights": params, "values in its state": state}
-    parts["statistics"] = [b for own in networks for name, b in own.items() if name.endswith(STATISTICS)]
-    with torch.no_grad(), seeded(learner.seed, "probe", 0, learner.device):
-        prepared = learner.for_testing(x)
-        if prepared.isfinite().all():
-            parts["features"] = [learner.algorithm.net.frozen_features(params, own, prepared) for own in networks]
-    if learner.memory is not None:
-        parts["examples in memory"] = [learner.memory.examples().x, learner.memory.current().x]
-    for name, part in parts.items():
-        if not all(bool(tensor.isfinite().all()) for tensor in trees.leaves(part)):
-            raise InputError(f"this learner has {name} that are not finite: its training diverged, or it was changed")
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Add the name of the file to errors about what it holds."""
-    try:
-        yield
-    except DamagedError as error:
-        raise DamagedError(f"{path} is damaged: {error}") from error
+        make = functools.partial(
+            Learner,
+            kind,
+            hyper={**kind.earlier_values(state), **state["hyper"]},  # the file may be older than a hyperparameter
+            tasks=None,
+            memory=state["memory_size"],
+            transform=transform,
+            predict_transform=_transform("predict_transform", predict_transform, state["predict_transform"]),
+            augment=_transform("augment", augment, state["augment"]),
+            device=device,
+            **{name: state[name] for name in SETTINGS},
+        )
+        trial = make(psi=copy.deepcopy(psi))
+        load_learner_state(trial, state)
+        _try_out(trial)
+        learner = make(psi=psi)
+        load_learner_state(learner, state)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except DAMAGED as error:
         if (reason := shortage(error)) is not None:
             raise InputError(f"{path} cannot be loaded: {reason}") from error
         raise DamagedError(f"{path} is damaged: {error!r}") from error
+    return learner
+
+
+def _try_out(learner: Learner) -> None:
+    """Predict, and learn from one batch, with a learner that is thrown away: an error shows what cannot be used."""
+    if learner.example is None or not learner.steps:
+        return
+    shape, dtype = learner.example
+    x = torch.rand(2, *shape, generator=generator(learner.seed, "probe")).to(learner.device, dtype)
+    task, y = (learner.mask.classes_of & learner.mask.seen[:, None]).nonzero()[:1].expand(2, -1).unbind(1)
+    features = check_features(learner, x, learner.for_testing)
+    with torch.no_grad(), seeded(learner.seed, "probe", 0, learner.device):
+        prepared = learner.for_testing(x), learner.for_training(x, learner.draw_augmentation(0, len(x)))
+    if not_finite(prepared):
+        return  # a user's own transform does not take such inputs
+    is_shipped = learner.method in METHODS.values()  # a user's own method may refuse such a batch
+    if not_finite([learner.predict_proba(x, task) if is_shipped else features]):
+        raise InputError("this learner's predictions are not finite: its training diverged, or it was changed")
+    if is_shipped:
+        with contextlib.suppress(DivergenceError):  # which leaves a learner as it was
+            learner.observe(x, y, task)
 
 
 def _method(given: type[Method] | str | None, saved: str) -> type[Method]:

@@ -44,16 +44,10 @@ def predict_images(
     allowed = [c for c, is_one in enumerate(learner.mask.allowed(task).tolist()) if is_one]
     found = []
     for place, row in zip(places, probabilities.tolist(), strict=True):
-        best = max(allowed, key=row.__getitem__)
         by_name = {class_name(learner, c): row[c] for c in allowed}
-        found.append(
-            {
-                "image": str(files[place]),
-                "class": class_name(learner, best),
-                "probability": row[best],
-                "probabilities": by_name,
-            }
-        )
+        best = max(by_name, key=by_name.__getitem__)
+        answer = {"class": best, "probability": by_name[best], "probabilities": by_name}
+        found.append({"image": str(files[place]), **answer})
     return found
 
 
@@ -74,11 +68,9 @@ def observe_images(
     batch, epochs = check_whole("batch", batch, at_least=1), check_whole("epochs", epochs, at_least=1)
     if learner.in_task:
         raise InputError("this learner was saved in the middle of a task: load it, call end_task() and save it again")
-    known = learner.classes
-    if known is None:
-        raise InputError(
-            "this learner has no class names, which class folders are matched with (an earlier cclfp saved it)"
-        )
+    if (known := learner.classes) is None:
+        text = "this learner has no class names, which class folders are matched with"
+        raise InputError(f"{text} (an earlier cclfp saved it)")
     x, names = read_labelled(path, image_shape(learner), on_event, classes=classes, skip_bad=skip_bad)
     if not names:
         raise InputError(f"--images {path}: expected images, and none could be read")
@@ -89,11 +81,9 @@ def observe_images(
     y = torch.tensor([rows[name] for name in names])
     g = generator(learner.seed, "order", learner.tasks_done)
     order = torch.cat([torch.randperm(len(y), generator=g) for _ in range(epochs)])
-    done = 0
-    for part in order.split(batch):
+    for done, part in enumerate(order.split(batch)):
         learner.observe(torch.from_numpy(x[part.numpy()]), y[part], task)
-        done += len(part)
-        on_event(DataProgress("learning", done, len(order), "images"))
+        on_event(DataProgress("learning", batch * done + len(part), len(order), "images"))
     learner.end_task()
     return {
         "images": len(y),

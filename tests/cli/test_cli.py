@@ -160,7 +160,7 @@ def test_save_writes_learners_that_load_opens(small_mnist: Path, cli: Cli, tmp_p
         ),
         (["run", "er", "split-mnist", "--images", "/nowhere"], "or images of your own, one of the two"),
         (["run", "er", "lr=0.1"], "expected a benchmark (cclfp list benchmarks) or images"),
-        (["run", "er", "split-mnist", "--split-seed", "1"], "a split seed can be given with images of your own only"),
+        (["run", "er", "split-mnist", "--split-seed", "1"], "split_seed can be given with images of your own only"),
         (["show", "split-mnist", "--seed", "-1"], "seed=-1: expected a whole number, 0 or more"),
         (["run", "erx", "--images", "/nowhere"], "unknown method 'erx'"),
         (["show", "er", "--images", "a.png"], "--images is about a benchmark; er is a method"),

@@ -78,7 +78,7 @@ def test_tune_and_study_take_a_subset_of_classes_and_leave_out_bad_images(photos
     "command", [("tune", "er", "split-mnist"), ("study", "mine", "--method=er", "--benchmark=split-mnist")]
 )
 @pytest.mark.parametrize(
-    ("option", "named"), [("--classes=cat", "classes"), ("--skip-bad", "skip_bad"), ("--image-size=8", "an image size")]
+    ("option", "named"), [("--classes=cat", "classes"), ("--skip-bad", "skip_bad"), ("--image-size=8", "image_size")]
 )
 def test_options_of_images_need_images(command: tuple[str, ...], option: str, named: str, cli: Cli) -> None:
     answer = cli(*command, option)

@@ -451,7 +451,7 @@ def test_the_python_call_is_as_short(tmp_path: Path) -> None:
     assert published_for(result.configuration) is None
     with pytest.raises(InputError, match="a benchmark .* or images of your own, one of the two"):
         cclfp.run("er", "split-mnist", images=tmp_path / "mine.npz", tasks=2)
-    with pytest.raises(InputError, match="an image size can be given with images of your own only: give images too"):
+    with pytest.raises(InputError, match="image_size can be given with images of your own only: give images too"):
         cclfp.run("er", "split-mnist", image_size=3)
     for odd in (5, b"photos", ""):
         with pytest.raises(InputError, match="expected a folder of class folders"):

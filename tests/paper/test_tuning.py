@@ -430,7 +430,7 @@ def test_few_seeds_and_edges_of_ranges_are_doubtful() -> None:
         ("er split-mnst", "unknown benchmark 'split-mnst'. Did you mean 'split-mnist'?"),
         ("er", "expected a benchmark (cclfp list benchmarks) or images of your own, one of the two"),
         ("er pets-00000000", "unknown benchmark 'pets-00000000'"),
-        ("er split-mnist --image-size 8", "an image size can be given with images of your own only"),
+        ("er split-mnist --image-size 8", "image_size can be given with images of your own only"),
         ("er split-mnist w=0.1,0.2", "unknown setting of er 'w'"),
         ("er split-mnist lr=big", "expected a number"),
         ("er split-mnist --scenario domain", "split-mnist has no domain scenario"),

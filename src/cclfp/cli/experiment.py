@@ -107,15 +107,16 @@ def run(
             found = _run_tuned(auto, names, problem, values, **options)
             results, searches = [result for result, _ in found], [tuned for _, tuned in found]
             values = {}
+    results = [dataclasses.replace(result, include_diverged=include_diverged) for result in results]
     if execution.shard is not None:
         printing.print_shard(execution, [run for result in results for run in result.runs], json)
     elif json:
-        listed = [printing.result_to_dict(result, include_diverged) for result in results]
+        listed = [printing.result_to_dict(result) for result in results]
         chosen = {"auto": [printing.tuned_to_dict(tuned) for tuned in searches]} if auto is not None else {}
         print_json({"configurations": listed, **chosen})
     else:
         varied = [name for name, several in values.items() if len(several) > 1]
-        printing.print_results(results, varied, include_diverged)
+        printing.print_results(results, varied)
         printing.print_chosen(searches)
         if execution.save is not None:
             typer.echo(f"learners saved in {execution.save}")

@@ -65,7 +65,7 @@ def labels_of(results: Sequence[Result]) -> list[str]:
 # cclfp run ------------------------------------------------------------------------------------------------------------
 
 
-def print_results(results: Sequence[Result], varied: Sequence[str], include_diverged: bool) -> None:
+def print_results(results: Sequence[Result], varied: Sequence[str]) -> None:
     """One row per configuration, with the settings that vary and the published numbers where there are any."""
     from cclfp.paper import published_for
     from cclfp.runs.configuration import show_value
@@ -77,10 +77,7 @@ def print_results(results: Sequence[Result], varied: Sequence[str], include_dive
 
         return name, show
 
-    results = [
-        dataclasses.replace(r, published=published_for(r.configuration), include_diverged=include_diverged)
-        for r in results
-    ]
+    results = [dataclasses.replace(result, published=published_for(result.configuration)) for result in results]
     first = results[0]
     memory = [f"memory {size}" for size in {r.configuration.buffer for r in results} - {None}]
     held_out = ["tested on held-out training images"] if first.configuration.validation else []
@@ -112,12 +109,12 @@ def explain_other_code(results: Sequence[Result]) -> None:
         print_text(f"{OTHER_CODE} {describe_other_code(others, len(runs))}: {OTHER_CODE_HINT}")
 
 
-def result_to_dict(result: Result, include_diverged: bool) -> dict[str, Any]:
+def result_to_dict(result: Result) -> dict[str, Any]:
     """A configuration for ``--json``, with the published number."""
     from cclfp.paper import published_for
 
     published = published_for(result.configuration)
-    values = result.to_dict(include_diverged=include_diverged)
+    values = result.to_dict()
     rest = {name: values.pop(name) for name in ("diverged", "other_code", "runs")}
     return {**values, "published": None if published is None else published._asdict(), **rest}
 

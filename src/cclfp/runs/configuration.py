@@ -32,8 +32,8 @@ USUAL: dict[str, Any] = {
     "validation": False,
     "max_classes": None,
 }
-# What is the same for all settings of a method where it is trained, besides the size of the memory.
-PLACE = ("benchmark", "scenario", "class_order", "tasks", "backbone")
+# What is the same for all settings of a method where it is trained.
+PLACE = ("method", "method_file", "buffer", "benchmark", "scenario", "class_order", "tasks", "backbone")
 SHOWN = 8  # characters of a file's checksum
 # What refer makes of a user's file; its path has no characters that a terminal or a database would not take.
 FILE = {"file": r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\.py", "object": r"[^\W\d]\w*", "sha256": "[0-9a-f]{64}"}
@@ -173,8 +173,7 @@ class Configuration:
     @property
     def place(self) -> dict[str, Any]:
         """The method and where it is trained, without its settings: the same on every machine."""
-        names = ("method", "method_file", "buffer", *PLACE)
-        return _by_content({name: getattr(self, name) for name in names})
+        return _by_content({name: getattr(self, name) for name in PLACE})
 
     @property
     def kind(self) -> type[Method]:
@@ -190,9 +189,8 @@ class Configuration:
     @property
     def is_papers_protocol(self) -> bool:
         """Whether the result may be set beside a published number."""
-        given = {"batch": self.batch, "replay": self.replay or PROTOCOL["replay"], "epochs": self.epochs}
-        others = ("tasks", "backbone", "validation", "max_classes")
-        is_usual = given == PROTOCOL and all(getattr(self, name) == USUAL[name] for name in others)
+        names = ("batch", "epochs", "tasks", "backbone", "validation", "max_classes")
+        is_usual = all(getattr(self, name) == USUAL[name] for name in names) and self.replay in (None, USUAL["replay"])
         return is_usual and has_usual_order(self.benchmark, self.class_order)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cclfp import metrics
@@ -58,27 +59,6 @@ class Standing:
 class Result:
     """One configuration over its seeds; all numbers leave out runs that diverged, unless ``include_diverged``.
 
-    Parameters
-    ----------
-    configuration
-        What was trained.
-    runs
-        The records, in the order of their seeds.
-    label
-        Its name in a table; for a cell of the paper the name of its row.
-    published
-        The paper's number.
-    chosen
-        Where the settings come from: ``"preset"``, ``"defaults"``, ``"tuned"``.
-    standing
-        How it stands among the others of its column.
-    include_diverged
-        Include runs that diverged in the means.
-    table
-        The table of the paper that it belongs to; in a study of one's own the size of the memory in words.
-    doubts
-        Why settings that a search chose may not be the best.
-
     >>> runs = [{"seed": 0, "average_accuracy": 80.0}, {"seed": 1, "average_accuracy": 9.8, "diverged": 2}]
     >>> result = Result(None, runs)
     >>> result.mean_std("average_accuracy"), result.text()
@@ -86,14 +66,16 @@ class Result:
     """
 
     configuration: Configuration
-    runs: list[Record]
-    label: str = ""
+    runs: list[Record]  # in the order of their seeds
+    label: str = ""  # its name in a table; for a cell of the paper the name of its row
     published: Published | None = None
-    chosen: str = ""
-    standing: Standing = Standing()
+    chosen: str = ""  # where the settings come from: "preset", "defaults", "tuned"
+    standing: Standing = Standing()  # among the others of its column
     include_diverged: bool = False
-    table: str = ""
-    doubts: tuple[str, ...] = ()
+    table: str = (
+        ""  # the table of the paper that it belongs to; in a study of one's own the size of the memory in words
+    )
+    doubts: tuple[str, ...] = ()  # why settings that a search chose may not be the best
 
     def find_runs(self, store: Store, seeds: Sequence[int], include_diverged: bool = False) -> Result:
         """The same with what a store has of it."""
@@ -150,10 +132,9 @@ class Result:
         found = ((run["seed"], run["average_accuracy"]) for run in self.counted)
         return {seed: accuracy for seed, accuracy in found if accuracy is not None}
 
-    def mean_std(self, measure: str, *, include_diverged: bool | None = None) -> dict[str, float | None]:
+    def mean_std(self, measure: str) -> dict[str, float | None]:
         """Mean and standard deviation over seeds of ``"average_accuracy"``, ``"forgetting"``, ``"seconds"``, ..."""
-        one = self if include_diverged is None else dataclasses.replace(self, include_diverged=include_diverged)
-        return metrics.mean_std([run[measure] for run in one.counted])  # type: ignore[literal-required]
+        return metrics.mean_std([run[measure] for run in self.counted])  # type: ignore[literal-required]
 
     @property
     def mean(self) -> float | None:
@@ -179,10 +160,8 @@ class Result:
             return None
         return [[sum(counts) for counts in zip(*rows, strict=True)] for rows in zip(*found, strict=True)]
 
-    def to_dict(self, *, include_diverged: bool | None = None) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As ``cclfp run --json`` prints it, which adds the published number."""
-        if include_diverged is not None:
-            return dataclasses.replace(self, include_diverged=include_diverged).to_dict()
         measures = (*MEASURES, "seconds")
         per_run = ("seed", *measures, "accuracy_matrix", "diverged")
         return {
@@ -229,30 +208,30 @@ class Result:
         It names every hyperparameter, so that a later change of the preset does not affect it. That of a number beside
         the paper's also names what its runs were made with.
         """
-        c = self.configuration
-        words = ["cclfp", "run", c.method if c.method_file is None else show_reference(c.method_file), c.benchmark]
-        is_fixed = self.published is not None and get_benchmark(c.benchmark).no_augmentation is not None
+        c, is_papers = self.configuration, self.published is not None
+        is_fixed = is_papers and get_benchmark(c.benchmark).no_augmentation is not None
         settings = {name: value for name, value in self.settings.items() if name != "augment" or not is_fixed}
-        words += [f"{name}={_show_exactly(value)}" for name, value in settings.items()]
-        words += ["--scenario", c.scenario, *([] if c.buffer is None else ["--memory", str(c.buffer)])]
-        words += _split_options(c)
-        if c.backbone is not None:
-            is_file = "file" in c.backbone
-            words += ["--backbone", show_reference(c.backbone) if is_file else show_backbone(c.backbone)]
-        words += [] if c.max_classes is None else ["--max-classes", str(c.max_classes)]
-        words += ["--seeds", _show_seeds([run["seed"] for run in self.runs] or seeds)]
-        return shlex.join([*words, *(self._made_with() if self.published is not None else ())])
+        options = {
+            "scenario": c.scenario,
+            "memory": c.buffer,
+            **_split_options(c),
+            "backbone": None if c.backbone is None else show_backbone(c.backbone),
+            "max-classes": c.max_classes,
+            "seeds": _show_seeds([run["seed"] for run in self.runs] or seeds),
+            **(self._made_with() if is_papers else {}),
+        }
+        words = ["cclfp", "run", c.method if c.method_file is None else show_reference(c.method_file), c.benchmark]
+        words += [f"{name}={format_exactly(value)}" for name, value in settings.items()]
+        words += [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
+        if is_papers and self.runs:  # a store that has the runs would return them
+            words += ["--fresh"] + ["--include-diverged"] * bool(self.include_diverged and self.diverged)
+        return shlex.join(words)
 
-    def _made_with(self) -> Iterator[str]:
+    def _made_with(self) -> dict[str, Any]:
         """The options that all of its runs were made with."""
-        for option in ("engine", "precision", "device", "threads"):
-            used = {run["environment"].get(option) for run in self.runs}
-            if len(used) == 1 and None not in used:
-                yield from (f"--{option}", str(used.pop()))
-        if self.runs:  # otherwise a store that has the runs would return them
-            yield "--fresh"
-        if self.include_diverged and self.diverged:
-            yield "--include-diverged"
+        options = ("engine", "precision", "device", "threads")
+        used = {option: {run["environment"].get(option) for run in self.runs} for option in options}
+        return {option: values.pop() for option, values in used.items() if len(values) == 1}
 
 
 def benchmark_title(benchmark: str) -> str:
@@ -269,12 +248,8 @@ def describe_protocol(c: Configuration) -> list[str]:
 
 
 def format_exactly(value: float) -> str:
-    """A hyperparameter as users write it, with all its digits: ``0.1``, ``1``."""
-    return repr(float(value)).removesuffix(".0")
-
-
-def _show_exactly(value: float) -> str:
-    return show_value(value) if isinstance(value, bool) else format_exactly(value)
+    """A setting as users write it, with all its digits: ``0.1``, ``1``, ``on``."""
+    return show_value(value) if isinstance(value, bool) else repr(float(value)).removesuffix(".0")
 
 
 def _show_seeds(seeds: Sequence[int]) -> str:
@@ -284,15 +259,13 @@ def _show_seeds(seeds: Sequence[int]) -> str:
     return ",".join(map(str, seeds)) + "," * (len(seeds) == 1)
 
 
-def _split_options(c: Configuration) -> list[str]:
+def _split_options(c: Configuration) -> dict[str, Any]:
     """The options of ``cclfp run`` that split a benchmark's classes like this."""
     order, sizes = c.class_order, c.tasks
     is_even = sizes is None or tuple(sizes) == even_sizes(sum(sizes), len(sizes))
     is_usual = has_usual_order(c.benchmark, order)
     if order == "random" or (is_even and (is_usual or order is None)):
-        tasks = [] if sizes is None else ["--tasks", str(len(sizes))]
-        return tasks + ([] if is_usual else ["--class-order", str(order or "labels")])
-    classes: Sequence[Any] = range(sum(sizes or ())) if order is None else order
-    numbers = iter(map(str, classes))
-    groups = [",".join(next(numbers) for _ in range(size)) for size in sizes or [len(classes)]]
-    return ["--class-order", "/".join(groups)]
+        return {"tasks": sizes and len(sizes), "class-order": None if is_usual else order or "labels"}
+    numbers = iter(map(str, range(sum(sizes or ())) if order is None else order))
+    groups = [",".join(itertools.islice(numbers, size)) for size in sizes or [len(order or ())]]
+    return {"class-order": "/".join(groups)}

@@ -34,13 +34,7 @@ SWITCHES = {"on": True, "true": True, "off": False, "false": False}
 Settings = Mapping[str, Sequence[float]]  # the values of each setting
 KEYWORDS = sorted([*field_names(Execution), *field_names(Problem)])  # what may be given beside settings
 
-# The fields of a problem that are about images of one's own, and how errors call them.
-ABOUT_IMAGES = {
-    "image_size": "an image size",
-    "split_seed": "a split seed",
-    "classes": "classes",
-    "skip_bad": "skip_bad",
-}
+ABOUT_IMAGES = ("image_size", "split_seed", "classes", "skip_bad")  # fields of a problem
 
 
 def read_keywords(
@@ -125,15 +119,15 @@ def prepare(problem: Problem, on_event: OnEvent = ignore) -> Problem:
     """The same problem with the names of its benchmark and its scenario: images are imported."""
     if (problem.images is None) == (problem.benchmark is None):
         raise InputError("expected a benchmark (cclfp list benchmarks) or images of your own, one of the two")
-    p, none = problem, {name: getattr(Problem, name) for name in ("images", *ABOUT_IMAGES)}
-    if p.images is not None:
-        how: dict[str, Any] = {"split_seed": p.split_seed, "classes": p.classes, "skip_bad": bool(p.skip_bad)}
-        name = import_images(p.images, size=p.image_size, **how, on_event=on_event)
-        p = dataclasses.replace(p, benchmark=name, **none)
-    for name, what in ABOUT_IMAGES.items():
-        if getattr(p, name) != none[name]:
-            raise InputError(f"{what} can be given with images of your own only: give images too")
-    return dataclasses.replace(p, scenario=p.scenario or get_benchmark(str(p.benchmark)).scenarios[0])
+    given = {name: value for name in ABOUT_IMAGES if (value := getattr(problem, name)) != getattr(Problem, name)}
+    if given and problem.images is None:
+        raise InputError(f"{next(iter(given))} can be given with images of your own only: give images too")
+    if problem.images is not None:
+        size = given.pop("image_size", None)
+        name = import_images(problem.images, size=size, **given, on_event=on_event)
+        usual = {name: getattr(Problem, name) for name in ABOUT_IMAGES}
+        problem = dataclasses.replace(problem, benchmark=name, images=None, **usual)
+    return dataclasses.replace(problem, scenario=problem.scenario or get_benchmark(str(problem.benchmark)).scenarios[0])
 
 
 def is_papers(method: str, problem: Problem) -> bool:

@@ -9,13 +9,14 @@ import pytest
 from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
+from records import made_up
 
 import cclfp
 from cclfp.errors import InputError
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, cost_of, cut, make_jobs, take_shard
 from cclfp.runs.settings import configurations
-from cclfp.runs.store import Store, import_runs
+from cclfp.runs.store import Store
 
 METHODS = ["finetune", "er", "gem", "hal", "ccl-fp+"]
 
@@ -45,17 +46,30 @@ def test_every_job_is_in_one_part_and_the_parts_are_balanced(
     assert loads[-1] <= 2 * sum(loads) / count + max(cost_of([job]) for job in jobs)
 
 
-@pytest.mark.slow
-def test_what_the_store_has_is_in_no_part(small_mnist: Path, tmp_path: Path) -> None:
+MATRIX: Any = [[None] * 5] * 5 + [[50.0] * 5]
+
+
+def test_what_the_store_has_is_in_no_part(tmp_path: Path) -> None:
     store = tmp_path / "runs.sqlite"
-    cclfp.run("finetune", "split-mnist", seeds=1, engine="eager", store=store)
-    chosen = configurations(["finetune"], "split-mnist")
-    parts = [
-        take_shard(make_jobs(chosen, range(3), Execution("cpu", "eager", store=store, shard=f"{i}/2"))) for i in (1, 2)
+    jobs = grid(["er"], 2, store=store)
+    Store(store).add(made_up(jobs[0].configuration, 0, MATRIX))
+    parts = [take_shard([job.with_execution(shard=f"{i}/2") for job in jobs]) for i in (1, 2)]
+    assert sorted(job.key for part in parts for job in part) == sorted(job.key for job in jobs[1:])
+    assert [{job.execution.store.name for job in part} for part in parts] == [
+        {"shard-1-of-2.sqlite"},
+        {"shard-2-of-2.sqlite"},
     ]
-    assert sorted(job.seed for part in parts for job in part) == [1, 2]
-    assert {job.execution.store.name for job in parts[0]} == {"shard-1-of-2.sqlite"}
-    assert {job.execution.store.name for job in parts[1]} == {"shard-2-of-2.sqlite"}
+
+
+def test_a_part_of_another_grid_is_to_be_imported_first(tmp_path: Path) -> None:
+    jobs = grid(["er"], 1, store=tmp_path / "runs.sqlite", shard="1/1")
+    Store(tmp_path / "shard-2-of-2.sqlite").add(made_up(jobs[0].configuration, 0, MATRIX))
+    with pytest.raises(InputError, match="shard-2-of-2.sqlite has runs of this part, from another grid: cclfp runs im"):
+        take_shard(jobs)
+    with pytest.raises(InputError, match="shard='1/1' with fresh"):
+        take_shard([job.with_execution(fresh=True) for job in jobs])
+    with pytest.raises(InputError, match="shard='1/2': a search needs the results of all its runs"):
+        cclfp.tune("er", "split-mnist", shard="1/2")
 
 
 RUN = ["run", "finetune,er", "split-mnist", "--seeds", "2", "--engine", "eager", "--device", "cpu"]
@@ -69,6 +83,7 @@ def test_three_shards_merged_equal_one_run(small_mnist: Path, tmp_path: Path, cl
         assert answer.code == 0, answer.err
         assert f"part {number} of 3: " in answer.out
         assert f"cclfp runs import {tmp_path}/shard-*-of-3.sqlite --store {store}" in answer.out
+    assert "in the store" in cli(*RUN, "--store", store, "--shard", "3/3").err  # it continues
     assert not store.exists()
     shards = sorted(tmp_path.glob("shard-*-of-3.sqlite"))
     assert len(shards) == 3
@@ -86,15 +101,6 @@ def test_three_shards_merged_equal_one_run(small_mnist: Path, tmp_path: Path, cl
 
 
 @pytest.mark.slow
-def test_a_shard_that_was_stopped_continues(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
-    store = tmp_path / "runs.sqlite"
-    first = cli(*RUN, "--store", store, "--shard", "2/2", "--json")
-    again = cli(*RUN, "--store", store, "--shard", "2/2", "--json")
-    assert again.json == first.json
-    assert "2 of 2 runs are in the store" in again.err
-
-
-@pytest.mark.slow
 def test_a_study_in_shards(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
     study = ["study", "accuracy", "--benchmark", "split-mnist", "--method", "finetune", "--seeds", "1"]
     study += ["--engine", "eager", "--store", str(tmp_path / "runs.sqlite"), "--shard", "1/2"]
@@ -104,34 +110,3 @@ def test_a_study_in_shards(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
     assert cli(*study, "--dry-run").out.splitlines()[-1] == "0 runs to train, 0 replica-steps"
     assert cli("study", "runtime", "--shard", "1/2").code == 2
     assert "leave out on and shard" in cli("study", "runtime", "--on", "ray").err
-
-
-@pytest.mark.slow
-def test_a_part_of_another_grid_is_to_be_imported_first(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
-    command = ["run", "finetune", "split-mnist", "--engine", "eager", "--store", str(tmp_path / "runs.sqlite")]
-    assert cli(*command, "--seeds", "0,1", "--shard", "2/2").code == 0  # seed 1
-    answer = cli(*command, "--seed", "1", "--shard", "1/2")
-    assert answer.code == 2
-    assert "shard-2-of-2.sqlite has runs of this part, from another grid: cclfp runs import" in answer.err
-    assert "shard='1/2' with fresh" in cli(*command, "--shard", "1/2", "--fresh").err
-
-
-@pytest.mark.slow
-def test_from_python(small_mnist: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"engine": "eager", "store": tmp_path / "runs.sqlite", "shard": "1/2"}
-    results = cclfp.run(["finetune", "er"], "split-mnist", seeds=2, **options)
-    assert sum(len(result.runs) for result in results) == 2
-    assert len(Store(tmp_path / "shard-1-of-2.sqlite").records()) == 2
-    with pytest.raises(InputError, match="shard='1/2': a search needs the results of all its runs"):
-        cclfp.tune("er", "split-mnist", **options)
-
-
-def test_a_damaged_store_is_not_imported(small_mnist: Path, tmp_path: Path) -> None:
-    cclfp.run("finetune", "split-mnist", seeds=1, engine="eager", store=tmp_path / "part.sqlite")
-    content = bytearray((tmp_path / "part.sqlite").read_bytes())
-    place = content.index(b"accuracy_matrix" if b"finetune" not in content else b"finetune")
-    content[place : place + 3] = b"xxx"
-    (tmp_path / "part.sqlite").write_bytes(content)
-    with pytest.raises(InputError, match=r"part.sqlite"):
-        import_runs([tmp_path / "part.sqlite"], tmp_path / "runs.sqlite")
-    assert not (tmp_path / "runs.sqlite").exists()

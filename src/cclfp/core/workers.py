@@ -18,10 +18,9 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn, cast
 
 CHECK_EVERY = 1000  # milliseconds
-TRIES = 3  # workers in a row that end before they have started, when no other is left
 
 # What /proc/cpuinfo says about a processor, of x86 and of ARM, that native code can depend on.
 KNOWN = ("vendor_id", "model name", "flags", "CPU implementer", "CPU variant", "CPU part", "Features")
@@ -56,15 +55,14 @@ class Workers:
     """
 
     def __init__(self, file: str, function: str, environments: Sequence[Mapping[str, str]]) -> None:
-        self.command = _command(file, function)
-        self.environments = environments
+        self.command, self.environments = _command(file, function), environments
         self.messages: _Messages = queue.SimpleQueue()
         self.workers: list[_Worker] = []
 
     def __enter__(self) -> Workers:
         try:
             for environment in self.environments:
-                self._start(environment)
+                self.workers.append(_Worker(self.command, environment, self.messages))
         except BaseException:
             self.__exit__()
             raise
@@ -81,56 +79,39 @@ class Workers:
 
         A worker gets its next piece when it has started and has finished the one before; until then the piece is not
         taken from ``pieces``. No piece is begun that comes ``ahead`` pieces or more after one that is not finished.
+        Of a worker that ends, only the piece that it had is lost: it is replaced if it could start at all.
         """
-        self.waiting, self.given, self.is_empty, self.in_vain = iter(pieces), 0, False, 0
+        self.waiting, self.given, self.is_empty = iter(pieces), 0, False
         while self._give(ahead):
             worker, message = self.messages.get()
-            if message is None:
-                yield from self._replace(worker)
-            elif message.is_ready:
-                worker.is_ready, worker.piece = True, None
-            else:
-                assert worker.piece is not None
-                yield worker.piece, message.answer
+            if message is not None:
+                is_ready, answer = message
+                if is_ready:
+                    worker.is_ready, worker.piece = True, None
+                else:
+                    yield cast(int, worker.piece), answer
+                continue
+            self.workers.remove(worker)
+            how = worker.end()
+            if worker.piece is not None:
+                yield worker.piece, Died(how, has_started=True)
+            if worker.is_ready and not self.is_empty:
+                self.workers.append(_Worker(self.command, worker.environment, self.messages))
+            elif not self.workers:
+                yield from ((number, Died(how, has_started=False)) for number, _ in enumerate(self.waiting, self.given))
+                self.is_empty = True
 
     def _give(self, ahead: int) -> bool:
         """Give each idle worker a piece; False if nothing is left to wait for."""
         for worker in self.workers:
             first = min((one.piece for one in self.workers if one.piece is not None), default=self.given)
-            if not worker.is_ready or worker.piece is not None or self.is_empty or self.given - first >= ahead:
-                continue
-            try:
-                worker.give(self.given, next(self.waiting))
-                self.given += 1
-            except StopIteration:
-                self.is_empty = True
+            if worker.is_ready and worker.piece is None and not self.is_empty and self.given - first < ahead:
+                try:
+                    worker.give(self.given, next(self.waiting))
+                    self.given += 1
+                except StopIteration:
+                    self.is_empty = True
         return not self.is_empty or any(worker.piece is not None for worker in self.workers)
-
-    def _replace(self, worker: _Worker) -> Iterator[tuple[int, Died]]:
-        """Start a worker in the place of one that has ended. Only the piece that it had is lost, unless none can start.
-
-        One that ends before it has started is not replaced while others are left, and only a few times then.
-        """
-        self.workers.remove(worker)
-        how = worker.end()
-        if worker.piece is not None:
-            yield worker.piece, Died(how, has_started=True)
-        self.in_vain = 0 if worker.is_ready else self.in_vain + 1
-        if not self.is_empty and (worker.is_ready or (not self.workers and self.in_vain < TRIES)):
-            self._start(worker.environment)
-        elif not self.is_empty and not self.workers:
-            yield from ((number, Died(how, has_started=False)) for number, _ in enumerate(self.waiting, self.given))
-            self.is_empty = True
-
-    def _start(self, environment: Mapping[str, str]) -> None:
-        self.workers.append(_Worker(self.command, environment, self.messages))
-
-
-class _Message(NamedTuple):
-    """What a worker sends: an answer, or that it is ready for a piece of work."""
-
-    answer: Any
-    is_ready: bool = False
 
 
 class _Worker:
@@ -148,21 +129,20 @@ class _Worker:
             env={**os.environ, **environment},
             start_new_session=True,  # Ctrl-C is for the parent, which ends its workers
         )
+        self.input, self.output = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
         self.thread = threading.Thread(target=self._listen, daemon=True)
         self.thread.start()
 
     def give(self, number: int, piece: Any) -> None:
-        assert self.process.stdin is not None
         self.piece = number
         with contextlib.suppress(BrokenPipeError):  # it has ended: its thread will say so
-            pickle.dump(piece, self.process.stdin)
-            self.process.stdin.flush()
+            pickle.dump(piece, self.input)
+            self.input.flush()
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
         try:
             while True:
-                self.messages.put((self, pickle.load(self.process.stdout)))
+                self.messages.put((self, pickle.load(self.output)))
         except EOFError:
             self.process.wait()
         except (OSError, pickle.UnpicklingError):  # it was killed while it wrote, or something else wrote there
@@ -183,15 +163,18 @@ class _Worker:
     def end(self) -> str:
         """Release what is held for it after its end, and return how it has ended."""
         self.thread.join()
-        for pipe in (self.process.stdin, self.process.stdout):
+        for pipe in (self.input, self.output):
             with contextlib.suppress(OSError):  # what it was not sent
-                assert pipe is not None
                 pipe.close()
         code = self.process.wait()
         return f"was killed by signal {-code}, perhaps for lack of memory" if code < 0 else f"ended with code {code}"
 
 
-_Messages = queue.SimpleQueue[tuple[_Worker, _Message | None]]  # None: it has ended
+# An answer, or that the worker is ready for a piece of work; None: it has ended.
+_Messages = queue.SimpleQueue[tuple[_Worker, tuple[bool, Any] | None]]
+
+
+# -- in a worker ---------------------------------------------------------------------------------------------------
 
 
 def _command(file: str, function: str) -> list[str]:
@@ -210,7 +193,7 @@ def serve(file: str, name: str) -> NoReturn:
 
     def send(answer: Any, is_ready: bool = False) -> None:
         try:
-            pickle.dump(_Message(answer, is_ready), answers)
+            pickle.dump((is_ready, answer), answers)
             answers.flush()
         except OSError:  # nobody listens
             end_now()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -19,25 +19,19 @@ BYTES_PER_CUDA_RUN = 4 << 30  # of a GPU's memory that one run of the eager engi
 
 
 class Executor(Protocol):
-    """Trains cohorts of jobs somewhere: on this machine, or on a cluster."""
+    """Trains cohorts of jobs, ``workers`` of them at the same time, on this machine or on a cluster.
+
+    ``device`` is what it trains on, cpu or cuda; None where that is for the jobs' execution to say. ``run`` passes on
+    events as they come. Every run ends in a Finished or a Failed event; an exception, also one that ``on_event``
+    raises, cancels what still runs. ``close`` releases what is held between two calls of ``run``.
+    """
 
     @property
-    def workers(self) -> int:
-        """How many cohorts it trains at the same time."""
-
+    def workers(self) -> int: ...
     @property
-    def device(self) -> str | None:
-        """What it trains on, cpu or cuda; None where that is for the jobs' execution to say."""
-
-    def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
-        """Submit cohorts and train them in this order.
-
-        Events are passed on as they come, results as runs are completed: every run ends in a Finished or a Failed
-        event. An exception, also one that ``on_event`` raises, cancels what still runs.
-        """
-
-    def close(self) -> None:
-        """Release what it holds between two calls of ``run``."""
+    def device(self) -> str | None: ...
+    def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None: ...
+    def close(self) -> None: ...
 
 
 def make_executor(execution: Execution) -> Executor:
@@ -91,34 +85,34 @@ class Pool:
             for cohort in cohorts:
                 train_cohort(cohort, on_event, Store(cohort[0].execution.store))
             return
-        environments = [{"CUDA_VISIBLE_DEVICES": visible_as(card)} for card in self.cards[:count]]
-        changes = {"device": "cuda"} if environments else {}  # the only GPU that the worker sees
+        environments = [{"CUDA_VISIBLE_DEVICES": visible_as(card)} for card in self.cards[:count]] or [{}] * count
+        changes = {"device": "cuda"} if self.cards else {}  # the only GPU that the worker sees
         ended: set[str] = set()  # the keys of runs that have finished or failed
-        with Workers(__file__, "train_in_worker", environments or [{}] * count) as workers:
-            for number, event in workers.work((cohort, changes) for cohort in cohorts):
-                for one in _failures(cohorts[number], ended, event) if isinstance(event, Died) else (event,):
-                    if isinstance(one, Finished | Failed):
-                        ended.add(one.key)
-                    on_event(one)
+        with Workers(__file__, "train_in_worker", environments) as workers:
+            for number, answer in workers.work((cohort, changes) for cohort in cohorts):
+                left = [job for job in cohorts[number] if job.key not in ended]
+                for event in _failures(left, answer) if isinstance(answer, Died) else [answer]:
+                    if isinstance(event, Finished | Failed):
+                        ended.add(event.key)
+                    on_event(event)
 
     def close(self) -> None: ...
 
 
-def _failures(cohort: Sequence[Job], ended: set[str], died: Died) -> Iterator[Failed]:
-    """The failures of the runs that a dead worker has left, or that no worker has begun."""
-    jobs = [job for job in cohort if job.key not in ended]
-    runs = ", ".join(job.label() for job in jobs)
-    text = f"{runs}: not trained, since no worker process could start (the last one {died.how})"
+def _failures(jobs: Sequence[Job], died: Died) -> list[Event]:
+    """The failures of runs that a dead worker has left, or that no worker has begun."""
+    text = f"{', '.join(job.label() for job in jobs)}: "
     if died.has_started:
         whose = "its" if len(jobs) == 1 else "their"
-        text = f"{runs}: {whose} process {died.how}. The same command continues from the last checkpoint"
-    error = RunError(text)
-    return (Failed(job.key, error) for job in jobs)
+        text += f"{whose} process {died.how}. The same command continues from the last checkpoint"
+    else:
+        text += f"not trained, since no worker process could start (the last one {died.how})"
+    return [Failed(job.key, RunError(text)) for job in jobs]
 
 
 def train_in_worker(piece: tuple[Sequence[Job], dict[str, str]], answer: Callable[[Event], None]) -> None:
     """Train a cohort, with changes of its execution, in a worker process, and answer with its events."""
-    jobs, changes = piece
+    jobs = [job.with_execution(**piece[1]) for job in piece[0]]
     labels = {job.key: job.label() for job in jobs}
 
     def send(event: Event) -> None:
@@ -128,4 +122,4 @@ def train_in_worker(piece: tuple[Sequence[Job], dict[str, str]], answer: Callabl
             event = Failed(event.key, error if isinstance(error, InputError) else RunError(text))
         answer(event)
 
-    train_cohort([job.with_execution(**changes) for job in jobs], send, Store(jobs[0].execution.store))
+    train_cohort(jobs, send, Store(jobs[0].execution.store))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib.util
+import logging
+import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from measured import Result
 
+from cclfp.core.workers import cores
 from cclfp.data import fetch
 from cclfp.runs.events import Event, Finished
 from cclfp.runs.execution import Execution
@@ -49,7 +53,7 @@ def measure_cluster(arguments: argparse.Namespace) -> list[Result]:
 
 def measure_idle(count: int) -> list[Result]:
     """Send so many cohorts through the driver and the store; one result for each part of them."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _private_cluster():
         jobs = _jobs(count, engine="eager", store=Path(folder) / "runs.sqlite", on="ray")
         execution = jobs[0].execution
         cluster = _idle_cluster(execution)
@@ -126,17 +130,31 @@ def measure_grid(runs: int) -> list[Result]:
     for place in ROUNDS:
         with tempfile.TemporaryDirectory() as folder:
             jobs = _jobs(runs, engine="eager", store=Path(folder) / "runs.sqlite", on=place)
-            seconds, startup = _time(jobs)
+            began = time.perf_counter()
+            with _private_cluster() if place == "ray" else contextlib.nullcontext():
+                seconds, startup = _time(jobs, began)
         case = {"section": "cluster", "method": "er", "device": "cpu", "engine": "eager", "place": place}
         found.append({"case": case, "runs": runs, "seconds": seconds, "startup_seconds": startup})
         print(f"  {seconds:6.1f} s after {startup:.1f} s of start-up: {runs} runs, {place}", flush=True)
     return found
 
 
-def _time(jobs: list[Job]) -> tuple[float, float]:
-    """Seconds from the first finished run to the last, and those before."""
+@contextlib.contextmanager
+def _private_cluster() -> Iterator[None]:
+    """A Ray cluster on this machine, which listens on the loopback interface alone."""
+    os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # read when it is imported
+    import ray
+
+    ray.init(num_cpus=cores(), include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _time(jobs: list[Job], began: float) -> tuple[float, float]:
+    """Seconds from the first finished run to the last, and those between the beginning and the first."""
     moments: list[float] = []
-    began = time.perf_counter()
     executor = make_executor(jobs[0].execution)
     try:
         cohorts = into_cohorts(jobs, executor.workers, "cpu")

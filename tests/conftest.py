@@ -16,7 +16,6 @@ import torch
 from torture.material import write_little_dataset
 
 from cclfp.cli.signals import ANSWERED
-from cclfp.runs.ray import PRIVATE
 
 if TYPE_CHECKING:
     from cclfp.report import Content
@@ -27,7 +26,8 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(),
 # each, and wait for one another when tests run side by side.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(1)
-os.environ.update(PRIVATE)  # Ray, which reads it when it is imported, listens on the loopback interface alone
+# Ray, which reads this when it is imported, listens on the loopback interface alone, and reports nothing to its makers.
+os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # or it writes a token into the user's home
 
 

@@ -11,14 +11,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from processes import alive, children, command_of, listening_addresses, wait_until
+from processes import alive, children, command_of, wait_until
 from torture.material import write_little_dataset
 from training import texts
 
@@ -302,26 +301,3 @@ SCENARIOS = (
     an_interrupt_cancels_what_runs,
     the_driver_is_killed_and_starts_again,
 )
-
-
-@pytest.mark.usefixtures("small_mnist")
-def test_a_private_cluster_is_out_of_reach(tmp_path: Path) -> None:
-    """``--on ray`` without a cluster: nothing listens to other machines, and nothing is left in the end."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    arguments = ["run", "finetune", "split-mnist", "--seeds", "2", "--engine", "eager", "--on", "ray", "--json"]
-    command = [sys.executable, "-m", "cclfp", *arguments, "--store", str(tmp_path / "runs.sqlite")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
-    seen: set[int] = set()
-    addresses: set[str] = set()
-    while process.poll() is None:
-        family = children(process.pid)
-        family += [pid for child in family for pid in children(child)]
-        seen |= set(family)
-        addresses |= listening_addresses([process.pid, *family])
-        time.sleep(0.2)
-    out, said = process.communicate()
-    assert process.returncode == 0, said
-    assert json.loads(out)["configurations"][0]["method"] == "finetune"
-    assert addresses == {"127.0.0.1"}
-    assert len(seen) > 3
-    assert wait_until(lambda: not any(map(alive, seen)), 10)

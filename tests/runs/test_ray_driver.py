@@ -237,6 +237,7 @@ def test_what_is_refused_before_ray_is_asked(monkeypatch: pytest.MonkeyPatch, cl
     assert "gpus_per_cohort=0.0: expected more than 0" in cli("run", "er", "split-mnist", "--gpus-per-cohort=0").err
     assert Execution("cuda", "graph", on="ray").engine == "graph"  # this machine need not have a GPU
     for address, message in (
+        ("", "is not HOST:PORT or auto, .*RAY_ADDRESS names none"),
         ("10.0.0.1", "is not HOST:PORT or auto"),
         ("127.0.0.1:1", "no Ray cluster"),
     ):

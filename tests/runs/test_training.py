@@ -59,34 +59,46 @@ def make_job(tmp_path: Path) -> Callable[..., Job]:
     return make
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["er", "ccl-fp+"])
-@pytest.mark.parametrize("steps", [1, 31, 60, 75])
-def test_a_stopped_run_ends_with_the_same_numbers(
-    method: str, steps: int, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def checkpoint_of(job: Job, monkeypatch: pytest.MonkeyPatch, steps: int = 50) -> Path:
+    """Stop a run after this many of its 150 steps; its checkpoint."""
     monkeypatch.setattr(training, "STEP_EVERY", 0.0)
-    other = make_job(method, store=tmp_path / "other.sqlite", save=tmp_path / "whole")
-    whole = train(other)
-    job = make_job(method, save=tmp_path / "stopped")
     with pytest.raises(Stop):
         train(job, stop_at(steps))
-    assert Store(job.execution.store).records() == []
-    events: list[Event] = []
-    again = train(job, events.append)
-    assert any("continuing from the checkpoint" in text for text in texts(events)) == (steps > 30)
-    assert result(again) == result(whole)
+    return checkpoints.checkpoint_path(job)
+
+
+# -- stopped and continued ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["er", "ccl-fp+"])
+def test_a_stopped_run_ends_with_the_same_numbers(
+    method: str, make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = make_job(method, store=tmp_path / "other.sqlite", save=tmp_path / "whole")
+    whole = train(other)
     assert other.learner_file is not None
-    assert job.learner_file is not None
-    assert same(cclfp.load(other.learner_file), cclfp.load(job.learner_file))
-    assert list(Store(job.execution.store).checkpoints.iterdir()) == []
+    for steps in (1, 31, 60, 75):
+        job = make_job(method, store=tmp_path / f"{steps}.sqlite", save=tmp_path / f"{steps}")
+        store = Store(job.execution.store)
+        assert checkpoint_of(job, monkeypatch, steps).exists() == (steps > 30)
+        assert store.records() == []
+        events: list[Event] = []
+        again = train(job, events.append)
+        assert any("continuing from the checkpoint" in text for text in texts(events)) == (steps > 30)
+        assert result(again) == result(whole)
+        assert job.learner_file is not None
+        assert same(cclfp.load(other.learner_file), cclfp.load(job.learner_file))
+        assert list(store.checkpoints.iterdir()) == []
 
 
 @pytest.mark.slow
 def test_a_fresh_run_that_was_stopped_goes_on_too(
-    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint_of(make_job(), monkeypatch)
+    chosen: dict[str, Any] = {"checkpoints": tmp_path / "shared"}
+    assert checkpoint_of(make_job(**chosen), monkeypatch).parent == tmp_path / "shared"
+    assert not Store(make_job().execution.store).checkpoints.exists()
     events: list[Event] = []
 
     def listen_and_stop(event: Event) -> None:
@@ -94,47 +106,29 @@ def test_a_fresh_run_that_was_stopped_goes_on_too(
         stop_at(50)(event)
 
     with pytest.raises(Stop):  # a fresh run does not go on from what was not fresh
-        train(make_job(fresh=True), listen_and_stop)
+        train(make_job(fresh=True, **chosen), listen_and_stop)
     assert "not started with --fresh" in "".join(texts(events))
     events.clear()
-    train(make_job(fresh=True), events.append)
+    train(make_job(fresh=True, **chosen), events.append)
     assert "continuing from the checkpoint after task 1" in "".join(texts(events))
-
-
-def test_the_checkpoint_of_a_finished_run_is_removed(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    job = make_job("finetune")
-    train(job)
-    left = (
-        Store(job.execution.store).checkpoints / f"{job.key}.ckpt"
-    )  # killed between storing the record and removing this
-    left.write_bytes(b"")  # killed between storing the record and removing this
-    cclfp.run("finetune", "split-mnist", seeds=1, store=job.execution.store)
-    assert not left.exists()
-
-
-def test_the_lock_of_a_finished_run_is_removed(make_job: Callable[..., Job]) -> None:
-    job = make_job("finetune")
-    train(job)
-    left = Store(job.execution.store).checkpoints / f"{job.key}.lock"  # killed between removing the checkpoint and this
-    left.touch()
-    cclfp.run("finetune", "split-mnist", seeds=1, store=job.execution.store)
-    assert not left.exists()
-
-
-@pytest.mark.slow
-def test_checkpoints_in_a_folder_of_choice(
-    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
-    job = make_job("er", checkpoints=tmp_path / "shared")
-    with pytest.raises(Stop):
-        train(job, stop_at(50))
-    assert [path.name for path in (tmp_path / "shared").iterdir()] == [f"{job.key}.ckpt"]
-    assert not Store(job.execution.store).checkpoints.exists()
-    events: list[Event] = []
-    train(job, events.append)
-    assert any("continuing from the checkpoint" in text for text in texts(events))
     assert list((tmp_path / "shared").iterdir()) == []
+
+
+def test_what_killed_processes_have_left_is_removed(make_job: Callable[..., Job]) -> None:
+    """Killed while a checkpoint was written; between storing a record, removing the checkpoint, and the lock."""
+    job = make_job("finetune")
+    train(job)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    half = temporary_name(f"{job.key}.ckpt").replace(f".{os.getpid()}-", f".{ended.pid}-")
+    folder = Store(job.execution.store).checkpoints
+    for name in (half, f"{job.key}.ckpt", f"{job.key}.lock"):
+        (folder / name).write_bytes(b"half")
+    cclfp.run("finetune", "split-mnist", seeds=1, store=job.execution.store)
+    assert list(folder.iterdir()) == []
+    (folder / half).write_bytes(b"half")
+    train(make_job("finetune", fresh=True))
+    assert list(folder.iterdir()) == []
 
 
 def test_a_lock_is_free_again_after_a_failure(make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,25 +139,54 @@ def test_a_lock_is_free_again_after_a_failure(make_job: Callable[..., Job], monk
     assert kept
 
 
-def test_a_learner_that_cannot_be_saved_does_not_lose_the_run(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    job = make_job("finetune", save=tmp_path / "file")
-    with pytest.raises(InputError, match="the run is stored, but its learner cannot be saved"):
-        train(job)
-    assert len(Store(job.execution.store).records()) == 1
+@pytest.mark.slow
+def test_checkpoints_are_not_taken_more_often_than_asked(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(checkpoints, "write_tensors", lambda path, state: written.append(path))
+    train(make_job(checkpoint_every=3600.0))
+    assert written == []
+    train(make_job(fresh=True))
+    assert len(written) == 4  # after each of the five tasks but the last
 
 
-def test_learners_of_a_cohort_that_cannot_be_saved(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    """All runs are stored, and none is trained again."""
-    (tmp_path / "file").touch()
-    jobs = [make_job("er", seed=seed, engine="compiled", save=tmp_path / "file") for seed in (0, 1)]
-    events: list[Event] = []
-    training.train_cohort(jobs, events.append, Store(jobs[0].execution.store))
-    failures = {event.key: str(event.error) for event in events if isinstance(event, Failed)}
-    assert [str(job.learner_file) in failures[job.key] for job in jobs] == [True, True]
-    assert [event.key for event in events if isinstance(event, Finished)] == [job.key for job in jobs]
-    assert not [text for text in texts(events) if "one by one" in text]
-    assert len(Store(jobs[0].execution.store).records()) == 2
+@pytest.mark.slow
+def test_resumed_with_the_threads_it_was_started_with(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint_of(make_job(threads=2), monkeypatch)
+    assert train(make_job(threads=1))["environment"]["threads"] == 2
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = train(make_job(store=tmp_path / "other.sqlite"))
+    path = checkpoint_of(make_job(), monkeypatch)
+    content = path.read_bytes()
+    for damage in ("rubbish", "version", "device", "incomplete"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"rubbish" if damage == "rubbish" else content)
+        if damage != "rubbish":
+            state = torch.load(path, weights_only=True)
+            if damage == "version":
+                state["code"]["torch"] = "0.1"
+            elif damage == "incomplete":
+                del state["replica"]["learner"]["psi"]
+            else:
+                state["engine"]["device"] = "cuda"
+            torch.save(state, path)
+        events: list[Event] = []
+        assert result(train(make_job(), events.append)) == result(whole)
+        is_damaged = damage in ("rubbish", "incomplete")
+        what = "is damaged and kept for inspection as" if is_damaged else "cannot be used"
+        assert any(f"starting again, the checkpoint {what}" in text for text in texts(events))
+        assert path.with_suffix(".damaged").exists() == is_damaged
+        path.with_suffix(".damaged").unlink(missing_ok=True)
+        Store(make_job().execution.store).delete(Store(make_job().execution.store).rows())
 
 
 @pytest.mark.parametrize(
@@ -178,11 +201,8 @@ def test_a_checkpoint_that_cannot_be_read_now_is_left_alone(
     error: Exception, expected: type[Exception], make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be good: it is neither deleted nor taken for damaged."""
-    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
     job = make_job("er")
-    with pytest.raises(Stop):
-        train(job, stop_at(60))
-    checkpoint = checkpoints.checkpoint_path(job)
+    checkpoint = checkpoint_of(job, monkeypatch)
 
     def refuse(file: Any) -> int:
         raise error
@@ -193,63 +213,25 @@ def test_a_checkpoint_that_cannot_be_read_now_is_left_alone(
     assert checkpoint.exists()
 
 
-def test_what_a_killed_process_left_half_written_is_removed(make_job: Callable[..., Job]) -> None:
-    job = make_job("finetune")
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    name = temporary_name(f"{job.key}.ckpt").replace(f".{os.getpid()}-", f".{ended.pid}-")
-    half = Store(job.execution.store).checkpoints / name
-    half.parent.mkdir()
-    half.write_bytes(b"half")
-    train(job)
-    assert list(half.parent.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_a_finished_run_is_not_trained_again(make_job: Callable[..., Job]) -> None:
-    first = train(make_job())
-    events: list[Event] = []
-    assert train(make_job(), events.append) == first
-    assert events == [Finished(make_job().key, first)]
-    events.clear()
-    again = train(make_job(fresh=True), events.append)
-    assert events
-    assert result(again) == result(first)
-    assert len(Store(make_job().execution.store).records()) == 1
-
-
-@pytest.mark.slow
-def test_a_finished_run_whose_learner_was_not_kept(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    first = train(make_job())
-    job = make_job(save=tmp_path / "learners")
-    assert result(train(job)) == result(first)
-    assert job.learner_file is not None
-    learner = cclfp.load(job.learner_file)
-    stream = cclfp.streams.get_benchmark("split-mnist").stream("class", 0)
-    right = [(learner.predict(test.x) == test.y).float().mean().item() for test in stream.test]
-    assert 100 * sum(right) / 5 == pytest.approx(accuracy(first), abs=1e-4)
-
-
-@pytest.mark.slow
-def test_who_replaces_a_record(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    store, old = Store(make_job().execution.store), with_accuracy(train(make_job()), 1.0)
-    store.add(old, replace=True)
-    assert train(make_job()) == old
-    assert [train(make_job(fresh=True))] == store.records()
-    assert store.records() != [old]
-
-
-@pytest.mark.slow
-def test_a_record_stays_where_its_run_is_trained_again_for_its_learner(
-    make_job: Callable[..., Job], tmp_path: Path
+def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(
+    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, old = Store(make_job().execution.store), with_accuracy(train(make_job()), 1.0)
-    store.add(old, replace=True)
-    job, events = make_job(save=tmp_path / "learners"), list[Event]()
-    assert train(job, events.append) == old
-    assert store.records() == [old]
-    assert job.has_learner()
-    assert "that one stays, with 1.00 %; trained now it has " in texts(events)[-1]
+    def full(path: Path, write: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(checkpoints, "write_tensors", full)
+    events: list[Event] = []
+    assert accuracy(train(make_job(), events.append)) > 0
+    assert "no checkpoint could be written, continuing without one: no space left" in texts(events)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", [Pool(), Pool(2)])
+def test_a_place_where_no_checkpoint_can_be(executor: Executor, make_job: Callable[..., Job]) -> None:
+    """A user's mistake, in a worker too."""
+    Store(make_job().execution.store).checkpoints.touch()
+    with pytest.raises(InputError, match="checkpoints cannot be kept in"):
+        run_jobs([make_job(seed=0), make_job(seed=1)], executor=executor)
 
 
 def test_a_device_that_fails_around_a_run(
@@ -279,6 +261,123 @@ def test_a_device_that_fails_around_a_run(
     assert list(Store(job.execution.store).checkpoints.iterdir()) == []
 
 
+# -- stored once ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_trained_again_only_if_asked(make_job: Callable[..., Job]) -> None:
+    first, store, events = train(make_job()), Store(make_job().execution.store), list[Event]()
+    old = with_accuracy(first, 1.0)
+    store.add(old, replace=True)
+    assert train(make_job(), events.append) == old
+    assert events == [Finished(make_job().key, old)]
+    again = train(make_job(fresh=True))
+    assert store.records() == [again]
+    assert result(again) == result(first)
+
+
+@pytest.mark.slow
+def test_a_record_stays_where_its_run_is_trained_again_for_its_learner(
+    make_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    first, store = train(make_job()), Store(make_job().execution.store)
+    old = with_accuracy(first, 1.0)
+    store.add(old, replace=True)
+    job, events = make_job(save=tmp_path / "learners"), list[Event]()
+    assert train(job, events.append) == old
+    assert store.records() == [old]
+    assert "that one stays, with 1.00 %; trained now it has " in texts(events)[-1]
+    assert job.learner_file is not None
+    learner = cclfp.load(job.learner_file)
+    stream = cclfp.streams.get_benchmark("split-mnist").stream("class", 0)
+    right = [(learner.predict(test.x) == test.y).float().mean().item() for test in stream.test]
+    assert 100 * sum(right) / 5 == pytest.approx(accuracy(first), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_record_that_was_added_meanwhile_stays(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    other = with_accuracy(train(make_job(store=tmp_path / "other.sqlite")), 1.0)
+    events: list[Event] = []
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        Store(make_job().execution.store).add(other)
+
+    assert train(make_job(), listen) == other
+    assert Store(make_job().execution.store).records() == [other]
+    assert "that one stays" in texts(events)[-1]
+    assert events[-1] == Finished(other["key"], other)
+
+
+@pytest.mark.parametrize("scenario", ["class", "task"])
+def test_records_say_how_they_were_made(scenario: str, make_job: Callable[..., Job]) -> None:
+    record = train(make_job("finetune", scenario=scenario))
+    environment = record["environment"]
+    assert (environment["engine"], environment["precision"], environment["threads"]) == ("eager", "float32", 1)
+    assert (environment["device"], environment["cclfp"]) == ("cpu", cclfp.__version__)
+    assert environment["torch"] == torch.__version__
+    assert len(environment["source"]) == 16
+    assert environment["device_name"]
+    assert record["seconds"] == record["train_seconds"] + record["test_seconds"]
+    matrix = record["accuracy_matrix"]
+    assert len(matrix) == 6
+    known = [[value is not None for value in row] for row in matrix]
+    if scenario == "class":  # a task is tested from when it is learned on
+        assert known == [[i < t for i in range(5)] for t in range(6)]
+        assert record["forward_transfer"] is None
+    else:  # and just before, and untrained
+        assert known == [[True] * 5] + [[i <= t for i in range(5)] for t in range(1, 6)]
+        assert record["forward_transfer"] is not None
+
+
+def test_joint_has_the_last_row_alone(make_job: Callable[..., Job]) -> None:
+    record = train(make_job("joint"))
+    assert [any(v is not None for v in row) for row in record["accuracy_matrix"]] == [False] * 5 + [True]
+    assert accuracy(record) > 90
+    assert record["forgetting"] is None
+
+
+@pytest.mark.slow
+def test_a_single_run_does_not_depend_on_the_default_dtype(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    usual = train(make_job())
+    torch.set_default_dtype(torch.float64)
+    try:
+        other = train(make_job(store=tmp_path / "other.sqlite"))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert result(other) == result(usual)
+
+
+def test_python_settings_of_every_kind(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"seeds": np.arange(1), "lr": np.float32(0.5), "settings": {"batch": np.int64(50)}}
+    given |= {"class_order": np.arange(10)[::-1], "store": tmp_path / "runs.sqlite"}
+    (result,) = cclfp.run("finetune", "split-mnist", **given)
+    assert (result.configuration.batch, result.configuration.hyperparameters) == (50, {"lr": 0.5})
+    assert result.configuration.class_order == tuple(range(9, -1, -1))
+    mistakes: list[dict[str, Any]] = [{"lr": None}, {"lr": "0.1"}, {"lr": ["a"]}, {"checkpoint_every": "x"}]
+    for wrong in mistakes:
+        with pytest.raises(InputError, match="expected a number"):
+            cclfp.run("finetune", "split-mnist", **wrong)
+    with pytest.raises(InputError, match="run takes methods by name"):
+        cclfp.run(METHODS["er"], "split-mnist")  # type: ignore[arg-type]
+
+
+# -- learners -------------------------------------------------------------------------------------------------------
+
+
+def test_learners_of_a_cohort_that_cannot_be_saved(make_job: Callable[..., Job], tmp_path: Path) -> None:
+    """All runs are stored, and none is trained again."""
+    (tmp_path / "file").touch()
+    jobs = [make_job("er", seed=seed, engine="compiled", save=tmp_path / "file") for seed in (0, 1)]
+    events: list[Event] = []
+    training.train_cohort(jobs, events.append, Store(jobs[0].execution.store))
+    failures = {event.key: str(event.error) for event in events if isinstance(event, Failed)}
+    assert [str(job.learner_file) in failures[job.key] for job in jobs] == [True, True]
+    assert [event.key for event in events if isinstance(event, Finished)] == [job.key for job in jobs]
+    assert not [text for text in texts(events) if "one by one" in text]
+    assert len(Store(jobs[0].execution.store).records()) == 2
+
+
 def cut_off(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:1000])
 
@@ -289,30 +388,27 @@ def of_another_seed(file: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (cut_off, "it is damaged"),
-        (lambda file: file.write_text("mine"), "is another kind of file"),
-        (of_another_seed, "is not the learner of this run"),
-    ],
-)
-def test_a_learner_file_is_what_it_is_called(
-    change: Callable[[Path], object], message: str, make_job: Callable[..., Job], tmp_path: Path
-) -> None:
+def test_a_learner_file_is_what_it_is_called(make_job: Callable[..., Job], tmp_path: Path) -> None:
     """What --save says is saved is there; a file that is no learner of the run is not replaced either."""
     job = make_job(save=tmp_path / "learners")
     train(job)
     assert job.learner_file is not None
     assert job.find_record(Store(job.execution.store)) is not None
-    change(job.learner_file)
-    changed = job.learner_file.read_bytes()
-    for again in (job, make_job(save=tmp_path / "learners", fresh=True)):
-        with pytest.raises(InputError, match=f"{message}.*move it away, save the learners elsewhere, or .* --force"):
-            run_jobs([again])
-        assert job.learner_file.read_bytes() == changed
-    run_jobs([make_job(save=tmp_path / "learners", force=True)])
-    assert job.has_learner()
+    for change, message in (
+        (cut_off, "it is damaged"),
+        (lambda file: file.write_text("mine"), "is another kind of file"),
+        (of_another_seed, "is the learner of another run"),
+    ):
+        change(job.learner_file)
+        changed = job.learner_file.read_bytes()
+        for again in (job, make_job(save=tmp_path / "learners", fresh=True)):
+            with pytest.raises(
+                InputError, match=f"{message}.*move it away, save the learners elsewhere, or .* --force"
+            ):
+                run_jobs([again])
+            assert job.learner_file.read_bytes() == changed
+        run_jobs([make_job(save=tmp_path / "learners", force=True)])
+        assert job.has_learner()
 
 
 @pytest.mark.slow
@@ -338,135 +434,7 @@ def test_a_learner_that_was_taught_since_its_run_is_replaced_only_if_forced(
     assert cclfp.load(job.learner_file).tasks_done == 5
 
 
-@pytest.mark.slow
-def test_a_record_that_was_added_meanwhile_stays(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    other = with_accuracy(train(make_job(store=tmp_path / "other.sqlite")), 1.0)
-    events: list[Event] = []
-
-    def listen(event: Event) -> None:
-        events.append(event)
-        Store(make_job().execution.store).add(other)
-
-    assert train(make_job(), listen) == other
-    assert Store(make_job().execution.store).records() == [other]
-    assert "that one stays" in texts(events)[-1]
-    assert events[-1] == Finished(other["key"], other)
-
-
-@pytest.mark.slow
-def test_checkpoints_are_not_taken_more_often_than_asked(
-    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[Path] = []
-    monkeypatch.setattr(checkpoints, "write_tensors", lambda path, state: written.append(path))
-    train(make_job(checkpoint_every=3600.0))
-    assert written == []
-    train(make_job(fresh=True))
-    assert len(written) == 4  # after each of the five tasks but the last
-
-
-def checkpoint_of(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
-    with pytest.raises(Stop):
-        train(job, stop_at(50))
-    return Store(job.execution.store).checkpoints / f"{job.key}.ckpt"
-
-
-@pytest.mark.slow
-def test_resumed_with_the_threads_it_was_started_with(
-    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint_of(make_job(threads=2), monkeypatch)
-    assert train(make_job(threads=1))["environment"]["threads"] == 2
-    assert torch.get_num_threads() == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("damage", ["rubbish", "version", "device", "incomplete"])
-def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
-    damage: str, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    whole = train(make_job(store=tmp_path / "other.sqlite"))
-    path = checkpoint_of(make_job(), monkeypatch)
-    state = torch.load(path, weights_only=True)
-    if damage == "rubbish":
-        path.write_bytes(b"rubbish")
-    else:
-        if damage == "version":
-            state["code"]["torch"] = "0.1"
-        elif damage == "incomplete":
-            del state["replica"]["learner"]["psi"]
-        else:
-            state["engine"]["device"] = "cuda"
-        torch.save(state, path)
-    events: list[Event] = []
-    again = train(make_job(), events.append)
-    is_damaged = damage in ("rubbish", "incomplete")
-    what = "is damaged and kept for inspection as" if is_damaged else "cannot be used"
-    assert any(f"starting again, the checkpoint {what}" in text for text in texts(events))
-    assert path.with_suffix(".damaged").exists() == is_damaged
-    assert result(again) == result(whole)
-
-
-@pytest.mark.parametrize("scenario", ["class", "task"])
-def test_records_say_how_they_were_made(scenario: str, make_job: Callable[..., Job]) -> None:
-    record = train(make_job("finetune", scenario=scenario))
-    environment = record["environment"]
-    assert (environment["engine"], environment["precision"], environment["threads"]) == ("eager", "float32", 1)
-    assert (environment["device"], environment["cclfp"]) == ("cpu", cclfp.__version__)
-    assert environment["torch"] == torch.__version__
-    assert len(environment["source"]) == 16
-    assert environment["device_name"]
-    assert record["seconds"] == record["train_seconds"] + record["test_seconds"]
-    matrix = record["accuracy_matrix"]
-    assert len(matrix) == 6
-    known = [[value is not None for value in row] for row in matrix]
-    if scenario == "class":  # a task is tested from when it is learned on
-        assert known == [[i < t for i in range(5)] for t in range(6)]
-        assert record["forward_transfer"] is None
-    else:  # and just before, and untrained
-        assert known == [[True] * 5] + [[i <= t for i in range(5)] for t in range(1, 6)]
-        assert record["forward_transfer"] is not None
-
-
-@pytest.mark.slow
-def test_a_single_run_does_not_depend_on_the_default_dtype(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    usual = train(make_job())
-    torch.set_default_dtype(torch.float64)
-    try:
-        other = train(make_job(store=tmp_path / "other.sqlite"))
-    finally:
-        torch.set_default_dtype(torch.float32)
-    assert result(other) == result(usual)
-
-
-def test_a_checkpoint_that_cannot_be_written_does_not_stop_the_run(
-    make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, write: Any) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(checkpoints, "write_tensors", full)
-    events: list[Event] = []
-    assert accuracy(train(make_job(), events.append)) > 0
-    assert "no checkpoint could be written, continuing without one: no space left" in texts(events)
-
-
-def test_a_place_where_no_checkpoint_can_be(make_job: Callable[..., Job]) -> None:
-    Store(make_job().execution.store).checkpoints.touch()
-    with pytest.raises(InputError, match="checkpoints cannot be kept in"):
-        train(make_job())
-
-
-@pytest.mark.slow
-def test_a_killed_worker_is_named(make_job: Callable[..., Job]) -> None:
-    def kill(event: Event) -> None:
-        if isinstance(event, Step):
-            for worker in children(os.getpid()):
-                os.kill(worker, signal.SIGKILL)
-
-    with pytest.raises(RunError, match=r"er seed [01]: its process was killed by signal 9, perhaps for lack of memory"):
-        run_jobs([make_job("er", seed=0), make_job("er", seed=1)], kill, Pool(2))
+# -- in workers -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -481,7 +449,7 @@ def test_a_dead_worker_is_replaced(make_job: Callable[..., Job]) -> None:
             for worker in children(os.getpid()):
                 os.kill(worker, signal.SIGKILL)
 
-    with pytest.raises(RunError, match="its process was killed by signal 9"):
+    with pytest.raises(RunError, match="finetune seed [01]: its process was killed by signal 9, perhaps"):
         run_jobs(jobs, kill_once, Pool(2))
     ended = {event.key: type(event) for event in events if isinstance(event, Finished | Failed)}
     kinds = [ended[job.key] for job in jobs]
@@ -517,13 +485,6 @@ def test_a_run_that_ends_its_worker_at_once_harms_no_other(make_job: Callable[..
     assert [ended[job.key] for job in (*bad, *good)] == [Failed, Failed, Finished, Finished]
 
 
-def test_joint_has_the_last_row_alone(make_job: Callable[..., Job]) -> None:
-    record = train(make_job("joint"))
-    assert [any(v is not None for v in row) for row in record["accuracy_matrix"]] == [False] * 5 + [True]
-    assert accuracy(record) > 90
-    assert record["forgetting"] is None
-
-
 @pytest.mark.slow
 def test_training_beside_others_changes_nothing(make_job: Callable[..., Job], tmp_path: Path) -> None:
     alone = [train(make_job(seed=seed, store=tmp_path / "alone.sqlite")) for seed in range(3)]
@@ -540,27 +501,6 @@ def test_a_failure_lets_the_others_finish(executor: Executor, make_job: Callable
     with pytest.raises(InputError, match="cannot be saved"):
         run_jobs([bad, *others], executor=executor)
     assert sorted(r["seed"] for r in Store(bad.execution.store).records()) == [0, 1, 2]
-
-
-def test_python_settings_of_every_kind(tmp_path: Path) -> None:
-    given: dict[str, Any] = {"seeds": np.arange(1), "lr": np.float32(0.5), "settings": {"batch": np.int64(50)}}
-    given |= {"class_order": np.arange(10)[::-1], "store": tmp_path / "runs.sqlite"}
-    (result,) = cclfp.run("finetune", "split-mnist", **given)
-    assert (result.configuration.batch, result.configuration.hyperparameters) == (50, {"lr": 0.5})
-    assert result.configuration.class_order == tuple(range(9, -1, -1))
-    mistakes: list[dict[str, Any]] = [{"lr": None}, {"lr": "0.1"}, {"lr": ["a"]}, {"checkpoint_every": "x"}]
-    for wrong in mistakes:
-        with pytest.raises(InputError, match="expected a number"):
-            cclfp.run("finetune", "split-mnist", **wrong)
-    with pytest.raises(InputError, match="run takes methods by name"):
-        cclfp.run(METHODS["er"], "split-mnist")  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_a_users_mistake_in_a_worker_stays_a_users_mistake(make_job: Callable[..., Job], tmp_path: Path) -> None:
-    (tmp_path / "runs.sqlite.checkpoints").touch()
-    with pytest.raises(InputError, match="checkpoints cannot be kept in"):
-        run_jobs([make_job(seed=0), make_job(seed=1)], executor=Pool(2))
 
 
 # -- with real processes ------------------------------------------------------------------------------------------

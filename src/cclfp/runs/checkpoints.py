@@ -16,9 +16,8 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from cclfp.core.files import read_tensors, remove_file, remove_stale, write_tensors
 from cclfp.engine.replica import Replica
-from cclfp.errors import DamagedError, InputError
+from cclfp.errors import InputError
 from cclfp.events import Note, OnEvent, ignore
-from cclfp.learner.saving import DAMAGED
 from cclfp.runs.code import code
 from cclfp.runs.execution import MADE_WITH, Execution, pick_device
 from cclfp.runs.jobs import Job
@@ -62,15 +61,6 @@ def read_checkpoint(path: Path, job: Job) -> tuple[Execution, Any]:
     InputError where this job cannot use it, DamagedError where no job can.
     """
     saved = read_tensors(path, FORMAT)
-    try:
-        return _check_usable(job, saved), saved["replica"]
-    except InputError:
-        raise
-    except DAMAGED as error:
-        raise DamagedError(f"it is not complete: {error!r}") from error
-
-
-def _check_usable(job: Job, saved: dict[str, Any]) -> Execution:
     if job.execution.fresh and not saved["fresh"]:
         raise InputError("it is of a run that was not started with --fresh")
     if saved["code"] != (here := code(job.configuration.to_dict())):
@@ -82,7 +72,7 @@ def _check_usable(job: Job, saved: dict[str, Any]) -> Execution:
             raise InputError(f"it was made with {name} {made_with}, not with the {asked} asked for")
     execution = job.execution.with_made(**made)
     execution.check_on(pick_device(execution.device))
-    return execution
+    return execution, saved["replica"]
 
 
 def put_aside(path: Path) -> Path:
@@ -171,7 +161,7 @@ def _acquire(lock: BaseFileLock, waiting: Callable[[], object] | None) -> None:
                 raise
             waiting()
             lock.acquire()
-    except Timeout:
-        raise
     except OSError as error:
+        if isinstance(error, Timeout):
+            raise
         raise InputError(f"{lock.lock_file} cannot be locked: {error}") from error

@@ -77,8 +77,7 @@ class Execution:
     )
     on: str = option(
         "local",
-        "This machine, or a Ray cluster (pip install 'cclfp[ray]'). ray is the cluster that RAY_ADDRESS names, "
-        "otherwise a private one on this machine.",
+        "This machine, or a Ray cluster (pip install 'cclfp[ray]'). ray is the cluster that RAY_ADDRESS names.",
         "local|ray|ray:ADDRESS",
     )
     gpus_per_cohort: float | None = option(

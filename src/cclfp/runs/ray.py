@@ -1,7 +1,4 @@
-"""Cohorts on a Ray cluster, one task each. The driver alone writes the store; nodes answer with events.
-
-The cluster is the user's, or a private one on this machine that nobody else can reach.
-"""
+"""Cohorts on the user's Ray cluster, one task each. The driver alone writes the store; nodes answer with events."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import math
 import os
 import platform
 import queue
-import secrets
 import signal
 import socket
 import sys
@@ -27,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.core.userfiles import content_of, receive
-from cclfp.core.workers import cores
 from cclfp.data.datasets import is_cached, pack, unpack
 from cclfp.data.source import first_line
 from cclfp.errors import InputError, RunError, portable
@@ -40,12 +35,7 @@ from cclfp.runs.store import Store
 from cclfp.runs.training import finish_stored, keep_record, train_cohort
 from cclfp.streams import get_benchmark
 
-LOOPBACK = "127.0.0.1"
 CONNECT_SECONDS = 10.0
-POSTPONED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-# With this variable Ray's processes listen on the loopback interface alone, and not on every one. Ray reads it when it
-# is imported. It is meant for other platforms than Linux, where it is the default.
-PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 RETRIES = 3  # times that a cohort is trained again because its process or its node was lost
 AHEAD = 32  # cohorts that are submitted before there is room for them, so that no node waits for the driver
 WAIT = 0.1  # seconds that Ray waits for an answer: it does not notice signals meanwhile
@@ -331,56 +321,40 @@ def _portable(event: Event) -> Event:
 
 @contextlib.contextmanager
 def connected(on: str, address: str) -> Iterator[Any]:
-    """The module ``ray``, connected to the cluster at an address.
+    """The module ``ray``, connected to the cluster at an address; an empty one stands for that in ``RAY_ADDRESS``.
 
-    An empty address means the one in ``RAY_ADDRESS`` or, without that variable, a private cluster. A connection that
-    the user has made is used, and stays.
+    A connection that the user has made is used, and stays.
     """
-    named, address = address, address or os.environ.get("RAY_ADDRESS", "")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # as later versions do: hide no GPU from CPU tasks
-    if not address and "ray" not in sys.modules:
-        os.environ.update(PRIVATE)
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # other users of this machine do not know the token
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     import ray
 
     if ray.is_initialized():
         used = ray.get_runtime_context().gcs_address
-        if named not in ("", "auto", used):
+        if address not in ("", "auto", used):
             raise InputError(f"on={on!r}: this process is connected to {used}: leave the address out, or disconnect")
         yield ray
         return
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    _check_address(on, address)
     try:
-        with _postponed_signals(), contextlib.redirect_stdout(sys.stderr):
-            _connect(ray, on, address)
+        with _own_handler(signal.SIGTERM), contextlib.redirect_stdout(sys.stderr):
+            try:
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+            except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+                raise InputError(f"on={on!r}: no Ray cluster can be used: {first_line(error)}") from error
         yield ray
     finally:
         ray.shutdown()
 
 
-def _connect(ray: Any, on: str, address: str) -> None:
-    """Connect to the cluster at an address, or start a private one."""
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address:
-        _check_address(on, address)
-    elif ray.util.get_node_ip_address() == LOOPBACK:
-        options |= {"num_cpus": cores(), "include_dashboard": False}
-    else:
-        text = f"on={on!r}: Ray was imported before, and would now listen to other machines: call ray.init() yourself"
-        raise InputError(f"{text} if you want that, and its cluster is used")
-    try:
-        ray.init(address or "local", **options)
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise InputError(f"on={on!r}: no Ray cluster can be used: {first_line(error)}") from error
-
-
 def _check_address(on: str, address: str) -> None:
-    """Refuse an address at which nothing listens. Ray itself would wait for minutes."""
+    """Refuse an address at which nothing listens. Ray itself would start a cluster, or wait for minutes."""
     host, _, port = address.rpartition(":")
     if address == "auto":
         return
     if not host or "/" in host or not (port.isascii() and port.isdigit()):
-        raise InputError(f"on={on!r}: the address {address!r} is not HOST:PORT or auto, such as 10.0.0.1:6379")
+        text = f"on={on!r}: the address {address!r} is not HOST:PORT or auto, such as ray:10.0.0.1:6379"
+        raise InputError(text if address else f"{text}, and RAY_ADDRESS names none either")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
@@ -388,21 +362,9 @@ def _check_address(on: str, address: str) -> None:
 
 
 @contextlib.contextmanager
-def _postponed_signals() -> Iterator[None]:
-    """Keep this process's signal handlers, which Ray replaces, and call them after the context.
-
-    A start that is interrupted in the middle would leave some of Ray's processes behind.
-    """
-    received: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # Python allows handlers only there
-    handlers = {number: signal.getsignal(number) for number in POSTPONED if is_main}
-    for number, handler in handlers.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: received.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for number in received[:1]:
-            signal.raise_signal(number)
+def _own_handler(number: int) -> Iterator[None]:
+    """Keep this process's handler of a signal, which Ray replaces."""
+    handler = signal.getsignal(number)
+    yield
+    if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
+        signal.signal(number, handler)

@@ -105,7 +105,7 @@ def run_jobs(
         return {}
     execution = jobs[0].execution
     store = Store(execution.store)
-    records, missing, replaced = _look_up(jobs, store, on_event)
+    records, missing, stay = _look_up(jobs, store, on_event)
     remove_left_overs(execution.checkpoint_folder)
     if not missing:
         return records
@@ -126,8 +126,7 @@ def run_jobs(
             executor = make_executor(execution)
             exits.callback(executor.close)
         device = executor.device or pick_device(execution.device)
-        known = [*records.values(), *replaced, *earlier]
-        missing = choose_engines(missing, known, executor.workers, device, on_event)
+        missing = choose_engines(missing, [*stay, *earlier], executor.workers, device, on_event)
         executor.run(into_cohorts(missing, executor.workers, device), listen)
     if failures:
         raise failures[0]
@@ -135,27 +134,28 @@ def run_jobs(
 
 
 def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict[str, Record], list[Job], list[Record]]:
-    """The records that the store has, the jobs that are left, each once, and records that stay although they are."""
+    """The records that make jobs unnecessary, the jobs that are left, and all records that stay in the store."""
     records: dict[str, Record] = {}
-    missing: dict[str, Job] = {}
-    others: list[Record] = []  # of other code
+    missing: list[Job] = []
     stay: list[Record] = []
+    others: list[Record] = []  # of other code
     for job in {job.key: job for job in jobs}.values():
-        if (record := job.find_record(store)) is not None:
-            clean_up(job)
-            records[job.key] = record
-            on_event(Stored(job.key, record))
-            continue
-        job.check_learner()
-        missing[job.key] = job
-        if job.execution.fresh or (stored := store.find(job.key)) is None:
-            continue
-        (others if job.replaces(stored) else stay).append(stored)
-        if not job.replaces(stored):
+        stored = store.find(job.key)
+        if stored is not None and not job.replaces(stored):
+            stay.append(stored)
+            if job.has_learner():
+                clean_up(job)
+                records[job.key] = stored
+                on_event(Stored(job.key, stored))
+                continue
             on_event(Note("its learner was not saved: training again to save it", job.key))
+        elif stored is not None and not job.execution.fresh:
+            others.append(stored)
+        job.check_learner()
+        missing.append(job)
     if others:
         on_event(Note(f"{describe_other_code(others, len(records) + len(others))}: training them again"))
-    return records, list(missing.values()), stay
+    return records, missing, stay
 
 
 def check_names(methods: str | Iterable[str]) -> list[str]:
@@ -163,8 +163,6 @@ def check_names(methods: str | Iterable[str]) -> list[str]:
     given: list[object] = [methods] if isinstance(methods, str | type) else list(methods)
     names = [name for name in given if isinstance(name, str)]
     if len(names) < len(given):
-        raise InputError(
-            f"run takes methods by name, or as FILE.py:NAME so that its processes can load them, not {given!r}; "
-            "cclfp.make and cclfp.testing take a class"
-        )
+        text = "run takes methods by name, or as FILE.py:NAME so that its processes can load them"
+        raise InputError(f"{text}, not {given!r}; cclfp.make and cclfp.testing take a class")
     return names

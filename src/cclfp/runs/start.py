@@ -8,7 +8,6 @@ import json
 import platform
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -36,7 +35,7 @@ KNOWN_PACKAGES = sys.stdlib_module_names | {"cclfp", "numpy", "torch"}  # whose 
 Streams = dict[tuple[int, str], Stream]  # by seed and device: replicas of one seed share a stream
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Started:
     """A job with its replica, at its beginning or where its checkpoint left it."""
 
@@ -46,52 +45,67 @@ class Started:
 
 
 def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
-    """Make the jobs' replicas and choose their engines; those that can be trained together are in one list."""
+    """Make the jobs' replicas and choose their engines; those that can be trained together are in one list.
+
+    These are at the same position, and have the same engine, which is one for all runs that leave it open. With the
+    eager engine each is alone.
+    """
     streams: Streams = {}
-    started = [_start(job, checkpoint_path(job), streams, on_event) for job in jobs]
-    return _group(_close(started, streams, on_event))
+    started = [_continue(job, streams, on_event) or _begin(job, streams) for job in jobs]
+    if undecided := [one for one in started if one.execution.engine == "auto"]:
+        engines = {one.execution.engine for one in started} - {"auto"}  # of those that continue
+        first = undecided[0].execution
+        name = (
+            engines.pop() if len(engines) == 1 else _fastest([one.job for one in undecided], first, streams, on_event)
+        )
+        for one in undecided:
+            one.execution = one.execution.with_made(engine=name)
+    groups: dict[Any, list[Started]] = {}
+    for one in started:
+        alone = one.job.key if one.execution.engine == "eager" else None
+        groups.setdefault((one.replica.position, one.execution, alone), []).append(one)
+    return list(groups.values())
 
 
-def _start(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> Started:
-    if checkpoint.exists():
-        try:
-            return _continue(job, checkpoint, streams, on_event)
-        except DamagedError as error:
-            kept = put_aside(checkpoint)
-            text = f"starting again, the checkpoint is damaged and kept for inspection as {kept.name}: {error}"
-            on_event(Note(text, job.key))
-        except InputError as error:
-            if isinstance(error.__cause__, OSError):  # it may be good, and readable later
-                raise
-            on_event(Note(f"starting again, the checkpoint cannot be used: {error}", job.key))
-            remove_checkpoint(job, ignore)
+def _begin(job: Job, streams: Streams) -> Started:
     execution = job.execution.concrete()
     if execution.engine == "auto":
         execution = execution.with_made(engine=job.engine)
     return Started(job, make_replica(job, execution, streams), execution)
 
 
-def _continue(job: Job, checkpoint: Path, streams: Streams, on_event: OnEvent) -> Started:
-    execution, state = read_checkpoint(checkpoint, job)
-    replica = make_replica(job, execution, streams)
+def _continue(job: Job, streams: Streams, on_event: OnEvent) -> Started | None:
+    """A job where its checkpoint left it; None where there is none that can be used."""
+    checkpoint = checkpoint_path(job)
+    if not checkpoint.exists():
+        return None
+    try:
+        execution, state = read_checkpoint(checkpoint, job)
+        replica = make_replica(job, execution, streams)
+        _load(replica, state)
+    except DamagedError as error:
+        kept = put_aside(checkpoint)
+        text = f"starting again, the checkpoint is damaged and kept for inspection as {kept.name}: {error}"
+        on_event(Note(text, job.key))
+    except InputError as error:
+        if isinstance(error.__cause__, OSError):  # it may be good, and readable later
+            raise
+        on_event(Note(f"starting again, the checkpoint cannot be used: {error}", job.key))
+        remove_checkpoint(job, ignore)
+    else:
+        text = f"continuing from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
+        on_event(Note(text, job.key))
+        return Started(job, replica, execution)
+    return None
+
+
+def _load(replica: Replica, state: Any) -> None:
     try:
         replica.load_state_dict(state)
     except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
         if shortage(error):
             raise
-        raise DamagedError(str(error) if isinstance(error, InputError) else f"it is not complete: {error!r}") from error
-    text = f"continuing from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
-    on_event(Note(text, job.key))
-    return Started(job, replica, execution)
-
-
-def _group(started: Sequence[Started]) -> list[list[Started]]:
-    """Runs that can continue together: at the same position, with the same engine; each alone where that is eager."""
-    groups: dict[Any, list[Started]] = {}
-    for one in started:
-        alone = one.job.key if one.execution.engine == "eager" else None
-        groups.setdefault((one.replica.position, one.execution, alone), []).append(one)
-    return list(groups.values())
+        raise DamagedError(f"it is not complete: {error!r}") from error
 
 
 # -- replicas -----------------------------------------------------------------------------------------------------
@@ -151,7 +165,9 @@ def choose_engines(
     for record in stored:
         if (environment := record["environment"]).get("device") == device and "engine" in environment:
             made.setdefault(Configuration.from_dict(record["configuration"]).key(0), set()).add(environment["engine"])
-    jobs = [_like_stored(job, made.get(job.configuration.key(0), set())) for job in jobs]
+    for number, job in enumerate(jobs := list(jobs)):
+        if job.is_open and len(engines := made.get(job.configuration.key(0), set())) == 1:
+            jobs[number] = dataclasses.replace(job, engine=next(iter(engines)))
     groups: dict[str, list[list[Job]]] = {}
     for cohort in into_cohorts(jobs, workers, device):
         groups.setdefault(cohort[0].group, []).append(cohort)
@@ -161,10 +177,6 @@ def choose_engines(
         if len(cohorts) > 1 and cohorts[0][0].is_open
     }
     return [dataclasses.replace(job, engine=chosen.get(job.group, job.engine)) for job in jobs]
-
-
-def _like_stored(job: Job, engines: set[str]) -> Job:
-    return dataclasses.replace(job, engine=next(iter(engines))) if job.is_open and len(engines) == 1 else job
 
 
 def _choose_for(cohorts: Sequence[Sequence[Job]], device: str, on_event: OnEvent) -> str:
@@ -185,20 +197,6 @@ def _fastest(jobs: Sequence[Job], execution: Execution, streams: Streams, on_eve
         name, seconds = choose_engine(probe, len(jobs), kind_of_programs(jobs[0], len(jobs)))
     on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", jobs[0].key))
     return name
-
-
-def _close(started: Sequence[Started], streams: Streams, on_event: OnEvent) -> list[Started]:
-    """The same with one engine for all runs that leave it open: that of those which continue, else the fastest."""
-    undecided = [one for one in started if one.execution.engine == "auto"]
-    if not undecided:
-        return list(started)
-    engines = {one.execution.engine for one in started} - {"auto"}
-    name = next(iter(engines)) if len(engines) == 1 else None
-    name = name or _fastest([one.job for one in undecided], undecided[0].execution, streams, on_event)
-    return [
-        dataclasses.replace(one, execution=one.execution.with_made(engine=name)) if one in undecided else one
-        for one in started
-    ]
 
 
 def kind_of_programs(job: Job, replicas: int) -> Kind | None:

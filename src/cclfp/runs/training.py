@@ -43,8 +43,12 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) ->
     try:
         train_together(jobs, listen, store)
         return
-    except (Exception, SystemExit) as raised:  # noqa: BLE001  the listener tells the user
-        error = _explain(jobs[0], raised)
+    except SystemExit as raised:  # of a user's own method or backbone: it must not end the process
+        error: Exception = InputError(
+            f"{jobs[0].label()}: its code called sys.exit ({raised!r}): a run must not do that"
+        )
+    except Exception as raised:  # noqa: BLE001  the listener tells the user
+        error = raised
     if len(jobs) == 1:
         on_event(Failed(jobs[0].key, error))
         return
@@ -91,17 +95,6 @@ def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> Re
             text += f", with {theirs} %; trained now it has {ours} %"
         on_event(Note(text, job.key))
     return kept
-
-
-def _explain(job: Job, error: Exception | SystemExit) -> Exception:
-    """Why a job failed. A user's own method or backbone must not end the process by ``sys.exit``."""
-    if isinstance(error, Exception):
-        return error
-    own = [part for part in (job.configuration.method_file, job.configuration.backbone) if part and "file" in part]
-    if not own:
-        raise error
-    files = " or ".join(part["file"] for part in own)
-    return InputError(f"{job.label()}: the code in {files} called sys.exit ({error!r}), which a run must not do")
 
 
 def _train(group: Sequence[Started], on_event: OnEvent) -> str:

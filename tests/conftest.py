@@ -15,7 +15,7 @@ import pytest
 import torch
 from torture.material import write_little_dataset
 
-from cclfp.cli.signals import ANSWERED
+from cclfp.cli import ANSWERED
 
 if TYPE_CHECKING:
     from cclfp.report import Content

@@ -263,7 +263,7 @@ def call(line: str, columns: int = 80, terminal: bool = False) -> str:
 def without_times(text: str) -> str:
     """The output of a command that trained, without what varies: seconds, and lines that come every ten of them."""
     text = re.sub(r'"((?:train_|test_)?seconds)": (\{[^}]*\}|[\d.e-]+)', r'"\1": TIME', text)
-    text = re.sub(r"^.*(: task \d+/\d+, step |, \d+%$).*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^.*(: task \d+/\d+,? step |, \d+%$|/s, \d+ s left$).*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\d+(\.\d+)? s\b", "TIME s", text)
     return re.sub(r" +\d+\.\d+ │$", " TIME │", text, flags=re.MULTILINE)
 

@@ -18,7 +18,6 @@ import pytest
 from conftest import Cli
 from PIL import Image
 
-from cclfp.cli import signals
 from cclfp.core import workers
 from cclfp.data import decode
 
@@ -68,7 +67,7 @@ def test_more_signals_while_it_cleans_up_are_dropped(cli: Cli, monkeypatch: pyte
 
 def test_a_signal_ends_what_does_not_end_by_itself(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     codes: list[int] = []
-    monkeypatch.setattr(signals, "PATIENCE", -1.0)
+    monkeypatch.setattr("cclfp.cli.PATIENCE", -1.0)
     monkeypatch.setattr(os, "_exit", codes.append)
     monkeypatch.setattr("cclfp.runs.run.run", send(signal.SIGTERM, signal.SIGHUP))
     cli("run", "er", "split-mnist")

@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import hashlib
 import io
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -36,9 +35,9 @@ from cclfp.paper.numbers import (
 )
 from cclfp.paper.study import Study, plan, select
 from cclfp.runs.code import device_name
-from cclfp.runs.events import Finished, OnEvent
+from cclfp.runs.events import OnEvent
 from cclfp.runs.execution import Execution
-from cclfp.runs.jobs import Job, cost, steps
+from cclfp.runs.jobs import cost, steps
 from cclfp.runs.pool import Pool
 from cclfp.runs.results import Result, Standing
 from cclfp.runs.settings import configurations
@@ -283,12 +282,11 @@ def test_study_trains_what_is_missing_and_prints_it_beside_the_paper(
     assert answer.code == 0, answer.err
     assert "1 of 8 runs are in the store" in answer.err
     assert "[8/8]" in answer.err
-    assert answer.err.count("accuracy table, split-mnist") == 4  # a line a cell
-    assert "Split MNIST, class-incremental, seeds 0,1, %" in answer.out
+    assert "Split MNIST, class-incremental, seeds 0,1: mean ± std, %" in answer.out
     (first, second) = [line for line in answer.out.splitlines() if "ER-Res." in line]
     assert "76.43 ± 3.08" in first
     assert "98.77 ± 0.14" in second
-    assert "4 cells: " in answer.out.splitlines()[-1]
+    assert "the paper's 4 numbers: " in answer.out.splitlines()[-1]
     again = cli(*QUICK, "--json")
     assert again.err.startswith("8 of 8 runs are in the store")
     (er,) = [c for c in again.json["cells"] if (c["method"], c["scenario"]) == ("er", "class")]
@@ -325,37 +323,11 @@ def test_what_is_there_is_printed_if_a_run_fails(
     assert "80.50 ± 0.71" in answer.out
     assert "Split MNIST, class" in answer.out
     assert "Split MNIST, task" not in answer.out  # has nothing yet
-    assert "4 cells: 1 within two standard deviations of the paper's number, 0 above, 0 below, 3 with" in answer.out
+    assert "the paper's 4 numbers: 1 within, 0 above, 0 below, 3 missing" in answer.out
     assert answer.err.splitlines()[-1] == "error: a run failed"
     answer = cli(*QUICK, "--json")
     assert answer.code == 1
     assert [c["mean"] for c in answer.json["cells"] if c["runs"]] == [80.5]
-
-
-def test_a_column_is_printed_when_it_is_complete(small_mnist: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_key = {cell.key(seed): (cell, seed) for cell in cells("accuracy") for seed in range(2)}
-    titles: list[str] = []
-    seen: list[list[str]] = []
-
-    def train(self: Pool, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
-        jobs = [job for cohort in cohorts for job in cohort]
-        for number, job in enumerate(sorted(jobs, key=lambda job: job.configuration.scenario)):
-            made = record(*by_key[job.key], 50.0 + number)
-            Store(job.execution.store).add(made)
-            on_event(Finished(job.key, made))
-            seen.append(list(titles))
-
-    monkeypatch.setattr(Pool, "run", train)
-    monkeypatch.setattr("cclfp.cli.print_study.print_table", lambda columns, rows, title: titles.append(title))
-    answer = cli(*QUICK)
-    assert answer.code == 0, answer.err
-    first, second = titles  # each once
-    assert "Split MNIST, class" in first
-    assert "Split MNIST, task" in second
-    assert seen == [[], [], [], [first], [first], [first], [first], [first, second]]
-    titles.clear()
-    assert cli(*QUICK).code == 0  # all are in the store: at the end
-    assert titles == [first, second]
 
 
 def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
@@ -499,7 +471,7 @@ def test_the_command_prints_a_table_per_column_and_one_of_all(cli: Cli, tmp_path
     assert "All columns, task-incremental, other class order, 2 tasks: mean ± std, %" in answer.out
     assert answer.out.count(" best │") == 2 * 4  # in the header, and the best of each column
     assert "no claim with fewer than 5 such seeds" in answer.out
-    assert "not tuned, trained with the defaults: " in answer.out
+    assert "trained with the defaults and not tuned: " in answer.out
     found = cli(*command, "--engine", "eager", "--json").json["cells"]
     assert len(found) == 8
     assert all(len(cell["accuracies"]) == 2 and cell["p"] is None for cell in found)

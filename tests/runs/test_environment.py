@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import io
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import Cli
-from hypothesis import given
-from hypothesis import strategies as st
 from training import make_job
 
 import cclfp
-from cclfp.cli import streams
-from cclfp.cli.output import print_json, print_table
 from cclfp.core import files
 from cclfp.errors import InputError, Stopped
 from cclfp.methods import get_method
@@ -36,43 +28,6 @@ from cclfp.testing import check_method
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="streams and processes as POSIX has them")
 
 # -- encodings ----------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def ascii_stdout() -> Iterator[io.BytesIO]:
-    """stdout as a command has it on an ASCII terminal."""
-    written = io.BytesIO()
-    with contextlib.redirect_stdout(streams._Text(written, "ascii", streams.ERRORS)) as stdout:
-        yield written
-        stdout.detach()
-
-
-def test_a_table_in_ascii_keeps_its_columns() -> None:
-    with ascii_stdout() as written:
-        print_table(["method ψ", ">accuracy"], [["er", "19.50 ± 13.44"], ["中 [red]", "–"]], "mean ± std")
-    assert written.getvalue().decode("ascii").splitlines() == [
-        "mean +/- std",
-        "+--------------------------------+",
-        "| method psi   |        accuracy |",
-        "|--------------+-----------------|",
-        "| er           | 19.50 +/- 13.44 |",
-        "| \\u4e2d [red] |               - |",
-        "+--------------------------------+",
-    ]
-
-
-def test_json_in_ascii_is_json() -> None:
-    document = {"class": "Körding ± 中", "path": "\udcff"}
-    with ascii_stdout() as written:
-        print_json(document)
-    assert json.loads(written.getvalue().decode("ascii")) == document
-
-
-@given(st.text(st.characters(), max_size=20), st.sampled_from(["ascii", "latin-1", "cp437", "utf-8", "gb18030"]))
-def test_any_text_can_be_printed_in_any_encoding(text: str, encoding: str) -> None:
-    """What the encoding has stays as it is, the rest becomes ASCII."""
-    parts = [c if c.encode(encoding, "ignore") else c.encode("ascii", streams.ERRORS).decode() for c in text]
-    assert text.encode(encoding, streams.ERRORS).decode(encoding) == "".join(parts)
 
 
 def run(arguments: str, redirect: str = "", **environment: str) -> subprocess.CompletedProcess[str]:

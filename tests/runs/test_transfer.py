@@ -18,7 +18,7 @@ from records import made_up, matrix_of
 
 import cclfp
 from cclfp import metrics
-from cclfp.cli.manage_runs import _print_records
+from cclfp.cli.manage_runs import print_records
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.events import Event, Planned, Stored
@@ -288,7 +288,7 @@ def test_a_mutated_record_is_refused_or_the_same(data: st.DataObject) -> None:
     for name, measure in MEASURES.items():
         assert found[name] == pytest.approx(measure(found["accuracy_matrix"]))
     with contextlib.redirect_stdout(io.StringIO()):
-        _print_records([record], "")
+        print_records([record], "")
 
 
 @pytest.mark.parametrize("line", ["", "{", "[1, 2]", "null", '"text"', "[" * 100_000])

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
 
-from cclfp.cli.signals import answer_signals, leave_signals
 from cclfp.cli.streams import OutputError, open_streams
 from cclfp.errors import InputError, RunError, Stopped, shortage, visible
 
-RESUMABLE = ("run", "study", "tune")
+RESUMABLE = (["run"], ["study"], ["tune"])  # how their arguments begin
 BROKEN_PIPE = 141  # 128 + SIGPIPE
+ANSWERED = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+PATIENCE = 5.0  # seconds that cleaning up may take before another signal ends it
 
 
 def main() -> None:
@@ -19,31 +26,30 @@ def main() -> None:
     Exit codes: 2 for what a user can fix, 1 for another failure, 128 + n after signal n. Each comes
     with one message on stderr, except when a reader of stdout has seen enough (``| head``).
     """
-    invoked: dict[str, str | None] = {"command": None}
     try:
         answer_signals()
         open_streams()
-        code = _call(invoked)
+        code = _call()
         sys.stdout.flush()
-        leave_signals()
+        _on_signals(signal.SIG_DFL)  # there is nothing left to do but exit
     except Stopped as stop:
         code = 128 + stop.number
         rest = ": what is finished is stored, and the same command continues from the last checkpoint"
-        print("stopped" + (rest if invoked["command"] in RESUMABLE else ""), file=sys.stderr)
+        print("stopped" + (rest if sys.argv[1:2] in RESUMABLE else ""), file=sys.stderr)
     except OutputError as error:
-        leave_signals()
+        _on_signals(signal.SIG_DFL)
         code = BROKEN_PIPE if error.number == errno.EPIPE else 1
         if code != BROKEN_PIPE:
             print(f"error: stdout cannot be written to: {error}", file=sys.stderr)
     sys.exit(code)
 
 
-def _call(invoked: dict[str, str | None]) -> int | str | None:
+def _call() -> int | str | None:
     """Run the command that the arguments name and return its exit code. Its imports can be stopped by a signal, too."""
     try:
         from cclfp.cli.app import app
 
-        app(obj=invoked)
+        app()
     except SystemExit as done:  # how every command ends
         return done.code
     except InputError as error:
@@ -60,3 +66,29 @@ def _call(invoked: dict[str, str | None]) -> int | str | None:
         print(f"error: {text}", file=sys.stderr)
         return 2 if isinstance(error, ImportError) else 1  # with so little nothing can be begun
     return 0
+
+
+def answer_signals() -> None:
+    """Raise :class:`Stopped` at the first signal that asks to stop, so that every command cleans up.
+
+    More signals while it cleans up are dropped: ``timeout`` and closed terminals send each of them twice.
+    """
+    since: float | None = None
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal since
+        if since is None:
+            since = time.monotonic()
+            raise Stopped(number)
+        if time.monotonic() - since > PATIENCE:
+            os._exit(128 + number)
+
+    _on_signals(stop)
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    """Set the handler of the signals. One that is ignored, as under ``nohup``, stays ignored."""
+    if threading.current_thread() is threading.main_thread():  # Python allows it only there
+        for number in ANSWERED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, handler)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import Annotated
 
 import typer
 
@@ -49,15 +48,10 @@ for group in (app, manage_runs.app, manage_data.app):
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"cclfp {__version__}")
+        print(f"cclfp {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _options(
-    context: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    context.ensure_object(dict)["command"] = context.invoked_subcommand
+def _options(version: bool = typer.Option(False, "--version", help="Print the version.", callback=_version)) -> None:
+    """Options of no command in particular."""

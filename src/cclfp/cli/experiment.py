@@ -4,75 +4,65 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cclfp.cli import print_study, printing
 from cclfp.cli.options import (
+    BENCHMARK,
+    INCLUDE_DIVERGED,
+    JSON,
     RUN_ONLY,
-    BenchmarkArgument,
-    IncludeDivergedOption,
-    JsonOption,
-    SeedOption,
-    SeedsOption,
-    optional,
+    SEED,
+    SEEDS,
+    argument,
+    flag,
+    option,
     parse_arguments,
     parse_names,
     parse_seeds,
     parse_sizes,
     with_fields,
 )
-from cclfp.cli.output import print_json
-from cclfp.errors import InputError, unknown
+from cclfp.errors import InputError
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from cclfp.paper.searches import Tuned
     from cclfp.runs.results import Result
 
-WHAT = ("accuracy", "buffer", "ablation", "all", "runtime", "mine")
+MEMORY = typer.Option(None, help="One size of the memory or several.", metavar="N,M,...", show_default="200")
 
 
 @with_fields(leave_out=["benchmark"])
 def run(
-    method: Annotated[
-        str,
-        typer.Argument(
-            metavar="METHOD", help="A method, or several with commas (cclfp list methods; FILE.py:NAME is your own)."
-        ),
-    ],
-    benchmark: BenchmarkArgument = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME=VALUE",
-            help="Hyperparameters (cclfp show METHOD), batch=10, replay=10, epochs=1, augment=on|off (crop and mirror "
-            "training images at random). Several values with commas train a grid. What is not set comes from the "
-            "presets.",
-            show_default=False,
-        ),
-    ] = None,
+    method: str = argument(
+        ..., "A method, or several with commas (cclfp list methods; FILE.py:NAME is your own).", "METHOD"
+    ),
+    benchmark: str | None = BENCHMARK,
+    settings: list[str] | None = argument(
+        None,
+        "Hyperparameters (cclfp show METHOD), batch=10, replay=10, epochs=1, augment=on|off (crop and mirror training "
+        "images at random). Several values with commas train a grid. What is not set comes from the presets.",
+        "NAME=VALUE",
+    ),
     *,
     problem: Problem,
-    seeds: SeedsOption = None,
-    seed: SeedOption = None,
-    auto: Annotated[
-        float | None,
-        optional(
-            "MINUTES",
-            "First search lr, augment and each method's own settings on held-out training images, for so many "
-            "minutes per method. NAME=A,B are then the values to search. The search is stored: the same command "
-            "chooses the same.",
-        ),
-    ] = None,
+    seeds: str | None = SEEDS,
+    seed: int | None = SEED,
+    auto: float | None = option(
+        None,
+        "First search lr, augment and each method's own settings on held-out training images, for so many minutes per "
+        "method. NAME=A,B are then the values to search. The search is stored: the same command chooses the same.",
+        "MINUTES",
+    ),
     execution: Execution,
-    include_diverged: IncludeDivergedOption = False,
-    json: JsonOption = False,
+    include_diverged: bool = INCLUDE_DIVERGED,
+    json: bool = JSON,
 ) -> None:
     """Train methods on a benchmark over several seeds and print one table beside the paper's numbers.
 
@@ -94,37 +84,29 @@ def run(
     benchmark, values = parse_arguments(benchmark, settings)
     chosen_seeds = parse_seeds(seeds, seed)
 
+    from cclfp.cli import printing
     from cclfp.cli.progress import progress
     from cclfp.runs.run import run
 
-    problem = dataclasses.replace(problem, benchmark=benchmark)
-    searches: list[Tuned] = []
+    problem, searches = dataclasses.replace(problem, benchmark=benchmark), list["Tuned"]()
     with progress() as shown:
         options: dict[str, Any] = {"seeds": chosen_seeds, "execution": execution, "on_event": shown.update}
         if auto is None:
             results = run(names, problem=problem, settings=values, **options)
         else:
-            found = _run_tuned(auto, names, problem, values, **options)
-            results, searches = [result for result, _ in found], [tuned for _, tuned in found]
-            values = {}
-    results = [dataclasses.replace(result, include_diverged=include_diverged) for result in results]
+            results, searches = _run_tuned(auto, names, problem, values, **options)
     if execution.shard is not None:
         printing.print_shard(execution, [run for result in results for run in result.runs], json)
-    elif json:
-        listed = [printing.result_to_dict(result) for result in results]
-        chosen = {"auto": [printing.tuned_to_dict(tuned) for tuned in searches]} if auto is not None else {}
-        print_json({"configurations": listed, **chosen})
-    else:
-        varied = [name for name, several in values.items() if len(several) > 1]
-        printing.print_results(results, varied)
-        printing.print_chosen(searches)
-        if execution.save is not None:
-            typer.echo(f"learners saved in {execution.save}")
+        return
+    varied = [name for name, several in values.items() if len(several) > 1 and auto is None]
+    printing.print_runs(results, varied, None if auto is None else searches, include_diverged, json)
+    if execution.save is not None and not json:
+        print(f"learners saved in {execution.save}")
 
 
 def _run_tuned(
     minutes: float, methods: Sequence[str], problem: Problem, ranges: dict[str, list[Any]], *, seeds: Any, **how: Any
-) -> list[tuple[Result, Tuned]]:
+) -> tuple[list[Result], list[Tuned]]:
     """The results of each method with the settings that a search of so many minutes found, and the searches."""
     from cclfp.methods import get_method
     from cclfp.paper.tuning import tune
@@ -139,61 +121,45 @@ def _run_tuned(
     searched = dataclasses.replace(problem, validation=False, max_classes=None)
     for name in kinds:
         make_one(name, problem)  # refuses what cannot be trained, before any search
-    searches = {}
+    searches, results = list["Tuned"](), list["Result"]()
     for name, kind in kinds.items():  # all searches first: the first that is refused ends the command
         own = {setting: values for setting, values in ranges.items() if setting in settings_of(kind)}
-        searches[name] = tune(name, problem=searched, settings=own, budget=minutes, repeatable=True, **how)
-    found = []
-    for name, tuned in searches.items():
-        settings: dict[str, Any] = {setting: [value] for setting, value in tuned.settings.items()}
-        settings["augment"] = ["on" if tuned.preset.augment else "off"]
-        (result,) = run([name], problem=problem, seeds=seeds, settings=settings, **how)
-        found.append((result, tuned))
-    return found
+        searches.append(tune(name, problem=searched, settings=own, budget=minutes, repeatable=True, **how))
+    for tuned in searches:
+        settings = {**tuned.settings, "augment": "on" if tuned.preset.augment else "off"}
+        results += run([tuned.method], problem=problem, seeds=seeds, settings=settings, **how)
+    return results, searches
 
 
 @with_fields(leave_out=[*RUN_ONLY, "benchmark", "shard"])
 def tune(
-    method: Annotated[
-        str, typer.Argument(metavar="METHOD", help="A method (cclfp list methods; FILE.py:NAME is your own).")
-    ],
-    benchmark: BenchmarkArgument = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NAME=V1,V2,...",
-            help="Values to search in place of the usual ones; a setting with one value is fixed.",
-            show_default=False,
-        ),
-    ] = None,
+    method: str = argument(..., "A method (cclfp list methods; FILE.py:NAME is your own).", "METHOD"),
+    benchmark: str | None = BENCHMARK,
+    settings: list[str] | None = argument(
+        None, "Values to search in place of the usual ones; a setting with one value is fixed.", "NAME=V1,V2,..."
+    ),
     *,
     problem: Problem,
-    budget: Annotated[
-        float | None,
-        optional(
-            "MINUTES",
-            "Spend about this long, by successive halving: all settings get one seed, the better half another, "
-            "and so on. By default all get all seeds.",
-        ),
-    ] = None,
-    halving: Annotated[
-        int | None,
-        optional(
-            "SETTINGS",
-            "Search by successive halving, however long it takes: at most so many settings, spread over the grid, "
-            "get one seed, the better half another, and so on. Each method searches its own lr, on all benchmarks.",
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 100 on: no reported number uses these.")] = 2,
-    write: Annotated[
-        Path | None,
-        optional(
-            "FILE.json",
-            "Put the preset into this file of presets, in the old one's place; others inherit from there too.",
-        ),
-    ] = None,
+    budget: float | None = option(
+        None,
+        "Spend about this long, by successive halving: all settings get one seed, the better half another, and so on. "
+        "By default all get all seeds.",
+        "MINUTES",
+    ),
+    halving: int | None = option(
+        None,
+        "Search by successive halving, however long it takes: at most so many settings, spread over the grid, get one "
+        "seed, the better half another, and so on. Each method searches its own lr, on all benchmarks.",
+        "SETTINGS",
+    ),
+    seeds: int = option(2, "How many seeds, from 100 on: no reported number uses these."),
+    write: Path | None = option(
+        None,
+        "Put the preset into this file of presets, in the old one's place; others inherit from there too.",
+        "FILE.json",
+    ),
     execution: Execution,
-    json: JsonOption = False,
+    json: bool = JSON,
 ) -> None:
     """Search a method's settings on held-out training images and print those that are best.
 
@@ -216,18 +182,19 @@ def tune(
     """
     benchmark, ranges = parse_arguments(benchmark, settings)
 
+    from cclfp.cli import printing
     from cclfp.cli.progress import progress
     from cclfp.core.files import check_output
     from cclfp.paper.grids import outdated
     from cclfp.paper.tuning import tune
     from cclfp.runs.settings import is_papers, prepare, presets, read_presets, with_preset, write_presets
 
-    problem = dataclasses.replace(problem, benchmark=benchmark)
-    if write is not None and (problem.images is not None or not is_papers(method, prepare(problem))):
-        raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
+    problem, known = dataclasses.replace(problem, benchmark=benchmark), None
     if write is not None:
+        if problem.images is not None or not is_papers(method, prepare(problem)):
+            raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
         check_output(write, lambda head: True)  # presets that cannot be read are refused next
-    known = read_presets(write) if write is not None and write.exists() else None
+        known = read_presets(write) if write.exists() else []
     with progress() as shown:
         tuned = tune(
             method,
@@ -236,7 +203,7 @@ def tune(
             seeds=seeds,
             budget=budget,
             halving=halving,
-            known=[*known, *presets()] if known is not None else None,
+            known=[*known, *presets()] if known else None,
             execution=execution,
             on_event=shown.update,
         )
@@ -245,61 +212,41 @@ def tune(
         write_presets(changed, write)
         for preset in outdated(changed):
             words = ["tune", preset.method, preset.benchmark, "--scenario", preset.scenario, "--write", str(write)]
-            if preset.halved is not None:
-                words += ["--halving", str(preset.halved)]
+            words += [] if preset.halved is None else ["--halving", str(preset.halved)]
             again = shlex.join(["cclfp", *words])
-            typer.echo(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
-    if json:
-        print_json(printing.tuned_to_dict(tuned))
-    else:
-        printing.print_tuned(tuned, write)
+            print(f"warning: what {preset.method} inherited has changed, tune it again: {again}", file=sys.stderr)
+    printing.print_tuned(tuned, write, json)
 
 
 @with_fields(leave_out=[*RUN_ONLY, "benchmark", "scenario", "memory"])
 def study(
-    table: Annotated[
-        str,
-        typer.Argument(
-            metavar="TABLE",
-            help="accuracy, buffer or ablation, the tables of the paper; all three; runtime, its run-time figure; or "
-            "mine, a table of your own.",
-        ),
-    ],
-    benchmark: Annotated[str | None, optional("A,B,...", "Only these benchmarks.")] = None,
-    method: Annotated[
-        str | None,
-        optional("A,B,...", "Only these methods; for mine also FILE.py:NAME."),
-    ] = None,
-    scenario: Annotated[
-        str | None,
-        optional(
-            "A,B,...",
-            "Only these of class, task and domain; for mine by default each benchmark's first.",
-        ),
-    ] = None,
+    table: str = argument(
+        ...,
+        "accuracy, buffer or ablation, the tables of the paper; all three; runtime, its run-time figure; or mine, a "
+        "table of your own.",
+        "TABLE",
+    ),
+    benchmark: str | None = option(None, "Only these benchmarks.", "A,B,..."),
+    method: str | None = option(None, "Only these methods; for mine also FILE.py:NAME.", "A,B,..."),
+    scenario: str | None = option(
+        None, "Only these of class, task and domain; for mine by default each benchmark's first.", "A,B,..."
+    ),
     *,
     problem: Problem,
-    memory: Annotated[
-        str | None, typer.Option(metavar="N,M,...", help="One size of the memory or several.", show_default="200")
-    ] = None,
-    auto: Annotated[
-        float | None,
-        optional(
-            "MINUTES",
-            "Tune each method in each column first, for so many minutes (cclfp run --auto).",
-        ),
-    ] = None,
-    seeds: SeedsOption = None,
-    seed: SeedOption = None,
+    memory: str | None = MEMORY,
+    auto: float | None = option(
+        None, "Tune each method in each column first, for so many minutes (cclfp run --auto).", "MINUTES"
+    ),
+    seeds: str | None = SEEDS,
+    seed: int | None = SEED,
     execution: Execution,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be trained, and train nothing.")] = False,
-    include_diverged: IncludeDivergedOption = False,
-    json: JsonOption = False,
+    dry_run: bool = flag("--dry-run", "Print what would be trained, and train nothing."),
+    include_diverged: bool = INCLUDE_DIVERGED,
+    json: bool = JSON,
 ) -> None:
     """Train what a table of the paper needs and the store does not have; print ours beside the published numbers.
 
-    The longest runs come first, and each column is printed when it is complete. What is finished is kept: stopped at
-    any point, the same command continues.
+    The longest runs come first. What is finished is kept and printed: stopped at any point, the same command continues.
 
     mine takes any methods and benchmarks, also your own: --images and its options, --tasks, --backbone, --memory and
     --auto are for mine only. It marks the best of each column and says which others are worse beyond chance. Settings
@@ -318,10 +265,9 @@ def study(
 
     cclfp study mine --benchmark photos-3fa2b1c0,split-mnist --method er,ccl-fp+,half.py:Half --tasks 5
     """
-    if table not in WHAT:
-        raise unknown("table", table, WHAT)
     chosen_seeds = None if seeds is None and seed is None else parse_seeds(seeds, seed)
 
+    from cclfp.cli import printing
     from cclfp.cli.progress import progress
     from cclfp.paper.study import OWN_OPTIONS, plan
 
@@ -345,10 +291,14 @@ def study(
             **given,
         )
     if dry_run:
-        print_study.print_plan(planned, json)
+        printing.print_plan(planned, json)
     elif execution.shard is not None:
         with progress() as shown:
             records = planned.train(shown.update)
         printing.print_shard(execution, list(records.values()), json)
     else:
-        print_study.train(planned, include_diverged, json)
+        try:
+            with progress() as shown:
+                planned.train(shown.update)
+        finally:  # what is finished is printed, also if a run fails
+            printing.print_study(planned, include_diverged, json)

@@ -6,20 +6,16 @@ import dataclasses
 import inspect
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from cclfp.cli.options import ForceOption, JsonOption
-from cclfp.cli.output import hyperparameters, plus_minus, print_json, print_table, print_text, unwrap
+from cclfp.cli.options import FORCE, JSON, argument, option
+from cclfp.cli.output import hyperparameters, print_json, print_table, print_text, unwrap
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError, unknown
+from cclfp.metrics import plus_minus
 
 
-def list_(
-    what: Annotated[str, typer.Argument(metavar="methods|benchmarks|datasets", help="What to list.")],
-    json: JsonOption = False,
-) -> None:
+def list_(what: str = argument(..., "What to list.", "methods|benchmarks|datasets"), json: bool = JSON) -> None:
     """List the methods, the benchmarks or the datasets."""
     lists = {"methods": _methods, "benchmarks": _benchmarks, "datasets": _datasets}
     if what not in lists:
@@ -27,9 +23,8 @@ def list_(
     items = lists[what]()
     if json:
         print_json({what: items})
-        return
-    cells = [{name: _cell(value) for name, value in item.items()} for item in items]
-    print_table(list(cells[0]), [list(item.values()) for item in cells], drop=("path", "dataset", "backbone"))
+    else:
+        print_table(list(items[0]), [[_cell(value) for value in item.values()] for item in items])
 
 
 def _cell(value: Any) -> str:
@@ -71,38 +66,22 @@ def _benchmarks() -> list[dict[str, Any]]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    from cclfp.data import dataset_names, dataset_path, get_dataset, is_cached
+    from cclfp.data import list_datasets
 
     return [
-        {
-            "name": name,
-            "here": is_cached(name),
-            "description": get_dataset(name).title,
-            "path": str(dataset_path(name)),
-        }
-        for name in dataset_names()
+        {"name": one.name, "here": one.here, "description": one.description, "path": str(one.path)}
+        for one in list_datasets()
     ]
 
 
 def show(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="A method (cclfp list methods) or a benchmark (cclfp list benchmarks)."),
-    ],
-    images: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.png", help="Draw what each task of the benchmark looks like.", show_default=False),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Whose stream to draw, where it depends on the seed.")] = 0,
-    tasks: Annotated[
-        int | None, typer.Option(help="How many tasks the classes are split into.", show_default=False)
-    ] = None,
-    class_order: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,...|random", help="The order classes come in, as for run.", show_default=False),
-    ] = None,
-    force: ForceOption = False,
-    json: JsonOption = False,
+    name: str = argument(..., "A method (cclfp list methods) or a benchmark (cclfp list benchmarks).", "NAME"),
+    images: Path | None = option(None, "Draw what each task of the benchmark looks like.", "FILE.png"),
+    seed: int = option(0, "Whose stream to draw, where it depends on the seed."),
+    tasks: int | None = option(None, "How many tasks the classes are split into."),
+    class_order: str | None = option(None, "The order classes come in, as for run.", "A,B,...|random"),
+    force: bool = FORCE,
+    json: bool = JSON,
 ) -> None:
     """Show a method (what it does, its hyperparameters, presets and reference) or a benchmark (its tasks and classes).
 
@@ -112,44 +91,44 @@ def show(
 
     cclfp show split-cifar10 --images tasks.png
     """
-    from cclfp.core.arguments import check_whole
-    from cclfp.core.files import check_output
     from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
-    from cclfp.streams.benchmarks import BENCHMARKS, benchmark_names, get_benchmark
-    from cclfp.streams.pictures import is_picture
+    from cclfp.streams.benchmarks import BENCHMARKS, benchmark_names
 
     if images is not None and images.suffix.lower() != ".png":
         raise InputError(f"--images {images}: expected the name of a file to write that ends in .png")
     if name in benchmark_names():
-        if images is not None and not images.expanduser().parent.is_dir():
-            raise InputError(f"--images {images}: the folder {images.parent} does not exist")
-        if images is not None:
-            check_output(images, is_picture, force=force)
-        benchmark, seed = get_benchmark(name), check_whole("seed", seed, at_least=0)
-        is_undivided = tasks is None and class_order is None and benchmark.num_tasks is None
-        order, sizes = benchmark.split_into(1 if is_undivided else tasks, class_order)
-        answer = _benchmark(benchmark, order, sizes, seed)
-        if is_undivided:
-            answer["example"] = _example(benchmark, seed)
-        if images is not None:
-            _draw(benchmark, order, sizes, seed, images)
-            answer["images"] = str(images)
+        answer = _show_benchmark(name, images, seed, tasks, class_order, force)
         print_json(answer) if json else _print_benchmark(answer)
         return
     if name not in METHODS and not is_reference(name):
         raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS], benchmark_names())
-    for option, given in (("--images", images), ("--tasks", tasks), ("--class-order", class_order)):
+    for option_name, given in (("--images", images), ("--tasks", tasks), ("--class-order", class_order)):
         if given is not None:
-            raise InputError(f"{option} is about a benchmark; {name} is a method")
-    answer = _method(name)
+            raise InputError(f"{option_name} is about a benchmark; {name} is a method")
+    answer = _show_method(name)
     print_json(answer) if json else _print_method(answer)
 
 
-def _benchmark(benchmark: Any, order: Any, sizes: Any, seed: int) -> dict[str, Any]:
+def _show_benchmark(
+    name: str, images: Path | None, seed: int, tasks: int | None, class_order: str | None, force: bool
+) -> dict[str, Any]:
+    """All about a benchmark; its tasks are drawn where there is a file for them."""
+    from cclfp.core.arguments import check_whole
+    from cclfp.core.files import check_output
+    from cclfp.data import fetch
     from cclfp.runs.settings import presets
+    from cclfp.streams.benchmarks import get_benchmark
+    from cclfp.streams.pictures import draw_stream, is_picture
 
-    return {
+    if images is not None:
+        if not images.expanduser().parent.is_dir():
+            raise InputError(f"--images {images}: the folder {images.parent} does not exist")
+        check_output(images, is_picture, force=force)
+    benchmark, seed = get_benchmark(name), check_whole("seed", seed, at_least=0)
+    is_undivided = tasks is None and class_order is None and benchmark.num_tasks is None
+    order, sizes = benchmark.split_into(1 if is_undivided else tasks, class_order)
+    answer = {
         "name": benchmark.name,
         "title": benchmark.title,
         "description": benchmark.description,
@@ -161,13 +140,18 @@ def _benchmark(benchmark: Any, order: Any, sizes: Any, seed: int) -> dict[str, A
         "tasks": benchmark.task_classes(order, sizes, seed),
         "presets": [_preset(preset) for preset in presets() if preset.benchmark == benchmark.name],
     }
-
-
-def _example(benchmark: Any, seed: int) -> dict[str, Any]:
-    """What ``--tasks`` does to a user's own images, shown for one number of tasks."""
-    tasks = min(5, max(2, benchmark.num_classes // 2))
-    order, sizes = benchmark.split_into(tasks, None)
-    return {"option": f"--tasks {tasks}", "tasks": benchmark.task_classes(order, sizes, seed)}
+    if is_undivided:  # what --tasks does to a user's own images, for one number of tasks
+        number = min(5, max(2, benchmark.num_classes // 2))
+        split = benchmark.task_classes(*benchmark.split_into(number, None), seed)
+        answer["example"] = {"option": f"--tasks {number}", "tasks": split}
+    if images is not None:
+        with progress() as shown:
+            fetch(benchmark.dataset, shown.update)
+        stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
+        title = f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}"
+        draw_stream(stream, benchmark.classes, title, images)
+        answer["images"] = str(images)
+    return answer
 
 
 def _print_benchmark(answer: dict[str, Any]) -> None:
@@ -181,36 +165,26 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
     print_text("   ".join(facts) + "\n")
     tasks = answer["tasks"]
     if "example" in answer:
-        _print_own(tasks[0], answer["example"])
+        _print_example(tasks[0], answer["example"])
     elif len(tasks) > 1 and all(classes == tasks[0] for classes in tasks):
         print_text(f"{len(tasks)} tasks, each with the classes {', '.join(tasks[0])}")
     else:
         print_table([">task", "classes"], [[str(t + 1), ", ".join(classes)] for t, classes in enumerate(tasks)])
     _print_presets(answer["presets"], "method")
     if "images" in answer:
-        typer.echo(f"drawn: {answer['images']}")
+        print_text(f"drawn: {answer['images']}")
 
 
-def _print_own(classes: list[str], example: dict[str, Any]) -> None:
+def _print_example(classes: list[str], example: dict[str, Any]) -> None:
     from cclfp.core.arguments import quote
 
     print_text(f"{len(classes)} classes: {', '.join(classes)}\n")
     split = "/".join(",".join(map(quote, members)) for members in example["tasks"])
-    typer.echo("Each run says how they are split into tasks. For example, these two do the same:")
-    typer.echo(f"  {example['option']}\n  --class-order {shlex.quote(split)}")
+    print_text("Each run says how they are split into tasks. For example, these two do the same:")
+    print(f"  {example['option']}\n  --class-order {shlex.quote(split)}")
 
 
-def _draw(benchmark: Any, order: Any, sizes: Any, seed: int, path: Path) -> None:
-    from cclfp.data import fetch
-    from cclfp.streams.pictures import draw_stream
-
-    with progress() as shown:
-        fetch(benchmark.dataset, shown.update)
-    stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
-    draw_stream(stream, benchmark.classes, f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}", path)
-
-
-def _method(name: str) -> dict[str, Any]:
+def _show_method(name: str) -> dict[str, Any]:
     from cclfp.methods import get_method
     from cclfp.methods.base import interval
     from cclfp.runs.settings import presets
@@ -230,20 +204,20 @@ def _method(name: str) -> dict[str, Any]:
     }
 
 
+def _print_method(answer: dict[str, Any]) -> None:
+    print_text(f"{answer['name']}: {answer['reference']}\n")
+    print_text(f"{unwrap(answer['description'])}\n", hang="")
+    print_text(f"scenarios: {', '.join(answer['scenarios'])}   memory: {_cell(answer['memory'])}\n")
+    rows = [[k["name"], f"{k['default']:g}", k["range"], k["description"]] for k in answer["hyperparameters"]]
+    print_table(["hyperparameter", ">default", "range", "what it is"], rows)
+    _print_presets(answer["presets"], "benchmark")
+
+
 def _preset(preset: Any) -> dict[str, Any]:
     from cclfp.paper import published
 
     paper = published(preset.method, preset.benchmark, preset.scenario, 200)
     return dataclasses.asdict(preset) | {"published": None if paper is None else paper._asdict()}
-
-
-def _print_method(answer: dict[str, Any]) -> None:
-    print_text(f"{answer['name']}: {answer['reference']}\n")
-    print_text(f"{unwrap(answer['description'])}\n", hang="")
-    typer.echo(f"scenarios: {', '.join(answer['scenarios'])}   memory: {'yes' if answer['memory'] else 'no'}\n")
-    rows = [[k["name"], f"{k['default']:g}", k["range"], k["description"]] for k in answer["hyperparameters"]]
-    print_table(["hyperparameter", ">default", "range", "what it is"], rows)
-    _print_presets(answer["presets"], "benchmark")
 
 
 def _print_presets(presets: list[dict[str, Any]], of: str) -> None:

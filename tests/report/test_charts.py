@@ -14,12 +14,10 @@ from report_records import ENVIRONMENT, add_all, add_own, cell_of, made_up_recor
 
 from cclfp.paper import TIMING_SEED, run_time_cells
 from cclfp.report import collect
-from cclfp.report.charts import MISSING, Chart, Panel, Series, Value
-from cclfp.report.content import Content
+from cclfp.report.charts import MISSING, Chart, Panel, Series, Value, make_charts, own_charts
 from cclfp.report.drawing import _apart, draw_figure, draw_panel, linear_axis, spread_out
-from cclfp.report.figures import make_charts, own_charts
 from cclfp.report.styles import CHARACTER, STYLES
-from cclfp.report.tables import column_title
+from cclfp.report.tables import Content, column_title
 from cclfp.runs.store import Store
 
 

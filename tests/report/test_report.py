@@ -28,9 +28,8 @@ from cclfp.methods import METHODS
 from cclfp.paper import TABLES, TIMING_SEED, cells
 from cclfp.paper.numbers import COLUMNS
 from cclfp.report import collect, write_report
-from cclfp.report.content import Content
-from cclfp.report.figures import own_charts
-from cclfp.report.tables import WORTH_TITLE, Table, component_worths, count_verdicts, is_untuned, verdict_of
+from cclfp.report.charts import own_charts
+from cclfp.report.tables import WORTH_TITLE, Content, Table, component_worths, count_verdicts, is_untuned, verdict_of
 from cclfp.report.text import FIT, escape_latex, to_csv, to_latex, to_markdown
 from cclfp.runs.results import Result, format_exactly
 from cclfp.runs.settings import make_grid

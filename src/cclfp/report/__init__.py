@@ -7,11 +7,10 @@ from pathlib import Path
 
 from cclfp.core.files import check_output, write_atomic
 from cclfp.errors import InputError
-from cclfp.report.charts import Chart
-from cclfp.report.content import Content, collect
+from cclfp.report.charts import Chart, make_charts, own_charts
 from cclfp.report.drawing import draw_figure
-from cclfp.report.figures import make_charts, own_charts
 from cclfp.report.page import render_page
+from cclfp.report.tables import Content, collect
 from cclfp.report.text import own_markdown, to_csv, to_latex, to_markdown
 from cclfp.runs.store import Store, files_of
 

@@ -15,10 +15,9 @@ from cclfp.methods import METHODS
 from cclfp.paper.compare import TEST, show_p
 from cclfp.report import drawing, tables, text
 from cclfp.report.charts import Chart, Panel
-from cclfp.report.content import Content
 from cclfp.report.drawing import Drawing
 from cclfp.report.styles import DARK_COLOURS, LIGHT_COLOURS, STYLES, colour_rules, read_template
-from cclfp.report.tables import Table
+from cclfp.report.tables import Content, Table
 from cclfp.runs.results import Result, benchmark_title, format_exactly
 from cclfp.streams.benchmarks import benchmark_names, get_benchmark
 

@@ -25,14 +25,11 @@ from cclfp.engine.graph import overwrite
 from cclfp.engine.groups import MAX_COMPARED, ParallelGroup, StackedGroup, compare_steps, perturb, pick_replicas
 from cclfp.engine.plan import StepTables
 from cclfp.engine.replica import Replica
-from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import linear
-from cclfp.runs.events import Event, Finished, Note, Step
+from cclfp.runs.events import Event, Step
 from cclfp.runs.jobs import Job
-from cclfp.runs.pool import Pool
-from cclfp.runs.run import run_jobs
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.testing import stackable_psi, toy_stream
@@ -545,17 +542,3 @@ def test_another_engine_asked_for_starts_again(job: Callable[..., Job]) -> None:
     record = train(job(engine="eager"), events.append)
     assert any("it was made with engine compiled, not with the eager asked for" in text for text in texts(events))
     assert record["environment"]["engine"] == "eager"
-
-
-def test_one_that_fails_does_not_stop_the_others(job: Callable[..., Job], tmp_path: Path) -> None:
-    jobs = [job(seed, save=tmp_path / "learners") for seed in range(3)]
-    files = [one.learner_file for one in jobs]
-    assert files[1] is not None
-    files[1].mkdir(parents=True)
-    events: list[Event] = []
-    with pytest.raises(InputError, match="cannot be saved"):
-        run_jobs(jobs, events.append, Pool())
-    assert [event.key for event in events if isinstance(event, Finished)] == [one.key for one in jobs]  # all are stored
-    assert any(isinstance(event, Note) and event.key == jobs[0].key for event in events)
-    assert [path.is_file() for path in files if path is not None] == [True, False, True]
-    assert {record["seed"] for record in Store(jobs[0].execution.store).records()} == {0, 1, 2}

@@ -26,6 +26,11 @@ def batch_norm_psi(seed: int = 0) -> nn.Module:
     return nn.Sequential(linear(8, 16, g), nn.BatchNorm1d(16), nn.ReLU(), linear(16, 8, g)).double()
 
 
+def relu_psi() -> nn.Module:
+    """Can be stacked, and becomes infinite where a step is too large."""
+    return nn.Sequential(linear(8, 16, generator(0, "psi")), nn.ReLU())
+
+
 def replica(
     method: str | type[Method],
     scenario: str | None = None,

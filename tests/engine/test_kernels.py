@@ -361,7 +361,7 @@ def test_a_cohort_trains_stacked_or_side_by_side(
     """Each kind of step is compared with eager ones by the engine."""
     if fails:
         monkeypatch.setattr(passes, "run_training", refusing)
-    settings = {"steps": 2} if method == "hal" else {}
+    settings: dict[str, Any] = {"steps": 2} if method == "hal" else {}
     ours = [replica(method, seed, pictures("cpu", each=6), **settings) for seed in range(2)]
     notes = train_replicas(ours, "stacked", tasks=2)
     assert notes == ([] if reason is None else [f"its runs cannot be stacked ({reason}): they train side by side"])
@@ -413,14 +413,15 @@ def test_replicas_of_several_streams_are_tested_together(in_pytorch: Calls) -> N
 # -- on the card -------------------------------------------------------------------------------------------------------
 
 
-def on_the_card(names: str, values: list[Any]) -> Any:
-    """Parameters of a test that needs a Hopper card."""
-    marks = [pytest.mark.gpu, pytest.mark.skipif(not IS_HOPPER, reason="needs a Hopper card and Triton")]
-    rows = [value if isinstance(value, tuple) else (value,) for value in values]
-    return pytest.mark.parametrize(names.split(","), [pytest.param(*row, marks=marks) for row in rows])
+def on_the_card(test: Any) -> Any:
+    """For a test that needs a Hopper card."""
+    return pytest.mark.gpu(pytest.mark.skipif(not IS_HOPPER, reason="needs a Hopper card and Triton")(test))
 
 
-@on_the_card("R,N,side", [(1, 5, 16), (2, 5, 32), (7, 5, 16), (2, 5, 64), (10, 20, 32), (20, 20, 32)])
+@on_the_card
+@pytest.mark.parametrize(
+    ("R", "N", "side"), [(1, 5, 16), (2, 5, 32), (7, 5, 16), (2, 5, 64), (10, 20, 32), (20, 20, 32)]
+)
 def test_each_kernel_against_float64(R: int, N: int, side: int) -> None:
     """Many replicas and examples get larger tiles: these are what most runs are made in."""
     import kernel_cases
@@ -440,10 +441,10 @@ def test_each_kernel_against_float64(R: int, N: int, side: int) -> None:
         assert max(those.values()) < 5e-3, (name, those)
 
 
-@on_the_card("scenario", ["task"])
-def test_testing_on_the_card_as_plain_pytorch(scenario: str) -> None:
+@on_the_card
+def test_testing_on_the_card_as_plain_pytorch() -> None:
     """Stacked replicas have as many test examples right as each has by itself, but for those on the fence."""
-    stream = pictures("cuda", scenario, side=32, each=100)
+    stream = pictures("cuda", "task", side=32, each=100)
     several = [replica("er", seed, stream, torch.bfloat16) for seed in range(3)]
     trained(several, "graph", "bf16", notes=[])
     layout = kernels_for([one.learner for one in several], stream.train.x)
@@ -456,7 +457,8 @@ def test_testing_on_the_card_as_plain_pytorch(scenario: str) -> None:
             assert abs(count - alone) <= 0.02 * len(test.y)
 
 
-@on_the_card("R,side", [(1, 16), (2, 32), (7, 16), (2, 64)])
+@on_the_card
+@pytest.mark.parametrize(("R", "side"), [(1, 16), (2, 32), (7, 16), (2, 64)])
 def test_psi_on_the_card_as_plain_pytorch(R: int, side: int) -> None:
     net, plain, params, buffers = networks(R, "cuda")
     _, exact, _, _ = networks(1, "cuda", None)
@@ -481,11 +483,12 @@ def test_psi_on_the_card_as_plain_pytorch(R: int, side: int) -> None:
             assert off(grads[name][r], own[0][name]) < 1.5 * off(rounded[0][name], own[0][name]) + 0.01, name
 
 
-@on_the_card("method", list(METHODS))
+@on_the_card
+@pytest.mark.parametrize("method", METHODS)
 def test_a_cohort_on_the_card(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "SHORTEST", 2)
     stream = dataclasses.replace(pictures("cuda", each=100), scenario=METHODS[method].scenarios()[0])
-    more = {"steps": 3, "lam": 0.001} if method == "hal" else {}
+    more: dict[str, Any] = {"steps": 3, "lam": 0.001} if method == "hal" else {}
     ours, alone = ([replica(method, seed, stream, torch.bfloat16, **more) for seed in range(3)] for _ in range(2))
     notes: list[str] = []
     trained(ours, "graph", "bf16", notes)

@@ -303,9 +303,7 @@ def test_a_task_whose_end_diverges_has_not_ended(monkeypatch: pytest.MonkeyPatch
             learner.observe(*batch(number), task=number // 2)
             if number == 1:
                 learner.end_task()
-    with pytest.raises(
-        DivergenceError, match=r"the end of the task made a state that is not finite .* state means"
-    ):
+    with pytest.raises(DivergenceError, match=r"the end of the task made a state that is not finite .* state means"):
         ours.end_task()
     assert same(ours, theirs)
     monkeypatch.setattr(BadEnd, "bad", False)

@@ -24,7 +24,7 @@ from cclfp.runs.pool import Executor
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
 from cclfp.runs.settings import Preset, presets, with_preset
-from cclfp.runs.store import Store, export, import_runs
+from cclfp.runs.store import Store, export, import_runs, read_records
 from cclfp.streams import BENCHMARKS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -96,7 +96,7 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
     store = Store(tmp_path / "runs.sqlite")
     import_runs(files, store)
     for file in [*files, *render.EARLIER.glob("*.jsonl")]:
-        for place, record in render.read(file):
+        for place, record in read_records(file):
             render.check_public(place, record)
             assert record["configuration"]["validation"] == (file in files)
 

@@ -24,7 +24,7 @@ from cclfp.paper.searches import Tuned, find_doubts, latest_search
 from cclfp.paper.tuning import tune
 from cclfp.runs.events import Note, Planned
 from cclfp.runs.problem import Problem
-from cclfp.runs.settings import Preset, is_papers, presets, read_presets, with_preset, write_presets
+from cclfp.runs.settings import Preset, is_papers, make_one, presets, read_presets, with_preset, write_presets
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 
@@ -47,7 +47,7 @@ class Fake:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[list[Settings]] = []
-        monkeypatch.setattr(tuning._Trainer, "train", self.train)
+        monkeypatch.setattr(tuning._Search, "train", self.train)
 
     def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
         self.calls.append(list(several))
@@ -86,13 +86,14 @@ def test_the_grids_are_of_settings_that_the_methods_know() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_anywhere_lr_and_augmentation_are_searched_first_and_a_methods_own_settings_after(method: str) -> None:
-    usual = dataclasses.asdict(METHODS[method].hyper("class"))
-    plan = plan_anywhere(method, Problem("split-cifar10"), usual, {})
+    plan = plan_anywhere(method, Problem("split-cifar10"), {})
+    usual = make_one(method, Problem("split-cifar10"))
     first, *rest = plan.grids
-    assert (plan.start, list(first)) == (usual, ["lr", "augment"])
+    assert plan.start == {**usual.hyperparameters, "augment": usual.augment}
+    assert list(first) == ["lr", "augment"]
     assert [name for grid in rest for name in grid] == [name for name in GRIDS[method] if name != "lr"]
     if method == "ccl-fp+":
-        assert plan.switched_off == usual | {"w": 0, "alpha": 0, "beta": 0}  # CCL-FP+ can become ER
+        assert plan.switched_off == plan.start | {"w": 0, "alpha": 0, "beta": 0}  # CCL-FP+ can become ER
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ def test_auto_tunes_each_method_reports_it_saves_only_results_and_chooses_the_sa
     def refuse(*_: object) -> None:
         raise AssertionError("searched again")
 
-    monkeypatch.setattr(tuning._Trainer, "train", refuse)
+    monkeypatch.setattr(tuning._Search, "train", refuse)
     again = cli(*command, "--save", tmp_path / "learners")
     assert again.out == first.out
     assert "searched before, and the same settings are chosen" in again.err

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from cclfp.errors import InputError
 from cclfp.methods import METHODS, get_method
 from cclfp.paper.search import Grid, Settings
+from cclfp.runs.configuration import PROTOCOL
 from cclfp.runs.problem import Problem
-from cclfp.runs.settings import Preset, find_preset
+from cclfp.runs.settings import Preset, find_preset, make_one
 from cclfp.streams import BENCHMARKS, get_benchmark
 
 _LR = [0.01, 0.03, 0.1, 0.3]
@@ -67,16 +68,15 @@ class Plan:
         return self.start | {name: 0.0 for name, values in self.ranges.items() if name != "augment" and 0 in values}
 
 
-def plan_anywhere(method: str, problem: Problem, usual: Settings, given: Grid) -> Plan:
+def plan_anywhere(method: str, problem: Problem, given: Grid) -> Plan:
     """The plan for any method on any benchmark: lr and augmentation together, then the method's own settings.
 
     It starts with the usual settings. A built-in method's own settings are those of ``GRIDS``; the weights of CCL-FP's
     components may be 0 too. A user's own method declares what is searched: ``setting(..., search=(...))``. ``given``
     are a user's ranges; a setting with one value is not searched.
 
-    >>> usual, given = {"lr": 0.03, "alpha": 1.0}, {"lr": [0.1], "alpha": [1.0, 2.0]}
-    >>> plan_anywhere("fdr", Problem("split-cifar10"), usual, given)
-    Plan(start={'lr': 0.1, 'alpha': 1.0}, grids=[{'augment': [False, True]}, {'alpha': [1.0, 2.0]}], inherited={})
+    >>> plan_anywhere("fdr", Problem("split-cifar10"), {"lr": [0.5], "alpha": [1.0, 2.0]}).grids
+    [{'augment': [False, True]}, {'alpha': [1.0, 2.0]}]
     """
     kind = get_method(method)
     declared = {field.name: list(field.metadata.get("search", ())) for field in dataclasses.fields(kind.Hyper)}
@@ -87,7 +87,9 @@ def plan_anywhere(method: str, problem: Problem, usual: Settings, given: Grid) -
     searched = {name: values for name, values in ranges.items() if len(values) > 1}
     together = {name: searched.pop(name) for name in first if name in searched}
     grids = ([together] if together else []) + [{name: values} for name, values in searched.items()]
-    return Plan(_nearest(usual, given), grids)
+    usual = make_one(method, problem)
+    protocol = {name: value for name in PROTOCOL if name in given and (value := getattr(usual, name)) is not None}
+    return Plan(_nearest({**usual.hyperparameters, "augment": usual.augment, **protocol}, given), grids)
 
 
 def plan_preset(method: str, problem: Problem, known: Sequence[Preset], *, jointly: bool) -> Plan:

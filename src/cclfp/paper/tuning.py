@@ -14,10 +14,10 @@ from cclfp.events import Event, Finished, Note, OnEvent, Planned, ignore
 from cclfp.paper.grids import Plan, plan_anywhere, plan_preset
 from cclfp.paper.search import Grid, Limit, Settings, Trial, combine, search, spread
 from cclfp.paper.searches import Tuned, find_doubts, find_search, make_request, save_search
-from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
+from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import make_jobs, name_runs
-from cclfp.runs.pool import make_executor
+from cclfp.runs.pool import Executor, make_executor
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.run import run_jobs
@@ -86,13 +86,15 @@ def tune(
     if is_papers(method, what) and not ranges and not repeatable:
         plan = plan_preset(method, what, known, jointly=halving is not None)
     else:
-        plan = plan_anywhere(method, what, _usual_settings(method, what, ranges), ranges)
+        plan = plan_anywhere(method, what, ranges)
         request = make_request(method, what, plan, numbers, budget, halving)
         if repeatable and (found := find_search(how, request, method, what)) is not None:
             on_event(Note(f"{method} on {what.name}: searched before, and the same settings are chosen"))
             return found
-    with contextlib.closing(_Trainer(method, what, how, on_event)) as trainer:
-        tuned = _search(trainer, plan, numbers, budget, halving, known)
+    how = dataclasses.replace(how, save=None)  # nobody needs the learners of a search
+    executor = make_executor(how)  # one for all its rounds
+    with contextlib.closing(executor):
+        tuned = _Search(method, what, how, executor, on_event, plan, numbers, budget, halving).carry_out(known)
     if request is not None:
         save_search(how.store, request, tuned)
     return tuned
@@ -113,27 +115,45 @@ def _check(problem: Problem, execution: Execution, budget: float | None, halving
             raise InputError("budget and halving are two ways to limit a search: expected one of them")
 
 
-def _usual_settings(method: str, problem: Problem, ranges: Grid) -> Settings:
-    """The settings without any search, with those of the protocol that are to be searched."""
-    usual = make_one(method, problem)
-    protocol = {name: value for name in PROTOCOL if name in ranges and (value := getattr(usual, name)) is not None}
-    return {**usual.hyperparameters, "augment": usual.augment, **protocol}
+@dataclasses.dataclass
+class _Search:
+    """Trains settings of one method on held-out data, as planned."""
 
+    method: str
+    problem: Problem
+    execution: Execution
+    executor: Executor
+    on_event: OnEvent
+    plan: Plan
+    seeds: Sequence[int]
+    budget: float | None
+    halving: int | None
+    limit: Limit | None = None
+    records: list[Record] = dataclasses.field(default_factory=list)  # of earlier rounds
 
-class _Trainer:
-    """Trains settings of one method on held-out data."""
-
-    def __init__(self, method: str, problem: Problem, execution: Execution, on_event: OnEvent) -> None:
-        self.method, self.problem, self.on_event = method, problem, on_event
-        self.name = f"{method} on {problem.name}"
-        self.execution = dataclasses.replace(execution, save=None)  # nobody needs the learners of a search
-        self.executor = make_executor(self.execution)  # one for all rounds of the search
-        self.limit: Limit | None = None
-        self._records: list[Record] = []  # of earlier rounds
-        self._first: Settings | None = None  # what was trained first: runs are named by what differs from it
-
-    def close(self) -> None:
-        self.executor.close()
+    def carry_out(self, known: Sequence[Preset]) -> Tuned:
+        """What was found; ``known`` are the presets, of which one may be better."""
+        plan, name = self.plan, f"{self.method} on {self.problem.name}"
+        self.on_event(Note(f"{name}: {_describe_grids(plan.grids, ', ' if self.halving else '; then ')}"))
+        starts, grids = [plan.start] + [plan.switched_off] * (plan.switched_off != plan.start), plan.grids
+        if self.budget is not None:
+            self.limit = Limit(name, self.budget, self.executor.workers)
+        elif self.halving is not None:
+            self.limit = Limit(name)
+            starts, grids = spread(combine(plan.start, plan.ranges))[: self.halving], []
+        trials = search(starts, grids, self.seeds, self.train, self.limit) if plan.grids else []
+        if trials and trials[0].diverged:
+            several = f"all {len(trials)} settings" if len(trials) > 1 else "the one setting"
+            raise InputError(
+                f"{name}: {several} that were tried diverged, so none is chosen; the runs are in the store (cclfp runs)"
+            )
+        best = trials[0].settings if trials else plan.start
+        c, tried = self.configuration(best), self.halving and len(trials)
+        inherited = {other: list(settings) for other, settings in plan.inherited.items()}
+        text = self._describe(trials)
+        preset = Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, text, inherited, tried)
+        doubts = [*find_doubts(trials, plan.grids), *(self._compare_with_preset(trials, known) if trials else [])]
+        return Tuned(self.method, self.problem, preset, best, trials, doubts)
 
     def configuration(self, settings: Settings) -> Configuration:
         return make_one(self.method, dataclasses.replace(self.problem, validation=True), settings)
@@ -142,8 +162,8 @@ class _Trainer:
         """The trial of each, and how many runs were not in the store; all in one call, together."""
         chosen = [self.configuration(settings) for settings in several]
         jobs = make_jobs(chosen, seeds, self.execution)
-        self._first = self._first or several[0]
-        varied = [name for name in several[0] if len({settings[name] for settings in [self._first, *several]}) > 1]
+        start = self.plan.start
+        varied = [name for name in several[0] if len({settings[name] for settings in [start, *several]}) > 1]
         labels = name_runs(jobs, varied)
         trained = 0
 
@@ -155,13 +175,54 @@ class _Trainer:
                 self.limit.check(event)
 
         listen(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
-        records = run_jobs(jobs, listen, self.executor, self._records)
-        self._records += records.values()
+        found = run_jobs(jobs, listen, self.executor, self.records)
+        self.records += found.values()
         trials = [
-            _trial(settings, [records[configuration.key(seed)] for seed in seeds])
+            _trial(settings, [found[configuration.key(seed)] for seed in seeds])
             for settings, configuration in zip(several, chosen, strict=True)
         ]
         return trials, trained
+
+    def _compare_with_preset(self, trials: Sequence[Trial], known: Sequence[Preset]) -> list[str]:
+        """That the choice was worse than the preset with the same seeds, in words.
+
+        Nothing where the preset was among what was tried, or where it takes too long to train it.
+        """
+        best, limit = trials[0], self.limit
+        c = self.configuration(best.settings)
+        if (preset := find_preset(c.method, c.benchmark, c.scenario, known)) is None:
+            return []
+        settings: Settings = {**preset.hyperparameters, "augment": preset.augment}
+        was_tried = any(settings.items() <= {"augment": c.augment, **trial.settings}.items() for trial in trials)
+        if was_tried or (limit is not None and best.seeds * (limit.a_run or 0) > FOR_PRESET * 60 * limit.minutes):
+            return []
+        seeds = self.seeds[: best.seeds]
+        (theirs,), _ = self.train([best.settings | settings], seeds)
+        if best.mean is None or theirs.mean is None or theirs.diverged or best.mean >= theirs.mean:
+            return []
+        means = f"{best.mean:.2f} against {theirs.mean:.2f} %"
+        same = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+        return [f"worse than the preset on the same held-out images: {means} ({same})"]
+
+    def _describe(self, trials: Sequence[Trial]) -> str:
+        """How settings were chosen, in words."""
+        plan, text, left = self.plan, "by cclfp tune", set[str]()
+        if trials:
+            if self.budget is not None:
+                left = {name for name in plan.ranges if len({trial.settings[name] for trial in trials}) == 1}
+            used = list(map(str, self.seeds[: len(trials[0].scores)]))
+            several = f"{', '.join(used[:-1])} and {used[-1]}" if len(used) > 1 else used[0]
+            searched = [_range(name, values) for name, values in plan.ranges.items() if name not in left]
+            text += f" on held-out training data, seed{'s' if len(used) > 1 else ''} {several} "
+            text += f"({trials[0].mean:.2f} %): {', '.join(searched)}"
+            text += ", one after the other" if sum(not left.issuperset(grid) for grid in plan.grids) > 1 else ""
+        if left:
+            text += f"; not searched for want of time: {' '.join(name for name in plan.ranges if name in left)}"
+        for other, settings in plan.inherited.items():
+            text += f"; inherited from {other}: {' '.join(f'{name}={show_value(v)}' for name, v in settings.items())}"
+        if self.budget is not None:
+            text += f"; by successive halving in {self.budget:g} min, {len(trials)} settings tried"
+        return text + (f"; by successive halving of {len(trials)} settings" if self.halving is not None else "")
 
 
 def _trial(settings: Settings, records: Sequence[Record]) -> Trial:
@@ -172,61 +233,6 @@ def _trial(settings: Settings, records: Sequence[Record]) -> Trial:
     return trial
 
 
-def _search(
-    trainer: _Trainer,
-    plan: Plan,
-    seeds: Sequence[int],
-    budget: float | None,
-    halving: int | None,
-    known: Sequence[Preset],
-) -> Tuned:
-    """Carry out a plan, and say how its settings were chosen."""
-    starts = [plan.start] + [plan.switched_off] * (plan.switched_off != plan.start)
-    grids, limit, trials = plan.grids, None, list[Trial]()
-    trainer.on_event(Note(f"{trainer.name}: {_describe_grids(grids, ', ' if halving else '; then ')}"))
-    if budget is not None:
-        limit = trainer.limit = Limit(trainer.name, budget, trainer.executor.workers)
-    elif halving is not None:
-        starts, grids, limit = spread(combine(plan.start, plan.ranges))[:halving], [], Limit(trainer.name)
-    if plan.grids:
-        trials = search(starts, grids, seeds, trainer.train, limit)
-    if trials and trials[0].diverged:
-        several = f"all {len(trials)} settings" if len(trials) > 1 else "the one setting"
-        raise InputError(
-            f"{trainer.name}: {several} that were tried diverged, so none is chosen; "
-            "the runs are in the store (cclfp runs)"
-        )
-    best = trials[0].settings if trials else plan.start
-    text = _describe(plan, trials, seeds, budget, halving)
-    inherited = {other: list(settings) for other, settings in plan.inherited.items()}
-    c, tried = trainer.configuration(best), halving and len(trials)
-    preset = Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, text, inherited, tried)
-    doubts = find_doubts(trials, plan.grids) + (_compare_with_preset(trainer, trials, known) if trials else [])
-    return Tuned(trainer.method, trainer.problem, preset, best, trials, doubts)
-
-
-def _compare_with_preset(trainer: _Trainer, trials: Sequence[Trial], known: Sequence[Preset]) -> list[str]:
-    """That the choice was worse than the preset with the same seeds, in words.
-
-    Nothing where the preset was among what was tried, or where it takes too long to train it.
-    """
-    best, limit = trials[0], trainer.limit
-    c = trainer.configuration(best.settings)
-    if (preset := find_preset(c.method, c.benchmark, c.scenario, known)) is None:
-        return []
-    settings: Settings = {**preset.hyperparameters, "augment": preset.augment}
-    was_tried = any(settings.items() <= {"augment": c.augment, **trial.settings}.items() for trial in trials)
-    if was_tried or (limit is not None and best.seeds * (limit.a_run or 0) > FOR_PRESET * 60 * limit.minutes):
-        return []
-    seeds = [FIRST_SEED + i for i in range(best.seeds)]
-    (theirs,), _ = trainer.train([best.settings | settings], seeds)
-    if best.mean is None or theirs.mean is None or theirs.diverged or best.mean >= theirs.mean:
-        return []
-    means = f"{best.mean:.2f} against {theirs.mean:.2f} %"
-    same = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-    return [f"worse than the preset on the same held-out images: {means} ({same})"]
-
-
 def _describe_grids(grids: Sequence[Grid], between: str) -> str:
     """What will be searched, in words."""
     texts = [" and ".join(_range(name, values) for name, values in grid.items()) for grid in grids]
@@ -235,24 +241,3 @@ def _describe_grids(grids: Sequence[Grid], between: str) -> str:
 
 def _range(name: str, values: Sequence[float]) -> str:
     return f"{name} from {' '.join(map(show_value, values))}"
-
-
-def _describe(
-    plan: Plan, trials: Sequence[Trial], seeds: Sequence[int], budget: float | None, halving: int | None
-) -> str:
-    """How settings were chosen, in words."""
-    text, left = "by cclfp tune", set[str]()
-    if trials:
-        if budget is not None:
-            left = {name for name in plan.ranges if len({trial.settings[name] for trial in trials}) == 1}
-        used = list(map(str, seeds[: len(trials[0].scores)]))
-        several = f"{', '.join(used[:-1])} and {used[-1]}" if len(used) > 1 else used[0]
-        searched = [_range(name, values) for name, values in plan.ranges.items() if name not in left]
-        text += f" on held-out training data, seed{'s' if len(used) > 1 else ''} {several} "
-        text += f"({trials[0].mean:.2f} %): {', '.join(searched)}"
-        text += ", one after the other" if sum(not left.issuperset(grid) for grid in plan.grids) > 1 else ""
-    text += f"; not searched for want of time: {' '.join(name for name in plan.ranges if name in left)}" if left else ""
-    for other, settings in plan.inherited.items():
-        text += f"; inherited from {other}: {' '.join(f'{name}={show_value(v)}' for name, v in settings.items())}"
-    text += "" if budget is None else f"; by successive halving in {budget:g} min, {len(trials)} settings tried"
-    return text + ("" if halving is None else f"; by successive halving of {len(trials)} settings")

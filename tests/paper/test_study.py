@@ -23,11 +23,10 @@ from cclfp.metrics import holm, paired_t_test
 from cclfp.paper import TABLES, TIMING_SEED, Published, cells, published, run_time_cells
 from cclfp.paper.compare import Change, effects, rank_results
 from cclfp.paper.numbers import (
-    COLUMNS,
     FIGURES,
     LABELS,
     PANELS,
-    VARIANTS,
+    columns,
     describe_conditions,
     gather_timings,
     largest_comparable_group,
@@ -57,6 +56,9 @@ QUICK = [
     "eager",
 ]
 HOW: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "memory": 20, "engine": "eager"}
+
+
+VARIANTS = ["none", "w", "α", "β", "w, α", "w, β", "α, β", "w, α, β"]
 
 
 def find(table: str, row: str, benchmark: str, scenario: str, buffer: int | None = 200) -> Result:
@@ -105,7 +107,7 @@ def test_the_tables_and_figures_have_the_papers_shape() -> None:
     for table, expected in rows.items():
         found = cells(table)
         assert list(dict.fromkeys((c.label, c.configuration.buffer or 200) for c in found)) == expected
-        assert [c.column for c in found if (c.label, c.configuration.buffer or 200) == expected[-1]] == COLUMNS[table]
+        assert [c.column for c in found if (c.label, c.configuration.buffer or 200) == expected[-1]] == columns(table)
     with pytest.raises(InputError, match="unknown table 'acuracy'. Did you mean 'accuracy'"):
         cells("acuracy")
     assert {name: len(PANELS[name]) for name in FIGURES} == {"evolution": 6, "forgetting": 3, "runtime": 3}
@@ -221,7 +223,7 @@ def test_what_a_component_is_worth() -> None:
     ablation = cells("ablation")
     by_column = {
         column: effects({c.label: {0: c.published.mean} for c in ablation if c.column == column and c.published})
-        for column in COLUMNS["ablation"]
+        for column in columns("ablation")
     }
     mnist = by_column["split-mnist", "class"]
     assert means(mnist.without) == pytest.approx({"w": 78.31 - 89.16, "α": 82.95 - 89.16, "β": 88.67 - 89.16})
@@ -340,7 +342,7 @@ def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
                 store.add(record(cell, 0, 50.0 + number / 2))
     arguments = ("--benchmark", "rotated-mnist", "--seeds", "1", "--store", store.path)
     rows_of = lambda out: [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")][1:]  # noqa: E731
-    assert [row[0].strip() for row in rows_of(cli("study", "ablation", *arguments).out)] == list(VARIANTS)
+    assert [row[0].strip() for row in rows_of(cli("study", "ablation", *arguments).out)] == VARIANTS
     buffer = [(row[0].strip(), row[1].strip()) for row in rows_of(cli("study", "buffer", *arguments).out)]
     assert buffer == [(s, r) for s in ("200", "500", "1000", "5000") for r in ("ER-Res.", "HAL", "CCL-FP+")]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cclfp.errors import InputError
 from cclfp.methods import METHODS, get_method
 from cclfp.paper.search import Grid, Settings
-from cclfp.runs.configuration import PROTOCOL
+from cclfp.runs.configuration import PROTOCOL, show_value
 from cclfp.runs.problem import Problem
 from cclfp.runs.settings import Preset, find_preset, make_one
 from cclfp.streams import BENCHMARKS, get_benchmark
@@ -66,6 +66,12 @@ class Plan:
         {'lr': 0.1, 'w': 0.0}
         """
         return self.start | {name: 0.0 for name, values in self.ranges.items() if name != "augment" and 0 in values}
+
+    def describe(self, left: Sequence[str] = ()) -> str:
+        """What is searched, in words, but for the settings that are ``left``."""
+        searched = {name: " ".join(map(show_value, of)) for name, of in self.ranges.items() if name not in left}
+        text = ", ".join(f"{name} from {values}" for name, values in searched.items())
+        return text + ", one after the other" * (sum(any(name in searched for name in grid) for grid in self.grids) > 1)
 
 
 def plan_anywhere(method: str, problem: Problem, given: Grid) -> Plan:

@@ -40,35 +40,6 @@ LABELS = {
 # and the weights of the missing components at 0, so that nothing else differs. With none of them it is ER, without β it
 # is CCL-FP; for these the paper prints the numbers it has for the methods.
 COMPONENTS = {"w": "w", "α": "alpha", "β": "beta"}
-VARIANTS = ("none", "w", "α", "β", "w, α", "w, β", "α, β", "w, α, β")
-COLUMNS = {
-    "accuracy": [
-        ("split-mnist", "class"),
-        ("split-mnist", "task"),
-        ("split-cifar10", "class"),
-        ("split-cifar10", "task"),
-        ("permuted-mnist", "domain"),
-        ("split-cifar100", "class"),
-        ("split-cifar100", "task"),
-        ("split-tiny-imagenet", "class"),
-        ("split-tiny-imagenet", "task"),
-        ("rotated-mnist", "domain"),
-    ],
-    "buffer": [
-        ("split-cifar10", "class"),
-        ("split-cifar10", "task"),
-        ("split-cifar100", "class"),
-        ("split-cifar100", "task"),
-        ("rotated-mnist", "domain"),
-    ],
-    "ablation": [
-        ("split-mnist", "class"),
-        ("split-mnist", "task"),
-        ("split-cifar10", "class"),
-        ("split-cifar10", "task"),
-        ("rotated-mnist", "domain"),
-    ],
-}
 FIGURES = {
     "evolution": "Average accuracy on all tasks seen so far",
     "forgetting": "Average forgetting by the end of training",
@@ -94,9 +65,13 @@ Line = Mapping[str, str]  # a line of published.csv: a number and its place in a
 
 
 @functools.cache
-def _lines() -> tuple[Line, ...]:
+def _lines(*tables: str) -> list[Line]:
+    """The lines of these tables: a table's rows, from the left to the right, are in the paper's order."""
+    for table in tables:
+        if table not in TABLES:
+            raise unknown("table", table, TABLES)
     with resources.files(__package__).joinpath("published.csv").open(encoding="utf-8") as file:
-        return tuple(csv.DictReader(file))
+        return [line for line in csv.DictReader(file) if line["table"] in tables]
 
 
 def _number(line: Line) -> Published:
@@ -111,20 +86,13 @@ def cells(table: str) -> list[Result]:
     >>> len(cells("accuracy")), len(cells("buffer")), len(cells("ablation"))
     (116, 60, 40)
     """
-    labels, places = list(VARIANTS if table == "ablation" else LABELS.values()), columns(table)
-
-    def place(cell: Result) -> tuple[int, int, int]:
-        size = cell.configuration.buffer or 0 if table == "buffer" else 0
-        return size, labels.index(cell.label), places.index(cell.column)
-
-    return sorted((_cell(line) for line in _lines() if line["table"] == table), key=place)
+    return [_cell(line) for line in _lines(table)]
 
 
 def _cell(line: Line) -> Result:
     method, label, table = line["method"], LABELS[line["method"]], line["table"]
     if table == "ablation":
         label = ", ".join(component for component, name in COMPONENTS.items() if line[name] == "1") or "none"
-        method = "ccl-fp+"
     without = {name: 0.0 for name in COMPONENTS.values() if line[name] == "0"}
     problem = Problem(line["benchmark"], scenario=line["scenario"], memory=int(line["buffer"]))
     chosen = origin(method, line["benchmark"], line["scenario"])
@@ -144,14 +112,12 @@ def missing_components(cell: Result) -> dict[str, float]:
 
 def columns(table: str) -> list[tuple[str, str]]:
     """The benchmark and scenario of each column, in the paper's order."""
-    if table not in TABLES:
-        raise unknown("table", table, TABLES)
-    return COLUMNS[table]
+    return list(dict.fromkeys((line["benchmark"], line["scenario"]) for line in _lines(table)))
 
 
 @functools.cache
 def _numbers() -> dict[tuple[str, str, str, int], Published]:
-    lines = [line for line in _lines() if line["table"] != "ablation"]
+    lines = _lines("accuracy", "buffer")
     return {(line["method"], line["benchmark"], line["scenario"], int(line["buffer"])): _number(line) for line in lines}
 
 

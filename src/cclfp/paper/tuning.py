@@ -12,7 +12,7 @@ from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError
 from cclfp.events import Event, Finished, Note, OnEvent, Planned, ignore
 from cclfp.paper.grids import Plan, plan_anywhere, plan_preset
-from cclfp.paper.search import Grid, Limit, Settings, Trial, combine, search, spread
+from cclfp.paper.search import Limit, Settings, Trial, combine, search, spread
 from cclfp.paper.searches import Tuned, find_doubts, find_search, make_request, save_search
 from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.execution import Execution
@@ -134,7 +134,7 @@ class _Search:
     def carry_out(self, known: Sequence[Preset]) -> Tuned:
         """What was found; ``known`` are the presets, of which one may be better."""
         plan, name = self.plan, f"{self.method} on {self.problem.name}"
-        self.on_event(Note(f"{name}: {_describe_grids(plan.grids, ', ' if self.halving else '; then ')}"))
+        self.on_event(Note(f"{name}: {f'searching {plan.describe()}' if plan.grids else 'nothing to search'}"))
         starts, grids = [plan.start] + [plan.switched_off] * (plan.switched_off != plan.start), plan.grids
         if self.budget is not None:
             self.limit = Limit(name, self.budget, self.executor.workers)
@@ -206,18 +206,14 @@ class _Search:
 
     def _describe(self, trials: Sequence[Trial]) -> str:
         """How settings were chosen, in words."""
-        plan, text, left = self.plan, "by cclfp tune", set[str]()
+        plan, text, left = self.plan, "by cclfp tune", list[str]()
         if trials:
             if self.budget is not None:
-                left = {name for name in plan.ranges if len({trial.settings[name] for trial in trials}) == 1}
+                left = [name for name in plan.ranges if len({trial.settings[name] for trial in trials}) == 1]
             used = list(map(str, self.seeds[: len(trials[0].scores)]))
-            several = f"{', '.join(used[:-1])} and {used[-1]}" if len(used) > 1 else used[0]
-            searched = [_range(name, values) for name, values in plan.ranges.items() if name not in left]
-            text += f" on held-out training data, seed{'s' if len(used) > 1 else ''} {several} "
-            text += f"({trials[0].mean:.2f} %): {', '.join(searched)}"
-            text += ", one after the other" if sum(not left.issuperset(grid) for grid in plan.grids) > 1 else ""
-        if left:
-            text += f"; not searched for want of time: {' '.join(name for name in plan.ranges if name in left)}"
+            several = f"seeds {', '.join(used[:-1])} and {used[-1]}" if len(used) > 1 else f"seed {used[0]}"
+            text += f" on held-out training data, {several} ({trials[0].mean:.2f} %): {plan.describe(left)}"
+        text += f"; not searched for want of time: {' '.join(left)}" if left else ""
         for other, settings in plan.inherited.items():
             text += f"; inherited from {other}: {' '.join(f'{name}={show_value(v)}' for name, v in settings.items())}"
         if self.budget is not None:
@@ -231,13 +227,3 @@ def _trial(settings: Settings, records: Sequence[Record]) -> Trial:
         scores = trial.scores if record.get("diverged") is None else trial.diverged
         scores.append(float(record["average_accuracy"] or 0.0))
     return trial
-
-
-def _describe_grids(grids: Sequence[Grid], between: str) -> str:
-    """What will be searched, in words."""
-    texts = [" and ".join(_range(name, values) for name, values in grid.items()) for grid in grids]
-    return f"searching {between.join(texts)}" if grids else "nothing to search"
-
-
-def _range(name: str, values: Sequence[float]) -> str:
-    return f"{name} from {' '.join(map(show_value, values))}"

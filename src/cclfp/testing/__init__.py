@@ -9,11 +9,10 @@ the eager engine and of stacked replicas.
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 
@@ -21,16 +20,13 @@ from cclfp.engine.replica import computing_threads
 from cclfp.errors import InputError
 from cclfp.methods import Method, get_method
 from cclfp.testing.case import Case, same, stackable_psi, toy_psi, toy_stream, train_replicas
-from cclfp.testing.contract import CHECKS, QUICK, first_sentence, is_not_disturbed_by_others, learns, repeats
+from cclfp.testing.contract import CHECKS, QUICK, first_sentence
 
 __all__ = [
     "CHECKS",
     "QUICK",
     "Case",
     "check_method",
-    "is_not_disturbed_by_others",
-    "learns",
-    "repeats",
     "same",
     "stackable_psi",
     "toy_psi",
@@ -59,51 +55,52 @@ def check_method(
     for scenario in scenarios:
         kind.hyper(scenario, **hyper)  # InputError for an unknown name or invalid value
     todo = [(scenario, check) for scenario in scenarios for check in (QUICK if quick else CHECKS)]
-    # One thread: the tensors are small, and threads of a busy machine wait for each other.
-    with computing_threads(1), _shown(progress) as show:
-        for number, (scenario, check) in enumerate(todo):
-            name = f"{kind.name}, {scenario} scenario, {check.__name__}"
-            show(f"[{number + 1}/{len(todo)}] {name}")
-            try:
-                check(Case(kind, scenario, hyper))
-            except Exception as error:  # noqa: BLE001  whatever a user's method may raise
-                line, is_clear = _own_line(error, kind), isinstance(error, CLEAR) and str(error)
-                said = first_sentence(str(error))
-                cause = str(error) if is_clear else f"{type(error).__name__}{': ' if said else ''}{said}"
-                text = f"{name}: {cause}" if line is None else f"{line}\n{name}: {cause}"
-                raise AssertionError(text) from (None if is_clear or line is not None else error)
+    show = progress or (_show if sys.stderr.isatty() else lambda line: None)
+    try:
+        # One thread: the tensors are small, and threads of a busy machine wait for each other.
+        with computing_threads(1):
+            for number, (scenario, check) in enumerate(todo):
+                name = f"{kind.name}, {scenario} scenario, {check.__name__}"
+                show(f"[{number + 1}/{len(todo)}] {name}")
+                _run(check, name, Case(kind, scenario, hyper))
+    finally:
+        if show is _show:
+            show("")
+
+
+def _show(line: str) -> None:
+    """Show a line in place of the last one."""
+    print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def _run(check: Callable[[Case], None], name: str, case: Case) -> None:
+    """Run a check; AssertionError where it fails, with the line of the method's own file first."""
+    try:
+        check(case)
+    except Exception as error:  # noqa: BLE001  whatever a user's method may raise
+        line, is_clear = _own_line(error, case.method), isinstance(error, CLEAR) and str(error)
+        said = first_sentence(str(error))
+        cause = str(error) if is_clear else f"{type(error).__name__}{': ' if said else ''}{said}"
+        text = f"{name}: {cause}" if line is None else f"{line}\n{name}: {cause}"
+        raise AssertionError(text) from (None if is_clear or line is not None else error)
 
 
 def _own_line(error: BaseException, method: type[Method]) -> str | None:
     """The last line in the method's own file that an error, or its cause, passed through."""
-    of_cause = _own_line(error.__cause__, method) if error.__cause__ is not None else None
-    files = set(_files(method))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
-    if of_cause is not None or not frames:
+    if error.__cause__ is not None and (of_cause := _own_line(error.__cause__, method)) is not None:
         return of_cause
+    files = _files(method)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
+    if not frames:
+        return None
     frame, path, here = frames[-1], Path(frames[-1].filename), Path.cwd()
     text = linecache.getline(frame.filename, frame.lineno or 0).strip()
     return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{frame.lineno}, in {frame.name}: {text}"
 
 
-def _files(method: type[Method]) -> Iterator[str]:
+def _files(method: type[Method]) -> set[str]:
     """The files of the functions that the method and its bases define; not those of bases that ship with cclfp."""
     kinds = method.__mro__[: method.__mro__.index(Method)]
-    for kind in [kind for kind in kinds if not kind.__module__.startswith("cclfp.")] or kinds:
-        for value in vars(kind).values():
-            function = getattr(value, "__func__", value)
-            if isinstance(function, FunctionType):
-                yield function.__code__.co_filename
-
-
-@contextlib.contextmanager
-def _shown(progress: Callable[[str], None] | None) -> Iterator[Callable[[str], None]]:
-    """What to call with each line of progress: by default it replaces the last one on a terminal."""
-    if progress is not None or not sys.stderr.isatty():
-        yield progress or (lambda line: None)
-        return
-    clear = "\r\033[K"
-    try:
-        yield lambda line: print(clear + line, end="", file=sys.stderr, flush=True)
-    finally:
-        print(clear, end="", file=sys.stderr, flush=True)
+    kinds = tuple(kind for kind in kinds if not kind.__module__.startswith("cclfp.")) or kinds
+    values = [getattr(value, "__func__", value) for kind in kinds for value in vars(kind).values()]
+    return {value.__code__.co_filename for value in values if isinstance(value, FunctionType)}

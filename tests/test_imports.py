@@ -21,7 +21,7 @@ def test_training_needs_torch_and_numpy_only() -> None:
         "import sys\n"
         "for name in ('pooch', 'platformdirs', 'rich', 'typer', 'requests'): sys.modules[name] = None\n"
         "import cclfp, cclfp.runs.run\n"
-        "from cclfp.testing import Case, learns\n"
+        "from cclfp.testing.contract import Case, learns\n"
         "learns(Case(cclfp.methods.METHODS['finetune'], 'class', {}))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

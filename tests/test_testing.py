@@ -323,7 +323,7 @@ def test_random_losses_draw_from_the_seed() -> None:
             loss, buffers = super().loss(params, buffers, state, batch, hyper)
             return loss * (1 + 0.1 * torch.rand(())), buffers
 
-    from cclfp.testing import Case, is_not_disturbed_by_others, repeats
+    from cclfp.testing.contract import is_not_disturbed_by_others, repeats
 
     repeats(Case(Noisy, "class", {}))
     is_not_disturbed_by_others(Case(Noisy, "class", {}))

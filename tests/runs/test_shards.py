@@ -66,8 +66,8 @@ def test_a_part_of_another_grid_is_to_be_imported_first(tmp_path: Path) -> None:
     Store(tmp_path / "shard-2-of-2.sqlite").add(made_up(jobs[0].configuration, 0, MATRIX))
     with pytest.raises(InputError, match="shard-2-of-2.sqlite has runs of this part, from another grid: cclfp runs im"):
         take_shard(jobs)
-    with pytest.raises(InputError, match="shard='1/1' with fresh"):
-        take_shard([job.with_execution(fresh=True) for job in jobs])
+    with pytest.raises(InputError, match="shard='1/1': expected an empty store, and neither fresh nor other_code"):
+        jobs[0].with_execution(fresh=True)
     with pytest.raises(InputError, match="shard='1/2': a search needs the results of all its runs"):
         cclfp.tune("er", "split-mnist", shard="1/2")
 

@@ -95,11 +95,13 @@ class Execution:
 
         seconds, share = cast(Any, self.checkpoint_every), cast(Any, self.gpus_per_cohort)
         is_share = share is None or (isinstance(share, numbers.Real) and 0 < float(share) <= 1)
+        again = self.fresh or self.other_code == "retrain"
         for name, fine, expected in (
             ("checkpoint_every", isinstance(seconds, numbers.Real) and float(seconds) >= 0, "a number of seconds"),
             ("gpus_per_cohort", is_share, "more than 0 and at most 1, the share of one GPU"),
             ("force", isinstance(self.force, bool), "True or False"),
             ("fresh", isinstance(self.fresh, bool), "True or False"),
+            ("shard", self.shard is None or not again, "an empty store, and neither fresh nor other_code='retrain'"),
         ):
             if not fine:
                 raise InputError(f"{name}={getattr(self, name)!r}: expected {expected}")

@@ -220,17 +220,12 @@ def cost(configuration: Configuration) -> float:
 def take_shard(jobs: Sequence[Job]) -> list[Job]:
     """The jobs of the part that their execution names, of those whose records its store lacks.
 
-    They are to be stored in its target. The same jobs and the same store give the same parts, on every
-    machine; no job is in two parts. Without a shard, these are all jobs, unchanged.
+    They are to be stored in its target. The same jobs and the same store give the same parts, on every machine; no job
+    is in two parts. Without a shard, these are all jobs, unchanged.
     """
     execution = jobs[0].execution
     if execution.part is None:
         return list(jobs)
-    if execution.fresh or execution.other_code == "retrain":
-        again = "fresh" if execution.fresh else "other_code='retrain'"
-        raise InputError(
-            f"shard={execution.shard!r} with {again}: the new records would not fit the store's; use an empty store"
-        )
     number, count = execution.part
     store = Store(execution.store, read_only=True) if exists(execution.store) else None
     # Whatever learners there are: a shard has no job for a learner that was not saved.

@@ -28,12 +28,9 @@ from cclfp.runs.problem import MEMORY, Problem
 from cclfp.streams.benchmarks import BENCHMARKS, Benchmark, get_benchmark, has_usual_order
 
 SMALLEST = 32  # pixels; a crop of a smaller image is shifted by more than a quarter of it
-
 SWITCHES = {"on": True, "true": True, "off": False, "false": False}
-
 Settings = Mapping[str, Sequence[float]]  # the values of each setting
 KEYWORDS = sorted([*field_names(Execution), *field_names(Problem)])  # what may be given beside settings
-
 ABOUT_IMAGES = ("image_size", "split_seed", "classes", "skip_bad")  # fields of a problem
 
 
@@ -123,8 +120,7 @@ def prepare(problem: Problem, on_event: OnEvent = ignore) -> Problem:
     if given and problem.images is None:
         raise InputError(f"{next(iter(given))} can be given with images of your own only: give images too")
     if problem.images is not None:
-        size = given.pop("image_size", None)
-        name = import_images(problem.images, size=size, **given, on_event=on_event)
+        name = import_images(problem.images, size=given.pop("image_size", None), **given, on_event=on_event)
         usual = {name: getattr(Problem, name) for name in ABOUT_IMAGES}
         problem = dataclasses.replace(problem, benchmark=name, images=None, **usual)
     return dataclasses.replace(problem, scenario=problem.scenario or get_benchmark(str(problem.benchmark)).scenarios[0])
@@ -192,12 +188,7 @@ def _as_fields(kind: type[Method], scenario: str, values: Mapping[str, float]) -
     protocol = {name: values.get(name, usual) for name, usual in PROTOCOL.items()}
     whole = {name: int(value) if float(value).is_integer() else value for name, value in protocol.items()}
     replay = whole["replay"] if replays(kind) else None
-    return {
-        "hyperparameters": dataclasses.asdict(hyper),
-        **whole,
-        "replay": replay,
-        "augment": bool(values["augment"]),
-    }
+    return {**whole, "hyperparameters": dataclasses.asdict(hyper), "replay": replay, "augment": bool(values["augment"])}
 
 
 # -- presets ------------------------------------------------------------------------------------------------------
@@ -242,18 +233,17 @@ def read_presets(path: Path) -> list[Preset]:
 
 def _checked(preset: Preset) -> Preset:
     """The preset, if a configuration can have its values. It may be older than a hyperparameter."""
-    names = preset.inherited
-    lists = list(names.values()) if isinstance(names, dict) else [None]
-    is_names = all(isinstance(several, list) and all(isinstance(one, str) for one in several) for several in lists)
-    expect("inherited", names, is_names, "the names of settings by method")
+    inherited = preset.inherited.values() if isinstance(preset.inherited, dict) else [None]
+    is_names = all(isinstance(names, list) and set(map(type, names)) <= {str} for names in inherited)
+    expect("inherited", preset.inherited, is_names, "the names of settings by method")
     expect("chosen", preset.chosen, isinstance(preset.chosen, str), "a string")
     expect("halved", preset.halved, preset.halved is None or is_whole(preset.halved), "how many settings")
     expect("benchmark", preset.benchmark, preset.benchmark in BENCHMARKS, "one of the package")
     kind = METHODS.get(preset.method)  # a method in a file is refused, so that no code is run
     fields = ("method", "benchmark", "scenario", "hyperparameters", "augment")
     values = {name: getattr(preset, name) for name in fields}
-    values["buffer"] = MEMORY if kind is not None and kind.schedule is not None else None
-    values["replay"] = PROTOCOL["replay"] if kind is not None and replays(kind) else None
+    values["buffer"] = MEMORY if kind and kind.schedule else None
+    values["replay"] = PROTOCOL["replay"] if kind and replays(kind) else None
     return dataclasses.replace(preset, hyperparameters=Configuration.from_dict(values).hyperparameters)
 
 

@@ -35,22 +35,15 @@ def make_jobs(methods: list[str], store: Path) -> list[Job]:
     return [make_job(c, 0, store) for c in configurations(methods, "split-mnist")]
 
 
-def test_runs_of_two_versions_have_different_names(versions: list[str], tmp_path: Path) -> None:
-    names = list(name_runs(make_jobs(["er", *versions], tmp_path / "runs.sqlite")).values())
+def test_runs_are_told_apart_by_version_where_that_is_needed(versions: list[str], tmp_path: Path) -> None:
+    jobs = make_jobs(["er", *versions], tmp_path / "runs.sqlite")
+    names = list(name_runs(jobs).values())
     assert names[0] == "er seed 0"
     assert all(re.fullmatch(f"{VERSION} seed 0", name) for name in names[1:])
     assert len(set(names)) == 3
-
-
-def test_one_version_needs_no_number_beside_others(versions: list[str], tmp_path: Path) -> None:
-    jobs = make_jobs(["er", versions[0]], tmp_path / "runs.sqlite")
-    assert list(name_runs(jobs, ["lr"]).values()) == ["er lr=0.1 seed 0", "half lr=0.1 seed 0"]
-
-
-def test_an_error_about_one_run_names_the_version(versions: list[str], tmp_path: Path) -> None:
-    builtin, own = make_jobs(["er", versions[0]], tmp_path / "runs.sqlite")
-    assert builtin.label() == "er seed 0"
-    assert re.fullmatch(f"{VERSION} seed 0", own.label())
+    assert list(name_runs(jobs[:2], ["lr"]).values()) == ["er lr=0.1 seed 0", "half lr=0.1 seed 0"]
+    assert jobs[0].label() == "er seed 0"  # as errors name a run
+    assert re.fullmatch(f"{VERSION} seed 0", jobs[1].label())
 
 
 def test_progress_and_plans_show_the_version(versions: list[str], small_mnist: Path, cli: Cli) -> None:

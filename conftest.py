@@ -39,7 +39,7 @@ def home_of_the_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CCLFP_HOME", str(tmp_path / "home"))
-    if "mnist" in request.keywords:
+    if request.node.get_closest_marker("mnist") is not None:  # not request.keywords, which has names of parameters too
         (USERS / SHARED).mkdir(parents=True, exist_ok=True)
         (tmp_path / "home" / SHARED.parent).mkdir(parents=True)
         (tmp_path / "home" / SHARED).symlink_to(USERS / SHARED)

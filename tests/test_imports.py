@@ -19,7 +19,7 @@ PACKAGE = Path(cclfp.__file__).parent
 def test_training_needs_torch_and_numpy_only() -> None:
     code = (
         "import sys\n"
-        "for name in ('pooch', 'platformdirs', 'rich', 'typer', 'requests'): sys.modules[name] = None\n"
+        "for name in ('platformdirs', 'rich', 'typer', 'requests'): sys.modules[name] = None\n"
         "import cclfp, cclfp.runs.run\n"
         "from cclfp.testing.contract import Case, learns\n"
         "learns(Case(cclfp.methods.METHODS['finetune'], 'class', {}))"

@@ -52,6 +52,12 @@ def shortage(error: Exception) -> str | None:
     return None
 
 
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, shortened; its type if the message is empty."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]
+
+
 def visible(text: str) -> str:
     """A text with escapes in the place of what a terminal would take for a command, such as a colour.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import signal
@@ -17,8 +16,7 @@ import numpy as np
 import pytest
 
 from cclfp.data import decode as module
-from cclfp.data.decode import Image, TooLarge
-from cclfp.data.folders import FORMATS
+from cclfp.data.decode import Image, decode
 from cclfp.errors import DataError, RunError
 from cclfp.events import ignore
 
@@ -31,11 +29,9 @@ def encoded(pixels: np.ndarray, kind: str = "png", **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-decode = functools.partial(module.decode, formats=sorted(set(FORMATS.values())))
-
-
-def one(content: bytes, size: int | None = None) -> Image:
-    (image,) = decode([("mine", content)], 1, ignore, "decoding", size=size)
+def one(content: bytes, size: tuple[int, int] | None = None) -> Image:
+    ((place, image),) = decode([("mine", content)], 1, ignore, "decoding", size)
+    assert place == 0
     return image
 
 
@@ -45,60 +41,55 @@ PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
 @pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "ppm"])
 def test_formats(kind: str) -> None:
     image = one(encoded(PIXELS, kind))
-    assert not image.grey
+    assert not image.is_grey
     assert np.array_equal(image.pixels, PIXELS)
+
+
+@pytest.mark.parametrize("kind", ["gif", "webp", "tiff", "png"])
+def test_the_first_of_many_frames_is_taken(kind: str) -> None:
+    first = np.full((4, 5, 3), 200, np.uint8)
+    others = [pil.fromarray(np.full_like(first, i)) for i in range(100)]
+    options = {"lossless": True} if kind == "webp" else {}
+    assert np.array_equal(one(encoded(first, kind, save_all=True, append_images=others, **options)).pixels, first)
 
 
 def test_kinds_of_pixels() -> None:
     channel = PIXELS[:, :, 0]
-    three = np.stack([channel] * 3, axis=2)
-    grey = one(encoded(channel))
-    assert grey.grey
-    assert np.array_equal(grey.pixels, three)
-    sixteen = one(encoded(channel.astype(np.uint16) * 256 + 200))
-    assert sixteen.grey
-    assert np.array_equal(sixteen.pixels, three)
-    with pytest.raises(DataError, match="floating-point"):
-        one(encoded(channel.astype(np.float32), "tiff"))
+    for values in (channel, channel.astype(np.uint16) * 256 + 200):
+        grey = one(encoded(values))
+        assert grey.is_grey
+        assert np.array_equal(grey.pixels, np.stack([channel] * 3, axis=2))
+    for values, message in (
+        (channel.astype(np.float32), "floating-point"),
+        (np.full((4, 4), 1 << 20, np.int32), "more than 16 bits, or are negative"),
+        (np.full((4, 4), -1, np.int32), "more than 16 bits, or are negative"),
+    ):
+        with pytest.raises(DataError, match=message):
+            one(encoded(values, "tiff"))
 
 
 def test_transparent_images_are_put_on_white() -> None:
     alpha = PIXELS[:, :, :1].astype(float) / 255
     white = np.rint(PIXELS * alpha + 255 * (1 - alpha))
-    clear = one(encoded(np.dstack([PIXELS, PIXELS[:, :, 0]])))
-    assert clear.transparent
-    assert not clear.grey
-    assert np.abs(clear.pixels - white).max() <= 1
-    opaque = one(encoded(np.dstack([PIXELS, np.full_like(PIXELS[:, :, 0], 255)])))
-    assert not opaque.transparent
-    assert np.array_equal(opaque.pixels, PIXELS)
-    grey = one(encoded(np.dstack([PIXELS[:, :, 0], PIXELS[:, :, 0]])))  # grey and alpha
-    assert grey.transparent
-    assert grey.grey
-    assert np.abs(grey.pixels - np.rint(PIXELS[:, :, :1] * alpha + 255 * (1 - alpha))).max() <= 1
+    opaque = np.full_like(PIXELS[:, :, 0], 255)
+    for pixels, is_transparent, is_grey, expected in (
+        (np.dstack([PIXELS, PIXELS[:, :, 0]]), True, False, white),
+        (np.dstack([PIXELS, opaque]), False, False, PIXELS),
+        (np.dstack([PIXELS[:, :, 0]] * 2), True, True, white[:, :, :1]),  # grey and alpha
+    ):
+        image = one(encoded(pixels))
+        assert (image.is_transparent, image.is_grey) == (is_transparent, is_grey)
+        assert np.abs(image.pixels - expected).max() <= 1
 
 
-@pytest.mark.parametrize(("mode", "key"), [("L", 0), ("P", 0), ("RGB", (0, 0, 0)), ("1", 0)])
+@pytest.mark.parametrize(("mode", "key"), [("L", 0), ("P", 0), ("RGB", (0, 0, 0)), ("1", 0), ("I;16", 512)])
 def test_one_colour_may_be_transparent(mode: str, key: Any) -> None:
     buffer = io.BytesIO()
-    pil.new(mode, (2, 2)).save(buffer, "png", transparency=key)
-    image = one(buffer.getvalue())
-    assert image.transparent
-    assert (image.pixels == 255).all()
-
-
-def test_sixteen_bits_have_no_transparency() -> None:
-    buffer = io.BytesIO()
-    pil.fromarray(np.full((2, 2), 512, np.uint16)).save(buffer, "png", transparency=512)
-    assert (one(buffer.getvalue()).pixels == 2).all()
-
-
-def test_a_rectangle_takes_the_centre() -> None:
-    wide = np.random.default_rng(1).integers(0, 256, (8, 24, 3), np.uint8)
-    (image,) = decode([("mine", encoded(wide))], 1, ignore, "decoding", size=(8, 12))
-    assert np.array_equal(image.pixels, wide[:, 6:18])
-    (image,) = decode([("mine", encoded(wide))], 1, ignore, "decoding", size=(2, 3))
-    assert image.pixels.shape == (2, 3, 3)
+    image = pil.fromarray(np.full((2, 2), 512, np.uint16)) if mode == "I;16" else pil.new(mode, (2, 2))
+    image.save(buffer, "png", transparency=key)
+    found = one(buffer.getvalue())
+    assert found.is_transparent == (mode != "I;16")  # sixteen bits have no transparency
+    assert (found.pixels == (2 if mode == "I;16" else 255)).all()
 
 
 def test_exif_orientation() -> None:
@@ -109,16 +100,17 @@ def test_exif_orientation() -> None:
 
 def test_size_takes_the_centre() -> None:
     wide = np.random.default_rng(1).integers(0, 256, (8, 24, 3), np.uint8)
-    smaller = pil.fromarray(wide).resize((12, 4), pil.Resampling.BILINEAR)
-    assert np.array_equal(one(encoded(wide), size=4).pixels, np.asarray(smaller)[:, 4:8])
+    smaller = np.asarray(pil.fromarray(wide).resize((12, 4), pil.Resampling.BILINEAR))
     tall = wide.transpose(1, 0, 2).copy()
-    assert np.array_equal(one(encoded(tall), size=4).pixels, np.asarray(smaller)[:, 4:8].transpose(1, 0, 2))
-    assert one(encoded(wide), size=9).pixels.shape == (9, 9, 3)
-    assert one(encoded(PIXELS[:, :1].copy()), size=3).pixels.shape == (3, 3, 3)
+    assert np.array_equal(one(encoded(wide), (4, 4)).pixels, smaller[:, 4:8])
+    assert np.array_equal(one(encoded(tall), (4, 4)).pixels, smaller[:, 4:8].transpose(1, 0, 2))
+    assert np.array_equal(one(encoded(wide), (8, 12)).pixels, wide[:, 6:18])
+    for pixels, size in ((wide, (9, 9)), (wide, (2, 3)), (PIXELS[:, :1].copy(), (3, 3))):
+        assert one(encoded(pixels), size).pixels.shape == (*size, 3)
 
 
 def test_many_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_FILES", 3)
+    monkeypatch.setattr(module, "CHUNK", 3)
     monkeypatch.setattr(module, "cores", lambda: 3)
     taken = []
 
@@ -129,11 +121,11 @@ def test_many_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
     events: list[Any] = []
     with contextlib.closing(decode(files(), 100, events.append, "decoding")) as images:
-        first = next(images)
+        found = [next(images)]
         assert len(taken) <= 2 * 3 * 3  # no more than a few chunks are held
-        rest = list(images)
-    assert [int(image.pixels[0, 0, 0]) for image in (first, *rest)] == list(range(100))
-    assert [len(image.pixels) for image in (first, *rest)] == [1 + number % 5 for number in range(100)]
+        found += images
+    assert [place for place, _ in found] == [int(image.pixels[0, 0, 0]) for _, image in found] == list(range(100))
+    assert [len(image.pixels) for _, image in found] == [1 + number % 5 for number in range(100)]
     done = [event.done for event in events]
     assert done == [*range(0, 100, 3), 100]
 
@@ -145,25 +137,46 @@ def test_nothing_to_decode() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "empty"),
-        (b"rubbish", "not an image"),
-        (encoded(PIXELS)[:-40], "truncated|broken|OSError|SyntaxError"),
-        (encoded(np.zeros((300, 300, 3), np.uint8), "jpeg")[:-300], "OSError: image file is truncated"),
+        (b"", "cannot be decoded: not an image"),
+        (b"rubbish", "cannot be decoded: not an image"),
+        (encoded(PIXELS)[:-40], "cannot be decoded: (OSError|SyntaxError)"),
+        (
+            encoded(np.zeros((300, 300, 3), np.uint8), "jpeg")[:-300],
+            "cannot be decoded: OSError: image file is truncated",
+        ),
+        (Path("nowhere.png"), "cannot be read: .*No such file"),
+        (Path(), "is not a regular file"),
     ],
 )
-def test_what_cannot_be_decoded_is_named(content: bytes, message: str) -> None:
+def test_what_cannot_be_decoded_is_named(content: Any, message: str) -> None:
     files = [(f"{number}.png", encoded(PIXELS)) for number in range(5)]
-    with pytest.raises(DataError, match=rf"bad\.png cannot be decoded: .*({message})"):
-        list(decode([*files, ("bad.png", content), *files], 11, ignore, "decoding"))
+    files = [*files, ("bad.png", content), *files]
+    with pytest.raises(DataError, match=rf"^bad\.png {message}"):
+        list(decode(files, 11, ignore, "decoding"))
+    errors: list[DataError] = []
+    assert [place for place, _ in decode(files, 11, ignore, "decoding", errors=errors)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        6,
+        7,
+        8,
+        9,
+        10,
+    ]
+    assert len(errors) == 1
 
 
 @pytest.mark.parametrize("side", [10_000, 20_000])  # Pillow warns of the one and refuses the other
-def test_a_huge_image_is_refused(side: int) -> None:
+def test_a_huge_image_is_refused(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_PIXELS", 99_000_000)
     header = b"IHDR" + side.to_bytes(4, "big") * 2 + b"\x08\x02\0\0\0"
     content = b"\x89PNG\r\n\x1a\n\0\0\0\r" + header + zlib.crc32(header).to_bytes(4, "big")
     content += b"\0\0\0\0IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
-    with pytest.raises(TooLarge, match="mine has more than 99,000,000 pixels"):
-        list(decode([("mine", content)], 1, ignore, "decoding", most_pixels=99_000_000))
+    with pytest.raises(DataError, match="mine has more than 99,000,000 pixels"):
+        one(content)
 
 
 @pytest.fixture
@@ -219,7 +232,7 @@ def test_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
         "from cclfp.events import ignore\n"
         "from cclfp.data.decode import decode\n"
         "files = [('mine', Path('mine.png').read_bytes())]\n"
-        "for image in decode(files, 1, ignore, '', formats=['PNG']): print(image.pixels.sum())\n"
+        "for _, image in decode(files, 1, ignore, ''): print(image.pixels.sum())\n"
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == f"{PIXELS.sum()}\n", done.stderr

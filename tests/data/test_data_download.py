@@ -20,7 +20,7 @@ from cclfp.events import DataProgress, Note, ignore
 
 CONTENT = np.random.default_rng(0).bytes(3_500_000)
 SOME = 60 * download.CHUNK  # bytes that come before a connection breaks off
-MD5 = f"md5:{hashlib.md5(CONTENT).hexdigest()}"
+MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 class Server(ThreadingHTTPServer):
@@ -92,8 +92,8 @@ def part(folder: Path) -> Path:
 def test_a_whole_file(server: Server, tmp_path: Path) -> None:
     events: list[Any] = []
     path = get(server, tmp_path, events)
+    assert path == part(tmp_path)
     assert path.read_bytes() == CONTENT
-    assert not part(tmp_path).exists()
     assert events[-1] == DataProgress("downloading", 3, 3, "MB")
     assert [event.done for event in events] == sorted(event.done for event in events)
     get(server, tmp_path)
@@ -157,12 +157,12 @@ def test_an_answer_from_another_place_is_not_appended(server: Server, tmp_path: 
 
 def test_a_wrong_sum_leaves_nothing(server: Server, tmp_path: Path) -> None:
     server.content = b"an error page"
-    with pytest.raises(ValueError, match="MD5 hash of downloaded file"):
+    with pytest.raises(ValueError, match="file.bin is not what was published: md5"):
         get(server, tmp_path)
     assert list(tmp_path.iterdir()) == []
     server.content = CONTENT
     part(tmp_path).write_bytes(b"of something else")
-    with pytest.raises(ValueError, match="MD5 hash of downloaded file"):
+    with pytest.raises(ValueError, match="file.bin is not what was published: md5"):
         get(server, tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert get(server, tmp_path).read_bytes() == CONTENT

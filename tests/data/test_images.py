@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -74,38 +73,27 @@ def test_the_same_images_are_imported_once_and_others_get_another_name(tmp_path:
     assert import_images(folder, on_event=listener) == name
     assert "has not changed since it was imported" in listener.lines[0]
     assert import_images(photos(tmp_path / "elsewhere" / "photos")) == name
-    names = {name, import_images(folder, split_seed=1), import_images(folder, size=8)}
+    other = import_images(folder, split_seed=1)
+    assert not np.array_equal(load_dataset(name).test_images.numpy(), load_dataset(other).test_images.numpy())
+    names = {name, other, import_images(folder, size=8)}
     picture(999).save(folder / "cat" / "0.png")
     names.add(import_images(folder))
     assert len(names) == 4
     assert sorted(names) == own_datasets()
 
 
-def test_the_split_depends_on_the_seed_alone(tmp_path: Path) -> None:
-    folder = photos(tmp_path / "photos")
-    first, second = (load_dataset(import_images(folder, split_seed=seed)).test_images for seed in (0, 1))
-    assert not np.array_equal(first.numpy(), second.numpy())
-
-
-def test_train_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("test", ["test", "val"])
+def test_train_and_test_folders_are_taken_as_they_are(test: str, tmp_path: Path) -> None:
     photos(tmp_path / "data" / "train", each=3)
-    photos(tmp_path / "data" / "test", each=1)
+    photos(tmp_path / "data" / test, each=1)
     listener = Notes()
     data = load_dataset(import_images(tmp_path / "data", on_event=listener))
     assert (len(data.train_labels), len(data.test_labels)) == (12, 4)
-    assert listener.lines[-1].endswith("trained on the folder train, tested on the folder test")
-
-
-def test_train_beside_more_folders_is_no_class(tmp_path: Path) -> None:
-    photos(tmp_path / "data" / "train", each=3)
-    photos(tmp_path / "data" / "val", each=1)
-    listener = Notes()
-    assert len(load_dataset(import_images(tmp_path / "data", on_event=listener)).test_labels) == 4
-    assert listener.lines[-1].endswith("tested on the folder val")
+    assert listener.lines[-1].endswith(f"trained on the folder train, tested on the folder {test}")
     with pytest.raises(InputError, match="a split seed does not apply to it"):
         import_images(tmp_path / "data", split_seed=1)
-    photos(tmp_path / "data" / "test", each=1)
-    with pytest.raises(InputError, match="has test, train, val: expected class folders, or only train and test"):
+    (tmp_path / "data" / "other").mkdir()
+    with pytest.raises(InputError, match=f"data has other, .*{test}.*: expected class folders, or only train and test"):
         import_images(tmp_path / "data")
 
 
@@ -135,25 +123,6 @@ def test_folders_that_are_numbers_are_in_their_order(tmp_path: Path) -> None:
     assert load_dataset(import_images(tmp_path / "numbers")).classes == ("1", "2", "10")
 
 
-def test_a_second_importer_leaves_what_runs_may_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = photos(tmp_path / "photos")
-    name = import_images(folder)
-    before = (tmp_path / "home" / "data" / name / "arrays").stat().st_ino
-    monkeypatch.setattr("cclfp.data.images.own_datasets", list)  # as if it had looked before the first was done
-    assert import_images(folder) == name
-    assert (tmp_path / "home" / "data" / name / "arrays").stat().st_ino == before
-
-
-def test_verify_finds_a_changed_byte(tmp_path: Path) -> None:
-    name = import_images(npz(tmp_path / "mine.npz"))
-    path = tmp_path / "home" / "data" / name / "arrays" / "train_images.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(InputError, match="train_images is not what was imported"):
-        verify(name)
-
-
 def test_names_with_markup_are_shown_as_they_are(tmp_path: Path, cli: Cli) -> None:
     name = import_images(npz(tmp_path / "mine.npz", **arrays(labels=["[/cat]", "[red]dog", "c", "d"])))
     out = cli("show", name).out
@@ -181,12 +150,16 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     picture(9, mode="RGBA").save(folder / "dog" / "c.webp")
     (folder / "cat" / "notes.txt").write_text("hello")
     (folder / "cat" / ".DS_Store").write_text("")
-    (folder / "cat" / ".checkpoints").mkdir()
-    picture(10).save(folder / "cat" / ".checkpoints" / "0.png")
-    (folder / ".hidden").mkdir()
-    data = load_dataset(import_images(folder, on_event=listener))
+    name = import_images(folder, on_event=listener)
+    data = load_dataset(name)
     assert len(data.train_labels) + len(data.test_labels) == 15
     assert "photos: skipped files that are not images: cat/notes.txt" in listener.lines
+    assert "photos: 1 image has transparent pixels, which are made white" in listener.lines
+    for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
+        (folder / ignored).mkdir()
+        picture(1).save(folder / ignored / "1.png")
+    assert import_images(folder, on_event=listener) == name
+    assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in listener.lines
 
 
 def test_sizes(tmp_path: Path) -> None:
@@ -197,14 +170,6 @@ def test_sizes(tmp_path: Path) -> None:
     assert own_datasets() == []
     data = load_dataset(import_images(folder, size=8))
     assert data.train_images.shape == (32, 3, 8, 8)
-
-
-def test_images_that_do_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.data.images.MOST_BYTES", 1000)
-    with pytest.raises(InputError, match="Bird/0.png has .*40 images of that size take more than .*--image-size 64"):
-        import_images(photos(tmp_path / "photos"))
-    with pytest.raises(InputError, match="40 images of 8×8 take more than .*--image-size 64"):
-        import_images(tmp_path / "photos", size=8)
 
 
 @pytest.mark.slow
@@ -222,40 +187,48 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     folder = photos(tmp_path / "photos")
     refused(folder, "image size=0", size=0)
     refused(folder, "split seed=-1", split_seed=-1)
-    (folder / "cat" / "4.png").write_bytes(b"not a picture")
-    refused(folder, "cat/4.png cannot be decoded")
-    (folder / "cat" / "4.png").unlink()
     (folder / "emu").mkdir()
     picture(1).save(folder / "emu" / "1.png")
     refused(folder, r"emu has 1 image\(s\): expected at least two")
     photos(tmp_path / "data" / "train", each=2)
-    photos(tmp_path / "data" / "test", each=2)
-    for i in range(2):
-        (tmp_path / "data" / "test" / "dog" / f"{i}.png").unlink()
-    refused(tmp_path / "data", "no test images of dog; --classes A,B,... takes only some")
-    (tmp_path / "data" / "test" / "cat").rename(tmp_path / "data" / "test" / "lynx")
-    refused(tmp_path / "data", "no train images of lynx and no test images of cat, dog; --classes")
+    test = photos(tmp_path / "data" / "test", each=2)
+    for file in (test / "dog").iterdir():
+        file.unlink()
+    (test / "cat").rename(test / "lynx")
+    refused(tmp_path / "data", "no train images of lynx and no test images of cat, dog; --classes A,B,... takes only")
     (tmp_path / "one" / "cat").mkdir(parents=True)
     for i in range(2):
         picture(i).save(tmp_path / "one" / "cat" / f"{i}.png")
     refused(tmp_path / "one", "at least two classes, and found only cat")
 
 
-@pytest.mark.parametrize("skip_bad", [False, True])
-def test_all_images_that_cannot_be_decoded_are_listed_at_once(skip_bad: bool, tmp_path: Path) -> None:
+def test_images_that_cannot_be_read_are_left_out_or_listed_at_once(tmp_path: Path) -> None:
     folder, listener = photos(tmp_path / "photos"), Notes()
-    for name in ("cat/4.png", "dog/1.png"):
-        (folder / name).write_bytes(b"not a picture")
-    if not skip_bad:
-        with pytest.raises(DataError, match="photos: 2 images cannot be decoded .--skip-bad leaves such") as raised:
-            import_images(folder, on_event=listener)
-        assert [line.split()[0] for line in str(raised.value).splitlines()[1:]] == ["cat/4.png", "dog/1.png"]
-        assert own_datasets() == []
-        return
+    clean = import_images(folder)
+    (folder / "cat" / "a.png").symlink_to("nothing.png")
+    (folder / "cat" / "b.png").symlink_to("b.png")
+    os.mkfifo(folder / "dog" / "c.png")
+    for bad in (["cat/a.png", "cat/b.png", "dog/c.png"], ["cat/4.png", "dog/1.png"]):
+        with pytest.raises(
+            DataError, match=rf"photos: {len(bad)} images cannot be decoded \(--skip-bad leaves"
+        ) as raised:
+            import_images(folder)
+        assert [line.split()[0] for line in str(raised.value).splitlines()[1:]] == bad
+        if len(bad) == 3:
+            assert import_images(folder, skip_bad=True, on_event=listener) == clean  # they are not there
+            files = [folder / "dog" / "c.png", folder / "cat" / "0.png", folder / "cat" / "a.png"]
+            with pytest.raises(DataError, match="not a regular file"):
+                read_images(files, (3, 10, 12), ignore)
+            images, places = read_images(files, (3, 10, 12), ignore, skip_bad=True)
+            assert (images.shape, places) == ((1, 3, 10, 12), [1])
+            for name in bad:
+                (folder / name).unlink()
+            for name in ("cat/4.png", "dog/1.png"):
+                (folder / name).write_bytes(b"not a picture")
     data = load_dataset(import_images(folder, skip_bad=True, on_event=listener))
     assert len(data.train_labels) + len(data.test_labels) == 38
     said = next(line for line in listener.lines if "left out 2 images that cannot be decoded" in line)
-    assert [line.split()[0] for line in said.splitlines()[1:]] == ["cat/4.png", "dog/1.png"]
+    assert [line.split()[0] for line in said.splitlines()[1:]] == bad
 
 
 def test_a_class_whose_images_are_all_bad_is_refused(tmp_path: Path) -> None:
@@ -268,22 +241,6 @@ def test_a_class_whose_images_are_all_bad_is_refused(tmp_path: Path) -> None:
         file.write_bytes(b"not a picture")
     with pytest.raises(InputError, match="no train images of Bird, cat, dog and 1 more"):
         import_images(folder, skip_bad=True)
-
-
-def test_hidden_folders_and_those_of_macos_are_ignored(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos"), Notes()
-    name = import_images(folder)
-    for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
-        (folder / ignored).mkdir()
-        picture(1).save(folder / ignored / "1.png")
-    assert import_images(folder, on_event=listener) == name
-    assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in listener.lines
-
-
-def test_transparent_images_are_put_on_white(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos", mode="RGBA"), Notes()
-    import_images(folder, on_event=listener)
-    assert "photos: 40 images have transparent pixels, which are made white" in listener.lines
 
 
 def test_a_subset_of_the_classes(tmp_path: Path) -> None:
@@ -383,19 +340,25 @@ def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
     [
         ({"test_labels": None}, "lacks test_labels; it has train_images"),
         ({"train_images": np.zeros((40, 8, 8, 3), np.int32)}, "train_images is int32 .*; expected uint8 or floats"),
-        ({"train_images": np.full((40, 8, 8, 3), 1.5)}, "train_images has floats from 1.5 to 1.5; expected 0 to 1"),
-        ({"test_images": np.full((12, 8, 8, 3), np.nan)}, "test_images has floats from nan to nan; expected 0 to 1"),
+        ({"train_images": np.full((40, 8, 8, 3), 1.5)}, "train_images has floats that are not from 0 to 1"),
+        ({"test_images": np.full((12, 8, 8, 3), np.nan)}, "test_images has floats that are not from 0 to 1"),
         ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 of shape \(40, 8\); expected uint8 .* \(N, height"),
         ({"train_images": np.zeros((0, 8, 8), np.uint8)}, "expected uint8"),
-        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "neither 1, 3 nor 4 channels"),
-        ({"train_images": np.zeros((39, 8, 8, 3), np.uint8)}, "39 train_images, but 40 train_labels"),
+        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "with 1, 3 or 4 channels"),
+        (
+            {"train_images": np.zeros((39, 8, 8, 3), np.uint8)},
+            r"train_labels is int64 of shape \(40,\); .* each of the 39 images",
+        ),
         ({"train_images": np.zeros((40, 9, 8, 3), np.uint8)}, "different shapes"),
         ({"train_labels": np.zeros(40)}, "train_labels is float64 .*expected whole numbers or text"),
         ({"train_labels": np.zeros((40, 2), int)}, "expected whole numbers or text"),
         ({"test_labels": np.full(12, 3)}, "no test images of 5, 7, 9"),
         ({"train_labels": np.full(40, 3), "test_labels": np.full(12, 3)}, "at least two classes"),
-        ({"train_labels": np.array([{}] * 40)}, "train_labels: its header is not that of an array of numbers or text"),
-        ({"test_labels": np.array(list("abcdabcdabcd"))}, "train_labels int64 and test_labels <U1: expected whole"),
+        ({"train_labels": np.array([{}] * 40)}, "cannot be read .Object arrays cannot be loaded"),
+        (
+            {"test_labels": np.array(list("abcdabcdabcd"))},
+            "expected whole numbers in train_labels and test_labels, or text in both",
+        ),
         (arrays(labels=["a", "b", "c", "d\ne"]), "has a name that cannot be printed"),
     ],
 )
@@ -405,18 +368,10 @@ def test_npz_files_that_are_refused(change: dict[str, Any], message: str, tmp_pa
     assert own_datasets() == []
 
 
-def test_an_npz_that_is_none(tmp_path: Path) -> None:
-    for content in (b"", b"PK\3\4 rubbish", npz(tmp_path / "good.npz").read_bytes()[:-300]):
-        (tmp_path / "mine.npz").write_bytes(content)
-        with pytest.raises(InputError, match="cannot be read as an .npz|is not an .npz"):
-            import_images(tmp_path / "mine.npz")
+def test_options_that_do_not_apply_to_an_npz(tmp_path: Path) -> None:
     for size, seed in ((3, None), (None, 3)):
         with pytest.raises(InputError, match="is an .npz: size and split seed do not apply to it"):
-            import_images(tmp_path / "good.npz", size=size, split_seed=seed)
-    np.save(tmp_path / "one.npy", np.zeros(3))
-    (tmp_path / "one.npy").rename(tmp_path / "mine.npz")
-    with pytest.raises(InputError, match="is a single array, expected an .npz of several"):
-        import_images(tmp_path / "mine.npz")
+            import_images(npz(tmp_path / "good.npz"), size=size, split_seed=seed)
 
 
 def test_run_on_own_images(cli: Cli, tmp_path: Path) -> None:
@@ -491,17 +446,6 @@ def test_datasets_are_listed_and_removed(cli: Cli, tmp_path: Path) -> None:
     assert not (tmp_path / "home" / "data" / name).exists()
     assert (tmp_path / "photos" / "cat" / "0.png").exists()
     assert import_images(tmp_path / "photos") == name
-
-
-@pytest.mark.parametrize("missing", ["about.json", "train_images.npy"])
-def test_damaged_images_are_listed_and_removed(missing: str, cli: Cli, tmp_path: Path) -> None:
-    name = import_images(photos(tmp_path / "photos"))
-    damaged = tmp_path / "home" / "data" / name / "arrays" / missing
-    damaged.unlink() if missing.endswith("npy") else damaged.write_text("{")
-    listed = {one["name"]: one for one in cli("data", "list", "--json").json["datasets"]}
-    assert ("damaged" in listed[name]["description"]) == (missing == "about.json")
-    assert cli("data", "remove", name, "--yes", "--json").json == {"removed": [name]}
-    assert own_datasets() == []
 
 
 def test_files_placed_by_hand_stay(cli: Cli, small_mnist: Path) -> None:
@@ -587,38 +531,3 @@ def test_published_benchmarks_keep_their_defaults(benchmark: str) -> None:
     (chosen,) = configurations(["finetune"], benchmark, backbone="mlp")
     preset = find_preset("finetune", benchmark, chosen.scenario)
     assert chosen.augment == (preset.augment if preset is not None else "cifar" in benchmark)
-
-
-def test_files_that_cannot_be_read_are_skipped_or_listed(tmp_path: Path) -> None:
-    """Links to nothing or to themselves, pipes, folders with the name of an image."""
-    folder, listener = photos(tmp_path / "photos"), Notes()
-    clean = import_images(folder)
-    (folder / "cat" / "a.png").symlink_to("nothing.png")
-    (folder / "cat" / "b.png").symlink_to("b.png")
-    os.mkfifo(folder / "dog" / "c.png")
-    with pytest.raises(DataError, match=r"3 images cannot be decoded \(--skip-bad leaves such images out\)"):
-        import_images(folder)
-    assert import_images(folder, skip_bad=True, on_event=listener) == clean  # they are not there
-    (said,) = [line for line in listener.lines if "left out 3 images" in line]
-    assert all(f"{name}.png" in said for name in "abc")
-    files = [folder / "dog" / "c.png", folder / "cat" / "0.png", folder / "cat" / "a.png"]
-    with pytest.raises(DataError, match="not a regular file"):
-        read_images(files, (3, 10, 12), ignore)
-    images, places = read_images(files, (3, 10, 12), ignore, skip_bad=True)
-    assert (len(images), places) == (1, [1])
-
-
-def test_classes_that_are_probably_one_are_named(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos", each=2), Notes()
-    for name in ("Cat", "caf\u00e9", "cafe\u0301"):
-        shutil.copytree(folder / "cat", folder / name)
-    (folder / "all").symlink_to(".")
-    import_images(folder, on_event=listener)
-    alike = "these classes differ only by case or Unicode form: Cat and cat, cafe\u0301 and caf\u00e9"
-    assert f"photos: {alike}" in listener.lines
-    assert "photos: the class all is a link to the whole folder" in listener.lines
-    given = arrays()
-    given["train_labels"] = np.array(["a", "A"])[np.arange(len(given["train_labels"])) % 2]
-    given["test_labels"] = np.array(["a", "A"])[np.arange(len(given["test_labels"])) % 2]
-    import_images(npz(tmp_path / "mine.npz", **given), on_event=listener)
-    assert "mine.npz: these classes differ only by case or Unicode form: A and a" in listener.lines

@@ -1,42 +1,40 @@
-"""Datasets by name: fetched or imported, verified when they are loaded, listed and removed."""
+"""Datasets by name: fetched or imported, verified when they are loaded, listed and removed.
+
+What is stored of a dataset is the folder ``data/NAME/arrays`` under ``CCLFP_HOME``: an ``.npy`` file per array, their
+checksums, and ``about.json`` for a user's own images. It is written completely or not at all.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import json
+import os
 import shutil
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from filelock import FileLock
 from torch import Tensor
 
-from cclfp.core.files import home, remove_stale, temporary_name
-from cclfp.data.cifar import Cifar10, Cifar100
-from cclfp.data.download import discard
-from cclfp.data.mnist import Mnist
-from cclfp.data.source import ARRAYS, Arrays, ArraySpec, Origin, Source, sha256_of
-from cclfp.data.stored import (
-    ABOUT,
-    CHECKSUMS,
-    OLD,
-    arrays_folder,
-    damaged,
-    lock,
-    map_arrays,
-    os_error_as_data_error,
-    read_checksums,
-    read_json,
-    restore,
-    write,
-)
-from cclfp.data.tiny_imagenet import TinyImageNet
-from cclfp.errors import DataError, unknown
+from cclfp.core.files import home, remove_stale, sync_directory, temporary_name
+from cclfp.data.archives import MOST_HEADER
+from cclfp.data.cifar import CIFAR10, CIFAR100
+from cclfp.data.download import checksum_of, discard
+from cclfp.data.mnist import MNIST
+from cclfp.data.source import ARRAYS, Arrays, ArraySpec, NoFiles, Published, Source, os_error_as_data_error
+from cclfp.data.tiny_imagenet import TINY_IMAGENET
+from cclfp.errors import DataError, InputError, first_line, unknown
 from cclfp.events import Note, OnEvent, ignore
 
-DATASETS: dict[str, Source] = {source.name: source for source in (Mnist(), Cifar10(), Cifar100(), TinyImageNet())}
+DATASETS: dict[str, Published] = {source.name: source for source in (MNIST, CIFAR10, CIFAR100, TINY_IMAGENET)}
+CHECKSUMS = "sums.json"  # array or other file -> sha256 at the time it was stored
+ABOUT = "about.json"  # the description of a user's own images
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,25 +58,6 @@ class Dataset:
         return len(self.classes)
 
 
-class OwnImages(Source):
-    """Imported images, as described by their file ``about.json``."""
-
-    expected = "a folder of class folders, or an .npz"
-    provenance = "imported"
-
-    def __init__(self, about: dict[str, Any]) -> None:
-        self.about = about
-        self.name, self.title, self.classes = about["name"], about["title"], tuple(about["classes"])
-        self.mean, self.std = tuple(about["mean"]), tuple(about["std"])
-        self.arrays = {a: ArraySpec(tuple(shape), sha, dtype) for a, (shape, sha, dtype) in about["arrays"].items()}
-
-    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
-        raise DataError(f"{self.name} is the name of your own images: import them with cclfp run METHOD --images PATH")
-
-    def origins(self, on_event: OnEvent, folder: Path) -> list[Origin]:
-        return []
-
-
 # -- by name ------------------------------------------------------------------------------------------------------
 
 
@@ -86,27 +65,28 @@ def get_dataset(name: str) -> Source:
     """A dataset by name: one of DATASETS, or the user's own images with that name."""
     if name in DATASETS:
         return DATASETS[name]
-    if name not in own_datasets():
-        raise unknown("dataset", str(name), DATASETS, own_datasets())
+    dataset_path(name)
+    return own_images(name, read_json(name, ABOUT))
+
+
+def own_images(name: str, about: dict[str, Any]) -> Source:
+    """A user's own images, as their description says."""
     try:
-        source = OwnImages(read_json(name, ABOUT))
-        names = [source.name, source.title, *source.classes]
-        is_right = source.name == name and all(text.isprintable() for text in names) and set(ARRAYS) == {*source.arrays}
+        return Source(
+            name=name,
+            title=about["title"],
+            classes=tuple(about["classes"]),
+            mean=tuple(about["mean"]),
+            std=tuple(about["std"]),
+            arrays={a: ArraySpec(tuple(shape), sha, dtype) for a, (shape, sha, dtype) in about["arrays"].items()},
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        if isinstance(error, DataError):
-            raise
         raise damaged(name, f"{ABOUT} is incomplete or invalid: {type(error).__name__}: {error}") from error
-    if not is_right:
-        raise damaged(name, f"{ABOUT} is not the description of these images")
-    return source
 
 
 def own_datasets() -> list[str]:
     """The names of the user's own images."""
-    folder = home() / "data"
-    for old in folder.glob(f"*/{OLD}*"):
-        restore(old.parent.name)
-    return sorted(path.parents[1].name for path in folder.glob(f"*/arrays/{ABOUT}"))
+    return sorted(path.parents[1].name for path in (home() / "data").glob(f"*/arrays/{ABOUT}"))
 
 
 def dataset_names() -> list[str]:
@@ -121,9 +101,12 @@ def dataset_path(name: str) -> Path:
     return home() / "data" / name
 
 
+def arrays_folder(name: str) -> Path:
+    return home() / "data" / name / "arrays"
+
+
 def is_cached(name: str) -> bool:
     """Whether all arrays of a dataset are stored."""
-    restore(name)
     return all((arrays_folder(name) / f"{array}.npy").is_file() for array in ARRAYS)
 
 
@@ -156,54 +139,97 @@ def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-# -- getting and storing ------------------------------------------------------------------------------------------
+# -- getting, storing, removing -----------------------------------------------------------------------------------
 
 
 def fetch(name: str, on_event: OnEvent = ignore) -> Path:
     """Store a dataset, unless it is stored: from raw files in its folder, otherwise from the network."""
-    source, folder = get_dataset(name), dataset_path(name)
+    folder = dataset_path(name)
     if is_cached(name):
         return folder
-    with lock(name):
-        if is_cached(name):  # another process has stored it in the meantime
-            return folder
-        arrays = source.read(folder, on_event)
-        if arrays is None:
+    with _lock(name):
+        if not is_cached(name):  # no other process has stored it in the meantime
+            source = _published(name)
             try:
-                arrays = source.download(on_event, folder)
-            except DataError as error:
-                raise DataError(
-                    f"{error}\nTo place it by hand: put {source.expected} into {folder}, "
-                    f"or run: cclfp data import {name} PATH"
-                ) from error
-        write(source, arrays, {})
-        discard(folder)
+                arrays = source.read(folder, on_event)
+            except NoFiles:
+                arrays = source.download(folder, on_event)
+            store(source, arrays)
+            discard(folder)
     on_event(Note(f"{name}: verified and stored in {folder}"))
     return folder
 
 
 def import_dataset(name: str, path: Path, on_event: OnEvent = ignore) -> Path:
     """Store a dataset from a folder or an archive, which is left unchanged."""
-    source = get_dataset(name)
+    source = _published(name)
     if not path.exists():
         raise DataError(f"{path} does not exist: expected {source.expected}")
     with os_error_as_data_error(name):
         arrays = source.read(path, on_event)
-    if arrays is None:
-        raise DataError(f"{path} has none of {name}'s files: expected {source.expected}")
-    store(source, arrays, {})
+    store(source, arrays)
     return dataset_path(name)
 
 
-def store(source: Source, arrays: Arrays, more: dict[str, Any], *, replace: bool = True) -> None:
-    """Check the arrays of a dataset and store them, with additional JSON files next to them.
+def _published(name: str) -> Published:
+    if name not in DATASETS:
+        get_dataset(name)
+        raise DataError(f"{name} is the name of your own images: import them with cclfp run METHOD --images PATH")
+    return DATASETS[name]
 
-    Without ``replace``, arrays that another process has stored in the meantime are kept: runs may be reading them.
+
+def store(source: Source, arrays: Arrays, about: dict[str, Any] | None = None) -> None:
+    """Check the arrays of a dataset and store them, unless they are there intact: runs may be reading them.
+
+    ``about`` is the description of a user's own images.
     """
-    with lock(source.name):
-        there = is_cached(source.name) and all((arrays_folder(source.name) / name).exists() for name in more)
-        if replace or not there:
-            write(source, arrays, more)
+    checksums = source.check(arrays)
+    with _lock(source.name):
+        if is_intact(source.name):
+            return
+        with _new_folder(source.name) as folder:
+            for array in ARRAYS:
+                np.save(folder / f"{array}.npy", arrays[array])
+            if about is not None:
+                (folder / ABOUT).write_text(json.dumps(about, indent=1))
+                checksums[ABOUT] = checksum_of(folder / ABOUT, "sha256")
+            (folder / CHECKSUMS).write_text(json.dumps(checksums, indent=1))
+
+
+@contextlib.contextmanager
+def _lock(name: str) -> Iterator[None]:
+    """Hold the lock of a dataset while its stored files are changed."""
+    folder = arrays_folder(name).parent
+    with os_error_as_data_error(f"{name} cannot be stored in {folder}, which CCLFP_HOME can change"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock", is_singleton=True):  # who has it may take it again
+            yield
+
+
+@contextlib.contextmanager
+def _new_folder(name: str) -> Iterator[Path]:
+    """A folder that takes the place of the stored arrays once its files are written; the caller has the lock."""
+    target = arrays_folder(name)
+    remove_stale(target.parent, r"arrays(\.removed)?", folders=True)
+    temporary = target.with_name(temporary_name("arrays"))
+    temporary.mkdir()
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
+        if target.exists():
+            _remove(target)
+        temporary.replace(target)
+        sync_directory(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove(target: Path) -> None:
+    removed = target.with_name(temporary_name("arrays.removed"))
+    target.rename(removed)  # at once, whatever happens next
+    shutil.rmtree(removed)
 
 
 def check_stored(name: str) -> None:
@@ -217,11 +243,9 @@ def remove_dataset(name: str) -> int:
     folder, arrays = dataset_path(name), arrays_folder(name)
     check_stored(name)
     size = _size(arrays)
-    with lock(name):
+    with _lock(name):
         remove_stale(folder, r"arrays\.removed", folders=True)
-        removed = arrays.with_name(temporary_name("arrays.removed"))
-        arrays.rename(removed)  # at once, whatever happens next
-        shutil.rmtree(removed)
+        _remove(arrays)
     with contextlib.suppress(OSError):  # it has other files, or another process has just locked it
         (folder / ".lock").unlink(missing_ok=True)
         folder.rmdir()
@@ -239,7 +263,22 @@ def load_dataset(name: str) -> Dataset:
     """
     fetch(name)
     source = get_dataset(name)
-    return Dataset(**_tensors(name, _fingerprint(name)), classes=source.classes, mean=source.mean, std=source.std)
+    with os_error_as_data_error(name):
+        paths = [arrays_folder(name).absolute() / f"{array}.npy" for array in ARRAYS]
+        found = tuple((path, (at := path.stat()).st_ino, at.st_size, at.st_mtime_ns) for path in paths)
+    return Dataset(**_tensors(name, found), classes=source.classes, mean=source.mean, std=source.std)
+
+
+@functools.lru_cache(maxsize=4)  # one per dataset that ships with the package
+def _tensors(name: str, found: tuple[Any, ...]) -> dict[str, Tensor]:
+    """The stored arrays as tensors: memory-mapped images, and labels as int64. ``found`` tells files from others."""
+    arrays = _map_arrays(name)
+    if (arrays_folder(name) / CHECKSUMS).exists():  # the first version stored none
+        _check(name, arrays)
+    return {
+        array: torch.from_numpy(values.astype(np.int64) if array.endswith("labels") else values)
+        for array, values in arrays.items()
+    }
 
 
 def verify(name: str) -> Path:
@@ -248,104 +287,81 @@ def verify(name: str) -> Path:
         raise DataError(
             f"{name} is not stored (looked in {dataset_path(name)}). To download it: cclfp data fetch {name}"
         )
-    source = get_dataset(name)
-    checksums = source.check(map_arrays(name))
-    unpublished = [array for array, spec in source.arrays.items() if spec.sha256 is None]
-    stored = read_checksums(name) or {}
-    if unpublished and not stored:
-        raise damaged(name, f"it cannot be verified without {CHECKSUMS}")
-    for array in unpublished:
-        if checksums[array] != stored.get(array):
-            raise DataError(
-                f"{name}: {array} is not what was stored (sha256 {checksums[array]}, not {stored.get(array)}). "
-                f"Remove {arrays_folder(name)} and run: cclfp data fetch {name}"
-            )
+    _check(name, _map_arrays(name))
     return dataset_path(name)
 
 
-Fingerprint = tuple[tuple[Path, int, int, int], ...]
+def _check(name: str, arrays: Arrays) -> None:
+    source, stored = get_dataset(name), _stored_checksums(name)
+    try:
+        checksums = source.check(arrays)
+    except DataError as error:
+        raise damaged(name, error) from error
+    for array, spec in source.arrays.items():
+        if spec.sha256 is None and checksums[array] != stored.get(array):
+            raise damaged(name, f"{array} does not match its checksum in {CHECKSUMS}")
 
 
-def _fingerprint(name: str) -> Fingerprint:
-    """A value that changes when the files of a dataset are replaced or modified."""
-    with os_error_as_data_error(name):
-        paths = [arrays_folder(name).absolute() / f"{array}.npy" for array in ARRAYS]
-        return tuple((path, (at := path.stat()).st_ino, at.st_size, at.st_mtime_ns) for path in paths)
+def is_intact(name: str) -> bool:
+    """Whether a dataset is stored, and undamaged."""
+    try:
+        verify(name)
+    except InputError:
+        return False
+    return True
 
 
-@functools.lru_cache(maxsize=4)  # one per dataset that ships with the package
-def _tensors(name: str, fingerprint: Fingerprint) -> dict[str, Tensor]:
-    """The stored arrays as tensors: memory-mapped images, and labels as int64."""
-    source, arrays = get_dataset(name), map_arrays(name)
-    _check_shapes(source, arrays)
-    _check_contents(source, arrays)
-    return {
-        array: torch.from_numpy(values.astype(np.int64) if array.endswith("labels") else values)
-        for array, values in arrays.items()
-    }
+def damaged(name: str, why: object) -> DataError:
+    """The error for stored files that cannot be used. Its message says what to do."""
+    again = f"run: cclfp data fetch {name}" if name in DATASETS else "import the images again with --images PATH"
+    return DataError(f"the stored {name} cannot be read ({why}). Remove {arrays_folder(name)} and {again}")
 
 
-def _check_shapes(source: Source, arrays: Arrays) -> None:
-    """Raise DataError if no stream can be made of the arrays, whatever their checksums say."""
-    size = arrays["train_images"].shape[1:]
-    for part in ("train", "test"):
-        images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
-        if images.dtype != np.uint8 or images.ndim != 4 or not images.size or images.shape[1:] != size:
-            raise damaged(source.name, f"{part}_images is {images.dtype} of shape {images.shape}")
-        if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
-            raise damaged(source.name, f"{part}_labels is {labels.dtype} of shape {labels.shape}")
-        if not 0 <= labels.min() <= labels.max() < source.num_classes:
-            raise damaged(source.name, f"{part}_labels has labels that are not 0 to {source.num_classes - 1}")
-    if source.mean is not None and len(source.mean) != size[0]:
-        raise damaged(source.name, f"the images have {size[0]} channels, not {len(source.mean)}")
+def read_json(name: str, file: str) -> dict[str, Any]:
+    """Read a JSON file next to the arrays, and compare it with its checksum, which earlier versions did not store."""
+    path = arrays_folder(name) / file
+    try:
+        found, checksum = json.loads(path.read_bytes()), checksum_of(path, "sha256")
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(name, f"{file}: {first_line(error)}") from error
+    stored = None if file == CHECKSUMS else _stored_checksums(name).get(file)
+    if not isinstance(found, dict) or stored not in (None, checksum):
+        raise damaged(name, f"{file} has changed since it was stored")
+    return found
 
 
-def _check_contents(source: Source, arrays: Arrays) -> None:
-    """Raise DataError if an array has changed since it was stored.
+def _stored_checksums(name: str) -> dict[str, str]:
+    return read_json(name, CHECKSUMS) if (arrays_folder(name) / CHECKSUMS).exists() else {}
 
-    The first version stored no checksums; the published ones are used then.
-    """
-    stored = read_checksums(source.name)
-    for array, values in arrays.items():
-        if stored is None:
-            spec = source.arrays[array]
-            expected = spec.sha256 if values.shape == spec.shape and values.dtype == spec.dtype else None
-        else:
-            expected = stored.get(array, "none")
-        if expected is not None and sha256_of(values) != expected:
-            raise damaged(source.name, f"{array} does not match its checksum")
+
+def _map_arrays(name: str) -> Arrays:
+    """The stored arrays, mapped into memory copy-on-write: pages are read when accessed, and files never change."""
+    arrays: Arrays = {}
+    for array in ARRAYS:
+        path = arrays_folder(name) / f"{array}.npy"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Python 2 wrote headers that numpy warns of
+                mapped = np.lib.format.open_memmap(path, mode="c", max_header_size=MOST_HEADER)
+            arrays[array] = np.asarray(mapped)
+        except Exception as error:
+            raise damaged(name, f"{path.name}: {first_line(error)}") from error
+    return arrays
 
 
 # -- on the way to another machine --------------------------------------------------------------------------------
 
 
-class Parcel(NamedTuple):
-    """A stored dataset; ``about`` describes a user's own images, which other machines know nothing of."""
-
-    name: str
-    arrays: Arrays
-    checksums: dict[str, str]
-    about: dict[str, Any] | None
+def pack(name: str) -> dict[str, np.ndarray]:
+    """The stored files of a dataset, after they have been compared with their checksums."""
+    load_dataset(name)
+    return {path.name: np.fromfile(path, np.uint8) for path in sorted(arrays_folder(name).iterdir())}
 
 
-def pack(name: str) -> Parcel:
-    """The dataset as this machine stores it, with the checksums of the time when it was stored."""
-    fetch(name)
-    stored = read_checksums(name) or {}
-    arrays = {array: np.array(values, order="C") for array, values in map_arrays(name).items()}  # no memory maps
-    checksums = {array: stored.get(array) or sha256_of(values) for array, values in arrays.items()}
-    return Parcel(name, arrays, checksums, None if name in DATASETS else read_json(name, ABOUT))
-
-
-def unpack(parcel: Parcel) -> None:
-    """Store a dataset that has arrived, unless another process has stored it in the meantime.
-
-    The arrays may be read-only. They are compared with their checksums, and with the published ones where there are
-    any.
-    """
-    for array, values in parcel.arrays.items():
-        if sha256_of(values) != parcel.checksums[array]:
-            text = f"{parcel.name}: {array} does not match its checksum"
-            raise DataError(f"{text}: it was damaged on the driver's machine or on its way from there")
-    source = DATASETS[parcel.name] if parcel.about is None else OwnImages(parcel.about)
-    store(source, parcel.arrays, {} if parcel.about is None else {ABOUT: parcel.about}, replace=False)
+def unpack(name: str, files: Mapping[str, np.ndarray]) -> None:
+    """Store files that have arrived, unless another process has stored the dataset in the meantime."""
+    with _lock(name):
+        if not is_cached(name):
+            with _new_folder(name) as folder:
+                for file, content in files.items():
+                    content.tofile(folder / file)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import io
+import itertools
+import stat
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cclfp.core.workers import Died, Workers, cores
@@ -17,8 +18,10 @@ from cclfp.events import DataProgress, OnEvent
 if TYPE_CHECKING:
     import numpy as np
 
-CHUNK_FILES, CHUNK_BYTES = 250, 1 << 22  # at most this much per message to a worker
+FORMATS = ["BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP"]  # Pillow's names
+CHUNK = 64  # files per message to a worker
 MOST_WORKERS = 16  # more workers would wait for this process
+MOST_FILE = 1 << 29  # bytes of one image file
 MOST_PIXELS = 100_000_000  # per image: about 1 GB of memory in a worker
 MOST_TEXT = 1 << 20  # bytes of one compressed text or colour profile in a PNG file, once decompressed
 PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
@@ -27,18 +30,13 @@ PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
 class Image(NamedTuple):
     """Pixels as uint8 (height, width, 3)."""
 
-    grey: bool  # whether the file has only one channel
     pixels: np.ndarray
-    transparent: bool = False  # whether pixels of the file are transparent; these pixels are on white
+    is_grey: bool  # whether the file has only one channel
+    is_transparent: bool  # whether pixels of the file are transparent; these pixels are on white
 
 
-class TooLarge(DataError):
-    """An image file with too many pixels."""
-
-
-File = tuple[str, bytes]  # name, content
-Size = int | tuple[int, int] | None  # the side of a square; height and width; None: as they are
-Answer = tuple[str, Any]  # of a worker: "image", "error" or "too large", and what belongs to it
+File = tuple[str, bytes | Path]  # a name for messages, and the content or where it is
+Answer = str | tuple[Any, ...]  # of a worker: why a file cannot be decoded, or what makes an Image
 
 
 def decode(
@@ -46,52 +44,29 @@ def decode(
     total: int,
     on_event: OnEvent,
     what: str,
-    *,
-    formats: Sequence[str],
-    size: Size = None,
-    most_pixels: int = MOST_PIXELS,
-) -> Generator[Image, None, None]:
-    """Decode image files, in order, rotated as their EXIF data says.
+    size: tuple[int, int] | None = None,
+    errors: list[DataError] | None = None,
+) -> Generator[tuple[int, Image], None, None]:
+    """Decode image files, in order, and yield each one's place in ``files`` and its image.
 
-    ``files`` yields names and contents; it is read a few chunks ahead of the images. ``total`` is the number of files,
-    for the progress report. ``formats`` are Pillow's names of the formats to accept; the content of a file decides
-    which one it has, not its name. With ``size``, images are resized to cover a square of that side, or a rectangle
-    (height, width), and the centre is cropped. Transparent images are put on white. Only the first frame of an
-    animation or a file with several pages is read.
+    ``total`` is the number of files, and ``what`` their description, for the progress report. The content of a file
+    decides which of the ``FORMATS`` it has, not its name. Images are rotated as their EXIF data says. With ``size``,
+    height and width, they are resized to cover that rectangle, and the centre is cropped. Transparent images are put
+    on white. Only the first frame of an animation or a file with several pages is read.
 
-    Raises a DataError that names the file if it cannot be decoded, or if its header says that it has more than
-    ``most_pixels``. If you do not consume all images, close the iterator (``contextlib.closing``) to end the processes.
+    A file that cannot be read or decoded, or whose header says that it has more than ``MOST_PIXELS``, is left out: its
+    error is added to ``errors`` or, without these, raised. If you do not consume all images, close the iterator
+    (``contextlib.closing``) to end the processes.
     """
-    each = decode_each(files, total, on_event, what, formats=formats, size=size, most_pixels=most_pixels)
-    with contextlib.closing(each) as images:
-        for image in images:
-            if isinstance(image, DataError):
-                raise image
-            yield image
-
-
-def decode_each(
-    files: Iterable[File],
-    total: int,
-    on_event: OnEvent,
-    what: str,
-    *,
-    formats: Sequence[str],
-    size: Size = None,
-    most_pixels: int = MOST_PIXELS,
-) -> Generator[Image | DataError, None, None]:
-    """As :func:`decode`, with the error in the place of an image that cannot be decoded."""
-    if importlib.util.find_spec("PIL") is None:
-        raise DataError("decoding images needs Pillow: pip install pillow")
     count = max(1, min(cores(), total, MOST_WORKERS))
     names: dict[int, list[str]] = {}  # of the files of each chunk, by its number
     answers: dict[int, list[Answer]] = defaultdict(list)
-    box = (size, size) if isinstance(size, int) else size
 
     def chunks() -> Iterator[tuple[Any, ...]]:
-        for number, chunk in enumerate(_chunks(files)):
+        waiting = iter(files)
+        for number, chunk in enumerate(iter(lambda: list(itertools.islice(waiting, CHUNK)), [])):
             names[number] = [name for name, _ in chunk]
-            yield [content for _, content in chunk], list(formats), most_pixels, box
+            yield [content for _, content in chunk], MOST_PIXELS, size
 
     on_event(DataProgress(what, 0, total, "images"))
     first = done = 0
@@ -102,34 +77,35 @@ def decode_each(
                 raise RunError(f"a process that decodes images {answer.how}{at}")
             answers[number].append(answer)
             while first in names and len(answers[first]) == len(names[first]):
-                yield from map(_image, names[first], answers.pop(first))
-                done += len(names.pop(first))
+                for name, found in zip(names.pop(first), answers.pop(first), strict=True):
+                    if not isinstance(found, str):
+                        yield done, _image(*found)
+                    elif errors is None:
+                        raise DataError(f"{name} {found}")
+                    else:
+                        errors.append(DataError(f"{name} {found}"))
+                    done += 1
                 on_event(DataProgress(what, done, total, "images"))
                 first += 1
 
 
-def _chunks(files: Iterable[File]) -> Iterator[list[File]]:
-    """The files in chunks that are limited in number and size."""
-    chunk: list[File] = []
-    held = 0
-    for file in files:
-        chunk.append(file)
-        held += len(file[1])
-        if len(chunk) == CHUNK_FILES or held >= CHUNK_BYTES:
-            yield chunk
-            chunk, held = [], 0
-    if chunk:
-        yield chunk
-
-
-def _image(name: str, answer: Answer) -> Image | DataError:
+def _image(pixels: bytes, height: int, width: int, is_grey: bool, is_transparent: bool) -> Image:
     import numpy as np  # here, because workers need none
 
-    kind, content = answer
-    if kind == "image":
-        grey, transparent, height, width, pixels = content
-        return Image(grey, np.frombuffer(pixels, np.uint8).reshape(height, width, 3), transparent)
-    return TooLarge(f"{name} {content}") if kind == "too large" else DataError(f"{name} cannot be decoded: {content}")
+    return Image(np.frombuffer(pixels, np.uint8).reshape(height, width, 3), is_grey, is_transparent)
+
+
+def read_file(path: Path) -> bytes:
+    """The content of an image file; DataError, with the reason, unless it is a regular file that can be read."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
+            raise DataError("is not a regular file")
+        if found.st_size > MOST_FILE:
+            raise DataError(f"has {found.st_size:,} bytes, more than {MOST_FILE:,} for one image")
+        return path.read_bytes()
+    except OSError as error:  # such as a link to nothing, or to itself
+        raise DataError(f"cannot be read: {error}") from error
 
 
 # What follows runs in the workers.
@@ -139,7 +115,7 @@ def decode_chunk(piece: Any, answer: Callable[[Answer], None]) -> None:
     """Decode the files of a chunk and answer for one after the other, so that it is known which one ends a worker."""
     from PIL import Image, ImageFile, PngImagePlugin, UnidentifiedImageError
 
-    contents, formats, most_pixels, size = piece
+    contents, most_pixels, size = piece
     warnings.simplefilter("ignore")
     # Pillow checks the size in the header before it decodes: it warns above this limit, and raises above twice as much.
     Image.MAX_IMAGE_PIXELS = most_pixels
@@ -148,25 +124,28 @@ def decode_chunk(piece: Any, answer: Callable[[Answer], None]) -> None:
     PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY = MOST_TEXT, 8 * MOST_TEXT
     for content in contents:
         try:
-            answer(_decode(content, formats, size))
+            answer(_decode(read_file(content) if isinstance(content, Path) else content, size))
+        except DataError as error:
+            answer(str(error))
         except UnidentifiedImageError:
-            answer(("error", f"not an image in the format {' or '.join(formats)}" if content else "empty"))
+            answer(f"cannot be decoded: not an image in the format {' or '.join(FORMATS)}")
         except (Image.DecompressionBombWarning, Image.DecompressionBombError):
-            answer(("too large", f"has more than {most_pixels:,} pixels"))
+            answer(f"has more than {most_pixels:,} pixels")
         except Exception as error:  # noqa: BLE001  each format's reader raises its own errors
-            answer(("error", f"{type(error).__name__}: {error}"[:300].encode("utf-8", "replace").decode()))
+            text = f"cannot be decoded: {type(error).__name__}: {error}"[:300]
+            answer(text.encode("utf-8", "replace").decode())
 
 
-def _decode(content: bytes, formats: list[str], size: tuple[int, int] | None) -> Answer:
+def _decode(content: bytes, size: tuple[int, int] | None) -> Answer:
     from PIL import Image, ImageOps
 
     if content.startswith(PNG):
         with Image.open(io.BytesIO(content), formats=["PNG"]) as png:
             png.verify()  # the checksums of all chunks, some of which decoding skips
     # Without formats, Image.open would start Ghostscript for an EPS file, whatever the name of the file.
-    with Image.open(io.BytesIO(content), formats=formats) as opened:
+    with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
         image: Any = ImageOps.exif_transpose(opened)
-        grey = image.mode in ("1", "L", "LA", "La", "I") or image.mode.startswith("I;16")
+        is_grey = image.mode in ("1", "L", "LA", "La", "I") or image.mode.startswith("I;16")
         if image.mode == "F":
             raise ValueError("its pixels are floating-point numbers")
         if image.mode.startswith("I"):  # 16 bits
@@ -176,10 +155,10 @@ def _decode(content: bytes, formats: list[str], size: tuple[int, int] | None) ->
                 raise ValueError("its pixels have more than 16 bits, or are negative")
             image = image.point(lambda value: value * (1 / 256)).convert("L")
             image.info.pop("transparency", None)  # a value of 16 bits
-        image, transparent = _on_white(image)
+        image, is_transparent = _on_white(image)
         if size:
             image = _cover(image, *size)
-        return "image", (grey, transparent, image.height, image.width, image.tobytes())
+        return image.tobytes(), image.height, image.width, is_grey, is_transparent
 
 
 def _on_white(image: Any) -> tuple[Any, bool]:

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import stat
-import unicodedata
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from cclfp.data.decode import Image, decode_each
-from cclfp.data.source import abbreviate
+from cclfp.data.decode import decode
 from cclfp.errors import DataError, InputError, unknown, visible
 from cclfp.events import Note, OnEvent
 
-T = TypeVar("T")
-
-FORMATS = {  # suffix -> Pillow's name for the format
-    ".png": "PNG",
-    ".jpg": "JPEG",
-    ".jpeg": "JPEG",
-    ".bmp": "BMP",
-    ".gif": "GIF",
-    ".webp": "WEBP",
-    ".tif": "TIFF",
-    ".tiff": "TIFF",
-    ".ppm": "PPM",
-    ".pgm": "PPM",
-}
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 TEST_FOLDERS = {"test", "val", "valid", "validation"}  # the folder of test images, next to train
-MOST_FILE = 1 << 29  # bytes of one image file
 MOST_BYTES = 8 << 30  # of all decoded images, which stay in memory
 MOST_LISTED = 20  # images in an error
 LUMINANCE = (19595, 38470, 7471)  # of red, green and blue, in 1 / 65536, as Pillow weighs them
@@ -48,81 +29,70 @@ class ImageFile(NamedTuple):
     path: Path
 
 
-class ClassFolders:
-    """The image files in class folders, or in two folders of class folders: ``train``, and ``test`` or ``val``.
+class ClassFolders(NamedTuple):
+    """The image files in class folders, or in two folders of class folders: ``train``, and ``test`` or ``val``."""
 
-    With ``classes``, only those with these names. Other files, hidden folders and ``__MACOSX`` are left out;
-    ``on_event`` learns which.
+    classes: list[str]
+    files: list[ImageFile]
+    test_folder: str | None  # the name of the folder of test images, where it is separate
+
+
+def find_classes(path: Path, on_event: OnEvent, wanted: Sequence[str] | None = None) -> ClassFolders:
+    """The image files in class folders, those of the ``wanted`` classes only.
+
+    Other files, hidden folders and ``__MACOSX`` are left out; ``on_event`` learns which.
     """
-
-    def __init__(self, path: Path, on_event: OnEvent, classes: Sequence[str] | None = None) -> None:
-        self.path, self._ignored = path, list[str]()
-        by_part, self.test_folder = self._find_parts()
-        found = sorted({name for members in by_part.values() for name in members}, key=numeric_order)
-        self.classes = choose_classes(path.name, found, classes)
-        warn_of_similar(path.name, self.classes, on_event)
-        number = {name: c for c, name in enumerate(self.classes)}
-        self.files: list[ImageFile] = []
-        other: list[str] = []
-        for part, members in by_part.items():
-            for name in sorted(members.keys() & number.keys()):
-                if members[name].parent.is_relative_to(members[name].resolve()):
-                    on_event(Note(f"{path.name}: the class {visible(name)} is a link to the whole folder"))
-                for file in self._walk(members[name]):
-                    if file.suffix.lower() in FORMATS:
-                        self.files.append(ImageFile(part, number[name], file))
-                    else:
-                        other.append(str(file.relative_to(path)))
-        if not self.files:
-            raise InputError(f"--images {path}: expected folders of images, one per class, and found none")
-        if other:
-            on_event(Note(f"{path.name}: skipped files that are not images: {abbreviate(other)}"))
-        if self._ignored:
-            on_event(Note(f"{path.name}: ignored folders: {abbreviate(self._ignored)}"))
-
-    @property
-    def is_split(self) -> bool:
-        """Whether there are separate folders for training and testing."""
-        return self.test_folder is not None
-
-    def _find_parts(self) -> tuple[dict[str, dict[str, Path]], str | None]:
-        """The folder of each class, for train and test or under "", and the name of the folder of test images."""
-        folders = self._folders(self.path)
-        tests = [name for name in folders if name.casefold() in TEST_FOLDERS]
-        if "train" not in folders or not tests:
-            return {"": folders}, None
-        if len(folders) > 2:
-            raise InputError(
-                f"--images {self.path} has {', '.join(sorted(folders))}: expected class folders, or only train and test"
-            )
-        return {"train": self._folders(folders["train"]), "test": self._folders(folders[tests[0]])}, tests[0]
-
-    def _folders(self, path: Path) -> dict[str, Path]:
-        try:
-            found = sorted(p for p in path.iterdir() if p.is_dir())
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error}") from error
-        self._ignored += [str(p.relative_to(self.path)) for p in found if is_ignored(p.name)]
-        return {p.name: p for p in found if not is_ignored(p.name)}
-
-    def _walk(self, folder: Path) -> Iterator[Path]:
-        return walk(folder, lambda ignored: self._ignored.append(str(ignored.relative_to(self.path))))
+    ignored: list[Path] = []
+    other: list[Path] = []
+    parts, test_folder = _find_parts(path, ignored)
+    found = sorted({name for folders in parts.values() for name in folders}, key=numeric_order)
+    classes = choose_classes(path.name, found, wanted)
+    files = []
+    for part, folders in parts.items():
+        for name in sorted(folders.keys() & set(classes)):
+            for file in _walk(folders[name], ignored):
+                if file.suffix.lower() in SUFFIXES:
+                    files.append(ImageFile(part, classes.index(name), file))
+                else:
+                    other.append(file)
+    if not files:
+        raise InputError(f"--images {path}: expected folders of images, one per class, and found none")
+    for what, paths in (("skipped files that are not images", other), ("ignored folders", ignored)):
+        if paths:
+            on_event(Note(f"{path.name}: {what}: {abbreviate([str(p.relative_to(path)) for p in paths])}"))
+    return ClassFolders(classes, files, test_folder)
 
 
-def walk(folder: Path, on_ignored: Callable[[Path], None] = lambda path: None) -> Iterator[Path]:
+def _find_parts(path: Path, ignored: list[Path]) -> tuple[dict[str, dict[str, Path]], str | None]:
+    """The folder of each class, for train and test or under "", and the name of the folder of test images."""
+    folders = _folders(path, ignored)
+    tests = [name for name in folders if name.casefold() in TEST_FOLDERS]
+    if "train" not in folders or not tests:
+        return {"": folders}, None
+    if len(folders) > 2:
+        raise InputError(f"--images {path} has {', '.join(folders)}: expected class folders, or only train and test")
+    return {"train": _folders(folders["train"], ignored), "test": _folders(folders[tests[0]], ignored)}, tests[0]
+
+
+def _folders(path: Path, ignored: list[Path]) -> dict[str, Path]:
+    names = sorted(next(os.walk(path, onerror=_refuse))[1])
+    ignored += [path / name for name in names if _is_ignored(name)]
+    return {name: path / name for name in names if not _is_ignored(name)}
+
+
+def _walk(folder: Path, ignored: list[Path]) -> Iterator[Path]:
     """The files below a folder in the order of their names, except hidden ones and those in ignored folders."""
-
-    def fail(error: OSError) -> None:
-        raise DataError(f"{folder} cannot be read: {error}") from error
-
-    for below, folders, files in os.walk(folder, onerror=fail):
-        for name in sorted(filter(is_ignored, folders)):
-            on_ignored(Path(below, name))
-        folders[:] = sorted(name for name in folders if not is_ignored(name))
+    for below, folders, files in os.walk(folder, onerror=_refuse):
+        ignored += [Path(below, name) for name in sorted(filter(_is_ignored, folders))]
+        folders[:] = sorted(name for name in folders if not _is_ignored(name))
         yield from (Path(below, name) for name in sorted(files) if not name.startswith("."))
 
 
-def is_ignored(folder: str) -> bool:
+def _refuse(error: OSError) -> None:
+    raise DataError(f"{error.filename} cannot be read: {error}") from error
+
+
+def _is_ignored(folder: str) -> bool:
     """Whether a folder with this name holds no images: hidden, or what macOS adds to archives."""
     return folder.startswith(".") or folder == "__MACOSX"
 
@@ -131,15 +101,12 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     """The given files, and the image files below the given folders."""
     found: list[Path] = []
     for path in paths:
-        if path.is_dir():
-            below = [file for file in walk(path) if file.suffix.lower() in FORMATS]
-            if not below:
-                raise InputError(f"{path}: expected images, and found none")
-            found += below
-        elif path.exists():
-            found.append(path)
-        else:
+        if not path.exists():
             raise InputError(f"{path} does not exist")
+        below = [file for file in _walk(path, []) if file.suffix.lower() in SUFFIXES] if path.is_dir() else [path]
+        if not below:
+            raise InputError(f"{path}: expected images, and found none")
+        found += below
     return found
 
 
@@ -151,77 +118,91 @@ def choose_classes(what: str, known: Sequence[str], wanted: Sequence[str] | None
     return [name for name in known if wanted is None or name in wanted]
 
 
-def warn_of_similar(what: str, classes: Sequence[str], on_event: OnEvent) -> None:
-    """Say which classes are probably the same by mistake."""
-    alike: dict[str, list[str]] = defaultdict(list)
-    for name in classes:
-        alike[unicodedata.normalize("NFKC", name).casefold()].append(name)
-    if several := [" and ".join(names) for names in alike.values() if len(names) > 1]:
-        on_event(Note(f"{what}: these classes differ only by case or Unicode form: {abbreviate(several)}"))
-
-
 def numeric_order(name: str) -> tuple[bool, int, str]:
     """A sort key for class names: numbers by value, so 2 before 10, and before other names."""
     is_number = name.isascii() and name.isdecimal()
     return not is_number, int(name) if is_number else 0, name
 
 
-def check_file(path: Path) -> None:
-    """Raise DataError unless an image file can be read."""
-    try:
-        found = path.stat()
-    except OSError as error:  # a link to nothing, or to itself
-        raise DataError(f"{path} cannot be read: {error}") from error
-    if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device may never end
-        raise DataError(f"{path} is not a regular file")
-    if found.st_size > MOST_FILE:
-        raise DataError(f"{path} has {found.st_size:,} bytes, more than {MOST_FILE:,} for one image")
+def abbreviate(names: list[str]) -> str:
+    """The first three names and the number of the others.
+
+    >>> abbreviate(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    return ", ".join(map(visible, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-def read_file(path: Path) -> bytes:
-    """The content of an image file."""
-    check_file(path)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+class Decoded(NamedTuple):
+    """Images of one size."""
+
+    pixels: np.ndarray  # uint8 (N, height, width, 3)
+    places: list[int]  # of each one in the files that were to be decoded
+    are_grey: bool  # all of them
 
 
-class Undecoded:
-    """The images that cannot be read or decoded. They are reported together: left out, or in one error."""
+def decode_files(
+    files: Sequence[tuple[str, Path]],
+    what: str,
+    on_event: OnEvent,
+    *,
+    size: tuple[int, int] | None = None,
+    skip_bad: bool = False,
+) -> Decoded:
+    """Decode image files, given with their names for messages; ``size``, height and width, is the first one's if None.
 
-    def __init__(self, what: str, on_event: OnEvent, *, skip: bool) -> None:
-        self.what, self.on_event, self.skip = what, on_event, skip
-        self.errors: list[DataError] = []
+    Those that cannot be decoded are left out, or in one error, see :func:`report_bad`.
+    """
+    pixels, places, errors = np.empty((0, *(size or (1, 1)), 3), np.uint8), list[int](), list[DataError]()
+    are_grey, transparent = True, 0
+    if size is not None:
+        _check_memory(len(files), *size)
+    with contextlib.closing(decode(files, len(files), on_event, f"{what}: decoding", size, errors)) as decoded:
+        for place, image in decoded:
+            height, width = image.pixels.shape[:2]
+            if not places:
+                _check_memory(len(files), height, width)
+                pixels = np.empty((len(files), height, width, 3), np.uint8)
+            if image.pixels.shape != pixels.shape[1:]:
+                first = f"{files[places[0]][0]} is {pixels.shape[2]}×{pixels.shape[1]}"
+                raise InputError(
+                    f"the images have different sizes ({first}, {files[place][0]} is {width}×{height}): choose one "
+                    "size for all, for example --image-size 64"
+                )
+            pixels[len(places)] = image.pixels
+            places.append(place)
+            are_grey = are_grey and image.is_grey
+            transparent += image.is_transparent
+    report_bad(errors, what, on_event, skip_bad)
+    say_transparent(what, transparent, on_event)
+    return Decoded(pixels[: len(places)], places, are_grey)
 
-    def without_unreadable(self, files: Sequence[T], path_of: Callable[[T], Path]) -> list[T]:
-        """The files that can be read; the others are reported now."""
-        found = []
-        for file in files:
-            try:
-                check_file(path_of(file))
-                found.append(file)
-            except DataError as error:
-                self.errors.append(error)
-        self.report()
-        return found
 
-    def report(self) -> None:
-        """Say which images are left out or, unless they may be skipped, raise the error for all of them."""
-        if not self.errors:
-            return
-        errors, self.errors = self.errors, []
-        lines = [f"\n  {visible(str(error))}" for error in errors]
-        if self.skip:
-            count = f"{len(lines)} image{'s' if len(lines) > 1 else ''}"
-            self.on_event(Note(f"{self.what}: left out {count} that cannot be decoded:{''.join(lines)}"))
-            return
-        hint = "--skip-bad leaves such images out"
-        if len(lines) == 1:
-            raise DataError(f"{visible(str(errors[0]))}; {hint}")
-        more = f"\n  and {len(lines) - MOST_LISTED:,} more" if len(lines) > MOST_LISTED else ""
-        listed = "".join(lines[:MOST_LISTED]) + more
-        raise DataError(f"{self.what}: {len(lines):,} images cannot be decoded ({hint}):{listed}")
+def _check_memory(count: int, height: int, width: int) -> None:
+    if 3 * count * height * width > MOST_BYTES:
+        raise InputError(
+            f"{count:,} images of {width}×{height} take more than {MOST_BYTES >> 30} GiB of memory: choose a smaller "
+            "size, for example --image-size 64, or fewer at a time"
+        )
+
+
+def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_bad: bool) -> None:
+    """Say which images cannot be read or decoded: they are left out or, unless ``skip_bad``, in one error."""
+    lines = [visible(str(error)) for error in errors]
+    count = "1 image" if len(lines) == 1 else f"{len(lines):,} images"
+    if lines and skip_bad:
+        on_event(Note("\n  ".join([f"{what}: left out {count} that cannot be decoded:", *lines])))
+    elif lines:
+        more = [f"and {len(lines) - MOST_LISTED:,} more"] if len(lines) > MOST_LISTED else []
+        title = f"{what}: {count} cannot be decoded (--skip-bad leaves such images out):"
+        raise DataError("\n  ".join([title, *lines[:MOST_LISTED], *more]))
+
+
+def say_transparent(what: str, count: int, on_event: OnEvent) -> None:
+    """Say how many images were transparent."""
+    if count:
+        which = "1 image has" if count == 1 else f"{count:,} images have"
+        on_event(Note(f"{what}: {which} transparent pixels, which are made white"))
 
 
 def read_images(
@@ -234,25 +215,14 @@ def read_images(
     channels, height, width = shape
     if channels not in (1, 3):
         raise InputError(f"images have 1 or 3 channels, and inputs of shape {tuple(shape)} have {channels}")
-    if len(files) * math.prod(shape) > MOST_BYTES:
-        raise InputError(f"{len(files):,} images take more than {MOST_BYTES >> 30} GiB of memory: give fewer at a time")
-    bad = Undecoded("images", on_event, skip=skip_bad)
-    rows = bad.without_unreadable(range(len(files)), files.__getitem__)
-    images, places, transparent = np.empty((len(rows), *shape), np.uint8), list[int](), 0
-    contents = ((str(files[row]), read_file(files[row])) for row in rows)
-    formats = sorted(set(FORMATS.values()))
-    each = decode_each(contents, len(rows), on_event, "decoding", formats=formats, size=(height, width))
-    with contextlib.closing(each) as decoded:
-        for place, image in zip(rows, decoded, strict=True):
-            if isinstance(image, DataError):
-                bad.errors.append(image)
-                continue
-            images[len(places)] = image.pixels.transpose(2, 0, 1) if channels == 3 else _grey(image)
-            places.append(place)
-            transparent += image.transparent
-    bad.report()
-    say_transparent("images", transparent, on_event)
-    return images[: len(places)], places
+    named = [(str(file), file) for file in files]
+    pixels, places, _ = decode_files(named, "images", on_event, size=(height, width), skip_bad=skip_bad)
+    if channels == 3:
+        return pixels.transpose(0, 3, 1, 2), places
+    grey = np.empty((len(pixels), 1, height, width), np.uint8)
+    for row, image in enumerate(pixels):
+        grey[row] = (image.astype(np.uint32) @ np.array(LUMINANCE, np.uint32) + 0x8000) >> 16
+    return grey, places
 
 
 def read_labelled(
@@ -269,25 +239,11 @@ def read_labelled(
     """
     path = path.expanduser().resolve()
     if not path.is_dir():
-        raise InputError(
-            f"--images {path}{'' if path.exists() else ' does not exist'}: expected a folder of class folders"
-        )
-    folders = ClassFolders(path, on_event, classes)
+        missing = "" if path.exists() else " does not exist"
+        raise InputError(f"--images {path}{missing}: expected a folder of class folders")
+    folders = find_classes(path, on_event, classes)
     files = [file for file in folders.files if file.part != "test"]
-    if folders.is_split:
+    if folders.test_folder is not None:
         on_event(Note(f"{path.name}: only the images in train are used"))
     images, places = read_images([file.path for file in files], shape, on_event, skip_bad=skip_bad)
     return images, [folders.classes[files[place].label] for place in places]
-
-
-def say_transparent(what: str, count: int, on_event: OnEvent) -> None:
-    """Say how many images were transparent."""
-    if count:
-        which = "1 image has" if count == 1 else f"{count:,} images have"
-        on_event(Note(f"{what}: {which} transparent pixels, which are made white"))
-
-
-def _grey(image: Image) -> np.ndarray:
-    if image.grey:
-        return image.pixels[:, :, 0]
-    return ((image.pixels.astype(np.uint32) @ np.array(LUMINANCE, np.uint32) + 0x8000) >> 16).astype(np.uint8)

@@ -1,27 +1,27 @@
-"""The base class of datasets: where they come from, and how they are verified."""
+"""What a dataset is: its classes, the shapes and checksums of its four arrays and, if it is published, its places."""
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import hashlib
 import json
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from cclfp.errors import DataError, visible
+from cclfp.errors import DataError, first_line
 from cclfp.events import Note, OnEvent
 
 Arrays = dict[str, np.ndarray]  # train_images, train_labels, test_images, test_labels
-Origin = tuple[str, Callable[[], Arrays]]  # a place on the network, and a function that downloads the arrays from there
-
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+# A place on the network, and a function that downloads the arrays from there; incomplete files stay in the folder.
+Place = tuple[str, Callable[[Path, OnEvent], Arrays]]
 # The names of the classes of each dataset.
 CLASSES: dict[str, Any] = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_text(encoding="utf-8"))
 CHUNK = 1 << 24  # bytes hashed at a time
@@ -36,59 +36,83 @@ class ArraySpec:
     dtype: str = "uint8"
 
 
-class Source(abc.ABC):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
     """A dataset. ``mean`` and ``std`` are those of the training pixels divided by 255, one number per channel."""
 
     name: str
     title: str
     classes: tuple[str, ...]  # in the order of the labels
-    class_orders: Mapping[str, tuple[int, ...]] = MappingProxyType({})  # other orders of the classes, by name
+    arrays: Mapping[str, ArraySpec]
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
-    expected: str  # describes the files to place by hand
-    provenance = "published"  # what was done to the arrays that the checksums belong to
-    arrays: Mapping[str, ArraySpec]
+    class_orders: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # other orders, by name
 
     @property
     def num_classes(self) -> int:
         return len(self.classes)
 
+    def check(self, arrays: Arrays) -> dict[str, str]:
+        """The checksums of the arrays; DataError unless they are those of this dataset."""
+        checksums = {array: sha256_of(arrays[array]) for array in ARRAYS}
+        for array, spec in self.arrays.items():
+            values, expected = arrays[array], spec.sha256 or checksums[array]
+            if (str(values.dtype), values.shape) != (spec.dtype, spec.shape):
+                found = f"{values.dtype} of {values.shape}"
+                raise DataError(f"{self.name}: {array} should be {spec.dtype} of shape {spec.shape}, not {found}")
+            if checksums[array] != expected:
+                sha256 = f"sha256 {checksums[array]}, not {expected}"
+                raise DataError(f"{self.name}: {array} does not match its checksum ({sha256})")
+        return checksums
+
+
+class NoFiles(DataError):
+    """A folder that has none of a dataset's files."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Published(Source, abc.ABC):
+    """A dataset that can be downloaded, or read from the files that its authors publish."""
+
+    @property
     @abc.abstractmethod
-    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
-        """Read and verify the arrays from a folder or an archive; None if a folder has none of the dataset's files."""
+    def expected(self) -> str:
+        """Describes the files to place by hand."""
 
     @abc.abstractmethod
-    def origins(self, on_event: OnEvent, folder: Path) -> list[Origin]:
-        """The places on the network, best first. ``folder`` keeps incomplete downloads, so that they can be resumed."""
+    def read(self, path: Path, on_event: OnEvent) -> Arrays:
+        """Read the arrays from a folder or an archive; NoFiles where these have none of the dataset's files."""
 
-    def download(self, on_event: OnEvent, folder: Path) -> Arrays:
-        """Download and verify the arrays from the first place that has all of them."""
+    @abc.abstractmethod
+    def places(self) -> list[Place]:
+        """The places on the network, best first."""
+
+    def has_none(self, path: Path) -> NoFiles:
+        """The error for a path with none of the dataset's files."""
+        return NoFiles(f"{path} has none of {self.name}'s files: expected {self.expected}")
+
+    def download(self, folder: Path, on_event: OnEvent) -> Arrays:
+        """Download the arrays from the first place that has the right ones. Interrupted files stay in the folder."""
         tried = []
-        for place, download in self.origins(on_event, folder):
+        for place, download in self.places():
             on_event(Note(f"{self.name}: trying {place}"))
             try:
-                return download()
+                arrays = download(folder, on_event)
+                self.check(arrays)
+                return arrays
             except (OSError, ValueError, subprocess.SubprocessError) as error:  # no network, or a missing or wrong file
-                tried.append(f"  - {place}: {first_line(error)}")
-        raise DataError(f"{self.name} could not be downloaded. Tried:\n" + "\n".join(tried))
+                tried.append(f"\n  - {place}: {first_line(error)}")
+        by_hand = f"put {self.expected} into {folder}, or run: cclfp data import {self.name} PATH"
+        raise DataError(f"{self.name} could not be downloaded. Tried:{''.join(tried)}\nTo place it by hand: {by_hand}")
 
-    def check(self, arrays: Arrays) -> dict[str, str]:
-        """The checksums of the arrays; DataError unless they match the published ones."""
-        checksums = {}
-        for array, spec in self.arrays.items():
-            values = arrays[array]
-            if values.dtype != spec.dtype or values.shape != spec.shape:
-                raise DataError(
-                    f"{self.name}: {array} should be {spec.dtype} of shape {spec.shape}, "
-                    f"not {values.dtype} of {values.shape}"
-                )
-            checksums[array] = sha256_of(values)
-            if spec.sha256 is not None and checksums[array] != spec.sha256:
-                raise DataError(
-                    f"{self.name}: {array} is not what was {self.provenance} "
-                    f"(sha256 {checksums[array]}, not {spec.sha256})"
-                )
-        return checksums
+
+@contextlib.contextmanager
+def os_error_as_data_error(name: str) -> Iterator[None]:
+    """Turn an OSError into a DataError, since the user can fix a file that cannot be read or written."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{name}: {error}") from error
 
 
 def sha256_of(values: np.ndarray) -> str:
@@ -98,24 +122,3 @@ def sha256_of(values: np.ndarray) -> str:
     for start in range(0, len(flat), CHUNK):
         digest.update(flat[start : start + CHUNK].data)
     return digest.hexdigest()
-
-
-def md5_of(path: Path) -> str:
-    """The MD5 checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message, shortened; its type if the message is empty."""
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:300]
-
-
-def abbreviate(names: list[str]) -> str:
-    """The first three names and the number of the others.
-
-    >>> abbreviate(["a", "b", "c", "d", "e"])
-    'a, b, c and 2 more'
-    """
-    return ", ".join(map(visible, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")

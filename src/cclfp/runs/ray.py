@@ -24,8 +24,7 @@ from typing import Any
 
 from cclfp.core.userfiles import content_of, receive
 from cclfp.data.datasets import is_cached, pack, unpack
-from cclfp.data.source import first_line
-from cclfp.errors import InputError, RunError, portable
+from cclfp.errors import InputError, RunError, first_line, portable
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Placed
 from cclfp.runs.checkpoints import CLUSTER_LOCK, alone_in, make_folder, remove_checkpoint
 from cclfp.runs.code import code
@@ -302,7 +301,7 @@ def _prepare(order: Order, packed: list[Any], node: str, folder: Path, on_event:
             raise NoDatasetError(order.dataset)
         import ray
 
-        unpack(ray.get(packed[0]))
+        unpack(order.dataset, ray.get(packed[0]))
     jobs = [job.with_execution(**order.execution) for job in order.jobs]
     shared = jobs[0].execution.checkpoint_folder
     if not (shared / CLUSTER_LOCK).exists():  # the driver holds it: this is another folder of the same name

@@ -35,8 +35,7 @@ class Problem:
     class_order: str | Sequence[Any] | None = option(
         None,
         "The order classes come in, by name or number; A,B/C,D says which classes each task has. Quotes keep a comma "
-        "or a slash inside a name. By default that of the labels (labels), but on Split Tiny ImageNet that of its file "
-        "wnids.txt (wnids).",
+        "or a slash inside a name. By default the first that cclfp show BENCHMARK names.",
         "A,B,...|random",
     )
     backbone: str | None = option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -24,10 +25,10 @@ from training import make_job as make_any_job
 import cclfp
 from cclfp.core.files import temporary_name
 from cclfp.core.workers import cores
-from cclfp.errors import InputError, RunError
+from cclfp.errors import DataError, InputError, RunError, portable
 from cclfp.methods import METHODS
 from cclfp.runs import checkpoints, training
-from cclfp.runs.events import Event, Failed, Finished, Step
+from cclfp.runs.events import Event, Failed, Finished, Note, Planned, Step, Stored
 from cclfp.runs.jobs import Job
 from cclfp.runs.pool import Executor, Pool
 from cclfp.runs.record import Record
@@ -155,8 +156,8 @@ def test_checkpoints_are_not_taken_more_often_than_asked(
 def test_resumed_with_the_threads_it_was_started_with(
     make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint_of(make_job(threads=2), monkeypatch)
-    assert train(make_job(threads=1))["environment"]["threads"] == 2
+    checkpoint_of(make_job("finetune", threads=2), monkeypatch)
+    assert train(make_job("finetune", threads=1))["environment"]["threads"] == 2
     assert torch.get_num_threads() == 1
 
 
@@ -397,7 +398,7 @@ def test_a_learner_file_is_what_it_is_called(make_job: Callable[..., Job], tmp_p
     for change, message in (
         (cut_off, "it is damaged"),
         (lambda file: file.write_text("mine"), "is another kind of file"),
-        (of_another_seed, "is the learner of another run"),
+        (of_another_seed, "is not the learner of this run"),
     ):
         change(job.learner_file)
         changed = job.learner_file.read_bytes()
@@ -503,11 +504,73 @@ def test_a_failure_lets_the_others_finish(executor: Executor, make_job: Callable
     assert sorted(r["seed"] for r in Store(bad.execution.store).records()) == [0, 1, 2]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("executor", "engine"), [(Pool(), "eager"), (Pool(2), "eager"), (Pool(2), "compiled")])
+def test_every_run_that_fails_is_an_event(executor: Executor, engine: str, tmp_path: Path) -> None:
+    """A cohort that fails is trained one by one; each run's error is its own, with one traceback."""
+    (tmp_path / "mine.py").write_text(
+        "from cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'\n"
+        "    def loss(self, *_): raise RuntimeError('it does not work')"
+    )
+    (mine,) = configurations([f"{tmp_path / 'mine.py'}:Mine"], "split-mnist")
+    jobs = [make_any_job(mine, seed, tmp_path / "runs.sqlite", engine=engine) for seed in range(3)]
+    events: list[Event] = []
+    with pytest.raises(RuntimeError, match="it does not work"):
+        run_jobs(jobs, events.append, executor)
+    failed = {event.key: str(event.error) for event in events if isinstance(event, Failed)}
+    assert failed.keys() == {job.key for job in jobs}
+    if executor.workers > 1:
+        assert all(text.count("Traceback (most recent call last)") == 1 for text in failed.values())
+        assert not any("During handling" in text for text in failed.values())
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (DataError("what went wrong"), InputError, "what went wrong"),
+        (RunError("what went wrong"), RunError, "what went wrong"),
+        (ZeroDivisionError("x"), RunError, "ZeroDivisionError: x\n"),
+        (MemoryError(), RunError, "there is not enough memory, on this machine or within the limits of this process"),
+    ],
+)
+def test_an_error_goes_to_another_process(error: Exception, kind: type[Exception], text: str) -> None:
+    again = pickle.loads(pickle.dumps(Failed("a", portable(error))))
+    assert (again.key, type(again.error), str(again.error)) == ("a", kind, text)
+
+
+# -- what a command tells its listener ------------------------------------------------------------------------------
+
+
+def test_the_same_run_twice_in_one_call(make_job: Callable[..., Job]) -> None:
+    for expected in (Finished, Stored):
+        events: list[Event] = []
+        assert list(run_jobs([make_job("finetune")] * 2, events.append, Pool())) == [make_job("finetune").key]
+        assert [type(event) for event in events if not isinstance(event, Step | Note)] == [expected]
+
+
+@pytest.mark.slow
+def test_many_runs_are_counted_and_have_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"engine": "eager", "device": "cpu", "store": tmp_path / "runs.sqlite", "seeds": 2}
+    for few in (4, 3):
+        monkeypatch.setattr("cclfp.runs.run.SHOWN_ONE_BY_ONE", few)
+        events: list[Event] = []
+        cclfp.run(["finetune", "er"], "split-mnist", on_event=events.append, **options)
+        (planned,) = (event for event in events if isinstance(event, Planned))
+        assert ("4 runs (configurations: 2, seeds: 2)" in texts(events)) == (planned.costs is not None) == (few == 3)
+    costs = {planned.labels[key]: cost for key, cost in (planned.costs or {}).items()}
+    assert costs.keys() == set(planned.labels.values())
+    assert costs["er seed 0"] == costs["er seed 1"] > costs["finetune seed 0"]
+    events.clear()
+    options |= {"store": tmp_path / "other.sqlite", "shard": "1/4"}
+    cclfp.run(["finetune", "er"], "split-mnist", on_event=events.append, **options)
+    assert "4 runs (configurations: 2, seeds: 2), 1 of them in this shard" in texts(events)
+
+
 # -- with real processes ------------------------------------------------------------------------------------------
 
 
 def command(store: Path, *more: str) -> list[str]:
-    arguments = ["run", "er,ccl-fp+", "split-mnist", "epochs=7", "--seeds", "2", "--checkpoint-every", "0"]
+    arguments = ["run", "er", "split-mnist", "epochs=7", "--seeds", "2", "--checkpoint-every", "0"]
     return [sys.executable, "-m", "cclfp", *arguments, "--store", str(store), *more]
 
 
@@ -536,7 +599,7 @@ def test_sigkill_and_two_processes_on_one_store(tmp_path: Path) -> None:
         while any(map(alive, workers)) and time.monotonic() < deadline:
             time.sleep(0.05)  # the workers notice that their parent is gone
         assert not any(map(alive, workers))
-        assert len(Store(store).records()) < 4, "it was killed too late to show anything"
+        assert len(Store(store).records()) < 2, "it was killed too late to show anything"
         assert times(checkpoints)
     pair = [
         subprocess.Popen(command(store, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)
@@ -549,7 +612,7 @@ def test_sigkill_and_two_processes_on_one_store(tmp_path: Path) -> None:
     assert said.count(b"continuing from the checkpoint") >= 2
     assert b"another process is training this run" in said
     assert b"starting again" not in said
-    assert len(Store(store).records()) == 4
+    assert len(Store(store).records()) == 2
     assert list(checkpoints.iterdir()) == []
 
 

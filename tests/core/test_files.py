@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Cli
 from filelock import FileLock
 
 import cclfp
@@ -108,17 +107,6 @@ def test_a_folder_of_checkpoints_may_be_any_folder(tmp_path: Path) -> None:
         remove_left_overs(tmp_path)
     assert names(tmp_path) == {held, checkpoint, *FOREIGN}
     assert all((tmp_path / name).read_text() == name for name in FOREIGN)
-
-
-@pytest.mark.slow
-def test_a_run_with_its_checkpoints_among_other_files(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    put(folder, *FOREIGN, days=9)
-    quick = ("--device", "cpu", "--engine", "eager", "--seeds", "1", "--checkpoint-every", "0")
-    answer = cli("run", "er", "split-mnist", *quick, "--store", tmp_path / "s", "--checkpoints", folder)
-    assert answer.code == 0, answer.err
-    assert names(folder) == set(FOREIGN)
 
 
 def test_a_lock_whose_file_was_removed_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

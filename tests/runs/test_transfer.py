@@ -16,12 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import made_up, matrix_of
 
-import cclfp
 from cclfp import metrics
 from cclfp.cli.manage_runs import print_records
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.events import Event, Planned, Stored
 from cclfp.runs.record import MEASURES, from_line
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store, export, import_runs
@@ -91,26 +89,6 @@ def test_duplicates_are_refused_one_by_one(exported: Path, tmp_path: Path) -> No
         0,
         [f"{first}, line 1", f"{first}, line 2", *(f"{exported}, line {n}" for n in (1, 2, 3, 4))],
     )
-
-
-@pytest.mark.slow
-def test_real_runs_are_not_trained_again_where_they_are_imported(small_mnist: Path, tmp_path: Path) -> None:
-    there, here = Store(tmp_path / "there.sqlite"), Store(tmp_path / "here.sqlite")
-    file = tmp_path / "nets.py"
-    file.write_text("from torch import nn\ndef flat(): return nn.Flatten()\n")
-    trainings: list[dict[str, Any]] = [
-        {"methods": "er"},
-        {"methods": "joint", "class_order": "9,8,7,6,5,4,3,2,1,0", "backbone": f"{file}:flat"},
-        {"methods": "finetune", "scenario": "task", "tasks": 2, "validation": True},
-    ]
-    for arguments in trainings:
-        cclfp.run(benchmark="split-mnist", seeds=1, store=there.path, **arguments)
-    export(there.records(), tmp_path / "runs.jsonl")
-    assert import_runs([tmp_path / "runs.jsonl"], here) == (3, [])
-    events: list[Event] = []
-    for arguments in trainings:
-        cclfp.run(benchmark="split-mnist", seeds=1, store=here.path, on_event=events.append, **arguments)
-    assert [type(event) for event in events] == [Planned, Stored] * 3
 
 
 # What is not known is taken and comes back -------------------------------------------------------------------------
@@ -284,10 +262,22 @@ def test_a_mutated_record_is_refused_or_the_same(data: st.DataObject) -> None:
         print_records([record], "")
 
 
-@pytest.mark.parametrize("line", ["", "{", "[1, 2]", "null", '"text"', "[" * 100_000])
-def test_a_line_that_is_no_record_is_refused(line: str) -> None:
-    with pytest.raises(InputError, match="not JSON|not a run record"):
-        from_line(line)
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        *((line, "line 5: ") for line in ("\n", "{", "[1, 2]", "null", '"text"', "[" * 100_000)),
+        ("\ud800", "cannot be read"),
+        (None, "is empty"),
+    ],
+)
+def test_a_file_with_a_line_that_is_no_record_is_refused(
+    content: str | None, message: str, exported: Path, tmp_path: Path
+) -> None:
+    lines = "" if content is None else exported.read_text() + content
+    exported.write_bytes(lines.encode(errors="surrogatepass"))
+    with pytest.raises(InputError, match=message):
+        import_runs([exported], tmp_path / "new" / "here.sqlite")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -295,7 +285,7 @@ def test_a_line_that_is_no_record_is_refused(line: str) -> None:
     [
         (
             another_result,
-            "differs in average_accuracy 81.0 and 80.0, accuracy_matrix: nothing was added; leave out one",
+            "which differs in average_accuracy 81.0 and 80.0, accuracy_matrix: nothing was added;",
         ),
         (lambda r: r["environment"].update(device="cuda"), "differs in environment"),
         (
@@ -308,29 +298,30 @@ def test_another_record_than_the_stores_is_refused_with_all_others(
     how: Callable[[Record], object], message: str, exported: Path, tmp_path: Path
 ) -> None:
     store, first = Store(tmp_path / "here.sqlite"), tmp_path / "first.jsonl"
+    change(exported, 1, lambda r: r["environment"].update(device="cpu"))
     first.write_text(lines_of(exported)[0])
     assert import_runs([first], store) == (1, [])
     before = store.records()
     change(exported, 1, how)
     with pytest.raises(InputError) as refused:
         import_runs([exported], store)
-    run = f"er on split-mnist (class), seed 0 (key {before[0]['key']})"
-    assert f"{exported}, line 1: {run} has another record in {store.path}, which {message}" in str(refused.value)
+    run = f"{exported}, line 1: er on split-mnist (class), seed 0 (key {before[0]['key']})"
+    assert str(refused.value).startswith(f"{run} has another record in {store.path}, which differs in ")
+    assert message in str(refused.value)
     assert store.records() == before
 
 
-def test_two_records_of_one_run_are_refused_and_no_store_is_left(exported: Path, cli: Cli, tmp_path: Path) -> None:
-    here, other = tmp_path / "new" / "here.sqlite", tmp_path / "other.jsonl"
+def test_two_records_of_one_run_in_the_files_are_refused(exported: Path, tmp_path: Path) -> None:
+    other, store = tmp_path / "other.jsonl", tmp_path / "new" / "here.sqlite"
     other.write_text(exported.read_text())
     for line in (1, 3, 4):
         change(other, line, another_result)
-    answer = cli("runs", "import", exported, other, "--store", here)
-    assert (answer.code, here.parent.exists()) == (2, False)
-    assert "other.jsonl, line 1: er on split-mnist (class), seed 0" in answer.err
-    assert f" record in {exported}, line 1, which " in answer.err
-    assert "2 more lines" in answer.err
+    with pytest.raises(InputError, match=f"other.jsonl, line 1: .* record in {exported}, line 1, which .*2 more lines"):
+        import_runs([exported, other], store)
     exported.write_text("\n".join([lines_of(exported)[0], lines_of(other)[0]]))
-    assert f" record in {exported}, line 1, which " in cli("runs", "import", exported, "--store", here).err
+    with pytest.raises(InputError, match="runs.jsonl, line 2: .* record in .*runs.jsonl, line 1, which differs in"):
+        import_runs([exported], store)
+    assert not store.parent.exists()
 
 
 def test_the_commands(exported: Path, cli: Cli, tmp_path: Path) -> None:
@@ -357,14 +348,10 @@ def test_the_commands(exported: Path, cli: Cli, tmp_path: Path) -> None:
 
 def test_an_export_never_replaces_its_store_nor_another_file(exported: Path, cli: Cli, tmp_path: Path) -> None:
     there, foreign = tmp_path / "there.sqlite", tmp_path / "uv.lock"
-    (tmp_path / "link").symlink_to("there.sqlite")
-    (tmp_path / "hard").hardlink_to(there)
     before = there.read_bytes()
-    for name in ("there.sqlite", "link", "hard"):
-        answer = cli("runs", "export", tmp_path / name, "--store", there, "--force")
-        assert (answer.code, answer.out) == (2, "")
-        assert "is read by this command" in answer.err
-    assert there.read_bytes() == before
+    answer = cli("runs", "export", there, "--store", there, "--force")
+    assert (answer.code, answer.out, there.read_bytes()) == (2, "", before)
+    assert "is read by this command" in answer.err
     foreign.write_text("version = 1")
     answer = cli("runs", "export", foreign, "--store", there)
     assert (answer.code, foreign.read_text()) == (2, "version = 1")

@@ -1,4 +1,4 @@
-"""A-GEM against the paper's equations in float64, on the batches it was given."""
+"""What is particular to A-GEM; tests/methods/test_papers.py compares it with its equations."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_hand import TASKS, spied, stream_of, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import cclfp
 from cclfp.core.files import write_tensors
-from cclfp.engine.cohort import Cohort
 from cclfp.engine.plan import plan_replay
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
-from cclfp.learner import Learner
 from cclfp.learner.saving import FORMAT, learner_state
-from cclfp.methods import Batch
 from cclfp.methods.a_gem import AGEM, project
 from cclfp.runs.configuration import USUAL, Configuration
 from cclfp.runs.execution import Execution
@@ -32,138 +30,7 @@ from cclfp.runs.record import check_record
 from cclfp.runs.settings import configurations, read_presets
 from cclfp.schedules import PastRing
 from cclfp.testing import same, toy_psi, toy_stream
-
-SCENARIOS = ("class", "task", "domain")
-TASKS = [[0, 1], [2, 3], [4, 5]]
-
-
-class Spy(AGEM):
-    """Keeps the batches."""
-
-    name = "a-gem"
-    batches: list[Batch]
-
-    def step(self, params: Any, buffers: Any, state: Any, batch: Batch, hyper: Any) -> Any:
-        Spy.batches.append(batch)
-        return super().step(params, buffers, state, batch, hyper)
-
-
-def small_psi() -> nn.Module:
-    """With BatchNorm, in float64."""
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()).double()
-
-
-def learner_of(scenario: str, memory: int = 12, reference: int = 4) -> Learner:
-    domain = [list(range(6))] * 3
-    Spy.batches = []
-    return cclfp.make(
-        Spy,
-        psi=small_psi(),
-        num_classes=6,
-        memory=memory,
-        reference=reference,
-        scenario=scenario,
-        tasks=domain if scenario == "domain" else TASKS,
-        lr=0.3,
-    )
-
-
-def batches_of(scenario: str, steps: int = 5) -> list[list[tuple[Tensor, Tensor]]]:
-    g = torch.Generator().manual_seed(7)
-    stream = []
-    for task in range(3):
-        batches = []
-        for step in range(steps):
-            n = 3 if step == steps - 1 else 5
-            y = torch.randint(0, 6, (n,), generator=g) if scenario == "domain" else torch.arange(n) % 2 + 2 * task
-            batches.append((torch.randn(n, 3, dtype=torch.float64, generator=g) + (-1) ** y[:, None], y))
-        stream.append(batches)
-    return stream
-
-
-def gradient_of(w: dict[str, Tensor], x: Tensor, y: Tensor, task: Tensor, seen: list[int], scenario: str) -> Tensor:
-    """Of the cross-entropy of these examples, BatchNorm with their own statistics, as one vector."""
-    w = {name: t.clone().requires_grad_() for name, t in w.items()}
-    h = x @ w["0.weight"].T + w["0.bias"]
-    h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt() * w["1.weight"] + w["1.bias"]
-    logits = torch.tanh(h) @ w["f.weight"].T + w["f.bias"]
-    total = torch.zeros((), dtype=torch.float64)
-    for row, label, of in zip(logits, y.tolist(), task.tolist(), strict=True):
-        allowed = {"class": seen, "task": TASKS[of], "domain": list(range(6))}[scenario]
-        total = total + torch.logsumexp(row[allowed], 0) - row[label]
-    return torch.cat([g.flatten() for g in torch.autograd.grad(total / len(y), list(w.values()))])
-
-
-def weights(learner: Learner) -> dict[str, Tensor]:
-    psi = {name: p.detach().clone() for name, p in learner.psi.named_parameters()}
-    assert learner.f is not None
-    return psi | {"f.weight": learner.f.weight.detach().clone(), "f.bias": learner.f.bias.detach().clone()}
-
-
-@pytest.mark.parametrize("reference", [4, 256])
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_equal_to_the_paper(scenario: str, reference: int) -> None:
-    learner, stream = learner_of(scenario, reference=reference), batches_of(scenario)
-    learner.make_classifier(stream[0][0][0])
-    w = weights(learner)
-    mean, var = torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
-    seen: list[int] = []
-    against = along = 0
-    for task, batches in enumerate(stream):
-        seen += TASKS[task]
-        for x, y in batches:
-            n = len(y)
-            learner.observe(x, y, task)
-            batch = Spy.batches[-1]
-            assert torch.equal(batch.x[:n], x)
-            assert torch.equal(batch.y[:n], y)
-            h = x @ w["0.weight"].T + w["0.bias"]
-            mean, var = 0.9 * mean + 0.1 * h.mean(0), 0.9 * var + 0.1 * h.var(0)
-            g = gradient_of(w, x, y, torch.full((n,), task), seen, scenario)
-            assert (len(batch.y) - n) == min(reference, [0, 6, 8][task])  # 12 less the current task's share
-            if task:
-                assert (batch.task[n:] < task).all()
-                ref = gradient_of(w, batch.x[n:], batch.y[n:], batch.task[n:], seen, scenario)
-                inner = float((g * ref).sum())
-                against, along = against + (inner < 0), along + (inner >= 0)
-                if inner < 0:
-                    g = g - inner / float((ref * ref).sum()) * ref
-            parts = g.split([t.numel() for t in w.values()])
-            w = {name: t - 0.3 * part.view_as(t) for (name, t), part in zip(w.items(), parts, strict=True)}
-            for name, t in weights(learner).items():
-                torch.testing.assert_close(t, w[name], rtol=0, atol=1e-8)
-            torch.testing.assert_close(learner.psi[1].running_mean, mean, rtol=0, atol=1e-8)  # type: ignore[index]
-            torch.testing.assert_close(learner.psi[1].running_var, var, rtol=0, atol=1e-8)  # type: ignore[index]
-        learner.end_task()
-    assert against >= 2, "too few steps were projected for this to be a test"
-    assert along >= 1 or scenario == "class", "too few steps were not projected for this to be a test"
-
-
-def test_one_replayed_example_is_normalised_as_in_testing() -> None:
-    """It has no statistics of its own: BatchNorm in training mode refuses it."""
-    learner = learner_of("class", memory=2, reference=1)
-    (first, *_), (second, *_), _ = batches_of("class")
-    learner.observe(*first, 0)
-    learner.end_task()
-    assert learner.f is not None
-    net = copy.deepcopy(nn.Sequential(learner.psi, learner.f))
-
-    def gradient_by(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        loss = nn.functional.cross_entropy(net(x)[:, :4], y)
-        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))])
-
-    learner.observe(*second, 1)
-    batch, n = Spy.batches[-1], len(second[1])
-    assert len(batch.y) == n + 1
-    ref = gradient_by(copy.deepcopy(net).eval(), batch.x[n:], batch.y[n:])
-    g = gradient_by(net, *second)
-    assert ref @ g < 0, "the step is not projected, so this is no test"
-    expected = torch.cat([p.flatten() for p in net.parameters()]) - 0.3 * (g - (ref @ g) / (ref @ ref) * ref)
-    torch.testing.assert_close(torch.cat([p.flatten() for p in weights(learner).values()]), expected.detach())
-    for ours, theirs in zip(learner.psi.buffers(), net.buffers(), strict=True):  # as after the current batch alone
-        torch.testing.assert_close(ours, theirs)
-
+from cclfp.testing.case import train_replicas
 
 # -- the projection -------------------------------------------------------------------------------------------------
 
@@ -199,23 +66,23 @@ def test_a_reference_gradient_of_zero_changes_nothing() -> None:
 @pytest.mark.parametrize("num_tasks", [5, None])
 def test_the_memory_is_full_and_holds_all_past_tasks(num_tasks: int | None) -> None:
     """Another implementation keeps one minibatch of each task: 50 of 200 examples."""
-    Spy.batches = []
-    learner = cclfp.make(Spy, psi=nn.Flatten(), num_classes=2, scenario="domain", num_tasks=num_tasks, reference=10)
+    spy, batches = spied("a-gem")
+    learner = cclfp.make(spy, psi=nn.Flatten(), num_classes=2, scenario="domain", num_tasks=num_tasks, reference=10)
     g = torch.Generator().manual_seed(0)
     replayed: list[Tensor] = []
     for task in range(5):
-        Spy.batches.clear()
+        batches.clear()
         for _ in range(30):
             learner.observe(torch.randn(10, 2, generator=g), torch.randint(0, 2, (10,), generator=g), task)
             assert learner.memory is not None
-            assert len(learner.memory) == min(200, 300 * task + 10 * len(Spy.batches))
+            assert len(learner.memory) == min(200, 300 * task + 10 * len(batches))
         learner.end_task()
         assert learner.memory is not None
         held = learner.memory.examples().task.bincount(minlength=5).tolist()
         assert sum(held) == 200
         assert max(held[: task + 1]) - min(held[: task + 1]) <= 1
         assert not any(held[task + 1 :])
-        replayed = [batch.task[batch.n_current :] for batch in Spy.batches]
+        replayed = [batch.task[batch.n_current :] for batch in batches]
         assert all(len(tasks) == (10 if task else 0) and (tasks < task).all() for tasks in replayed)
     assert set(torch.cat(replayed).tolist()) == {0, 1, 2, 3}
 
@@ -252,12 +119,9 @@ def test_engines_take_the_reference_examples_that_observe_takes(engine: str) -> 
         case: dict[str, Any] = {"num_classes": 6, "memory": 150, "tasks": TASKS, "reference": reference}
         trained = cclfp.make(AGEM, psi=toy_psi(random=False), transform=stream.transform, **case)
         replica = Replica(trained, stream)
-        cohort = Cohort([replica], engine)
-        assert [plan.sizes[0] for plan in [replica.plan()]] == [(10, 0)]
-        cohort.advance()
-        assert set(replica.plan().sizes[:-1]) == {(10, min(reference, 75))}  # of 150, half for the new task
-        cohort.advance()
-        assert set(replica.plan().sizes[:-1]) == {(10, min(reference, 100))}
+        for task, past in enumerate((0, 75, 100)):  # of 150, what is left when the new task has its share
+            assert set(replica.plan().sizes[:-1]) == {(10, min(reference, past))}
+            train_replicas([replica], engine, tasks=task + 1)
 
 
 # -- records and files of before ------------------------------------------------------------------------------------
@@ -321,21 +185,16 @@ def test_a_file_of_presets_without_the_setting_means_the_replay_size(tmp_path: P
 
 
 def test_a_learner_saved_without_the_setting_continues_with_its_replay_size(tmp_path: Path) -> None:
-    learner, again = (cclfp.make("a-gem", psi=nn.Flatten(), num_classes=6, tasks=TASKS, reference=3) for _ in range(2))
-    stream = batches_of("class")
+    learner, again = (tiny("a-gem", reference=3) for _ in range(2))
+    stream = stream_of()
     for one in (learner, again):
-        for x, y in stream[0]:
-            one.observe(x.float(), y, 0)
+        one.observe(*stream[0][0], 0)
         one.end_task()
     state = learner_state(learner)
     del state["hyper"]["reference"]
     write_tensors(tmp_path / "old", {"format": FORMAT, "cclfp": "0.1.0", **state})
-    loaded = cclfp.load(tmp_path / "old", psi=nn.Flatten())
+    loaded = cclfp.load(tmp_path / "old", psi=tiny("er").psi, transform=learner.transform)
     for one in (loaded, again):
-        for x, y in stream[1]:
-            one.observe(x.float(), y, 1)
+        one.observe(*stream[1][0], 1)
     assert loaded.replay == 3
     assert same(loaded, again)
-
-
-# -- saving -------------------------------------------------------------------------------------------------------

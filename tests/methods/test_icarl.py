@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from by_hand import spied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import cclfp
-from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.learner import Learner
@@ -23,10 +23,10 @@ from cclfp.learner.saving import learner_state
 from cclfp.methods import Batch
 from cclfp.methods.icarl import ICaRL, herd
 from cclfp.testing import Case, toy_psi, toy_stream
+from cclfp.testing.case import train_replicas
 
 Rows = list[list[float]]
 TASKS = [[0, 1], [2, 3], [4]]
-CASES = [Case(ICaRL, scenario, {"lr": 0.2}) for scenario in ICaRL.scenarios()]
 
 
 # -- the paper's algorithms ---------------------------------------------------------------------------------------
@@ -112,16 +112,6 @@ class Paper:
         return min(allowed, key=lambda c: math.dist(phi, self.means[c]))
 
 
-class Spy(ICaRL):
-    """Remembers the minibatches."""
-
-    seen: list[Batch] = []  # noqa: RUF012
-
-    def step(self, params: Any, buffers: Any, state: Any, batch: Batch, hyper: Any) -> Any:
-        self.seen.append(batch)
-        return super().step(params, buffers, state, batch, hyper)
-
-
 def tiny(seed: int = 0, **options: Any) -> Learner:
     torch.manual_seed(seed)
     psi = nn.Sequential(nn.Linear(3, 5), nn.Tanh()).double()
@@ -140,7 +130,8 @@ def points(y: list[int], seed: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("scenario", ICaRL.scenarios())
 def test_equal_to_the_paper_by_hand(scenario: str, comes_back: bool) -> None:
     tasks = [[0, 1], [2, 3], [4, 1] if comes_back else [4]]
-    learner = tiny(scenario=scenario, method=Spy, tasks=tasks)
+    spy, batches = spied("icarl")
+    learner = tiny(scenario=scenario, method=spy, tasks=tasks)
     paper: Paper | None = None
     seen: set[int] = set()
     probe = points([0, 1, 2, 3, 4] * 4, seed=77)[0]
@@ -154,7 +145,7 @@ def test_equal_to_the_paper_by_hand(scenario: str, comes_back: bool) -> None:
                 assert learner.f is not None
                 paper = Paper(learner.psi, learner.f, 9, 0.5)
             learner.observe(x, y, task=t)
-            batch = Spy.seen[-1]
+            batch = batches[-1]
             expected = [paper.memory()[slot] for slot in batch.slots.tolist()]
             assert len(expected) == (0 if t == 0 else 4)
             assert batch.x[5:].tolist() == expected
@@ -199,77 +190,10 @@ def test_herding_equals_a_naive_search(n: int, width: int, m: int, repeat: bool,
 # -- the loss -----------------------------------------------------------------------------------------------------
 
 
-def test_classes_outside_the_mask_take_no_part() -> None:
-    learner = tiny()
-    for t, classes in enumerate(TASKS[:2]):
-        learner.observe(*points([classes[i % 2] for i in range(8)], seed=t), task=t)
-        learner.end_task()
-    learner.begin_task()
-    x, y = points([0, 2], seed=5)
-    params, buffers, _ = learner.model
-    mask = torch.tensor([[True, True, False, False, False], [True, False, True, True, False]])
-
-    def gradient(bias: float) -> tuple[Tensor, Tensor]:
-        p = {name: tensor.detach().clone().requires_grad_() for name, tensor in params.items()}
-        with torch.no_grad():
-            p["f.bias"] += 0.3  # away from the old model
-            p["f.bias"][4] = bias  # outside both masks
-        none = torch.empty(0, dtype=torch.int64)
-        batch = Batch(x, y, torch.zeros(2, dtype=torch.int64), mask, 2, none, none.bool())
-        loss, _ = learner.algorithm.loss(p, buffers, learner.state, batch, learner.hyper_tensors)
-        return loss, torch.autograd.grad(loss, p["f.bias"])[0]
-
-    plain, extreme = gradient(0.0), gradient(1e30)
-    assert torch.equal(plain[0], extreme[0])
-    assert torch.equal(plain[1], extreme[1])
-    assert plain[1][4] == 0
-    assert (plain[1][:4] != 0).all()
-
-
-def test_in_the_task_scenario_every_example_distils_every_old_head() -> None:
-    learner = tiny(scenario="task")
-    learner.observe(*points([0, 1, 0, 1], seed=0), task=0)
-    learner.end_task()
-    learner.begin_task()
-    x, y = points([2, 3, 0], seed=1)  # two of the current task, an exemplar of the last
-    task = y // 2
-    mask = learner.mask.after(y, task).train(task)
-    assert mask.tolist() == [[False, False, True, True, False]] * 2 + [[True, True, False, False, False]]
-    none = torch.empty(0, dtype=torch.int64)
-    params = {name: p.detach().clone().requires_grad_() for name, p in learner.params.items()}
-    with torch.no_grad():
-        params["f.bias"] += 0.3  # away from the old model
-    loss, _ = learner.algorithm.loss(
-        params, {}, learner.state, Batch(x, y, task, mask, 2, none, none.bool()), learner.hyper_tensors
-    )
-    slope = torch.autograd.grad(loss, params["f.bias"])[0]
-    assert learner.f is not None
-    old = learner.f(learner.psi(x)).detach()
-    moved = (old + 0.3).sigmoid()
-    expected = torch.zeros(5, dtype=torch.float64)
-    expected[:2] = (moved - old.sigmoid())[:, :2].mean(0)
-    expected[2:4] = (moved - nn.functional.one_hot(y, 5))[:2, 2:4].sum(0) / 3
-    torch.testing.assert_close(slope, expected)
-
-
-def test_the_old_model_stays_as_it_was() -> None:
-    case = CASES[0]
-    replica = case.replica()
-    Cohort([replica]).advance()
-    learner = replica.learner
-    kept = copy.deepcopy({name: learner.state[name] for name in ("params_old", "buffers_old")})
-    assert all(torch.equal(kept["params_old"][name], p) for name, p in learner.params.items())
-    for batch in case.batches()[1]:
-        learner.observe(*batch)
-    now = {name: learner.state[name] for name in kept}
-    assert all(map(torch.equal, tree_leaves(kept), tree_leaves(now)))
-    assert not torch.equal(kept["params_old"]["f.weight"], learner.params["f.weight"])
-
-
 def test_batchnorm_is_in_eval_mode_in_the_old_model_and_in_herding() -> None:
-    case = CASES[0]
+    case = Case(ICaRL, "class", {"lr": 0.2})
     replica = Replica(case.learner(psi=toy_psi(random=False)), case.stream())
-    Cohort([replica]).advance()
+    train_replicas([replica], tasks=1)
     learner = replica.learner
     old = copy.deepcopy(learner.psi).eval()
     assert learner.f is not None
@@ -313,17 +237,6 @@ def test_extreme_logits_give_finite_gradients() -> None:
     assert all(torch.isfinite(t).all() for t in tree_leaves(learner_state(learner)) if isinstance(t, Tensor))
 
 
-def test_features_of_zero_break_nothing() -> None:
-    """Dead features have no direction to normalise."""
-    learner = tiny()
-    for t, classes in enumerate(TASKS[:2]):
-        learner.observe(torch.zeros(4, 3, dtype=torch.float64), torch.tensor(classes * 2), task=t)
-        learner.psi[0].bias.data.zero_()  # type: ignore[index]
-        learner.end_task()
-    scores = learner.logits(points([0, 1], seed=0)[0])
-    assert torch.isfinite(scores[:, :4]).all()
-
-
 # -- exemplars ----------------------------------------------------------------------------------------------------
 
 
@@ -348,26 +261,13 @@ def test_an_example_is_picked_once_in_several_epochs() -> None:
     for epochs in (1, 3):
         learner = cclfp.make(ICaRL, psi=nn.Identity(), num_classes=6, memory=30, tasks=stream.classes)
         replica = Replica(learner, stream, epochs=epochs)
-        Cohort([replica]).advance()
-        Cohort([replica]).advance()
+        train_replicas([replica], tasks=2)
         assert learner.memory is not None
         held = learner.memory.examples()
         assert held.y.tolist() == [c for c in range(4) for _ in range(7)]
         assert len(held.x.unique(dim=0)) == 28
         memories.append({tuple(row) for row in held.x.tolist()})
     assert memories[0] == memories[1]  # a psi that learns nothing, so herding picks the same
-
-
-def test_a_class_that_comes_back_is_herded_from_old_and_new_examples() -> None:
-    learner = tiny(tasks=None, memory=6)
-    for task, seed in enumerate((0, 1, 2)):
-        learner.observe(*points([0, 1] * 6, seed), task=task)
-        learner.end_task()
-    assert learner.memory is not None
-    held = learner.memory.examples()
-    assert held.y.tolist() == [0, 0, 0, 1, 1, 1]
-    assert len(set(held.task.tolist())) > 1, "of several tasks"
-    assert learner.predict(points([0], 0)[0]).item() in (0, 1)
 
 
 def test_a_class_that_comes_back_is_taught_by_its_labels() -> None:
@@ -457,33 +357,6 @@ def test_with_less_memory_than_classes_the_means_stay() -> None:
 # -- predicting ---------------------------------------------------------------------------------------------------
 
 
-def test_scores_are_minus_the_distance_to_the_means() -> None:
-    learner = tiny()
-    x, y = points([0, 1] * 4, seed=0)
-    features = []
-    for start in (0, 4):
-        features.append(learner.psi(x[start : start + 4]).detach().tolist())  # before the step: its forward pass
-        learner.observe(x[start : start + 4], y[start : start + 4], task=0)
-    rows = [unit(row) for part in features for row in part]
-
-    def expected(means: dict[int, list[float]]) -> Rows:
-        phi = [unit(row) for row in learner.psi(x).detach().tolist()]
-        return [[-math.dist(row, means[c]) for c in (0, 1)] for row in phi]
-
-    running = {c: average([row for row, label in zip(rows, y.tolist(), strict=True) if label == c]) for c in (0, 1)}
-    torch.testing.assert_close(learner.logits(x)[:, :2].tolist(), expected(running), rtol=0, atol=1e-10)
-    assert (learner.logits(x)[:, 2:] == -torch.inf).all()
-
-    learner.end_task()
-    means = {c: learner.state["means"][c].tolist() for c in (0, 1)}
-    assert means != running
-    learner.observe(*points([2, 3] * 2, seed=1), task=1)
-    assert learner.state["means"][:2].tolist() == [means[0], means[1]], "old means wait for the task's end"
-    torch.testing.assert_close(learner.logits(x)[:, :2].tolist(), expected(means), rtol=0, atol=1e-10)
-    learner.end_task()
-    assert learner.state["means"][:2].tolist() != [means[0], means[1]], "and are computed afresh then"
-
-
 def test_a_class_without_a_mean_comes_last() -> None:
     learner = tiny(scenario="task")
     x = points([0, 1, 2, 3], seed=0)[0]
@@ -506,6 +379,3 @@ def test_replayed_examples_are_not_in_the_running_mean() -> None:
 def test_it_is_refused_in_the_domain_scenario() -> None:
     with pytest.raises(InputError, match="icarl is not defined in the domain scenario: its exemplars"):
         tiny(scenario="domain", tasks=None)
-
-
-# -- the rest of the contract -------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from charts import Charts
-from estimate import show_estimate
 from formatting import format_count, format_number, format_range, format_ratio, format_table
 from growth import AXES, show_growth
 from measured import BENCHMARKS, DEVICES, Measured, Result, read, show_peer, whole_ratios
@@ -183,7 +182,6 @@ def render_document(sections: Sequence[Measured], charts: Charts) -> str:
             parts.append(f"## {title}")
             for one in chosen:
                 parts += [f"### {DEVICES[one.device]}: {one.hardware}", *show(one, charts)]
-    parts += show_estimate(sections)
     if any(one.name in AXES for one in sections):
         parts.append("## How cost grows")
     for name, axis in AXES.items():

@@ -226,10 +226,9 @@ def show_stacked(section: Measured, charts: Charts) -> list[str]:
     return [
         "ResNet18, class scenario, in bf16: all runs are trained as one network, in kernels of our own. The "
         "numbers are those of the steps inside the graph: over all five tasks of Split CIFAR-10, and over the third "
-        "and fourth task of Split Tiny ImageNet. The steps of GEM, A-GEM and HAL cost more in later tasks. SI, GEM and "
-        "HAL were measured with kernels of their own for SI's update, GEM's projection and HAL's second derivatives, "
-        "which there are no more: they are slower today, HAL most, which trains side by side from its second task on. "
-        "They have not been measured since.",
+        "and fourth task of Split Tiny ImageNet. The steps of GEM, A-GEM and HAL cost more in later tasks. HAL takes "
+        "second derivatives, which the kernels lack: from its second task on its runs train side by side, in PyTorch's "
+        "kernels.",
         format_table(columns, rows),
         "The share of the peak relates the operations of plain PyTorch's step (`bench/flops.py`), two per "
         f"multiply-add, to the {peak or 'unknown'} TFLOP/s that the data sheet of the {section.hardware} gives "

@@ -34,6 +34,11 @@ def test_defaults_come_from_the_preset_and_settings_override_them() -> None:
     assert changed.hyperparameters == default.hyperparameters | {"w": 0.9}
 
 
+def test_tau_is_1_in_the_domain_scenario_and_01_elsewhere() -> None:
+    taus = {c: METHODS["ccl-fp+"].hyper(c).tau for c in ("class", "task", "domain")}  # type: ignore[attr-defined]
+    assert taus == {"class": 0.1, "task": 0.1, "domain": 1.0}
+
+
 def test_a_grid_is_all_combinations_without_repetition() -> None:
     grid = configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3, 0.1], "lr": [0.1, 0.01], "batch": [5]})
     assert [(c.hyperparameters["w"], c.hyperparameters["lr"]) for c in grid] == [

@@ -30,7 +30,6 @@ NAMES = {
 }
 MADE_WITH = ("engine", "precision", "threads", "device")  # what records and checkpoints say about a training
 PATHS = ("store", "save", "checkpoints")
-LARGEST_SHARDS = 100_000
 
 
 @documented()
@@ -175,11 +174,12 @@ class Execution:
         """The two numbers of the shard ``I/N``; None without."""
         if self.shard is None:
             return None
-        parts = [int(part) if part.isascii() and part.isdigit() else 0 for part in str(self.shard).split("/")]
-        if len(parts) != 2 or not 1 <= parts[0] <= parts[1] <= LARGEST_SHARDS:
+        match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", str(self.shard), re.ASCII)
+        number, count = map(int, match.groups()) if match else (0, 0)
+        if not 1 <= number <= count:
             expected = "I/N with I from 1 to N, such as 2/3 for the second of three parts"
             raise InputError(f"shard={self.shard!r}: expected {expected}")
-        return parts[0], parts[1]
+        return number, count
 
     @property
     def target(self) -> Path:

@@ -33,11 +33,14 @@ def _is_seconds(value: Any) -> bool:
     return is_number(value) and bool(0 <= value < 1e300)
 
 
-def _is_matrix(rows: Any) -> bool:
-    def is_row(row: Any) -> bool:
-        return isinstance(row, list) and len(row) == len(rows) - 1 and all(map(_is_percentage, row))
+def _is_table(rows: Any, is_cell: Callable[[Any], bool], more: int = 0) -> bool:
+    """Rows of cells, so many more rows than columns."""
+    is_list = isinstance(rows, list) and len(rows) > 1 and all(isinstance(row, list) for row in rows)
+    return is_list and all(len(row) == len(rows) - more and all(map(is_cell, row)) for row in rows)
 
-    return isinstance(rows, list) and len(rows) > 1 and all(map(is_row, rows)) and None not in rows[-1]
+
+def _is_matrix(rows: Any) -> bool:
+    return _is_table(rows, _is_percentage, more=1) and None not in rows[-1]
 
 
 def _is_percentage(value: Any) -> bool:
@@ -50,13 +53,6 @@ def _is_moment(text: Any) -> bool:
         return bool(text == datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="seconds"))
     except (TypeError, ValueError, OverflowError):
         return False
-
-
-def _is_confusion(rows: Any) -> bool:
-    def is_row(row: Any) -> bool:
-        return isinstance(row, list) and len(row) == len(rows) and all(map(is_whole, row))
-
-    return isinstance(rows, list) and len(rows) > 1 and all(map(is_row, rows))
 
 
 class Column(NamedTuple):
@@ -101,7 +97,9 @@ class Record(TypedDict):
     # runs on held-out images and where there are many classes.
     confusion: Annotated[
         NotRequired[list[list[int]]],
-        Column("TEXT", _is_confusion, "a row of counts per class, or no such field", json=True),
+        Column(
+            "TEXT", lambda rows: _is_table(rows, is_whole), "a row of counts per class, or no such field", json=True
+        ),
     ]
 
 

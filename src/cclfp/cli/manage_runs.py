@@ -17,6 +17,7 @@ from cclfp.errors import InputError, unknown
 from cclfp.metrics import count_of, number
 
 if TYPE_CHECKING:
+    from cclfp.runs.configuration import Configuration
     from cclfp.runs.record import Record
     from cclfp.runs.store import Store, StoredRow
 
@@ -210,18 +211,19 @@ def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: boo
 
 def _matches(row: StoredRow, name: str, value: Any) -> bool:
     """Whether a row has a value; a method may be given in other forms, for which a bad record says too little."""
-    from cclfp.runs.configuration import is_of_method
+    from cclfp.runs.configuration import Configuration
 
     if name == "method" and row.record is not None:
-        return is_of_method(row.record["configuration"], value)
+        return Configuration.from_dict(row.record["configuration"]).is_of_method(value)
     return bool(row.values.get(name) == value)
 
 
 def print_records(records: Sequence[Record], title: str) -> None:
     """A table with a row per record."""
     from cclfp.runs.code import describe_other_code, is_other_code
-    from cclfp.runs.configuration import method_labels
+    from cclfp.runs.configuration import Configuration, method_labels
 
+    made = [Configuration.from_dict(record["configuration"]) for record in records]
     columns = ["key", "finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
     columns += [">accuracy", ">forgetting", ">seconds"]
     rows = [
@@ -233,28 +235,26 @@ def print_records(records: Sequence[Record], title: str) -> None:
             record["scenario"],
             "–" if record["buffer"] is None else str(record["buffer"]),
             str(record["seed"]),
-            _describe_settings(record),
+            _describe_settings(configuration),
             number(record["average_accuracy"])
             + " diverged" * ("diverged" in record)
             + f" {OTHER_CODE}" * is_other_code(record),
             number(record["forgetting"]),
             number(record["seconds"], 1),
         ]
-        for record, method in zip(records, method_labels([r["configuration"] for r in records]), strict=True)
+        for record, configuration, method in zip(records, made, method_labels(made), strict=True)
     ]
     print_table(columns, rows, title)
     if others := [record for record in records if is_other_code(record)]:
         print_text(f"{OTHER_CODE} {describe_other_code(others, len(records))}")
 
 
-def _describe_settings(record: Record) -> str:
+def _describe_settings(configuration: Configuration) -> str:
     """All hyperparameters, and what is unusual of the protocol."""
-    from cclfp.runs.configuration import Configuration
-    from cclfp.runs.results import Result, describe_protocol
+    from cclfp.runs.results import describe_protocol
 
-    configuration = Configuration.from_dict(record["configuration"])
-    settings = Result(configuration, [record]).settings
-    shown = hyperparameters({name: value for name, value in settings.items() if name != "augment" or value})
+    settings = {name: value for name, value in configuration.settings.items() if name != "augment" or value}
+    shown = hyperparameters(settings)
     return " ".join([shown, *["validation"] * configuration.validation, *describe_protocol(configuration)])
 
 
@@ -262,7 +262,7 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     """The path of the store, and its records that match the filters. Bad ones give a warning."""
     from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
-    from cclfp.runs.configuration import is_of_method
+    from cclfp.runs.configuration import Configuration
     from cclfp.runs.store import default_store, exists
     from cclfp.streams.benchmarks import benchmark_names, unknown_benchmark
 
@@ -272,7 +272,7 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
         with reading(path) as opened:
             records = [one for one in opened.records() if benchmark in (None, one["benchmark"])]
     if method is not None:
-        records = [one for one in records if is_of_method(one["configuration"], method)]
+        records = [one for one in records if Configuration.from_dict(one["configuration"]).is_of_method(method)]
     if method is not None and not records and method not in METHODS and not is_reference(method):
         raise unknown("method", method, METHODS)
     if benchmark is not None and not records and benchmark not in benchmark_names():

@@ -68,7 +68,7 @@ def describe(result: Result, *others: str) -> list[str]:
 
 def labelled(results: Sequence[Result]) -> list[Result]:
     """The results with the names of their methods, which tell versions of a file apart."""
-    labels = method_labels([result.configuration.to_dict() for result in results])
+    labels = method_labels([result.configuration for result in results])
     return [dataclasses.replace(result, label=label) for result, label in zip(results, labels, strict=True)]
 
 

@@ -26,9 +26,10 @@ from cclfp.paper.numbers import (
 from cclfp.paper.searches import latest_search
 from cclfp.paper.tuning import tune
 from cclfp.runs.code import device_name
+from cclfp.runs.configuration import method_labels
 from cclfp.runs.execution import Execution
 from cclfp.runs.fields import field_names, from_keywords
-from cclfp.runs.jobs import Job, check_seeds, cost, make_jobs, name_methods, take_shard
+from cclfp.runs.jobs import Job, check_seeds, cost, make_jobs, take_shard
 from cclfp.runs.pool import local_executor
 from cclfp.runs.problem import MEMORY, Problem
 from cclfp.runs.record import Record
@@ -103,7 +104,7 @@ class Study:
 
     def planned(self) -> Planned:
         """The names of all runs, and how expensive each is."""
-        names = zip(self.jobs, name_methods(self.jobs), strict=True)
+        names = zip(self.jobs, method_labels([job.configuration for job in self.jobs]), strict=True)
         costs = {job.key: cost(job.configuration) for job in self.jobs}
         return Planned({job.key: _label(job, method) for job, method in names}, str(self.store), costs)
 

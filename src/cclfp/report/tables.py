@@ -240,12 +240,16 @@ def _tables_of_place(results: Sequence[Result], store: Path) -> list[Table]:
 def _labels(results: Sequence[Result]) -> list[str]:
     """A name per result: the method, its version where there are several, and the settings that vary."""
     labels = []
-    names = method_labels([result.configuration.to_dict() for result in results])
+    names = method_labels([result.configuration for result in results])
     for name, result in zip(names, results, strict=True):
         method = result.configuration.method
-        alike = [other.settings for other in results if other.configuration.method == method]
-        varied = [setting for setting in result.settings if len({other.get(setting) for other in alike}) > 1]
-        labels.append(" ".join([name, *(f"{setting}={show_value(result.settings[setting])}" for setting in varied)]))
+        alike = [other.configuration.settings for other in results if other.configuration.method == method]
+        varied = [
+            setting for setting in result.configuration.settings if len({other.get(setting) for other in alike}) > 1
+        ]
+        labels.append(
+            " ".join([name, *(f"{setting}={show_value(result.configuration.settings[setting])}" for setting in varied)])
+        )
     return labels
 
 

@@ -176,6 +176,22 @@ class Configuration:
         return _by_content({name: getattr(self, name) for name in PLACE})
 
     @property
+    def method_version(self) -> str:
+        """The method's name, with the version of its file if it is a user's own: ``half@3fa2b1c0``."""
+        return self.method if self.method_file is None else f"{self.method}@{self.method_file['sha256'][:SHOWN]}"
+
+    def is_of_method(self, wanted: str) -> bool:
+        """Whether its method is meant by ``NAME``, ``NAME@VERSION`` or ``FILE.py:NAME``, whatever the file's folder."""
+        file = "" if self.method_file is None else show_reference(self.method_file)
+        return wanted in (self.method, self.method_version) or (file != "" and Path(wanted).name == file)
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """All hyperparameters, what is unusual of the protocol, and augmentation."""
+        protocol = {name: v for name, usual in PROTOCOL.items() if (v := getattr(self, name)) not in (None, usual)}
+        return {**self.hyperparameters, **protocol, "augment": self.augment}
+
+    @property
     def kind(self) -> type[Method]:
         """The method's class."""
         return get_method(self.method) if self.method_file is None else own_method(self.method_file)
@@ -210,38 +226,12 @@ def show_value(value: float) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else f"{value:g}"
 
 
-# -- names --------------------------------------------------------------------------------------------------------
-
-
-def method_labels(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The name of the method of each configuration; ``half@3fa2b1c0`` where several versions have one name.
-
-    >>> files = [{"file": "half.py", "object": "Half", "sha256": letter * 64} for letter in "ab"]
-    >>> method_labels([{"method": "er"}, *({"method": "half", "method_file": file} for file in files)])
-    ['er', 'half@aaaaaaaa', 'half@bbbbbbbb']
-    """
+def method_labels(configurations: Sequence[Configuration]) -> list[str]:
+    """The name of the method of each configuration; ``half@3fa2b1c0`` where several versions have one name."""
     versions: dict[str, set[str]] = {}
-    for values in configurations:
-        versions.setdefault(values["method"], set()).add(with_version(values))
-    return [with_version(v) if len(versions[v["method"]]) > 1 else v["method"] for v in configurations]
-
-
-def with_version(values: Mapping[str, Any]) -> str:
-    """The name of a configuration's method, with the version of its file if it is a user's own."""
-    reference = values.get("method_file")
-    return f"{values['method']}" + ("" if reference is None else f"@{reference['sha256'][:SHOWN]}")
-
-
-def is_of_method(values: Mapping[str, Any], wanted: str) -> bool:
-    """Whether a configuration is of a method, which is given as ``NAME``, ``NAME@VERSION`` or ``FILE.py:NAME``.
-
-    A file counts by its name, whatever its folder and content.
-    """
-    if is_reference(wanted):
-        file, _, name = wanted.rpartition(":")
-        reference = values.get("method_file")
-        return reference is not None and show_reference(reference) == f"{Path(file).name}:{name}"
-    return wanted in (values["method"], with_version(values))
+    for c in configurations:
+        versions.setdefault(c.method, set()).add(c.method_version)
+    return [c.method_version if len(versions[c.method]) > 1 else c.method for c in configurations]
 
 
 # -- values from files --------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from cclfp.errors import InputError
 from cclfp.learner.saving import FORMAT as LEARNER
 from cclfp.nets.backbones import parse_backbone
 from cclfp.runs.code import is_other_code
-from cclfp.runs.configuration import Configuration, method_labels, show_value, with_version
+from cclfp.runs.configuration import Configuration, method_labels, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.record import Record
 from cclfp.runs.store import Store, exists
@@ -73,9 +73,10 @@ class Job:
 
         ``method`` names its method; by default that of a user's file has its version: ``half@3fa2b1c0``.
         """
-        settings = {**self.configuration.to_dict(), **self.configuration.hyperparameters}
+        c = self.configuration
+        settings = {**c.to_dict(), **c.hyperparameters}
         values = [f"{name}={show_value(settings[name])}" for name in varied if settings.get(name) is not None]
-        return " ".join([method or with_version(settings), *values, f"seed {self.seed}"])
+        return " ".join([method or c.method_version, *values, f"seed {self.seed}"])
 
     def with_execution(self, **changes: Any) -> Job:
         """The same run with other fields of its execution."""
@@ -144,15 +145,10 @@ def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], exe
     return [Job(configuration, seed, execution) for configuration in configurations for seed in seeds]
 
 
-def name_methods(jobs: Sequence[Job]) -> list[str]:
-    """The name of each job's method, with the version of its file where the jobs have several."""
-    several = [job.configuration for job in jobs]
-    return method_labels([{"method": c.method, "method_file": c.method_file} for c in several])
-
-
 def name_runs(jobs: Sequence[Job], varied: Sequence[str] = ()) -> dict[str, str]:
     """What to call each run, by key, where only methods, seeds and the settings ``varied`` tell them apart."""
-    return {job.key: job.label(varied, method) for job, method in zip(jobs, name_methods(jobs), strict=True)}
+    methods = method_labels([job.configuration for job in jobs])
+    return {job.key: job.label(varied, method) for job, method in zip(jobs, methods, strict=True)}
 
 
 def check_seeds(seeds: int | Iterable[int]) -> list[int]:

@@ -13,7 +13,7 @@ from cclfp.core.userfiles import show_reference
 from cclfp.methods import METHODS
 from cclfp.nets.backbones import show_backbone
 from cclfp.runs.code import is_other_code, made_by
-from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
+from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.record import MEASURES, Record
 from cclfp.runs.store import Store
 from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, has_usual_order, show_order
@@ -195,13 +195,6 @@ class Result:
 
     # How it was made --------------------------------------------------------------------------------------------------
 
-    @property
-    def settings(self) -> dict[str, float]:
-        """All hyperparameters, what is unusual of the protocol, and augmentation."""
-        c = self.configuration
-        protocol = {name: v for name, usual in PROTOCOL.items() if (v := getattr(c, name)) not in (None, usual)}
-        return {**c.hyperparameters, **protocol, "augment": c.augment}
-
     def command(self, seeds: Sequence[int] = ()) -> str:
         """The command that reproduces the number; ``seeds`` where it has no runs. A user's file goes by its name.
 
@@ -210,7 +203,7 @@ class Result:
         """
         c, is_papers = self.configuration, self.published is not None
         is_fixed = is_papers and get_benchmark(c.benchmark).no_augmentation is not None
-        settings = {name: value for name, value in self.settings.items() if name != "augment" or not is_fixed}
+        settings = {name: value for name, value in c.settings.items() if name != "augment" or not is_fixed}
         options = {
             "scenario": c.scenario,
             "memory": c.buffer,

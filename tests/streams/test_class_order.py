@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 from typing import Any
 
@@ -75,20 +76,6 @@ def check(ids: Any, sizes: tuple[int, ...] | None, tasks: int | None) -> None:
         assert len(names) == tasks
 
 
-@pytest.mark.parametrize("order", [set(range(10)), dict.fromkeys(range(10)), (c for c in range(10)), map(int, "0123")])
-def test_what_has_no_order_of_its_own_is_refused(order: Any) -> None:
-    with pytest.raises(InputError, match="expected 'random', classes, or the classes of each task"):
-        MNIST.split_into(None, order)
-
-
-def test_lists_in_lists_in_lists() -> None:
-    nested: list[Any] = []
-    for _ in range(100_000):
-        nested = [nested]
-    with pytest.raises(InputError, match="not a class: "):
-        MNIST.split_into(None, nested)
-
-
 def test_arrays_and_sequences_are_taken() -> None:
     ids = tuple(range(9, -1, -1))
     order: Any
@@ -102,10 +89,47 @@ def scalars(ids: tuple[int, ...]) -> list[Any]:
     return [np.int64(c) if c % 2 else torch.tensor(c) for c in ids]
 
 
-@pytest.mark.parametrize("order", [(0, 1), (0,) * 10, (0, 1, 2, 3, 4, 5, 6, 7, 8, 10), "0,1", (0.5,) * 10])
-def test_a_stream_takes_each_class_once(order: Any, small_mnist: object) -> None:
-    with pytest.raises(InputError, match="expected 'random', 'labels', or each of the 10 classes once"):
-        MNIST.stream("class", 0, order)
+@pytest.mark.parametrize(
+    ("tasks", "order", "message"),
+    [
+        (None, "8,frag", "wrong or given twice: 'frag'; not given: 0,1,2"),
+        (None, "0,0,1", "wrong or given twice: '0'; not given: 2,3"),
+        (None, (0, 1, 2), "by name or by number from 0 to 9 .not given: 3,4,5"),
+        (None, "0,1/", "wrong or given twice: ''"),
+        (None, (0,) * 10, "expected 'random', 'labels', or each of the 10 classes once"),
+        (None, (0.5,) * 10, "wrong or given twice: 0.5"),
+        (None, [[0, 1], []], "the classes of each task, which has some"),
+        (None, [], "expected 'random', classes, or the classes of each task"),
+        (None, set(range(10)), "expected 'random', classes, or the classes of each task"),
+        (None, dict.fromkeys(range(10)), "expected 'random', classes, or the classes of each task"),
+        (None, (c for c in range(10)), "expected 'random', classes, or the classes of each task"),
+        (None, functools.reduce(lambda x, _: [x], range(100_000), list[Any]()), "wrong or given twice: "),
+        (3, "0,1/2,3,4,5,6,7,8,9", "tasks=3, but the class order has 2 tasks"),
+        (11, None, "tasks=11: expected a whole number from 1 to 10"),
+    ],
+)
+def test_class_orders_that_are_refused(tasks: int | None, order: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        MNIST.split_into(tasks, order)
+
+
+def test_a_stream_takes_each_class_once(small_mnist: object) -> None:
+    with pytest.raises(InputError, match="each of the 10 classes once"):
+        MNIST.stream("class", 0, (0, 1, 2, 3, 4, 5, 6, 7, 8, 10))
+
+
+def test_class_orders_by_name_by_number_and_in_groups() -> None:
+    benchmark = get_benchmark("split-cifar10")
+    names = "frog,airplane,ship,truck,bird,cat,deer,dog,horse,automobile"
+    ids = (6, 0, 8, 9, 2, 3, 4, 5, 7, 1)
+    assert benchmark.split_into(None, names) == (ids, None)
+    assert benchmark.split_into(None, ids) == (ids, None)
+    assert benchmark.split_into(None, ",".join(map(str, ids))) == (ids, None)
+    assert benchmark.split_into(2, names) == (ids, (5, 5))
+    assert benchmark.split_into(None, names.replace(",ship", "/ship").replace(",cat", "/cat")) == (ids, (2, 3, 5))
+    assert benchmark.split_into(None, [["frog", 0], [*ids[2:]]]) == (ids, (2, 8))
+    assert benchmark.split_into(None, "0,1/2,3/4,5/6,7/8,9") == (None, None)  # as usual
+    assert benchmark.split_into(None, "random") == ("random", None)
 
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(',/" '), min_size=1, max_size=6)
@@ -138,9 +162,9 @@ def test_a_class_order_with_a_name() -> None:
     assert sorted(names) == sorted(tiny.classes)
     assert tiny.classes[:3] == ("goldfish", "European fire salamander", "bullfrog")
     assert tiny.split_into(5, "wnids") == (order, (40,) * 5)
-    with pytest.raises(
-        InputError, match="'wnid': expected 'random', 'labels', 'wnids', or each of the 200 classes once"
+    for benchmark, order, known in (
+        (tiny, "wnid", "'random', 'labels', 'wnids', or"),
+        (MNIST, "wnids", "'labels', or"),
     ):
-        tiny.split_into(None, "wnid")
-    with pytest.raises(InputError, match="'wnids': expected 'random', 'labels', or each of the 10 classes once"):
-        MNIST.split_into(None, "wnids")
+        with pytest.raises(InputError, match=f"{known} each of the .*wrong or given twice: '{order}'"):
+            benchmark.split_into(None, order)

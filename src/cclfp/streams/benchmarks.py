@@ -6,8 +6,7 @@ import dataclasses
 import itertools
 import operator
 import reprlib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,14 +31,12 @@ class Benchmark:
     name: str
     title: str
     dataset: str
-    scenarios: tuple[str, ...]
     description: str
-    backbone: str
-    sizes: tuple[
-        int, ...
-    ] = ()  # the number of classes per task; empty: every task has all of them, or the user chooses
+    scenarios: tuple[str, ...] = ("class", "task")
+    backbone: str = "resnet18"
+    sizes: tuple[int, ...] = ()  # classes per task; empty: every task has all of them, or the user chooses
     class_order: str = "labels"  # the name of the order its classes come in, one of class_orders
-    domains: Callable[[Dataset, int], Stream] | None = None
+    domains: Callable[[Dataset, int], Stream] | None = None  # makes the stream where every task has all classes
     # Settings that replace the method's defaults, unless a preset or the user gives another value.
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
     no_augmentation: str | None = None  # why its images cannot be augmented
@@ -121,31 +118,30 @@ class Benchmark:
         if augment and self.no_augmentation is not None:
             raise InputError(f"augment=on: {self.name} cannot be augmented ({self.no_augmentation})")
 
-    def class_ids(self, order: Sequence[int | str]) -> list[int]:
+    def class_ids(self, order: Iterable[Any]) -> list[int]:
         """The ids of all classes in a given order, each given once, by name or id. Names take precedence over ids."""
         names = self.classes
-        texts = {str(number): number for number in range(len(names))}
-        texts |= {name: number for number, name in enumerate(names)}
-        found = [texts.get(c) if isinstance(c, str) else _whole_below(c, len(names)) for c in order]
-        count = Counter(found)
-        if count == dict.fromkeys(range(len(names)), 1):
-            return [c for c in found if c is not None]
-        wrong = [_shown(c) for c, number in zip(order, found, strict=True) if number is None]
-        twice = [names[c] for c, times in count.items() if times > 1 and c is not None]
-        missing = [name for number, name in enumerate(names) if number not in count]
-        problems = ((wrong, "not a class: "), (twice, "given twice: "), (missing, "not given: "))
-        listed = "; ".join(text + _few(classes) for classes, text in problems if classes)
-        named = "".join(f", {name!r}" for name in self.class_orders)
+        known = {str(number): number for number in range(len(names))}
+        known |= {name: number for number, name in enumerate(names)}
+        ids, wrong, missing = list[int](), list[Any](), dict.fromkeys(range(len(names)))
+        for c in order:
+            number = known.get(c) if isinstance(c, str) else _whole(c)
+            if number in missing:
+                del missing[number]
+                ids.append(number)
+            else:
+                wrong.append(c)
+        if not wrong and not missing:
+            return ids
+        orders = "".join(f", {name!r}" for name in self.class_orders)
+        problems = {"wrong or given twice": map(_shown, wrong[:12]), "not given": [names[c] for c in missing][:12]}
+        listed = "; ".join(f"{what}: {text}" for what, some in problems.items() if (text := ",".join(some)))
         raise InputError(
-            f"class order {_few(list(map(_shown, order)))!r}: expected 'random'{named}, or each of the {len(names)} "
-            f"classes once, by name or by number from 0 to {len(names) - 1} ({listed})"
+            f"class order: expected 'random'{orders}, or each of the {len(names)} classes once, by name or by number "
+            f"from 0 to {len(names) - 1} ({listed})"
         )
 
-    def split_into(
-        self,
-        tasks: int | None,
-        class_order: str | Sequence[Any] | None,
-    ) -> tuple[ClassOrder, tuple[int, ...] | None]:
+    def split_into(self, tasks: int | None, class_order: Any) -> tuple[ClassOrder, tuple[int, ...] | None]:
         """Resolve a user's choice to the order of the class ids and the number of classes per task.
 
         An order of None is that of the labels, sizes of None are the benchmark's.
@@ -153,21 +149,22 @@ class Benchmark:
         A class order made of lists, or a text with slashes between tasks, also gives the classes of each task. The name
         of one of ``class_orders`` stands for that order.
         """
+        if self.domains is not None:
+            if tasks is not None or class_order is not None:
+                raise InputError(f"{self.name} has all classes in every task: tasks or a class order cannot be chosen")
+            return None, None
         if isinstance(class_order, str):
             class_order = self.class_orders.get(class_order, class_order)
-        order, sizes = _groups(class_order)
-        if self.domains is not None:
-            if order is not None or tasks is not None:
-                what = "a class order" if order is not None else "tasks"
-                raise InputError(f"{self.name} has all classes in every task: {what} cannot be chosen")
-            return None, None
-        if order is None:
-            order = self.usual_order
+        order: ClassOrder = self.usual_order
+        sizes = None
+        if isinstance(class_order, str) and class_order == "random":
+            order = "random"
+        elif class_order is not None:
+            groups, are_tasks = _groups(class_order)
+            order = tuple(self.class_ids(itertools.chain(*groups)))
+            sizes = tuple(map(len, groups)) if are_tasks else None
         if sizes is not None and tasks not in (None, len(sizes)):
             raise InputError(f"tasks={tasks}, but the class order has {len(sizes)} tasks")
-        if order is not None and order != "random":
-            order = tuple(self.class_ids(order))
-            order = None if order == tuple(range(self.num_classes)) else order
         if sizes is None and tasks is not None:
             sizes = even_sizes(self.num_classes, tasks)
         if sizes is None and not self.sizes:
@@ -175,34 +172,21 @@ class Benchmark:
                 f"how many tasks? {self.name} has {self.num_classes} classes: give tasks (--tasks 5), or a class order "
                 "with a slash between tasks (--class-order a,b/c,d)"
             )
-        return order, None if sizes == self.sizes else sizes
+        is_by_label = order == tuple(range(self.num_classes))
+        return None if is_by_label else order, None if sizes == self.sizes else sizes
 
 
-def _groups(order: object) -> tuple[tuple[Any, ...] | str | None, tuple[int, ...] | None]:
-    """The classes in order, and the number of classes per task if the order is divided into tasks."""
-    if order is None or (isinstance(order, str) and order == "random"):
-        return order, None
+def _groups(order: Any) -> tuple[list[list[Any]], bool]:
+    """The classes of each task and True, or all classes in one list and False."""
     if isinstance(order, str):
         texts = [[unquote(c) for c in split_names(group)] for group in split_names(order, "/")]
-        given: list[Any] | None = texts if len(texts) > 1 else texts[0]
-    else:
-        given = _as_list(order)
-    if not given:
-        raise InputError(f"class order {_shown(order)}: expected 'random', classes, or the classes of each task")
-    groups = [_as_list(group) for group in given]
-    if any(group is None for group in groups):
-        return tuple(given), None
-    if not all(groups):
-        raise InputError(f"class order {_shown(order)}: it has a task without classes")
-    return tuple(c for group in groups for c in group or ()), tuple(len(group or ()) for group in groups)
-
-
-def _whole_below(value: Any, limit: int) -> int | None:
-    try:
-        number = operator.index(value)
-    except (TypeError, ValueError, RuntimeError):  # numpy and torch raise different errors for arrays
-        return None
-    return number if 0 <= number < limit and not isinstance(value, bool) else None
+        return texts, len(texts) > 1
+    values = _as_list(order) or []
+    groups = [group for value in values if (group := _as_list(value)) is not None]
+    are_tasks = len(groups) == len(values) > 0
+    if not values or (are_tasks and not all(groups)):
+        raise InputError("class order: expected 'random', classes, or the classes of each task, which has some")
+    return (groups, True) if are_tasks else ([values], False)
 
 
 def _as_list(values: Any) -> list[Any] | None:
@@ -213,20 +197,18 @@ def _as_list(values: Any) -> list[Any] | None:
     return list(itertools.islice(values, MOST_CLASSES + 1))  # anything longer is invalid anyway
 
 
+def _whole(value: Any) -> int | None:
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except (TypeError, ValueError, RuntimeError):  # numpy and torch raise different errors for arrays
+        return None
+
+
 def _shown(value: object) -> str:
-    """A value for a message: short, and printable."""
-    if isinstance(value, str):
-        text = value if value.isprintable() else ascii(value)
-    else:
-        try:
-            text = reprlib.repr(value)
-        except ValueError:  # Python refuses to print an int of more than 4,300 digits
-            text = "a number of thousands of digits"
-    return text if len(text) <= 60 else text[:60] + "..."
-
-
-def _few(names: list[str]) -> str:
-    return ",".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python refuses to print an int of more than 4,300 digits
+        return "a number of thousands of digits"
 
 
 _NO_AUGMENTATION = "a mirrored or shifted digit may be a different digit, and permuted pixels have no neighbours"
@@ -239,7 +221,6 @@ BENCHMARKS = {
             name="split-mnist",
             title="Split MNIST",
             dataset="mnist",
-            scenarios=("class", "task"),
             sizes=(2,) * 5,
             backbone="mlp",
             no_augmentation=_NO_AUGMENTATION,
@@ -269,9 +250,7 @@ BENCHMARKS = {
             name="split-cifar10",
             title="Split CIFAR-10",
             dataset="cifar10",
-            scenarios=("class", "task"),
             sizes=(2,) * 5,
-            backbone="resnet18",
             settings=_CONVOLUTIONAL,
             description="5 tasks of 2 classes each, 10,000 training images per task, 32×32",
         ),
@@ -279,9 +258,7 @@ BENCHMARKS = {
             name="split-cifar100",
             title="Split CIFAR-100",
             dataset="cifar100",
-            scenarios=("class", "task"),
             sizes=(5,) * 20,
-            backbone="resnet18",
             settings=_CONVOLUTIONAL,
             description="20 tasks of 5 classes each, 2,500 training images per task, 32×32",
         ),
@@ -289,10 +266,8 @@ BENCHMARKS = {
             name="split-tiny-imagenet",
             title="Split Tiny ImageNet",
             dataset="tiny-imagenet",
-            scenarios=("class", "task"),
             sizes=(20,) * 10,
             class_order="wnids",  # as in the code of DER++, whose ResNet18 the paper takes
-            backbone="resnet18",
             settings=_CONVOLUTIONAL,
             description="10 tasks of 20 classes each, 10,000 training images per task, 64×64",
         ),
@@ -333,13 +308,5 @@ def get_benchmark(name: str) -> Benchmark:
         return BENCHMARKS[name]
     if name not in benchmark_names():
         raise unknown_benchmark(str(name))
-    data = get_dataset(name)
-    return Benchmark(
-        name=name,
-        title=name,
-        dataset=name,
-        scenarios=("class", "task"),
-        backbone="resnet18",
-        settings={"lr": 0.03},  # and augment, which depends on the images and the backbone
-        description=data.title,
-    )
+    settings = {"lr": 0.03}  # and augment, which depends on the images and the backbone
+    return Benchmark(name=name, title=name, dataset=name, settings=settings, description=get_dataset(name).title)

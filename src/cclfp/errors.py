@@ -41,6 +41,8 @@ def shortage(error: Exception) -> str | None:
 
     >>> shortage(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
     'there is not enough memory, on this machine or within the limits of this process'
+
+    The error may have come while one of these was handled.
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):
@@ -49,7 +51,8 @@ def shortage(error: Exception) -> str | None:
     from_text = isinstance(error, RuntimeError | ImportError) and any(text in str(error) for text in texts)
     if from_text or isinstance(error, MemoryError) or number == errno.ENOMEM:
         return "there is not enough memory, on this machine or within the limits of this process"
-    return None
+    earlier = error.__context__  # torch.save raises another error while it closes its file
+    return shortage(earlier) if isinstance(earlier, Exception) else None
 
 
 def first_line(error: Exception) -> str:

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import torch
 from torch.utils.serialization import config
 
-from cclfp.errors import DamagedError, InputError, shortage
+from cclfp.errors import DamagedError, InputError, first_line, shortage
 
 DAY = 86_400  # seconds
 HEAD = 4096  # the first bytes of a file, which say who wrote it
@@ -42,13 +42,13 @@ def home() -> Path:
 
         return Path(platformdirs.user_data_dir("cclfp", appauthor=False))
     given = f"CCLFP_HOME={chosen!r}"  # it exists or can be created; whether it is writable shows when writing
+    wrong = InputError(f"{given}: expected the path of a folder; unset CCLFP_HOME to use the default")
     if not chosen.strip() or "\0" in chosen:
-        raise InputError(f"{given}: expected the path of a folder; unset CCLFP_HOME to use the default")
+        raise wrong
     try:
         path = Path(chosen).expanduser().absolute()
-    except RuntimeError as error:
-        user = chosen.partition("/")[0].removeprefix("~")
-        raise InputError(f"{given}: there is no user {user} on this machine; expected the path of a folder") from error
+    except RuntimeError as error:  # ~NAME without such a user
+        raise wrong from error
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not there.is_dir():
         raise InputError(f"{given}: expected a folder, but {there} is not one")
@@ -221,32 +221,28 @@ def read_tensors(path: Path, kind: str) -> dict[str, Any]:
     """Read what :func:`write_tensors` wrote, with ``kind`` as its format; DamagedError if it has changed since."""
     if not path.is_file():
         raise InputError(f"there is no file {path}")
-    what = f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}"
     try:
         # Keep one file open: another file may take its name in the meantime.
         with path.open("rb") as file:
-            size = _check_archive(file)
+            _check_archive(file)
             file.seek(0)
             state = torch.load(file, map_location="cpu", weights_only=True)
-        _check_size(state, size)
-    except OSError as error:
-        if error.errno == errno.EINVAL:  # an offset in the file is negative
-            raise DamagedError(f"{what}: it is damaged") from error
-        raise InputError(f"{path} cannot be read: {error}") from error  # its content is unknown
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise DamagedError(f"{what}: it is damaged, or is another kind of file ({error})") from error
-    except Exception as error:  # whatever zipfile and torch's unpickler raise for a malicious file
+    except Exception as error:  # whatever zipfile and torch's unpickler raise for a file of any content
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that is of a negative offset in the file
+            raise InputError(f"{path} cannot be read: {error}") from error  # its content is unknown
         if shortage(error):
             raise
-        raise DamagedError(f"{what}: it is damaged, or holds more than tensors and plain values") from error
+        what = f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}"
+        text = "it is damaged, is another kind of file, or holds more than tensors and plain values"
+        raise DamagedError(f"{what}: {text} ({first_line(error)})") from error
     if not isinstance(state, dict) or state.get("format") != kind:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise InputError(f"{path} is not a {kind!r} file (its format is {found!r})")
     return state
 
 
-def _check_archive(file: BinaryIO) -> int:
-    """The size of an archive that torch.save wrote; BadZipFile if a checksum or the structure is wrong.
+def _check_archive(file: BinaryIO) -> None:
+    """BadZipFile if a checksum or the structure of an archive is not as torch.save wrote it.
 
     torch.load verifies no checksums, so they are all verified here. They cover every tensor and value: a changed name,
     offset or length in the archive's directory gives an entry that is missing or does not match its checksum. The
@@ -262,17 +258,3 @@ def _check_archive(file: BinaryIO) -> int:
         starts = min(entry.header_offset for entry in entries)
         if len(names) < len(entries) or kinds != {(zipfile.ZIP_STORED, 0, 0, 0)} or starts != 0:
             raise zipfile.BadZipFile("its structure is not that of a file that cclfp writes")
-        return file.seek(0, 2)
-
-
-def _check_size(state: Any, size: int) -> None:
-    """Raise ValueError for nested values that are cyclic, or shared so often that they exceed the size of the file."""
-    pending, count = [state], 0
-    while pending:
-        value = pending.pop()
-        parts = [*value, *value.values()] if isinstance(value, dict) else value
-        if isinstance(parts, list | tuple):
-            count += len(parts)
-            pending += parts
-        if count > size:
-            raise ValueError("there are more values than a file of this size can hold")

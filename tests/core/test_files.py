@@ -147,13 +147,10 @@ def test_what_is_replaced_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
     (tmp_path / "secret").chmod(0o664)
     write(tmp_path / "secret")
     assert stat.S_IMODE((tmp_path / "secret").stat().st_mode) == 0o664
-
-
-def test_a_link_to_nothing_gets_its_target(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("target")
-    write(tmp_path / "link")
+    (tmp_path / "to nothing").symlink_to("target")
+    write(tmp_path / "to nothing")
     assert (tmp_path / "target").read_bytes() == b"new"
-    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "to nothing").is_symlink()
 
 
 def make(kind: str, path: Path) -> Path:
@@ -213,21 +210,14 @@ def test_a_file_of_another_program_is_replaced_only_if_forced(tmp_path: Path) ->
     check_output(path, is_ours, force=True)
 
 
-@pytest.mark.parametrize("how", ["same", "spelling", "link", "hard link"])
-def test_input_and_output_are_never_the_same_file(how: str, tmp_path: Path) -> None:
-    read, written = tmp_path / "in", tmp_path / "out"
+def test_input_and_output_are_never_the_same_file(tmp_path: Path) -> None:
     put(tmp_path, "in")
-    if how == "link":
-        written.symlink_to("in")
-    elif how == "hard link":
-        written.hardlink_to(read)
-    elif how == "spelling":
-        written = tmp_path / "x" / ".." / "in"
-        (tmp_path / "x").mkdir()
-    else:
-        written = read
-    with pytest.raises(InputError, match="is read by this command"):
-        check_output(written, lambda head: True, force=True, inputs=[tmp_path / "nowhere", read])
+    (tmp_path / "link").symlink_to("in")
+    (tmp_path / "hard").hardlink_to(tmp_path / "in")
+    (tmp_path / "x").mkdir()
+    for written in ("in", "link", "hard", "x/../in"):
+        with pytest.raises(InputError, match="is read by this command"):
+            check_output(tmp_path / written, lambda head: True, force=True, inputs=[tmp_path / "no", tmp_path / "in"])
 
 
 @pytest.mark.parametrize("number", range(8))

@@ -50,9 +50,6 @@ class Answers(list[Any]):
             raise StopIteration
         return self.pop(0)
 
-    def completed(self) -> Any:
-        return self
-
 
 class Cluster(RayCluster):
     """A cluster whose tasks answer what a test says, one after the other."""
@@ -61,16 +58,12 @@ class Cluster(RayCluster):
         super().__init__(execution)
         self.tasks: Iterator[list[Any]] = iter(tasks)
         self.orders: list[Order] = []
-        self.packed: list[Any] = []
-        self.cancelled: list[Any] = []
         node = {"NodeManagerHostname": "a", "Alive": True, "Resources": {"CPU": 4.0}}
         vars(self)["ray"] = SimpleNamespace(
             exceptions=SimpleNamespace(RayTaskError=TaskError, RayError=Lost),
             nodes=lambda: [node],
             wait=lambda several, **options: (several[:1], several[1:]),
             get=self.get,
-            put=lambda packed: packed,
-            cancel=lambda answers, force: self.cancelled.append(answers),
         )
         vars(self)["task"] = SimpleNamespace(remote=self.remote)
 
@@ -81,7 +74,6 @@ class Cluster(RayCluster):
 
     def remote(self, order: Order, packed: list[Any]) -> Answers:
         self.orders.append(order)
-        self.packed.append(packed)
         return Answers(next(self.tasks))
 
 
@@ -156,24 +148,6 @@ def test_a_learner_that_stayed_on_its_node_is_an_error(jobs: list[Job], tmp_path
     events, _ = run([job.with_execution(save=tmp_path / "kept") for job in jobs[:1]], ["a", [finished(jobs[0])]])
     assert isinstance(events[-2], Finished)
     assert "name a folder that all nodes share" in errors(events)[0]
-
-
-def test_a_dataset_is_sent_to_a_node_that_lacks_it(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_driver, "pack", lambda name: f"packed {name}")
-    events, cluster = run(jobs, [TaskError(NoDatasetError("mnist"))], ["a", [finished(job) for job in jobs]])
-    assert cluster.packed == [[], ["packed mnist"]]
-    assert events == [Placed([job.key for job in jobs], "a", 1), *map(finished, jobs)]
-
-
-def test_what_runs_is_cancelled_in_the_end(jobs: list[Job]) -> None:
-    cluster = Cluster(jobs[0].execution, ["a", ["never read"]], ["b"])
-
-    def fail(event: Event) -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        cluster.run([[job] for job in jobs], fail)
-    assert cluster.cancelled == [[["never read"]], ["b"]]
 
 
 def test_what_another_process_has_finished_is_not_submitted(jobs: list[Job]) -> None:

@@ -29,8 +29,8 @@ from cclfp.paper import TABLES, TIMING_SEED, cells
 from cclfp.paper.numbers import columns
 from cclfp.report import collect, write_report
 from cclfp.report.charts import own_charts
-from cclfp.report.tables import WORTH_TITLE, Content, Table, component_worths, count_verdicts, is_untuned, verdict_of
-from cclfp.report.text import FIT, escape_latex, to_csv, to_latex, to_markdown
+from cclfp.report.tables import WORTH_TITLE, Content, Table, component_worths, count_verdicts, verdict_of
+from cclfp.report.text import to_csv, to_latex, to_markdown
 from cclfp.runs.results import Result, format_exactly
 from cclfp.runs.settings import make_grid
 from cclfp.runs.store import Store
@@ -125,16 +125,6 @@ def test_every_number_is_that_of_the_runs(full_store: Store, full_content: Conte
 
 
 def test_the_best_number_of_a_column_is_marked_without_joint(full_content: Content, store: Store) -> None:
-    columns: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for line in lines_of(full_content):
-        size = line["buffer"] if line["table"] == "buffer" else ""
-        columns.setdefault((line["table"], line["benchmark"], line["scenario"], size), []).append(line)
-    for column in columns.values():
-        candidates = [line for line in column if line["method"] != "joint"]
-        top = max(round(float(line["mean"]), 2) for line in candidates)
-        best = [line for line in candidates if round(float(line["mean"]), 2) == top]
-        assert [line for line in column if line["best"] == "yes"] == best
-    # Both numbers of a tie are. The paper has one.
     published = [r for r in full_content.tables[0].results if r.standing.best_published]
     tied = [r.configuration.method for r in published if r.published is not None and r.published.mean == 65.19]
     assert tied == ["ccl-fp", "ccl-fp+"]
@@ -166,25 +156,6 @@ def test_missing_numbers_are_shown_as_missing(store: Store) -> None:
     add_all(store, [made_up_record(none, seed) for seed in range(3)])
     assert verdict_of(collect(store, range(5)).tables[2].results[0]) not in ("missing", "unjudged")
     assert verdict_of(collect(store, [0]).tables[2].results[0]) == "unjudged"  # no spread, neither ours nor published
-
-
-def test_numbers_with_default_hyperparameters_are_marked(full_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "cclfp.paper.numbers.find_preset", lambda m, b, s: None if (m, s) == ("er", "task") else object()
-    )
-    content = collect(full_store, range(5))
-    for line in lines_of(content):
-        if (line["method"], line["scenario"]) == ("er", "task"):
-            assert line["chosen"] == "defaults, not tuned"
-        elif line["table"] == "ablation" and line["row"] != "w, α, β":
-            assert line["chosen"] == "preset, except for the components left out"
-        else:
-            assert line["chosen"] == ("preset" if line["buffer"] in ("", "200") else "preset, tuned with memory 200")
-    for table, marked in zip(content.tables, (4, 8, 0), strict=True):
-        text = to_markdown(table)
-        assert (text.count("†"), text.count("†: with the method's")) == (marked + bool(marked), bool(marked))
-        text = to_latex(table)
-        assert (text.count(r"^{\dagger}"), text.count(r"$\dagger$: with the method's")) == (marked, bool(marked))
 
 
 def test_what_each_component_is_worth(full_content: Content, store: Store) -> None:
@@ -245,25 +216,6 @@ def test_commands_are_quoted_for_the_shell() -> None:
     assert not {"--fresh", "--threads", "--engine"} & set(shlex.split(gem.command([0])))  # it has no run yet
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"tasks": 2}, "--tasks 2"),
-        ({"class_order": "random", "tasks": 2}, "--tasks 2 --class-order random"),
-        ({"class_order": "owl,cat/dog,fish"}, "--class-order 3,0/1,2"),
-        ({"class_order": "cat/dog,fish,owl"}, "--class-order 0/1,2,3"),
-    ],
-)
-def test_the_command_of_a_row_of_ones_own_makes_its_runs(
-    options: dict[str, Any], words: str, store: Store, tmp_path: Path
-) -> None:
-    pets = import_images(write_images(tmp_path / "pets.npz"))
-    add_own(store, "er", pets, seeds=1, backbone="resnet18:width=16", settings={"epochs": [2]}, **options)
-    command = table_of(store, "pets").results[0].command()
-    assert f"{words} --backbone resnet18:width=16 --seeds 1" in command
-    assert " epochs=2 " in command
-
-
 # One's own runs -------------------------------------------------------------------------------------------------------
 
 
@@ -302,42 +254,34 @@ def test_versions_and_settings_tell_rows_apart(own: Store, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("order", "name", "words"),
+    ("benchmark", "options", "title", "words"),
     [
-        (None, None, ""),
-        ("wnids", None, ""),
-        ("labels", "classes by label", " --class-order labels"),
-        (range(199, -1, -1), "other class order", " 199,198,"),
+        ("pets", {"tasks": 2}, ", class, 2 tasks, ", "--memory 200 --tasks 2 --backbone"),
+        ("pets", {"class_order": "random", "tasks": 2}, "other class order", "--tasks 2 --class-order random"),
+        ("pets", {"class_order": "owl,cat/dog,fish"}, "other class order", "--class-order 3,0/1,2"),
+        ("pets", {"class_order": "cat/dog,fish,owl"}, ", class, 2 tasks, ", "--class-order 0/1,2,3"),
+        ("split-tiny-imagenet", {}, ", class, 5 tasks, ", "--memory 200 --tasks 5 --backbone"),
+        ("split-tiny-imagenet", {"class_order": "wnids"}, ", class, 5 tasks, ", "--memory 200 --tasks 5 --backbone"),
+        ("split-tiny-imagenet", {"class_order": "labels"}, "classes by label", " --class-order labels"),
+        ("split-tiny-imagenet", {"class_order": range(199, -1, -1)}, "other class order", " 199,198,"),
     ],
 )
-def test_a_table_and_the_commands_of_its_rows_name_an_order_that_is_not_the_usual(
-    order: Any, name: str | None, words: str, store: Store
+def test_a_table_and_the_commands_of_its_rows_say_how_the_classes_were_split(
+    benchmark: str, options: dict[str, Any], title: str, words: str, store: Store, tmp_path: Path
 ) -> None:
-    add_own(store, "er", "split-tiny-imagenet", seeds=1, class_order=order, tasks=5)
-    table = table_of(store, "Split Tiny ImageNet")
-    assert table.title.split(", ")[:-1] == ["Split Tiny ImageNet", "class", *filter(None, [name]), "5 tasks"]
+    if benchmark == "pets":
+        benchmark = import_images(write_images(tmp_path / "pets.npz"))
+    else:
+        options = {"tasks": 5, **options}
+    add_own(store, "er", benchmark, seeds=1, backbone="resnet18:width=16", settings={"epochs": [2]}, **options)
+    (table,) = collect(store, range(5)).own
+    assert title in table.title
     assert words in table.results[0].command()
-    assert ("--class-order" in table.results[0].command()) == (name is not None)
+    assert " epochs=2 " in table.results[0].command()
+    assert "--backbone resnet18:width=16 --seeds 1" in table.results[0].command()
 
 
 # Texts ----------------------------------------------------------------------------------------------------------------
-
-
-def test_latex(full_content: Content) -> None:
-    for table in full_content.tables:
-        text = to_latex(table)
-        assert text.count("{") == text.count("}")
-        assert text.isascii()
-        floats = text.split(r"\begin{table*}")[1:]
-        assert len(floats) == -(-len(table.columns) // 5)
-        for i, part in enumerate(floats):
-            assert part.count(r"\begin{tabular}") == part.count(FIT) == part.count(r"\end{tabular}") == 1
-            assert part.count(r"\\") <= 2 * 12 + 2  # lines of 9.5 pt; a page has at least 550 pt
-            assert (", continued." in part) == (i > 0)
-        assert text.count(r"\mathbf") == sum(r.standing.best + r.standing.best_published for r in table.results)
-        assert text.count(r"^{\dagger}") == sum(map(is_untuned, table.results))
-    printed = escape_latex("a_b & 50% {x} #1 ~ ^ $ \\")
-    assert printed == r"a\_b \& 50\% \{x\} \#1 \textasciitilde{} \textasciicircum{} \$ \textbackslash{}"
 
 
 @pytest.mark.slow

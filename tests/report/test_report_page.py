@@ -259,14 +259,6 @@ def test_how_a_number_was_made(open_page: Open) -> None:
     expect(dialog).to_contain_text("its share of the total")
 
 
-def test_what_components_are_worth_is_a_table_below_the_ablation(open_page: Open) -> None:
-    rows = open_page(tab="ablation").locator("#ablation .worth tbody tr")
-    assert rows.count() == 5
-    assert rows.last.is_visible()
-    assert rows.last.locator("th").inner_text() == "Rotated MNIST, domain"
-    assert re.fullmatch(r"[−+]\d+\.\d\d ± \d+\.\d\d \([−+]\d+\.\d\d\)", rows.last.locator("td").first.inner_text())
-
-
 def test_legends_switch_series_off_and_charts_can_be_read_by_keyboard(open_page: Open) -> None:
     page = open_page(tab="evolution")
     curves = page.locator("#evolution .panel path.curve[data-series='GEM']")

@@ -164,21 +164,6 @@ def test_distance_to_itself_is_exactly_zero_above_25_rows() -> None:
     assert (distances(z, z).diagonal() == 0).all()
 
 
-def test_a_batch_of_one_has_no_partner() -> None:
-    z = torch.randn(1, 4, requires_grad=True)
-    loss = supervised_contrastive(z, torch.tensor([3]), 0.1)
-    assert loss == 0
-    assert (torch.autograd.grad(loss, z)[0] == 0).all()
-
-
-def test_examples_without_partner_are_left_out_of_the_mean() -> None:
-    z = torch.randn(3, 2, dtype=torch.float64)
-    d = distances(z, z)
-    first = -torch.log_softmax(-d[0, [1, 2]], 0)[0]
-    second = -torch.log_softmax(-d[1, [0, 2]], 0)[0]
-    assert torch.isclose(supervised_contrastive(z, torch.tensor([0, 0, 1]), 1.0), (first + second) / 2)
-
-
 def every_loss(z: Tensor, z_old: Tensor, y: Tensor) -> Tensor:
     d = distances(z, z_old)
     return (
@@ -213,22 +198,3 @@ def test_cross_entropy_ignores_what_may_not_be_chosen() -> None:
     loss = cross_entropy(logits, torch.tensor([0]), mask)
     assert torch.isclose(loss, math.log(1 + math.e) * torch.ones(()))
     assert torch.autograd.grad(loss, logits)[0][0, 2] == 0
-
-
-def test_distances_of_many_replicas_are_those_of_one() -> None:
-    """Under vmap they are computed otherwise; where two rows are the same, the gradient is 0 there too."""
-    g = torch.Generator().manual_seed(0)
-    a = torch.randn(3, 6, 4, generator=g, dtype=torch.float64)
-    b = torch.randn(3, 5, 4, generator=g, dtype=torch.float64)
-    b[:, 2] = a[:, 1]
-
-    def weighted(a: Tensor, b: Tensor) -> Tensor:
-        d = distances(a, b)
-        return (d * torch.arange(d.numel(), dtype=d.dtype).reshape(d.shape)).sum()
-
-    together = vmap(grad(weighted, argnums=(0, 1)))(a, b)
-    for replica in range(3):
-        x, y = a[replica].clone().requires_grad_(), b[replica].clone().requires_grad_()
-        torch.testing.assert_close(distances(x, y), vmap(distances)(a, b)[replica])
-        for ours, theirs in zip(together, torch.autograd.grad(weighted(x, y), (x, y)), strict=True):
-            torch.testing.assert_close(ours[replica], theirs)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cclfp.core.arguments import check_whole
-from cclfp.errors import InputError, unknown
+from cclfp.errors import InputError
 
 Transform = Callable[[Tensor], Tensor]
 
@@ -104,18 +104,3 @@ class CropFlip:
 
 
 TRANSFORMS: dict[str, Callable[..., Any]] = {"scale": Scale, "normalise": Normalise, "crop+flip": CropFlip}
-
-
-def describe(transform: Transform | Augmentation | None) -> Any:
-    """What a learner saves of a transform or augmentation: its description, "custom" for a user's own, or None."""
-    for name, kind in TRANSFORMS.items():
-        if type(transform) is kind:
-            return {"name": name, **transform.arguments}  # type: ignore[union-attr]
-    return None if transform is None else "custom"
-
-
-def build_transform(transform: dict[str, Any]) -> Any:
-    """Build a transform or augmentation from its description, as learners save it."""
-    if transform["name"] not in TRANSFORMS:
-        raise unknown("transform", transform["name"], TRANSFORMS)
-    return TRANSFORMS[transform["name"]](**{key: transform[key] for key in transform if key != "name"})

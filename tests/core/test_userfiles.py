@@ -13,11 +13,17 @@ from cclfp.runs.jobs import into_cohorts, make_jobs
 from cclfp.runs.settings import configurations
 
 METHOD = """
+from __future__ import annotations
+import dataclasses
 from pathlib import Path
 from cclfp.methods.er import ER
 
 with Path({log!r}).open("a") as log:
     log.write("run ")
+
+@dataclasses.dataclass  # which looks for its module
+class Options:
+    width: int = 3
 
 class Mine(ER):
     name = "mine"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import cclfp
 from cclfp.errors import InputError
-from cclfp.nets import MLP, ResNet18, build_backbone, describe_backbone
+from cclfp.learner.saving import describe, rebuild
+from cclfp.nets import MLP, ResNet18
 from cclfp.nets.backbones import make_psi, parse_backbone, show_backbone
-from cclfp.testing import same
+from cclfp.nets.modules import BACKBONES
 
 
 def by_hand(net: ResNet18, x: Tensor) -> Tensor:
@@ -74,20 +72,8 @@ def test_weights_come_from_the_seed_alone(kind: Any) -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
     assert not all(torch.equal(p, q) for p, q in zip(a.parameters(), c.parameters(), strict=True))
-    again = build_backbone(describe_backbone(a) or {}, seed=0)
+    again = rebuild("backbone", describe(a, BACKBONES), BACKBONES)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), again.parameters(), strict=True))
-
-
-def test_a_learner_with_resnet18_is_loaded_by_itself(tmp_path: Path) -> None:
-    ours = cclfp.make("ccl-fp+", psi=ResNet18(3, width=2), num_classes=2, memory=4)
-    x, y = torch.randn(6, 3, 16, 16), torch.tensor([0, 1] * 3)
-    ours.observe(x, y)
-    ours.end_task()
-    ours.save(tmp_path / "learner.ckpt")
-    again = cclfp.load(tmp_path / "learner.ckpt")
-    for one in (ours, again):
-        one.observe(x, y)
-    assert same(ours, again)
 
 
 @pytest.mark.parametrize(
@@ -186,29 +172,6 @@ def test_a_file_that_fails(file: Path) -> None:
     file.write_text("1 / 0")
     with pytest.raises(InputError, match="cannot be run: ZeroDivisionError"):
         parse_backbone(f"{file}:Net")
-
-
-def test_a_file_with_dataclasses_changed_within_a_second(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    text = """
-from __future__ import annotations
-import dataclasses
-from torch import nn
-
-@dataclasses.dataclass
-class Options:
-    width: int = WIDTH
-
-def make(shape=(1, 1, 1)):
-    return nn.Linear(shape[0], Options().width)
-"""
-    for width in (11, 22):
-        file.write_text(text.replace("WIDTH", str(width)))
-        os.utime(file, (0, 0))
-        psi = make_psi(parse_backbone(f"{file}:make"), (5, 2, 3), 0)
-        assert isinstance(psi, nn.Linear)
-        assert (psi.in_features, psi.out_features) == (5, width)
-    assert [path.name for path in file.parent.iterdir() if path.name == "__pycache__"] == []
 
 
 def test_what_is_no_text() -> None:

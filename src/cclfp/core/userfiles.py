@@ -7,11 +7,13 @@ installed.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import signal
 import sys
 import traceback
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +60,25 @@ def _run(what: str, path: Path, content: bytes, name: str) -> types.ModuleType:
     module = types.ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module  # where dataclasses look for it
-    try:
+    with running(f"{what} file {path} cannot be run"):
         exec(compile(content, str(path), "exec"), module.__dict__)  # the hashed content, not a cached compilation
-    except ModuleNotFoundError as error:
-        raise InputError(f"{what} file {path} needs {error.name}: install it, or put all code in one file") from error
-    except BaseException as error:  # not even sys.exit may end the command
-        if is_interrupt(error):
-            raise
-        raise InputError(f"{what} file {path} cannot be run: {describe(error)}") from error
     return module
+
+
+@contextlib.contextmanager
+def running(what: str) -> Iterator[None]:
+    """Turn what a user's code raises inside, even SystemExit, into an InputError. A signal, such as Ctrl-C, is none."""
+    try:
+        yield
+    except Stopped:  # which the command line's handler raises instead of KeyboardInterrupt
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            raise
+        text = "".join(traceback.format_exception_only(error)).strip()  # even if its __str__ fails
+        if isinstance(error, ModuleNotFoundError):
+            text = f"it needs {error.name}: install it, or put all code in one file"
+        raise InputError(f"{what}: {text}") from error
 
 
 def content_of(what: str, reference: Reference) -> bytes:
@@ -86,18 +98,6 @@ def imported_by(reference: Reference) -> set[str]:
     relative = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     found += ["." if node.level or node.module is None else node.module for node in relative]
     return {name.partition(".")[0] or "." for name in found}
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception comes from a signal, such as Ctrl-C, and not from the user's code."""
-    if isinstance(error, KeyboardInterrupt):  # the command line installs a handler that raises Stopped instead
-        return signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    return isinstance(error, Stopped)
-
-
-def describe(error: BaseException) -> str:
-    """The text of an exception from user code, even if its ``__str__`` fails."""
-    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def show_reference(reference: Reference) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +24,18 @@ from cclfp.core.files import check_output, read_tensors, write_tensors
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator, seeded
 from cclfp.core.scenarios import ClassMask
-from cclfp.errors import DamagedError, DivergenceError, InputError, shortage
+from cclfp.errors import DamagedError, DivergenceError, InputError, shortage, unknown
 from cclfp.learner.checks import check_features, not_finite
 from cclfp.learner.learner import Learner
 from cclfp.methods import METHODS, Method, get_method
-from cclfp.nets import build_backbone, describe_backbone
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.transforms import Augmentation, Transform, build_transform, describe
+from cclfp.nets.modules import BACKBONES
+from cclfp.transforms import TRANSFORMS, Augmentation, Transform
 
 FORMAT = "cclfp learner 2"
-SETTINGS = (
-    "num_classes",
-    "num_tasks",
-    "scenario",
-    "seed",
-    "replay",
-)  # attributes of a learner, by their names in files
-PROGRESS = ("steps", "tasks_done", "in_task")
+# Attributes of a learner, by their names in files.
+SETTINGS = "num_classes", "num_tasks", "scenario", "seed", "replay"
+PROGRESS = "steps", "tasks_done", "in_task"
 # The errors, besides InputError, that building something from a file of another program can raise.
 DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, ArithmeticError)
 
@@ -64,10 +60,10 @@ def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:
         "hyper": dataclasses.asdict(learner.hyper),
         **{name: getattr(learner, name) for name in SETTINGS},
         "memory_size": 0 if memory is None else memory.size,
-        "backbone": describe_backbone(learner.psi),
-        "transform": describe(learner.transform),
-        "predict_transform": "same" if is_same else describe(learner.predict_transform),
-        "augment": describe(learner.augment),
+        "backbone": describe(learner.psi, BACKBONES, None),
+        "transform": describe(learner.transform, TRANSFORMS),
+        "predict_transform": "same" if is_same else describe(learner.predict_transform, TRANSFORMS),
+        "augment": describe(learner.augment, TRANSFORMS),
         "psi": _psi_tensors(learner.psi),
         "psi_mode": learner.psi_mode,
         "f": None if learner.f is None else learner.f.state_dict(),
@@ -219,7 +215,8 @@ def _backbone(state: dict[str, Any], given: str | None) -> nn.Module:
         raise InputError(
             "it was saved with a psi of your own: give it again, load(path, psi=...) or --backbone FILE.py:NAME"
         )
-    return build_backbone(state["backbone"])
+    psi: nn.Module = rebuild("backbone", state["backbone"], BACKBONES)
+    return psi
 
 
 def _transform(name: str, given: Any, saved: Any) -> Any:
@@ -227,4 +224,21 @@ def _transform(name: str, given: Any, saved: Any) -> Any:
         return given
     if saved == "custom":
         raise InputError(f"it was saved with a {name} of your own: give it again, load(path, {name}=...)")
-    return build_transform(saved)
+    return rebuild("transform", saved, TRANSFORMS)
+
+
+def describe(thing: Any, kinds: Mapping[str, Any], own: Any = "custom") -> Any:
+    """What a file says of a backbone or a transform: how to make it again; ``own`` for a user's, None for none."""
+    for name, kind in kinds.items():
+        if type(thing) is kind:
+            return {"name": name, **thing.arguments}
+    return None if thing is None else own
+
+
+def rebuild(what: str, description: dict[str, Any], kinds: Mapping[str, Any]) -> Any:
+    """The backbone or transform that a file describes."""
+    arguments = dict(description)
+    name = arguments.pop("name")
+    if name not in kinds:
+        raise unknown(what, name, kinds)
+    return kinds[name](**arguments)

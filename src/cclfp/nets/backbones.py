@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from cclfp.core.randomness import seeded
-from cclfp.core.userfiles import describe, is_interrupt, is_reference, refer, resolve, show_reference
+from cclfp.core.userfiles import is_reference, refer, resolve, running, show_reference
 from cclfp.errors import InputError, unknown
-from cclfp.nets import BACKBONES
+from cclfp.nets.modules import BACKBONES
 
 Backbone = dict[str, Any]  # {"name": "resnet18", "width": 64}, or a reference to a function in a file
 
@@ -55,13 +55,9 @@ def make_psi(backbone: Backbone, shape: Sequence[int], seed: int) -> nn.Module:
         return BACKBONES[backbone["name"]].for_images(shape, backbone["width"], seed)
     factory, shown = resolve("backbone", backbone), show_backbone(backbone)
     given = (tuple(shape),) if _takes_shape(factory) else ()
-    try:
-        with seeded(seed, "initialisation", 0, torch.device("cpu")):
-            psi = factory(*given)
-    except BaseException as error:  # not even sys.exit may end the command
-        if is_interrupt(error):
-            raise
-        raise InputError(f"{shown}({', '.join(map(str, given))}) failed: {describe(error)}") from error
+    call = f"{shown}({', '.join(map(str, given))}) failed"
+    with running(call), seeded(seed, "initialisation", 0, torch.device("cpu")):
+        psi = factory(*given)
     if not isinstance(psi, nn.Module):
         raise InputError(f"{shown} must return a torch.nn.Module, not {type(psi).__name__}")
     return psi

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cclfp.core.randomness import generator
-from cclfp.errors import InputError, unknown
+from cclfp.errors import InputError
 
 
 def linear(inputs: int, outputs: int, g: torch.Generator, dtype: torch.dtype | None = None) -> nn.Linear:
@@ -133,18 +132,3 @@ class _Block(nn.Module):
 
 
 BACKBONES: dict[str, type[MLP] | type[ResNet18]] = {"mlp": MLP, "resnet18": ResNet18}
-
-
-def describe_backbone(psi: nn.Module) -> dict[str, Any] | None:
-    """The description of a backbone that ships with the package, as learners save it; None for a user's own psi."""
-    name = next((name for name, kind in BACKBONES.items() if type(psi) is kind), None)
-    return None if name is None else {"name": name, **psi.arguments}  # type: ignore[dict-item]
-
-
-def build_backbone(backbone: dict[str, Any], seed: int = 0) -> nn.Module:
-    """Build a backbone from its description, as learners save it: ``{"name": "mlp", "inputs": 784, ...}``."""
-    arguments = dict(backbone)
-    name = arguments.pop("name")
-    if name not in BACKBONES:
-        raise unknown("backbone", name, BACKBONES)
-    return BACKBONES[name](**arguments, seed=seed)

@@ -168,50 +168,6 @@ class Silent(ER):
         raise AssertionError
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "finding"),
-    [
-        (Forgetful, r"keeps_the_memory_small: the memory holds 0 of 150 examples after all tasks: .*memory\.keep"),
-        (Silent, "learns: AssertionError$"),
-        (Maskless, r"trains_inside_the_mask: the classifier's rows of classes \[2, 3, 4, 5\] moved"),
-        (TwicePassing, "updates_batchnorm_once_a_step: BatchNorm was updated"),
-        (Idle, "idle, class scenario, learns: only"),
-        (Secretive, "survives_saving: what was loaded went on differently"),
-        (Shared, "repeats: the same seed gave another result"),
-        (InPlace, "steps_purely: (step changed its arguments|step does not run under vmap)"),
-        (Branching, "steps_purely: step does not run under vmap"),
-        (Aliasing, "survives_saving: what was loaded went on differently"),
-        (Wordy, "returns_the_loss: some steps of a task return a loss, and others do not"),
-        (Infinite, "returns_the_loss: a step returned the loss nan"),
-        (Growing, "steps_purely: the states of two replicas differ in structure: .*'seed 1'"),
-        (Peeking, "trains_stacked: replicas are not stacked: .* a step reads something that is not in its arguments"),
-    ],
-)
-def test_finds(method: type[Method], finding: str) -> None:
-    with pytest.raises(AssertionError, match=finding):
-        check_method(method)
-
-
-def test_a_loss_without_its_mask_is_told_from_one_about_all_logits() -> None:
-    class Distilling(Maskless):
-        moves_every_row = True
-
-    with pytest.raises(AssertionError, match=r"give every cross_entropy its rows of batch.mask; .* moves_every_row"):
-        trains_inside_the_mask(Case(Maskless, "class", {}))
-    trains_inside_the_mask(Case(Distilling, "class", {}))
-
-
-@pytest.mark.slow
-def test_passes_a_method_that_keeps_the_contract() -> None:
-    check_method(Good, lr=0.2)
-
-
-def test_a_wrong_hyperparameter_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown hyperparameter of good 'w'"):
-        check_method(Good, w=0.2)
-
-
 class OneHot(ER):
     """Uses a function that does not run under vmap."""
 
@@ -252,6 +208,46 @@ class Lonely(ER):
         return super().loss(*arguments)[0]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "finding"),
+    [
+        (Forgetful, r"keeps_the_memory_small: the memory holds 0 of 150 examples after all tasks: .*memory\.keep"),
+        (Silent, "learns: AssertionError$"),
+        (Maskless, r"trains_inside_the_mask: the classifier's rows of classes \[2, 3, 4, 5\] moved"),
+        (TwicePassing, "updates_batchnorm_once_a_step: BatchNorm was updated"),
+        (Idle, "idle, class scenario, learns: only"),
+        (Secretive, "survives_saving: what was loaded went on differently"),
+        (Shared, "repeats: the same seed gave another result"),
+        (InPlace, "steps_purely: (step changed its arguments|step does not run under vmap)"),
+        (Aliasing, "survives_saving: what was loaded went on differently"),
+        (Wordy, "returns_the_loss: some steps of a task return a loss, and others do not"),
+        (Infinite, "returns_the_loss: a step returned the loss nan"),
+        (Growing, "steps_purely: the states of two replicas differ in structure"),
+        (Vector, r"loss of vector returned a tensor of shape \(10, 16\) as the loss, expected a 0-d tensor"),
+        (Lonely, r"loss of lonely returned Tensor, expected \(loss, buffers\) or these and a dict"),
+        (Peeking, "trains_stacked: replicas are not stacked: .* a step reads something that is not in its arguments"),
+    ],
+)
+def test_finds(method: type[Method], finding: str) -> None:
+    with pytest.raises(AssertionError, match=finding):
+        check_method(method)
+
+
+def test_a_loss_without_its_mask_is_told_from_one_about_all_logits() -> None:
+    class Distilling(Maskless):
+        moves_every_row = True
+
+    with pytest.raises(AssertionError, match=r"give every cross_entropy its rows of batch.mask; .* moves_every_row"):
+        trains_inside_the_mask(Case(Maskless, "class", {}))
+    trains_inside_the_mask(Case(Distilling, "class", {}))
+
+
+def test_a_wrong_hyperparameter_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown hyperparameter of good 'w'"):
+        check_method(Good, w=0.2)
+
+
 @pytest.mark.parametrize(
     ("method", "first", "second"),
     [
@@ -277,27 +273,10 @@ def test_the_line_of_ones_own_comes_first(method: type[Method], first: str, seco
     assert raised.value.__suppress_context__
 
 
-@pytest.mark.parametrize(
-    ("method", "finding"),
-    [
-        (Vector, r"loss of vector returned a tensor of shape \(10, 16\) as the loss, expected a 0-d tensor"),
-        (Lonely, r"loss of lonely returned Tensor, expected \(loss, buffers\) or these and a dict"),
-    ],
-)
-def test_what_a_loss_may_not_return_is_named(method: type[Method], finding: str) -> None:
-    with pytest.raises(AssertionError, match=finding) as raised:
-        check_method(method, quick=True)
-    assert raised.value.__cause__ is None
-
-
-def test_progress_is_shown() -> None:
+def test_progress_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
     check_method(Good, quick=True, progress=lines.append)
-    assert lines[0] == "[1/7] good, class scenario, steps_purely"
-    assert len(lines) == 7
-
-
-def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (len(lines), lines[0]) == (7, "[1/7] good, class scenario, steps_purely")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     check_method(Good, quick=True)
     shown = capsys.readouterr().err

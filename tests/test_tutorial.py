@@ -93,26 +93,6 @@ def test_the_page_is_what_its_script_would_write() -> None:
     assert TUTORIAL["show"]("a", "x\n" * 99, 0.2) == "$ a\n" + "x\n" * 22 + "...\nx\n# 1 s\n"
 
 
-def test_a_part_of_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_files(tmp_path / "files")
-    monkeypatch.setattr(sys, "argv", ["fashion_mnist.py", "files", "--each", "2"])
-    FASHION["main"]()
-    with np.load("fashion.npz") as arrays:
-        names, counts = np.unique(arrays["train_labels"], return_counts=True)
-        assert (len(names), set(counts.tolist())) == (10, {2})
-        assert len(arrays["train_images"]) == 20
-
-
-def test_a_folder_that_was_used_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """Stored runs would be shown with the time that it takes to read them."""
-    (tmp_path / "home").mkdir()
-    monkeypatch.setattr(sys, "argv", ["tutorial.py", str(tmp_path)])
-    with pytest.raises(SystemExit, match="2"):
-        TUTORIAL["main"]()
-    assert "is not empty" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_the_commands_of_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)

@@ -11,11 +11,9 @@ import pytest
 from records import made_up
 from training import Stop, stop_at, train_all
 
-from cclfp.errors import RunError
-from cclfp.events import Note, OnEvent
+from cclfp.events import OnEvent
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, make_jobs
-from cclfp.runs.pool import Pool
 from cclfp.runs.run import run_jobs
 from cclfp.runs.settings import configurations
 from cclfp.runs.start import choose_engines
@@ -92,22 +90,3 @@ def test_the_rest_of_a_group_has_the_engine_of_its_checkpoints(tmp_path: Path) -
     with pytest.raises(Stop):
         train_all([eager], stop_at(60))
     assert set(chosen_for(jobs).values()) == {"eager"}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("moody")
-def test_runs_of_one_cohort_that_go_on_alone_have_one_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cclfp.engine.cohort import Cohort
-
-    advance = Cohort.advance
-
-    def fail(self: Cohort, progress: Any) -> None:
-        if len(self.replicas) > 1:
-            raise RunError("not together")
-        advance(self, progress)
-
-    monkeypatch.setattr(Cohort, "advance", fail)
-    events: list[Any] = []
-    records = run_jobs(jobs_of(tmp_path / "s", range(2)), events.append, Pool(1))
-    assert {record["environment"]["engine"] for record in records.values()} == {"eager"}
-    assert any("continuing one by one" in event.text for event in events if isinstance(event, Note))

@@ -35,7 +35,7 @@ KNOWN_PACKAGES = sys.stdlib_module_names | {"cclfp", "numpy", "torch"}  # whose 
 Streams = dict[tuple[int, str], Stream]  # by seed and device: replicas of one seed share a stream
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Started:
     """A job with its replica, at its beginning or where its checkpoint left it."""
 
@@ -45,32 +45,22 @@ class Started:
 
 
 def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
-    """Make the jobs' replicas and choose their engines; those that can be trained together are in one list.
+    """Make the jobs' replicas, new or continued; those that can be trained together are in one list.
 
-    These are at the same position, and have the same engine, which is one for all runs that leave it open. With the
-    eager engine each is alone.
+    These are at the same position and have the same engine. With the eager engine each is alone.
     """
     streams: Streams = {}
-    started = [_continue(job, streams, on_event) or _begin(job, streams) for job in jobs]
-    if undecided := [one for one in started if one.execution.engine == "auto"]:
-        engines = {one.execution.engine for one in started} - {"auto"}  # of those that continue
-        first = undecided[0].execution
-        name = (
-            engines.pop() if len(engines) == 1 else _fastest([one.job for one in undecided], first, streams, on_event)
-        )
-        for one in undecided:
-            one.execution = one.execution.with_made(engine=name)
     groups: dict[Any, list[Started]] = {}
-    for one in started:
-        alone = one.job.key if one.execution.engine == "eager" else None
+    for job in jobs:
+        one = _continue(job, streams, on_event) or _begin(job, streams)
+        alone = job.key if one.execution.engine == "eager" else None
         groups.setdefault((one.replica.position, one.execution, alone), []).append(one)
     return list(groups.values())
 
 
 def _begin(job: Job, streams: Streams) -> Started:
     execution = job.execution.concrete()
-    if execution.engine == "auto":
-        execution = execution.with_made(engine=job.engine)
+    execution = execution.with_made(engine=job.engine) if job.engine != "auto" else execution
     return Started(job, make_replica(job, execution, streams), execution)
 
 
@@ -156,10 +146,10 @@ def _make_stream(job: Job, device: str) -> Stream:
 def choose_engines(
     jobs: Sequence[Job], stored: Iterable[Record], workers: int, device: str, on_event: OnEvent
 ) -> list[Job]:
-    """The jobs of a command, with one engine for the runs that differ in the seed alone, where that is left open.
+    """The jobs of a command, each with an engine, which is one for all runs that differ in the seed alone.
 
-    It is the engine of the ``stored`` runs, where there are any on this device and they agree. Otherwise it is chosen
-    here for jobs that several workers would train, each of which would choose for itself.
+    Where the execution leaves it open, it is the engine of the ``stored`` runs, if there are any on this device and
+    they agree; otherwise that of a checkpoint; otherwise the fastest.
     """
     made: dict[str, set[str]] = {}
     for record in stored:
@@ -168,34 +158,31 @@ def choose_engines(
     for number, job in enumerate(jobs := list(jobs)):
         if job.is_open and len(engines := made.get(job.configuration.key(0), set())) == 1:
             jobs[number] = dataclasses.replace(job, engine=next(iter(engines)))
-    groups: dict[str, list[list[Job]]] = {}
+    chosen: dict[str, str] = {}
     for cohort in into_cohorts(jobs, workers, device):
-        groups.setdefault(cohort[0].group, []).append(cohort)
-    chosen = {
-        group: _choose_for(cohorts, device, on_event)
-        for group, cohorts in groups.items()
-        if len(cohorts) > 1 and cohorts[0][0].is_open
-    }
+        if cohort[0].is_open and cohort[0].group not in chosen:
+            several = [job for job in jobs if job.group == cohort[0].group]
+            chosen[cohort[0].group] = _engine_of_checkpoint(several) or _fastest(cohort, device, on_event)
     return [dataclasses.replace(job, engine=chosen.get(job.group, job.engine)) for job in jobs]
 
 
-def _choose_for(cohorts: Sequence[Sequence[Job]], device: str, on_event: OnEvent) -> str:
-    """The engine of cohorts of one group: that of a checkpoint of one of their jobs, else the fastest for the first."""
-    for job in (job for cohort in cohorts for job in cohort):
+def _engine_of_checkpoint(jobs: Sequence[Job]) -> str | None:
+    for job in jobs:
         with contextlib.suppress(InputError):
             if (path := checkpoint_path(job)).exists():
                 return read_checkpoint(path, job)[0].engine
+    return None
+
+
+def _fastest(cohort: Sequence[Job], device: str, on_event: OnEvent) -> str:
+    """The engine that trains a cohort first, compilation included: a few steps of the first job tell."""
     if device == "cuda" and not torch.cuda.is_available():  # the GPUs are those of a cluster
         return "graph"
-    return _fastest(cohorts[0], cohorts[0][0].execution.with_made(device=device).concrete(), {}, on_event)
-
-
-def _fastest(jobs: Sequence[Job], execution: Execution, streams: Streams, on_event: OnEvent) -> str:
-    """The engine that trains the jobs first, compilation included: a few steps of the first job tell."""
+    job, execution = cohort[0], cohort[0].execution.with_made(device=device).concrete()
     with computing_threads(execution.threads), computing_in(execution.precision):
-        probe = make_replica(jobs[0], execution, streams)
-        name, seconds = choose_engine(probe, len(jobs), kind_of_programs(jobs[0], len(jobs)))
-    on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", jobs[0].key))
+        probe = make_replica(job, execution, {})
+        name, seconds = choose_engine(probe, len(cohort), kind_of_programs(job, len(cohort)))
+    on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", job.key))
     return name
 
 

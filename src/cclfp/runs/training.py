@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import platform
 import time
 from collections.abc import Sequence
@@ -11,14 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.compiled import first_line
 from cclfp.engine.replica import Replica, computing_threads
-from cclfp.errors import InputError
+from cclfp.errors import InputError, first_line
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.metrics import number
 from cclfp.runs.checkpoints import checkpoint_path, locked, make_folder, remove_checkpoint, write_checkpoint
 from cclfp.runs.code import code, commit, device_name
-from cclfp.runs.execution import pick_device
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record, complete
 from cclfp.runs.start import Started, kind_of_programs, start
@@ -43,20 +40,16 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) ->
     try:
         train_together(jobs, listen, store)
         return
-    except SystemExit as raised:  # of a user's own method or backbone: it must not end the process
-        error: Exception = InputError(
-            f"{jobs[0].label()}: its code called sys.exit ({raised!r}): a run must not do that"
-        )
-    except Exception as raised:  # noqa: BLE001  the listener tells the user
-        error = raised
+    except (Exception, SystemExit) as raised:  # noqa: BLE001  a user's method must not end the process; all is told
+        exited = InputError(f"{jobs[0].label()}: its code called sys.exit ({raised!r}), which a run must not do")
+        error = raised if isinstance(raised, Exception) else exited
     if len(jobs) == 1:
         on_event(Failed(jobs[0].key, error))
         return
     on_event(Note(f"training together failed ({first_line(error)}): continuing one by one", jobs[0].key))
-    engine = "graph" if pick_device(jobs[0].execution.device) == "cuda" else "eager"  # one for all that leave it open
     for job in jobs:
         if job.key not in finished:
-            train_cohort([dataclasses.replace(job, engine=engine) if job.is_open else job], on_event, store)
+            train_cohort([job], on_event, store)
 
 
 def train_together(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) -> None:

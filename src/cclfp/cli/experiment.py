@@ -127,7 +127,9 @@ def _run_tuned(
         searches.append(tune(name, problem=searched, settings=own, budget=minutes, repeatable=True, **how))
     for tuned in searches:
         settings = {**tuned.settings, "augment": "on" if tuned.preset.augment else "off"}
-        results += run([tuned.method], problem=problem, seeds=seeds, settings=settings, **how)
+        (result,) = run([tuned.method], problem=problem, seeds=seeds, settings=settings, **how)
+        chosen = f"tuned in {minutes:g} min" if tuned.trials else "nothing to search"
+        results.append(dataclasses.replace(result, chosen=chosen, doubts=tuple(tuned.doubts)))
     return results, searches
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import shlex
 from pathlib import Path
 from typing import Any
 
 from cclfp.cli.options import FORCE, JSON, argument, option
-from cclfp.cli.output import hyperparameters, print_json, print_table, print_text, unwrap
+from cclfp.cli.output import attributes, print_json, print_table, print_text, unwrap
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import plus_minus
@@ -24,15 +23,7 @@ def list_(what: str = argument(..., "What to list.", "methods|benchmarks|dataset
     if json:
         print_json({what: items})
     else:
-        print_table(list(items[0]), [[_cell(value) for value in item.values()] for item in items])
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return "–"
-    return ", ".join(value) if isinstance(value, list) else str(value)
+        print_table(list(items[0]), [item.values() for item in items])
 
 
 def _methods() -> list[dict[str, Any]]:
@@ -54,12 +45,9 @@ def _benchmarks() -> list[dict[str, Any]]:
 
     return [
         {
-            "name": benchmark.name,
-            "dataset": benchmark.dataset,
-            "scenarios": list(benchmark.scenarios),
+            **attributes(benchmark, "name", "dataset", "scenarios"),
             "tasks": benchmark.num_tasks,
-            "backbone": benchmark.backbone,
-            "description": benchmark.description,
+            **attributes(benchmark, "backbone", "description"),
         }
         for benchmark in map(get_benchmark, benchmark_names())
     ]
@@ -68,10 +56,7 @@ def _benchmarks() -> list[dict[str, Any]]:
 def _datasets() -> list[dict[str, Any]]:
     from cclfp.data import list_datasets
 
-    return [
-        {"name": one.name, "here": one.here, "description": one.description, "path": str(one.path)}
-        for one in list_datasets()
-    ]
+    return [{**attributes(one, "name", "here", "description"), "path": str(one.path)} for one in list_datasets()]
 
 
 def show(
@@ -126,24 +111,16 @@ def _show_benchmark(
             raise InputError(f"--images {images}: the folder {images.parent} does not exist")
         check_output(images, is_picture, force=force)
     benchmark, seed = get_benchmark(name), check_whole("seed", seed, at_least=0)
-    is_undivided = tasks is None and class_order is None and benchmark.num_tasks is None
-    order, sizes = benchmark.split_into(1 if is_undivided else tasks, class_order)
+    if tasks is None and class_order is None and benchmark.num_tasks is None:
+        tasks = 1  # each run says how a user's own images are split
+    order, sizes = benchmark.split_into(tasks, class_order)
     answer = {
-        "name": benchmark.name,
-        "title": benchmark.title,
-        "description": benchmark.description,
-        "dataset": benchmark.dataset,
-        "scenarios": list(benchmark.scenarios),
-        "backbone": benchmark.backbone,
+        **attributes(benchmark, "name", "title", "description", "dataset", "scenarios", "backbone"),
         "augmentation": benchmark.no_augmentation is None,
         "class_orders": sorted(benchmark.class_orders, key=lambda name: name != benchmark.class_order),
         "tasks": benchmark.task_classes(order, sizes, seed),
         "presets": [_preset(preset) for preset in presets() if preset.benchmark == benchmark.name],
     }
-    if is_undivided:  # what --tasks does to a user's own images, for one number of tasks
-        number = min(5, max(2, benchmark.num_classes // 2))
-        split = benchmark.task_classes(*benchmark.split_into(number, None), seed)
-        answer["example"] = {"option": f"--tasks {number}", "tasks": split}
     if images is not None:
         with progress() as shown:
             fetch(benchmark.dataset, shown.update)
@@ -164,24 +141,13 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
     facts += [f"class orders: {orders[0]} (default), {', '.join(orders[1:])}"] if len(orders) > 1 else []
     print_text("   ".join(facts) + "\n")
     tasks = answer["tasks"]
-    if "example" in answer:
-        _print_example(tasks[0], answer["example"])
-    elif len(tasks) > 1 and all(classes == tasks[0] for classes in tasks):
+    if len(tasks) > 1 and all(classes == tasks[0] for classes in tasks):
         print_text(f"{len(tasks)} tasks, each with the classes {', '.join(tasks[0])}")
     else:
-        print_table([">task", "classes"], [[str(t + 1), ", ".join(classes)] for t, classes in enumerate(tasks)])
+        print_table([">task", "classes"], enumerate(tasks, 1))
     _print_presets(answer["presets"], "method")
     if "images" in answer:
         print_text(f"drawn: {answer['images']}")
-
-
-def _print_example(classes: list[str], example: dict[str, Any]) -> None:
-    from cclfp.core.arguments import quote
-
-    print_text(f"{len(classes)} classes: {', '.join(classes)}\n")
-    split = "/".join(",".join(map(quote, members)) for members in example["tasks"])
-    print_text("Each run says how they are split into tasks. For example, these two do the same:")
-    print(f"  {example['option']}\n  --class-order {shlex.quote(split)}")
 
 
 def _show_method(name: str) -> dict[str, Any]:
@@ -207,7 +173,7 @@ def _show_method(name: str) -> dict[str, Any]:
 def _print_method(answer: dict[str, Any]) -> None:
     print_text(f"{answer['name']}: {answer['reference']}\n")
     print_text(f"{unwrap(answer['description'])}\n", hang="")
-    print_text(f"scenarios: {', '.join(answer['scenarios'])}   memory: {_cell(answer['memory'])}\n")
+    print_text(f"scenarios: {', '.join(answer['scenarios'])}   memory: {'yes' if answer['memory'] else 'no'}\n")
     rows = [[k["name"], f"{k['default']:g}", k["range"], k["description"]] for k in answer["hyperparameters"]]
     print_table(["hyperparameter", ">default", "range", "what it is"], rows)
     _print_presets(answer["presets"], "benchmark")
@@ -225,13 +191,9 @@ def _print_presets(presets: list[dict[str, Any]], of: str) -> None:
     if not presets:
         return
     rows = [
-        [
-            p[of],
-            p["scenario"],
-            hyperparameters(p["hyperparameters"] | {"augment": p["augment"]}),
-            "–" if p["published"] is None else plus_minus(**p["published"]),
-        ]
+        [p[of], p["scenario"], p["hyperparameters"] | {"augment": p["augment"]}, paper and plus_minus(**paper)]
         for p in presets
+        for paper in [p["published"]]
     ]
     print_table([of, "scenario", "hyperparameters", ">paper"], rows, "Presets, and the paper's average accuracy (%)")
     for p in presets:

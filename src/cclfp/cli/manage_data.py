@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from cclfp.cli.options import JSON, YES, argument, ask, check_asking
+from cclfp.cli.options import JSON, YES, argument, ask
 from cclfp.cli.output import print_answer, print_json, print_table
 from cclfp.cli.progress import progress
 
@@ -26,7 +26,7 @@ def list_(json: bool = JSON) -> None:
         print_json({"datasets": [{**one._asdict(), "path": str(one.path)} for one in found]})
         return
     rows = [
-        [one.name, "own" if one.own else "published", _size(one.bytes) if one.here else "–", one.description]
+        [one.name, "own" if one.own else "published", _size(one.bytes) if one.here else None, one.description]
         for one in found
     ]
     print_table(["name", "kind", ">on disk", "description"], rows)
@@ -46,8 +46,7 @@ def remove(
 
     for name in names:
         check_stored(name)
-    check_asking("removing", yes, json)
-    ask(f"Remove {', '.join(names)}?", yes, "nothing was removed")
+    ask(f"Remove {', '.join(names)}?", yes, json)
     lines = [f"{name}: removed, {_size(remove_dataset(name))}" for name in names]
     print_answer(json, {"removed": names}, *lines)
 

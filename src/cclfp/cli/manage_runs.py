@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 import typer.core
 
-from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, check_asking, flag, option
+from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, flag, option
 from cclfp.cli.output import OTHER_CODE, hyperparameters, print_answer, print_json, print_table, print_text
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import count_of, number
@@ -120,27 +119,24 @@ def delete(
 
     cclfp runs delete --bad --yes
     """
-    filters = {"method": method, "benchmark": benchmark, "scenario": scenario, "seed": seed}
-    filters = {name: value for name, value in filters.items() if value is not None}
-    if not (keys or filters or bad):
+    filters: dict[str, Any] = {"method": method, "benchmark": benchmark, "scenario": scenario, "seed": seed}
+    if not keys and not bad and all(value is None for value in filters.values()):
         raise InputError(
             "which runs? Give the beginning of their keys, --method, --benchmark, --scenario, --seed or --bad"
         )
-    check_asking("deleting", yes, json)
-    from cclfp.runs.store import Store, default_store, exists  # takes seconds, so after the checks
+    from cclfp.runs.store import Store, default_store, exists
 
     path = store or default_store()
     if not exists(path):
         raise InputError(f"no runs in {path}: nothing to delete")
     opened = Store(path, damaged=True)
-    chosen = _choose(opened, keys or [], filters, bad)
-    for row in chosen if not json else []:
-        print_text(_name(row) + (f" (bad: {row.reason})" if row.record is None else ""))
+    chosen = _choose(opened, keys or [], bad, **filters)
+    lines = [_name(row) + (f" (bad: {row.reason})" if row.record is None else "") for row in chosen]
     what = count_of(len(chosen), "run") + (" and repair the index" if opened.damage else "")
-    ask(f"Delete {what} in {path}?", yes, "nothing was deleted")
+    ask("\n".join([*lines, f"Delete {what} in {path}?"]), yes, json)
     opened.delete(chosen)
     document = {"store": str(path), "deleted": [_about(row) for row in chosen]}
-    print_answer(json, document, f"{count_of(len(chosen), 'run')} deleted from {path}")
+    print_answer(json, document, *lines, f"{count_of(len(chosen), 'run')} deleted from {path}")
 
 
 @app.command()
@@ -191,7 +187,8 @@ def import_(
     print_answer(json, {"store": str(path), "added": added, "duplicates": duplicates}, *lines)
 
 
-def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: bool) -> list[StoredRow]:
+def _choose(store: Store, keys: Sequence[str], bad: bool, **wanted: Any) -> list[StoredRow]:
+    """The rows to delete: exactly one must begin with each key."""
     rows = store.rows()
     for key in keys:
         found = [row for row in rows if row.key.startswith(key)]
@@ -199,23 +196,25 @@ def _choose(store: Store, keys: Sequence[str], filters: dict[str, Any], bad: boo
             raise InputError(f"{count_of(len(found), 'key')} in {store.path} begin with {key!r}: expected one")
     chosen = [
         row
-        for row in rows
-        if (not keys or row.key.startswith(tuple(keys)))
-        and all(_matches(row, name, value) for name, value in filters.items())
-        and (not bad or row.record is None)
+        for row in _matching(rows, **wanted)
+        if (not keys or row.key.startswith(tuple(keys))) and (not bad or row.record is None)
     ]
     if not chosen and not (bad and store.damage):
         raise InputError(f"no such runs in {store.path}: nothing to delete")
     return chosen
 
 
-def _matches(row: StoredRow, name: str, value: Any) -> bool:
-    """Whether a row has a value; a method may be given in other forms, for which a bad record says too little."""
+def _matching(rows: Sequence[StoredRow], method: str | None = None, **wanted: Any) -> list[StoredRow]:
+    """The rows with these values, of those that are not None. A bad record has its method in one form only."""
     from cclfp.runs.configuration import Configuration
 
-    if name == "method" and row.record is not None:
-        return Configuration.from_dict(row.record["configuration"]).is_of_method(value)
-    return bool(row.values.get(name) == value)
+    def is_method(row: StoredRow) -> bool:
+        if row.record is None or method is None:
+            return method in (None, row.values.get("method"))
+        return Configuration.from_dict(row.record["configuration"]).is_of_method(method)
+
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return [row for row in rows if is_method(row) and all(row.values.get(n) == v for n, v in given.items())]
 
 
 def print_records(records: Sequence[Record], title: str) -> None:
@@ -233,8 +232,8 @@ def print_records(records: Sequence[Record], title: str) -> None:
             method,
             record["benchmark"],
             record["scenario"],
-            "–" if record["buffer"] is None else str(record["buffer"]),
-            str(record["seed"]),
+            record["buffer"],
+            record["seed"],
             _describe_settings(configuration),
             number(record["average_accuracy"])
             + " diverged" * ("diverged" in record)
@@ -262,17 +261,17 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     """The path of the store, and its records that match the filters. Bad ones give a warning."""
     from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
-    from cclfp.runs.configuration import Configuration
-    from cclfp.runs.store import default_store, exists
+    from cclfp.runs.store import Store, default_store, exists
     from cclfp.streams.benchmarks import benchmark_names, unknown_benchmark
 
     path = store or default_store()
-    records: list[Record] = []
+    rows: list[StoredRow] = []
     if exists(path):
-        with reading(path) as opened:
-            records = [one for one in opened.records() if benchmark in (None, one["benchmark"])]
-    if method is not None:
-        records = [one for one in records if Configuration.from_dict(one["configuration"]).is_of_method(method)]
+        opened = Store(path, read_only=True)
+        rows = opened.rows()
+        warn_of_bad(opened, rows)
+    found = _matching(rows, method=method, benchmark=benchmark)
+    records = [row.record for row in found if row.record is not None]
     if method is not None and not records and method not in METHODS and not is_reference(method):
         raise unknown("method", method, METHODS)
     if benchmark is not None and not records and benchmark not in benchmark_names():
@@ -280,15 +279,9 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     return path, records
 
 
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[Store]:
-    """A store to read from. Bad records are left out; in the end a warning says how many."""
-    from cclfp.runs.store import Store
-
-    bad: list[StoredRow] = []
-    store = Store(path, read_only=True, on_bad=bad.append)
-    yield store
-    if count := len({row.number for row in bad}):
+def warn_of_bad(store: Store, rows: Sequence[StoredRow]) -> None:
+    """Warn on stderr of the bad ones of these rows, which are left out."""
+    if count := len({row.number for row in rows if row.record is None}):
         text = f"warning: {count_of(count, 'bad record')} in {store.path} left out"
         print(f"{text}: {store.command('check')} says more", file=sys.stderr)
 

@@ -164,14 +164,12 @@ def parse_classes(given: str | None) -> list[str] | None:
     return names
 
 
-def check_asking(what: str, yes: bool, json: bool) -> None:
-    """Refuse to delete something where nobody can be asked, and ``--yes`` is not given."""
-    if not yes and (json or not sys.stdin.isatty()):
-        raise InputError(f"{what} asks first, and there is no terminal to ask on: add --yes")
-
-
-def ask(question: str, yes: bool, otherwise: str) -> None:
-    """Go on if the user says so, or ``--yes`` is given."""
-    if not yes and not typer.confirm(question, err=True):
-        print(otherwise)
+def ask(question: str, yes: bool, json: bool) -> None:
+    """Go on if the user says so, or ``--yes`` is given; refuse where nobody can be asked."""
+    if yes:
+        return
+    if json or not sys.stdin.isatty():
+        raise InputError("this command asks first, and there is no terminal to ask on: add --yes")
+    if not typer.confirm(question, err=True):
+        print("nothing was deleted")
         raise typer.Exit(1)

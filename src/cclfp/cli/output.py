@@ -39,6 +39,11 @@ def print_answer(as_json: bool, document: Mapping[str, Any], *lines: str) -> Non
             print_text(line)
 
 
+def attributes(source: object, *names: str) -> dict[str, Any]:
+    """What a JSON document has of an object."""
+    return {name: getattr(source, name) for name in names}
+
+
 def print_text(text: str, *, err: bool = False, hang: str = "  ") -> None:
     """Lines on stdout or stderr. On a terminal they are wrapped between words, and ``hang`` indents the rest of a line.
 
@@ -53,8 +58,8 @@ def print_text(text: str, *, err: bool = False, hang: str = "  ") -> None:
         print(wrapper.fill(line) if console.is_terminal else line, file=sys.stderr if err else sys.stdout)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
-    """A table on stdout; ``>`` before a column's name aligns it to the right.
+def print_table(columns: Sequence[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> None:
+    """A table of texts and other values on stdout; ``>`` before a column's name aligns it to the right.
 
     It is as wide as it needs to be where stdout is no terminal; on a terminal it is wrapped.
     """
@@ -69,8 +74,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
         is_number = name.startswith(">")
         table.add_column(name.removeprefix(">"), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*map(visible, row))
+        table.add_row(*(visible(_cell(value)) for value in row))
     console.print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return hyperparameters(value)
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _console(err: bool = False) -> Console:

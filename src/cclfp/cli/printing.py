@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.output import OTHER_CODE, hyperparameters, print_json, print_table, print_text
+from cclfp.cli.output import OTHER_CODE, attributes, hyperparameters, print_json, print_table, print_text
 from cclfp.metrics import count_of, number, of_seeds_diverged, plus_minus, signed
 from cclfp.paper.compare import TEST, show_difference, show_p
 from cclfp.paper.numbers import TABLES, missing_components, published_for
@@ -104,13 +104,8 @@ def print_runs(
     columns = [METHOD, *map(_setting, varied), ACCURACY, *paper, FORGETTING, SECONDS]
     print_results(results, columns, [run["seed"] for run in results[0].runs], *others)
     explain_other_code(results)
-    for tuned in searches or []:
-        how = "nothing to search"
-        if tuned.trials:
-            best, count = tuned.trials[0], count_of(len(tuned.trials), "setting")
-            how = f"{count} tried, {plus_minus(best.mean, best.std)} % on held-out images"
-        settings = hyperparameters(tuned.settings | {"augment": tuned.preset.augment})
-        print_text(f"{tuned.method}: {settings} ({'; '.join([how, *tuned.doubts])})")
+    for result in results if searches is not None else []:
+        print_text(_describe_choice(result))
 
 
 def _setting(name: str) -> Column:
@@ -167,7 +162,7 @@ def print_plan(study: Study, json: bool) -> None:
 def _planned_to_dict(result: Result, jobs: Sequence[Job]) -> dict[str, Any]:
     c = result.configuration
     return {
-        **_values(c, "method", "method_file", "benchmark", "scenario", "buffer", "hyperparameters", "augment"),
+        **attributes(c, "method", "method_file", "benchmark", "scenario", "buffer", "hyperparameters", "augment"),
         "preset": result.is_tuned,
         "from": result.chosen,
         "seeds": [job.seed for job in jobs],
@@ -175,12 +170,11 @@ def _planned_to_dict(result: Result, jobs: Sequence[Job]) -> dict[str, Any]:
     }
 
 
-def _planned_row(part: dict[str, Any], result: Result) -> list[str]:
-    memory = "–" if part["buffer"] is None else str(part["buffer"])
-    settings = hyperparameters(part["hyperparameters"] | ({"augment": True} if part["augment"] else {}))
-    seeds = ",".join(map(str, part["seeds"]))
-    first = [part["benchmark"], part["scenario"], result.label, memory, settings]
-    return [*first, part["from"], seeds, f"{part['replica_steps']:,}"]
+def _planned_row(part: dict[str, Any], result: Result) -> list[Any]:
+    settings = part["hyperparameters"] | ({"augment": True} if part["augment"] else {})
+    values = {**part, "method": result.label, "settings": settings, "replica_steps": f"{part['replica_steps']:,}"}
+    names = ("benchmark", "scenario", "method", "buffer", "settings", "from", "seeds", "replica_steps")
+    return [values[name] for name in names]
 
 
 def print_study(study: Study, include_diverged: bool, json: bool) -> None:
@@ -216,12 +210,13 @@ def _print_column(results: Sequence[Result], seeds: Sequence[int]) -> None:
     results = labelled(results)
     print_results(results, [METHOD, ACCURACY, TO_THE_BEST, P, FORGETTING, SECONDS], seeds, table)
     for result in results:
-        settings = hyperparameters(result.configuration.hyperparameters | {"augment": result.configuration.augment})
-        print_text(f"  {result.label}: {settings} ({'; '.join([result.chosen, *result.doubts])})")
+        print_text(f"  {_describe_choice(result)}")
 
 
-def _values(source: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(source, name) for name in names}
+def _describe_choice(result: Result) -> str:
+    """The settings, where they come from, and why they may not be the best."""
+    settings = hyperparameters(result.configuration.hyperparameters | {"augment": result.configuration.augment})
+    return f"{result.label}: {settings} ({'; '.join([result.chosen, *result.doubts])})"
 
 
 def _cell_to_dict(result: Result) -> dict[str, Any]:
@@ -229,12 +224,12 @@ def _cell_to_dict(result: Result) -> dict[str, Any]:
     return {
         "table": result.table,
         "row": result.label,
-        **_values(result.configuration, "benchmark", "scenario", "method", "buffer"),
+        **attributes(result.configuration, "benchmark", "scenario", "method", "buffer"),
         "settings": missing_components(result),
         "preset": result.is_tuned,
         "published": None if result.published is None else result.published._asdict(),
         "runs": len(result.runs),
-        **_values(result, "mean", "std", "difference", "verdict", "diverged", "other_code"),
+        **attributes(result, "mean", "std", "difference", "verdict", "diverged", "other_code"),
     }
 
 
@@ -244,13 +239,13 @@ def _own_to_dict(result: Result) -> dict[str, Any]:
     return {
         "method": c.method,
         "given": result.label,
-        **_values(c, "benchmark", "scenario", "buffer"),
+        **attributes(c, "benchmark", "scenario", "buffer"),
         "settings": c.hyperparameters | {"augment": c.augment},
-        **_values(result, "chosen", "doubts"),
+        **attributes(result, "chosen", "doubts"),
         "runs": len(result.runs),
         **{name: result.mean_std(name) for name in ("average_accuracy", "forgetting", "seconds")},
         "accuracies": {str(seed): accuracy for seed, accuracy in result.accuracies.items()},
-        **_values(result, "diverged", "other_code"),
+        **attributes(result, "diverged", "other_code"),
         "standing": standing.verdict,
         "difference": standing.difference,
         "difference_std": standing.std,

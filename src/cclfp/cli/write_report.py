@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cclfp.cli.manage_runs import reading
+from cclfp.cli.manage_runs import warn_of_bad
 from cclfp.cli.options import FORCE, INCLUDE_DIVERGED, JSON, STORE, option, parse_seeds
 from cclfp.cli.output import print_answer
-from cclfp.errors import InputError
 
 
 def report(
@@ -35,15 +34,14 @@ def report(
     from cclfp.report import write_report
     from cclfp.report.tables import count_verdicts, tally
     from cclfp.runs.jobs import check_seeds
-    from cclfp.runs.store import default_store, exists
+    from cclfp.runs.store import Store, StoredRow, default_store
 
     path = store or default_store()
-    if not exists(path):
-        raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
-    with reading(path) as opened:
-        content, written = write_report(
-            opened, out, check_seeds(chosen_seeds), include_diverged=include_diverged, force=force
-        )
+    bad: list[StoredRow] = []
+    opened = Store(path, read_only=True, on_bad=bad.append)
+    numbers = check_seeds(chosen_seeds)
+    content, written = write_report(opened, out, numbers, include_diverged=include_diverged, force=force)
+    warn_of_bad(opened, bad)
     lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {path})"]
     if content.other_runs:
         lines += [f"{content.about_others}: see Your runs in {out / 'index.html'}"]

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Cli
-from PIL import Image
 
 from cclfp.core import workers
-from cclfp.data import decode
 
 GOES_ON = "stopped: what is finished is stored, and the same command continues from the last checkpoint\n"
 
@@ -39,30 +36,22 @@ def send(*numbers: signal.Signals) -> Callable[..., Any]:
     return call
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize(
-    ("function", "arguments"),
+    ("number", "function", "command"),
     [
-        ("cclfp.runs.run.run", ["run", "er", "split-mnist"]),
-        ("cclfp.paper.tuning.tune", ["tune", "er", "split-mnist"]),
-        ("cclfp.paper.study.run_jobs", ["study", "accuracy", "--benchmark", "split-mnist", "--method", "er"]),
-        ("cclfp.data.fetch", ["data", "fetch", "mnist"]),
+        (signal.SIGINT, "cclfp.runs.run.run", "run er split-mnist"),
+        (signal.SIGTERM, "cclfp.paper.tuning.tune", "tune er split-mnist"),
+        (signal.SIGHUP, "cclfp.paper.study.run_jobs", "study accuracy --benchmark split-mnist --method er"),
+        (signal.SIGTERM, "cclfp.data.fetch", "data fetch mnist"),
     ],
-    ids=["run", "tune", "study", "data fetch"],
 )
 def test_a_signal_is_answered(
-    number: signal.Signals, function: str, arguments: list[str], cli: Cli, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, function: str, command: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(function, send(number))
-    answer = cli(*arguments)
+    monkeypatch.setattr(function, send(number, signal.SIGTERM, signal.SIGHUP, signal.SIGINT))  # more are dropped
+    answer = cli(*command.split())
     assert answer.code == 128 + number
-    assert answer.err == ("stopped\n" if arguments[0] == "data" else GOES_ON)
-
-
-def test_more_signals_while_it_cleans_up_are_dropped(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.runs.run.run", send(signal.SIGTERM, signal.SIGTERM, signal.SIGHUP, signal.SIGINT))
-    answer = cli("run", "er", "split-mnist")
-    assert (answer.code, answer.err) == (143, GOES_ON)
+    assert answer.err == ("stopped\n" if command.startswith("data") else GOES_ON)
 
 
 def test_a_signal_ends_what_does_not_end_by_itself(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
@@ -84,7 +73,7 @@ def test_under_nohup_a_hang_up_stays_ignored(cli: Cli, monkeypatch: pytest.Monke
         signal.signal(signal.SIGHUP, before)
 
 
-# -- with real processes ------------------------------------------------------------------------------------------
+# With real processes --------------------------------------------------------------------------------------------------
 
 
 def wait_until(condition: Callable[[], Any], seconds: float) -> bool:
@@ -119,70 +108,31 @@ def test_sigterm_leaves_no_child_and_no_lock(small_mnist: Path) -> None:
     assert list(locks.iterdir()) == []
 
 
-@pytest.fixture
-def started() -> Iterator[list[subprocess.Popen[bytes]]]:
-    processes: list[subprocess.Popen[bytes]] = []
-    yield processes
-    for process in processes:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout, process.stderr):
-            with contextlib.suppress(OSError):  # what it was not sent
-                assert pipe is not None
-                pipe.close()
-
-
-def start(processes: list[subprocess.Popen[bytes]], *arguments: str) -> tuple[Any, Any, subprocess.Popen[bytes]]:
-    """A worker as the package starts it, with the pipes to it and from it."""
+@pytest.mark.parametrize(
+    ("body", "message", "first"),
+    [
+        ("time.sleep(60)", pickle.dumps([]), "stdin"),  # in a long step
+        ("time.sleep(60)", pickle.dumps([1])[:-2], "stdin"),  # in a message
+        ("answer('note')", pickle.dumps([]), "stdout"),  # it reports to nobody
+    ],
+)
+def test_a_worker_whose_parent_is_gone_ends_silently(body: str, message: bytes, first: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"import time\ndef work(piece, answer): {body}\n")
+    command = [sys.executable, "-P", "-c", workers._command(str(tmp_path / "mine.py"), "work")[-1]]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = [sys.executable, "-P", *arguments]
-    process: subprocess.Popen[bytes] = subprocess.Popen(command, start_new_session=True, env=buffered, **pipes)
-    processes.append(process)
-    return process.stdin, process.stdout, process
-
-
-def ends_silently(process: subprocess.Popen[bytes]) -> None:
-    assert process.stderr is not None
-    assert wait_until(lambda: process.poll() is not None, 10)
-    assert process.stderr.read() == b""
-
-
-def worker(folder: Path, body: str) -> str:
-    """The code of a worker whose work is one statement."""
-    (folder / "mine.py").write_text(f"import time\ndef work(piece, answer): {body}\n")
-    return workers._command(str(folder / "mine.py"), "work")[-1]
-
-
-@pytest.mark.parametrize("message", [pickle.dumps([]), pickle.dumps([1])[:-2]], ids=["in a long step", "in a message"])
-def test_a_worker_whose_parent_is_gone(message: bytes, started: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
-    stdin, stdout, process = start(started, "-c", worker(tmp_path, "time.sleep(60)"))
-    stdin.write(message)
-    stdin.flush()
-    time.sleep(0.5)
-    stdin.close()
-    stdout.close()
-    ends_silently(process)
-
-
-def test_a_worker_that_reports_to_nobody(started: list[subprocess.Popen[bytes]], tmp_path: Path) -> None:
-    """The pipe it writes to breaks before it sees that its parent is gone."""
-    stdin, stdout, process = start(started, "-c", worker(tmp_path, "answer('note')"))
-    stdout.close()
-    stdin.write(pickle.dumps([]))
-    stdin.flush()
-    ends_silently(process)
-
-
-def test_a_decoder_whose_parent_is_gone(started: list[subprocess.Popen[bytes]]) -> None:
-    """In the middle of a chunk that takes it long."""
-    image = io.BytesIO()
-    Image.new("RGB", (4000, 4000)).save(image, "png")
-    stdin, stdout, process = start(started, "-c", workers._command(decode.__file__, "decode_chunk")[-1])
-    pickle.dump(([image.getvalue()] * 1000, ["PNG"], 20_000_000, (1, 1)), stdin)
-    stdin.close()
-    stdout.close()
-    ends_silently(process)
+    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        try:
+            if first == "stdout":
+                process.stdout.close()  # type: ignore[union-attr]
+            process.stdin.write(message)  # type: ignore[union-attr]
+            process.stdin.flush()  # type: ignore[union-attr]
+            if first == "stdin":
+                time.sleep(0.5)
+                process.stdin.close()  # type: ignore[union-attr]
+            assert wait_until(lambda: process.poll() is not None, 10)
+            assert process.stderr.read() == b""  # type: ignore[union-attr]
+        finally:
+            process.kill()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -195,9 +145,6 @@ def test_a_worker_whose_pipe_is_held_by_another_process() -> None:
         "p.stdout.readline(); print(p.pid)"
     )
     read, write = os.pipe()  # this process has the other end
-    try:
-        done = subprocess.run([sys.executable, "-c", parent], stdin=read, stdout=subprocess.PIPE, check=True)
+    with contextlib.closing(os.fdopen(read)) as stdin, contextlib.closing(os.fdopen(write, "w")):
+        done = subprocess.run([sys.executable, "-c", parent], stdin=stdin, stdout=subprocess.PIPE, check=True)
         assert wait_until(lambda: has_ended(int(done.stdout)), 10)
-    finally:
-        os.close(read)
-        os.close(write)

@@ -127,7 +127,7 @@ predict {saved} {empty}                    | expected images, and found none
 predict {saved} {new} --task 7             | task 7 is out of range: tasks are 0 to 0
 predict {saved} {new} --json --csv         | --json and --csv: expected one of the two
 predict {new} {new}                        | there is no file
-run er split-mnist --max-classes 9          | max_classes is 9: expected 10, the number of classes, or more, up to 65,536
+run er split-mnist --max-classes 9 | max_classes is 9: expected 10, the number of classes, or more, up to 65,536
 run er rotated-mnist --max-classes 12      | max_classes is 12: expected null: all tasks have all classes
 """
 

@@ -195,7 +195,7 @@ run er split-mnist --checkpoint-every -1   | checkpoint_every=-1.0
 run er split-mnist --class-order 0,1       | by number from 0 to 9 (not given: 2,3
 run er split-mnist --class-order a         | wrong or given twice: 'a'
 run er rotated-mnist --class-order random  | a class order cannot be chosen
-run er rotated-mnist --tasks 5             | tasks cannot be chosen
+run er rotated-mnist --tasks 5             | tasks or a class order cannot be chosen
 run er split-mnist --tasks 11              | tasks=11: expected a whole number from 1 to 10
 run er split-cifar10 --backbone resnet     | Did you mean 'resnet18'
 run er split-cifar10 --backbone net.py:make | net.py cannot be read

@@ -472,7 +472,7 @@ def test_show_says_what_tasks_would_do(cli: Cli, tmp_path: Path) -> None:
     shown = cli("show", name).out
     assert "4 classes: Bird, cat, tabby, dog, ox\n" in shown
     assert "  --tasks 2\n  --class-order 'Bird,\"cat, tabby\"/dog,ox'\n" in shown
-    assert cli("show", name, "--json").json["example"]["tasks"] == [["Bird", "cat, tabby"], ["dog", "ox"]]
+    assert cli("show", name, "--tasks", "2", "--json").json["tasks"] == [["Bird", "cat, tabby"], ["dog", "ox"]]
     order = cli("show", name, "--class-order", 'Bird,"cat, tabby"/dog,ox', "--json").json["tasks"]
     assert order == [["Bird", "cat, tabby"], ["dog", "ox"]]
     answer = cli("show", name, "--images", tmp_path / "new" / "tasks.png")

@@ -96,23 +96,12 @@ def test_the_published_numbers_are_those_of_the_paper() -> None:
         assert found[line["table"], row, line["benchmark"], line["scenario"], int(line["buffer"])] == number
 
 
-def test_the_tables_and_figures_have_the_papers_shape() -> None:
-    assert {table: len(cells(table)) for table in TABLES} == {"accuracy": 116, "buffer": 60, "ablation": 40}
-    sizes = (200, 500, 1000, 5000)
-    rows = {
-        "accuracy": [(label, 200) for label in LABELS.values()],
-        "buffer": [(label, size) for size in sizes for label in ("ER-Res.", "HAL", "CCL-FP+")],
-        "ablation": [(label, 200) for label in VARIANTS],
-    }
-    for table, expected in rows.items():
-        found = cells(table)
-        assert list(dict.fromkeys((c.label, c.configuration.buffer or 200) for c in found)) == expected
-        assert [c.column for c in found if (c.label, c.configuration.buffer or 200) == expected[-1]] == columns(table)
-    with pytest.raises(InputError, match="unknown table 'acuracy'. Did you mean 'accuracy'"):
-        cells("acuracy")
+def test_figures_have_the_papers_panels() -> None:
     assert {name: len(PANELS[name]) for name in FIGURES} == {"evolution": 6, "forgetting": 3, "runtime": 3}
     assert all(scenario in BENCHMARKS[benchmark].scenarios for of in PANELS.values() for benchmark, scenario in of)
     assert len(run_time_cells()) == 12 + 12 + 10
+    with pytest.raises(InputError, match="unknown table 'acuracy'. Did you mean 'accuracy'"):
+        cells("acuracy")
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -28,6 +28,8 @@ from cclfp.runs.settings import Preset, is_papers, make_one, presets, read_prese
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 
+PRESET = """[{"method": "er", "benchmark": "split-mnist", "scenario": "class", "hyperparameters": {"lr": 0.1},
+"augment": false, "chosen": ""}]"""
 HOW: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "memory": 20}
 OPTIONS = ["--tasks", "2", "--backbone", "mlp", "--memory", "20", "--engine", "eager"]
 
@@ -96,24 +98,15 @@ def test_anywhere_lr_and_augmentation_are_searched_first_and_a_methods_own_setti
         assert plan.switched_off == plan.start | {"w": 0, "alpha": 0, "beta": 0}  # CCL-FP+ can become ER
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, True),
-        ({"class_order": "wnids"}, True),
-        ({"tasks": 10}, True),
-        ({"class_order": "labels"}, False),
-        ({"class_order": "random"}, False),
-        ({"tasks": 5}, False),
-        ({"memory": 500}, False),
-        ({"backbone": "mlp"}, False),
-        ({"method": "half.py:Half"}, False),
-        ({"benchmark": "pets-219526c7"}, False),
-    ],
-)
-def test_which_places_are_the_papers(changes: dict[str, Any], expected: bool) -> None:
-    place = {"method": "er", "benchmark": "split-tiny-imagenet", "scenario": "task", **changes}
-    assert is_papers(place.pop("method"), Problem(**place)) == expected
+def test_which_places_are_the_papers() -> None:
+    papers: list[dict[str, Any]] = [{}, {"class_order": "wnids"}, {"tasks": 10}]
+    others: list[dict[str, Any]] = [{"class_order": "labels"}, {"class_order": "random"}, {"tasks": 5}, {"memory": 500}]
+    others += [{"backbone": "mlp"}, {"benchmark": "pets-219526c7"}]
+    for expected, several in ((True, papers), (False, others)):
+        for changes in several:
+            problem = Problem(**{"benchmark": "split-tiny-imagenet", "scenario": "task", **changes})
+            assert is_papers("er", problem) == expected, changes
+    assert not is_papers("half.py:Half", Problem("split-mnist"))
 
 
 def test_on_a_convolutional_stream_settings_are_inherited_and_searched_one_by_one(fake: Fake) -> None:
@@ -434,7 +427,7 @@ def test_few_seeds_and_edges_of_ranges_are_doubtful() -> None:
         ("er split-mnist w=0.1,0.2", "unknown setting of er 'w'"),
         ("er split-mnist lr=big", "expected a number"),
         ("er split-mnist --scenario domain", "split-mnist has no domain scenario"),
-        ("er permuted-mnist --tasks 3", "tasks cannot be chosen"),
+        ("er permuted-mnist --tasks 3", "tasks or a class order cannot be chosen"),
         ("lwf rotated-mnist", "lwf"),
         ("er split-mnist --seeds 0", "seeds=0"),
         ("er split-mnist --budget 0", "budget=0.0: expected minutes, more than 0"),
@@ -456,25 +449,14 @@ def test_refusals(arguments: str, message: str, cli: Cli, tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-LACKING = {"method": "er", "benchmark": "split-mnist", "scenario": "class", "augment": False, "chosen": ""}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "Expecting value"),
-        ("{}", "the file is {}: expected a list of presets"),
+        ("{}", "expected a list of presets"),
         ('[{"method": "er"}]', "missing 5 required positional arguments"),
-        (json.dumps([LACKING | {"hyperparameters": {}}]), "hyperparameters lack lr, which er has"),
-        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "augment": "yes"}]), 'augment is "yes": expected true'),
-        (json.dumps([LACKING | {"hyperparameters": [0.1]}]), "hyperparameters is [0.1]: expected a finite number"),
-        (json.dumps([LACKING | {"hyperparameters": {"lr": -1.0}}]), "lr=-1"),
-        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "method": "erx"}]), "unknown method 'erx'"),
-        (
-            json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "benchmark": "mnis"}]),
-            '"mnis": expected one of the package',
-        ),
-        (json.dumps([LACKING | {"hyperparameters": {"lr": 0.1}, "scenario": "domain"}]), "it has: class, task"),
+        (PRESET.replace("0.1}", "-1}"), "lr=-1"),
+        (PRESET.replace('"lr": 0.1', ""), "hyperparameters lack lr, which er has"),
+        (PRESET.replace("class", "domain"), "it has: class, task"),
     ],
 )
 def test_a_file_that_has_no_presets_is_refused(text: str, message: str, cli: Cli, tmp_path: Path) -> None:
@@ -507,9 +489,8 @@ def test_presets_that_inherited_what_has_changed_since_are_named(cli: Cli, tmp_p
     assert outdated(read_presets(file)) == []
 
 
-def test_presets_come_back_as_they_were(tmp_path: Path) -> None:
-    write_presets(presets(), tmp_path / "presets.json")
-    assert read_presets(tmp_path / "presets.json") == presets()
+def test_a_preset_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     changed = dataclasses.replace(presets()[3], chosen="by hand")
-    assert with_preset(presets(), changed) == [*presets()[:3], changed, *presets()[4:]]
+    write_presets(with_preset(presets(), changed), tmp_path / "presets.json")
+    assert read_presets(tmp_path / "presets.json") == [*presets()[:3], changed, *presets()[4:]]
     assert with_preset(presets()[:3], changed) == [*presets()[:3], changed]

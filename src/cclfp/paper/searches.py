@@ -63,10 +63,9 @@ def find_doubts(trials: Sequence[Trial], grids: Sequence[Grid]) -> list[str]:
 def make_request(
     method: str, problem: Problem, plan: Plan, seeds: Sequence[int], budget: float | None, halving: int | None
 ) -> Json:
-    """All that determines a search, as JSON: the same request finds the same search."""
+    """All that determines a search: the same request finds the same search."""
     what = {"place": make_one(method, problem).place, "start": plan.start, "grids": plan.grids}
-    how = {"seeds": list(seeds), "budget": budget, "halving": halving}
-    return _as_json({**what, **how})
+    return {**what, "seeds": list(seeds), "budget": budget, "halving": halving}
 
 
 def save_search(store: Path, request: Json, tuned: Tuned) -> None:
@@ -100,30 +99,26 @@ def find_search(execution: Execution, request: Json, method: str, problem: Probl
 
 def latest_search(store: Path, method: str, problem: Problem) -> Tuned | None:
     """The latest search at a place; with another size of the memory where there is none with this one."""
-    place = _as_json(make_one(method, problem).place)
+    place = make_one(method, problem).place
     found = _searches_at(store, place)
-    found = [content for content in found if content["request"]["place"] == place] or found
+    found = [content for content in found if content["request"]["place"]["buffer"] == place["buffer"]] or found
     return _tuned(found[-1], method, problem) if found else None
 
 
 def stored_doubts(store: Path, configuration: Configuration) -> list[str]:
     """What the latest search says about a run's settings, if it chose them."""
     settings = {**configuration.hyperparameters, "augment": configuration.augment}
-    found = [
-        content["doubts"]
-        for content in _searches_at(store, _as_json(configuration.place))
-        if settings.items() <= content["settings"].items()
-    ]
-    return list(found[-1]) if found else []
+    found = _searches_at(store, configuration.place)
+    found = [content for content in found if settings.items() <= content["settings"].items()]
+    return list(found[-1]["doubts"]) if found else []
 
 
 def _searches_at(store: Path, place: Json) -> list[Json]:
     """The searches at a place, whatever the size of their memory; the latest is the last."""
+    wanted = _text({**place, "buffer": None})
     several = [_read(path) for path in sorted(_folder(store).glob("*.json"))]
-    alike = [
-        content for content in several if {**content["request"]["place"], "buffer": None} == {**place, "buffer": None}
-    ]
-    return sorted(alike, key=lambda content: str(content["finished_at"]))
+    alike = [content for content in several if _text({**content["request"]["place"], "buffer": None}) == wanted]
+    return sorted(alike, key=lambda content: content["finished_at"])
 
 
 def _read(path: Path) -> Json:
@@ -133,8 +128,9 @@ def _read(path: Path) -> Json:
         if _key(content["request"]) != path.stem:
             raise InputError("it was changed")
         trials = [Trial(**trial) for trial in content["trials"]]
-        read = {"settings": dict(content["settings"]), "preset": Preset(**content["preset"]), "trials": trials}
-        return {"doubts": find_doubts(trials, content["request"]["grids"]), "code": {}, **content, **read}
+        found = {"preset": Preset(**content["preset"]), "trials": trials, "finished_at": str(content["finished_at"])}
+        older = {"doubts": find_doubts(trials, content["request"]["grids"]), "code": {}}
+        return {**older, **content, **found, "settings": dict(content["settings"])}
     except (OSError, InputError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path} cannot be read as a stored search ({error}): delete it, and search again") from error
 
@@ -159,10 +155,8 @@ def _path(store: Path, request: Json) -> Path:
 
 
 def _key(request: Json) -> str:
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(_text(request).encode()).hexdigest()
 
 
-def _as_json(values: Json) -> Json:
-    """The values as they are when they are read again: tuples are lists."""
-    read: Json = json.loads(json.dumps(values))
-    return read
+def _text(values: Json) -> str:
+    return json.dumps(values, sort_keys=True)

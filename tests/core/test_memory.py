@@ -271,7 +271,7 @@ def test_exemplars_are_what_was_kept(online: bool) -> None:
 
     train(range(10, 20))
     assert len(memory) == 0
-    memory.keep(torch.tensor([], dtype=torch.int64), torch.tensor([3, 1, 5]))
+    memory.keep(torch.tensor([3, 1, 5]))
     memory.end_task()
     assert memory.examples().y.tolist() == [13, 11, 15]
     assert len(memory.current().y) == 0
@@ -279,7 +279,7 @@ def test_exemplars_are_what_was_kept(online: bool) -> None:
     again = Memory(Exemplars(6, seed=0), CPU, keeps_task=True)
     again.load_state_dict(memory.state_dict(copies=True))
     assert again.current().y.tolist() == list(range(20, 27))
-    memory.keep(torch.tensor([2, 0]), torch.tensor([6, 0]))
+    memory.keep(torch.tensor([2, 0, 9, 3]))
     memory.end_task()
     assert memory.examples().y.tolist() == [15, 13, 26, 20]
     assert sorted(memory.schedule.draw(10)) == [0, 1, 2, 3]

@@ -92,7 +92,7 @@ def test_plans_are_what_a_loop_over_the_steps_gives(
             memory.point_to(pool, plan.memory, plan.schedule, plan.current)
             if kind is Exemplars:
                 new = min(len(part), size // len(lengths))
-                memory.keep(torch.arange(len(memory)), torch.arange(new))
+                memory.keep(torch.arange(len(memory) + new))
             memory.end_task()
 
 

@@ -55,11 +55,8 @@ def check_tasks(
     except TypeError as error:
         raise InputError(f"tasks={tasks!r}: expected the classes of each task, such as [[0, 1], [2, 3]]") from error
     for task, classes in enumerate(declared):
-        if not classes:
-            raise InputError(f"tasks[{task}] declares no class")
-        for c in classes:
-            if not 0 <= c < num_classes:
-                raise InputError(f"tasks[{task}] declares class {c}, out of range: classes are 0 to {num_classes - 1}")
+        if not classes or not 0 <= min(classes) <= max(classes) < num_classes:
+            raise InputError(f"tasks[{task}] declares {classes}: expected classes from 0 to {num_classes - 1}")
     if num_tasks not in (None, len(declared)):
         raise InputError(f"num_tasks={num_tasks}, but tasks declares {len(declared)}")
     return declared, len(declared)

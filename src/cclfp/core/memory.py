@@ -106,14 +106,14 @@ class Memory:
             return self._pool.rows(self._current_rows)
         return _joined(self._current) if self._current else self._nothing()
 
-    def keep(self, slots: Tensor, current: Tensor) -> None:
-        """Keep only the examples in ``slots``, followed by those of the current task at the indices ``current``."""
+    def keep(self, chosen: Tensor) -> None:
+        """Keep only these of the stored examples and, counted on after the last of them, of the current task's."""
         if self._current_rows is not None and self._rows is not None:
-            self._rows = torch.cat([self._rows[slots], self._current_rows[current]])
+            self._rows = torch.cat([self._rows, self._current_rows])[chosen]
         else:
-            held, new = self.examples(), self.current().rows(current)
-            self._pool = _joined([held.rows(slots), new]) if len(held.y) else new
-        self.schedule.keep(len(slots) + len(current))
+            parts = [part for part in (self.examples(), self.current()) if len(part.y)]
+            self._pool, self._rows = _joined(parts).rows(chosen), None
+        self.schedule.keep(len(chosen))
 
     def end_task(self) -> None:
         """Discard the examples of the current task, and end it in the schedule."""

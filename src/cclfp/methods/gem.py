@@ -122,15 +122,8 @@ def project(rows: Tensor, gamma: Tensor) -> Tensor:
         products = (parts @ parts.mT).sum(0)
     else:
         products = (exact @ exact.mT).double()
-    v = multipliers(products, gamma, torch.finfo(rows.dtype).eps)
-    return torch.addmv(exact[0], exact[1:].mT, v.to(exact.dtype)).to(rows.dtype)
-
-
-def multipliers(products: Tensor, gamma: Tensor, eps: float) -> Tensor:
-    """How often each gradient of the past is added, from the inner products of all: 0 where the first agrees already.
-
-    The products, which are changed, are rounded to ``eps``: so much more on the diagonal keeps P positive definite.
-    """
-    products.diagonal().add_(RIDGE + eps * products.trace())
+    # The products are rounded: so much more on the diagonal keeps P positive definite.
+    products.diagonal().add_(RIDGE + torch.finfo(rows.dtype).eps * products.trace())
     agreement, P = products[1:, 0], products[1:, 1:]
-    return torch.where(agreement.amin() < 0, solve(P, agreement, gamma), 0)
+    v = torch.where(agreement.amin() < 0, solve(P, agreement, gamma), 0)
+    return torch.addmv(exact[0], exact[1:].mT, v.to(exact.dtype)).to(rows.dtype)

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cclfp.core.memory import Memory
 from cclfp.losses import distances
 from cclfp.methods.base import Batch, Method, State, Stepped, TaskContext, gradient_and_loss
 from cclfp.nets.network import Tensors, chunks
@@ -97,7 +96,7 @@ class ICaRL(Method):
                 chosen = rows[herd(phi[rows], m)]
             means[label] = F.normalize(phi[chosen if m else rows].mean(0), dim=0)
             exemplars.append(chosen)
-        _keep(memory, torch.cat(exemplars), len(held.y))
+        memory.keep(torch.cat(exemplars))
         return {
             **state,
             "params_old": {name: p.detach().clone() for name, p in params.items()},
@@ -137,11 +136,3 @@ def _distinct(x: Tensor) -> Tensor:
     rows = torch.arange(len(x), device=x.device)
     first = torch.full_like(rows[: len(distinct)], len(x)).scatter_reduce(0, which, rows, "amin")
     return first.sort().values
-
-
-def _keep(memory: Memory, chosen: Tensor, n_held: int) -> None:
-    """Make the memory hold the chosen examples in this order; from ``n_held`` on they are those of the current task."""
-    is_new = chosen >= n_held
-    memory.keep(chosen[~is_new], chosen[is_new] - n_held)
-    order = torch.cat([(~is_new).nonzero()[:, 0], is_new.nonzero()[:, 0]]).argsort()
-    memory.keep(order, order[:0])

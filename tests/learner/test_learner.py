@@ -143,16 +143,6 @@ def test_tied_weights_are_trained_as_one() -> None:
     assert module.second is module.first
 
 
-def test_a_psi_without_parameters() -> None:
-    ours = cclfp.make("ccl-fp+", psi=nn.Flatten(), num_classes=3, lr=0.5)
-    x, y = torch.eye(3), torch.arange(3)
-    for _ in range(2):
-        for _ in range(50):
-            ours.observe(x, y)
-        ours.end_task()
-    assert ours.predict(x).tolist() == [0, 1, 2]
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_batches_of_any_size(method: str) -> None:
     ours = learner(method)
@@ -184,12 +174,6 @@ def test_without_tasks_the_mask_is_what_was_observed() -> None:
     assert set(ours.predict(x).tolist()) <= {0, 1, 3, 5}
     assert set(ours.predict(x, task=4).tolist()) <= {0, 5}
     assert set(ours.predict(x, task=torch.tensor([0, 4] * 150)).tolist()) <= {0, 1, 3, 5}
-
-
-def test_declared_classes_count_from_a_tasks_first_batch_on() -> None:
-    ours = learner(tasks=[[0, 1], [2, 3], [4, 5]])
-    ours.observe(torch.randn(2, 4), torch.tensor([0, 0]))
-    assert torch.isinf(ours.logits(torch.randn(1, 4)))[0].tolist() == [False, False, True, True, True, True]
 
 
 def test_transform_sees_raw_examples_and_predict_its_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from cclfp.methods import Batch, Method, get_method
 TASKS = [[0, 1], [2, 3], [4, 5]]
 ALL = [list(range(6))] * 3
 Stream = list[list[tuple[Tensor, Tensor]]]  # for each task its batches
+Rows = list[list[float]]
 
 
 def halve(x: Tensor) -> Tensor:
@@ -156,3 +158,30 @@ def follow(method: str, kind: type[Paper], scenario: str, **options: Any) -> Non
         learner.end_task()
         paper.end_task(held)
         paper.check()
+
+
+# -- herding, as loops over plain numbers ----------------------------------------------------------
+
+
+def unit(v: list[float]) -> list[float]:
+    length = math.sqrt(math.fsum(a * a for a in v))
+    return [a / length for a in v] if length else v
+
+
+def average(vectors: Rows) -> list[float]:
+    """Normalised, as all averages are in the paper."""
+    return unit([math.fsum(column) / len(vectors) for column in zip(*vectors, strict=True)])
+
+
+def naive_herding(phi: Rows, m: int) -> list[int]:
+    """Algorithm 4."""
+    mu, chosen = average(phi), list[int]()
+    while len(chosen) < min(m, len(phi)):
+        best, nearest = -1, math.inf
+        for i in range(len(phi)):
+            if i not in chosen:
+                distance = math.dist(mu, average([*(phi[j] for j in chosen), phi[i]]))
+                if distance < nearest - 1e-12:  # the first of equals
+                    best, nearest = i, distance
+        chosen.append(best)
+    return chosen

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import quadprog
 import torch
-from by_hand import TASKS, Paper, follow
+from by_hand import ALL, TASKS, Paper, average, follow, naive_herding, points, unit
 from torch import Tensor
 
 from cclfp.core.memory import Examples
@@ -256,6 +257,58 @@ class HAL(Paper):
         torch.testing.assert_close(anchors["x"], torch.stack([a[0] for a in self.anchors]), rtol=0, atol=1e-7)
 
 
+class ICaRL(Paper):
+    """Algorithms 1 to 5."""
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__(learner)
+        self.old: list[Tensor] | None = None
+        self.seen: set[int] = set()  # classes of the tasks that have ended
+        self.exemplars: dict[int, list[Tensor]] = {}
+        self.data: dict[int, list[Tensor]] = {}
+
+    def loss(self, theta: list[Tensor], batch: Batch) -> Tensor:
+        n, g, total = batch.n_current, torch.sigmoid(self.logits(theta, batch.x)), torch.zeros(())
+        assert batch.x[n:].tolist() == [self.memory()[slot].tolist() for slot in batch.slots.tolist()]
+        q = None if self.old is None else torch.sigmoid(self.logits(self.old, batch.x))
+        for i, (y, own) in enumerate(zip(batch.y.tolist(), batch.task.tolist(), strict=True)):
+            for c in {*self.allowed(own), *self.seen}:
+                distils = q is not None and c in self.seen and not (c == y and i < n)
+                target = q[i, c] if distils and q is not None else float(c == y)
+                total = total - target * torch.log(g[i, c]) - (1 - target) * torch.log(1 - g[i, c])
+            if i < n:
+                self.data.setdefault(y, []).append(batch.x[i])
+        return total / len(batch.y)
+
+    def end_task(self, held: Examples | None) -> None:
+        self.old, self.seen = self.theta, self.seen | set(self.data)
+        m = 9 // len(self.seen)
+        for c, new in self.data.items():
+            pool = self.exemplars.get(c, []) + new
+            self.exemplars[c] = [pool[i] for i in naive_herding([self.phi(x) for x in pool], m)]
+        self.exemplars = {c: self.exemplars[c][:m] for c in sorted(self.seen)}
+        self.data = {}
+        super().end_task(held)
+
+    def phi(self, x: Tensor) -> list[float]:
+        return unit(self.features(self.theta, x).tolist())
+
+    def memory(self) -> list[Tensor]:
+        return [x for of_class in self.exemplars.values() for x in of_class]
+
+    def check(self) -> None:
+        learner, means = self.learner, {c: average([self.phi(x) for x in xs]) for c, xs in self.exemplars.items()}
+        assert learner.memory is not None
+        assert torch.equal(learner.memory.examples().x / 2, torch.stack(self.memory()))
+        for c, mean in means.items():
+            torch.testing.assert_close(learner.state["means"][c].tolist(), mean, rtol=0, atol=1e-10)
+        x, last = points(ALL[0] * 4, seed=77)[0], self.task - 1
+        choices = TASKS[last] if learner.scenario == "task" else sorted(self.seen)
+        phi = [self.phi(row / 2) for row in x]
+        nearest = [min((math.dist(row, means[c]), c) for c in choices)[1] for row in phi]
+        assert learner.predict(x, task=last if learner.scenario == "task" else None).tolist() == nearest
+
+
 PAPERS: list[tuple[str, type[Paper], dict[str, Any]]] = [
     ("finetune", Paper, {}),
     ("er", Paper, {"memory": 8, "replay": 5}),
@@ -266,6 +319,7 @@ PAPERS: list[tuple[str, type[Paper], dict[str, Any]]] = [
     ("gem", GEM, {"memory": 20, "gamma": 0.0, "norm": True}),
     ("gem", GEM, {"memory": 20, "gamma": 0.5, "norm": True}),
     ("a-gem", AGEM, {"memory": 20, "reference": 4, "norm": True}),
+    ("icarl", ICaRL, {"memory": 9, "replay": 4, "lr": 0.5}),
     ("hal", HAL, {"memory": 39, "replay": 4, "lam": 0.5, "gamma": 0.3, "beta": 0.7, "steps": 5, "anchor_lr": 0.3}),
 ]
 

@@ -78,27 +78,25 @@ def test_run_json(small_mnist: Path, cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_a_grid_and_another_split(small_mnist: Path, cli: Cli) -> None:
+def test_a_grid_on_another_split_tested_on_held_out_images(small_mnist: Path, cli: Cli) -> None:
     """What varies has a column; no published number stands beside another protocol."""
-    order = ("--class-order", "9,8,7/0,1,2,3,4,5,6", "--seeds", "1")
-    head, *rows = rows_of(cli("run", "finetune", "split-mnist", "batch=20,30", *order).out)
+    how = ("--class-order", "9,8,7/0,1,2,3,4,5,6", "--seeds", "1", "--validation")
+    out = cli("run", "finetune", "split-mnist", "batch=20,30", *how).out
+    assert out.startswith(
+        "Split MNIST, class-incremental, tested on held-out training images, other class order, 2 tasks"
+    )
+    head, *rows = rows_of(out)
     assert head == ["method", "batch", "average accuracy", "forgetting", "seconds per run"]
     assert [row[1] for row in rows] == ["20", "30"]
-    answer = cli("run", "finetune", "split-mnist", "batch=20,30", *order, "--json").json["configurations"][0]
+    answer = cli("run", "finetune", "split-mnist", "batch=20,30", *how, "--json").json["configurations"][0]
     assert answer["tasks"] == [3, 7]
     assert answer["average_accuracy"]["std"] is None  # of one seed
-    assert len(answer["runs"][0]["accuracy_matrix"]) == 3
-    assert "lr=0.1 batch=20 other class order 2 tasks" in cli("runs").out
-
-
-@pytest.mark.slow
-def test_run_on_a_validation_part(cli: Cli, small_mnist: Path) -> None:
-    arguments = ("run", "joint,er", "split-mnist", "--seeds", "1", "--validation")
-    assert "tested on held-out training images" in cli(*arguments).out
-    for configuration in cli(*arguments, "--json").json["configurations"]:
-        (run,) = configuration["runs"]
-        assert all(value * 30 / 100 == pytest.approx(round(value * 30 / 100)) for value in run["accuracy_matrix"][-1])
-    assert "validation" in cli("runs").out
+    (run,) = answer["runs"]
+    held_out = [
+        round(value * count / 100, 6) for value, count in zip(run["accuracy_matrix"][-1], (45, 105), strict=True)
+    ]
+    assert all(count.is_integer() for count in held_out)
+    assert "lr=0.1 batch=20 validation other class order 2 tasks" in cli("runs").out
 
 
 @pytest.mark.slow
@@ -227,13 +225,6 @@ def test_refuses_with_exit_code_2(line: str, cli: Cli) -> None:
     assert (answer.code, answer.out) == (2, "")
     assert message.strip() in " ".join(answer.err.replace("│", " ").split())
     assert "Traceback" not in answer.err
-
-
-def test_cuda_is_refused_where_there_is_none(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    answer = cli("run", "er", "split-mnist", "--device", "cuda")
-    assert (answer.code, answer.out) == (2, "")
-    assert "torch finds no CUDA device" in answer.err
 
 
 def test_runs_whose_classes_come_in_another_order_say_so(cli: Cli, tmp_path: Path) -> None:

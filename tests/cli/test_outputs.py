@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,6 @@ from cclfp.errors import InputError
 from cclfp.runs.store import Store
 
 FOREIGN = b"<!doctype html>written by hand"
-# A command that writes, and the files of other programs that are in its way.
-COMMANDS = {
-    "export": (["runs", "export", "out.jsonl"], ["out.jsonl"]),
-    "page": (["report", "--out", "site"], ["site/index.html"]),
-    "tables": (["report", "--out", "site"], ["site/tables/accuracy.csv", "site/.cclfp-report"]),
-    "picture": (["show", "split-mnist", "--images", "out.png"], ["out.png"]),
-}
 
 
 @pytest.fixture
@@ -33,56 +27,52 @@ def place(small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_foreign_file_is_replaced_only_if_forced(name: str, place: Path, cli: Cli) -> None:
-    arguments, in_the_way = COMMANDS[name]
-    for file in in_the_way:
-        (place / file).parent.mkdir(parents=True, exist_ok=True)
-        (place / file).write_bytes(FOREIGN)
-    answer = cli(*arguments)
-    assert (answer.code, answer.out) == (2, "")
-    assert "exists, and cclfp did not write it" in answer.err
-    assert all((place / file).read_bytes() == FOREIGN for file in in_the_way)
-    assert cli(*arguments, "--force").code == 0
-    assert not any(FOREIGN in (place / file).read_bytes() for file in in_the_way)
-    again = cli(*arguments)  # now they are ours
-    assert again.code == 0, again.err
-
-
-@pytest.mark.slow
-def test_other_files_beside_a_report_stay(place: Path, cli: Cli) -> None:
+@pytest.mark.parametrize(
+    ("command", "in_the_way"),
+    [
+        ("report --out site", ["site/index.html"]),
+        ("report --out site", ["site/tables/accuracy.csv", "site/.cclfp-report"]),
+        ("show split-mnist --images out.png", ["out.png"]),
+    ],
+)
+def test_a_foreign_file_is_replaced_only_if_forced(command: str, in_the_way: list[str], place: Path, cli: Cli) -> None:
     others = ["site/uv.lock", "site/.x.tmp", "site/tables/mine.csv", "site/figures/notes.txt"]
-    for file in others:
+    for file in (*in_the_way, *others):
         (place / file).parent.mkdir(parents=True, exist_ok=True)
         (place / file).write_bytes(FOREIGN)
         os.utime(place / file, (0, 0))
-    for _ in range(2):
-        assert cli("report", "--out", "site").code == 0
-    assert all((place / file).read_bytes() == FOREIGN for file in others)
+    answer = cli(*command.split())
+    assert (answer.code, answer.out) == (2, "")
+    assert "exists, and cclfp did not write it" in answer.err
+    assert all((place / file).read_bytes() == FOREIGN for file in in_the_way)
+    assert cli(*command.split(), "--force").code == 0
+    assert not any(FOREIGN in (place / file).read_bytes() for file in in_the_way)
+    assert cli(*command.split()).code == 0  # now they are ours
+    assert all((place / file).read_bytes() == FOREIGN for file in others)  # and those beside them stay
 
 
-@pytest.mark.slow
 def test_a_report_never_replaces_its_store(place: Path, cli: Cli) -> None:
-    store = Store(place / "site" / "index.html")
-    store.add(record())
-    answer = cli("report", "--out", "site", "--store", store.path, "--force")
+    store = place / "site" / "index.html"
+    store.parent.mkdir()
+    shutil.copy(place / "home" / "runs.sqlite", store)
+    answer = cli("report", "--out", "site", "--store", store, "--force")
     assert (answer.code, answer.out) == (2, "")
     assert "is read by this command" in answer.err
-    assert Store(store.path).records() == [record()]
+    assert Store(store).records() == [record()]
 
 
-PIPE = {
-    "store": ["run", "er", "split-mnist", "--store", "pipe.png"],
-    "presets": ["tune", "er", "split-mnist", "--write", "pipe.png"],
-    "picture": ["show", "split-mnist", "--images", "pipe.png", "--force"],
-    "learners": ["run", "er", "split-mnist", "--save", "pipe.png"],
-}
-
-
-@pytest.mark.parametrize("name", PIPE)
-def test_a_pipe_is_no_output(name: str, place: Path, cli: Cli) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run er split-mnist --store pipe.png",
+        "run er split-mnist --save pipe.png",
+        "tune er split-mnist --write pipe.png",
+        "show split-mnist --images pipe.png --force",
+    ],
+)
+def test_a_pipe_is_no_output(command: str, place: Path, cli: Cli) -> None:
     os.mkfifo(place / "pipe.png")
-    answer = cli(*PIPE[name])
+    answer = cli(*command.split())
     assert (answer.code, answer.out) == (2, "")
     assert "pipe.png" in answer.err
     assert (place / "pipe.png").is_fifo()

@@ -88,7 +88,8 @@ def run(
     from cclfp.cli.progress import progress
     from cclfp.runs.run import run
 
-    problem, searches = dataclasses.replace(problem, benchmark=benchmark), list["Tuned"]()
+    problem = dataclasses.replace(problem, benchmark=benchmark)
+    searches: list[Tuned] | None = None
     with progress() as shown:
         options: dict[str, Any] = {"seeds": chosen_seeds, "execution": execution, "on_event": shown.update}
         if auto is None:
@@ -99,7 +100,7 @@ def run(
         printing.print_shard(execution, [run for result in results for run in result.runs], json)
         return
     varied = [name for name, several in values.items() if len(several) > 1 and auto is None]
-    printing.print_runs(results, varied, None if auto is None else searches, include_diverged, json)
+    printing.print_runs(results, varied, searches, include_diverged, json)
     if execution.save is not None and not json:
         print(f"learners saved in {execution.save}")
 
@@ -121,7 +122,7 @@ def _run_tuned(
     searched = dataclasses.replace(problem, validation=False, max_classes=None)
     for name in kinds:
         make_one(name, problem)  # refuses what cannot be trained, before any search
-    searches, results = list["Tuned"](), list["Result"]()
+    searches, results = [], []
     for name, kind in kinds.items():  # all searches first: the first that is refused ends the command
         own = {setting: values for setting, values in ranges.items() if setting in settings_of(kind)}
         searches.append(tune(name, problem=searched, settings=own, budget=minutes, repeatable=True, **how))

@@ -76,6 +76,12 @@ def small_data(small_mnist: Path) -> Path:
     return small_mnist
 
 
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All runs are trained in this process, one cohort after the other: starting others takes longer than training."""
+    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 1)
+
+
 class Answer(NamedTuple):
     code: int
     out: str

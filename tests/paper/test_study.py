@@ -425,11 +425,6 @@ def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
 # Studies of one's own -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 1)  # no other process is started
-
-
 @pytest.mark.usefixtures("one_core")
 def test_a_study_of_own_methods_on_own_images_uses_what_was_tuned_or_tunes_first(tmp_path: Path) -> None:
     images, method = write_images(tmp_path / "pets.npz"), write_method(tmp_path / "half.py")

@@ -35,11 +35,6 @@ OPTIONS = ["--tasks", "2", "--backbone", "mlp", "--memory", "20", "--engine", "e
 
 
 @pytest.fixture
-def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 1)  # no other process is started
-
-
-@pytest.fixture
 def pets(tmp_path: Path) -> Path:
     return write_images(tmp_path / "pets.npz")
 

@@ -78,7 +78,7 @@ def test_wrong_options_are_named(call: Callable[[], object], message: str) -> No
         call()
 
 
-@pytest.mark.usefixtures("small_mnist")
+@pytest.mark.usefixtures("small_mnist", "one_core")
 def test_a_study_from_python(tmp_path: Path) -> None:
     options: Any = {"scenarios": "class", "seeds": 1, "engine": "eager", "store": tmp_path / "runs.sqlite"}
     (found,) = cclfp.study("accuracy", benchmarks="split-mnist", methods="finetune", **options)

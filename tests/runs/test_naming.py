@@ -46,6 +46,7 @@ def test_runs_are_told_apart_by_version_where_that_is_needed(versions: list[str]
     assert re.fullmatch(f"{VERSION} seed 0", jobs[1].label())
 
 
+@pytest.mark.usefixtures("one_core")
 def test_progress_and_plans_show_the_version(versions: list[str], small_mnist: Path, cli: Cli) -> None:
     events: list[Event] = []
     cclfp.run(versions, "split-mnist", seeds=1, epochs=1, engine="eager", on_event=events.append)

@@ -76,6 +76,7 @@ RUN = ["run", "finetune,er", "split-mnist", "--seeds", "2", "--engine", "eager",
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_core")
 def test_three_shards_merged_equal_one_run(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
     store, whole = tmp_path / "runs.sqlite", tmp_path / "whole.sqlite"
     for number in (1, 2, 3):
@@ -101,6 +102,7 @@ def test_three_shards_merged_equal_one_run(small_mnist: Path, tmp_path: Path, cl
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_core")
 def test_a_study_in_shards(small_mnist: Path, tmp_path: Path, cli: Cli) -> None:
     study = ["study", "accuracy", "--benchmark", "split-mnist", "--method", "finetune", "--seeds", "1"]
     study += ["--engine", "eager", "--store", str(tmp_path / "runs.sqlite"), "--shard", "1/2"]

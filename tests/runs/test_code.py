@@ -106,9 +106,9 @@ def test_which_methods_an_edit_is_about(name: str, line: str, changed: set[str],
 
 
 TRAIN = """
-import pathlib, sys
+import sys
 from cclfp.runs.run import run
-run(["er", "gem"], "split-mnist", seeds=2, engine="eager", store=sys.argv[1])
+run("gem", "split-mnist", seeds=1, engine="eager", store=sys.argv[1])
 files = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "cclfp"]
 print("\\n".join(files))
 """

@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from cclfp.core.arguments import check_whole
 from cclfp.core.scenarios import check_scenario
@@ -252,12 +252,12 @@ def shown(value: Any, length: int = 60) -> str:
     return text if len(text) < length else text[:length] + "..."
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> TypeGuard[int]:
     """Whether it is a whole number, 0 or more, that fits into 64 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Whether it is a finite number that a float can hold."""
     is_one = isinstance(value, int | float) and not isinstance(value, bool)
     return is_one and abs(value) <= sys.float_info.max  # False for NaN

@@ -25,12 +25,13 @@ MEASURES: dict[str, Callable[[Matrix], float | None]] = {
     "backward_transfer": metrics.backward_transfer,
     "forward_transfer": metrics.forward_transfer,
 }
-NAMES = {"engine": tuple(ENGINES), "device": DEVICES, "precision": PRECISIONS}  # that an environment may have
+# What the environment of a record may say.
+NAMES: dict[str, tuple[str, ...]] = {"engine": tuple(ENGINES), "device": DEVICES, "precision": PRECISIONS}
 LONGEST = 500  # characters of a message, which may quote a file
 
 
 def _is_seconds(value: Any) -> bool:
-    return is_number(value) and bool(0 <= value < 1e300)
+    return is_number(value) and 0 <= value < 1e300
 
 
 def _is_table(rows: Any, is_cell: Callable[[Any], bool], more: int = 0) -> bool:
@@ -43,8 +44,12 @@ def _is_matrix(rows: Any) -> bool:
     return _is_table(rows, _is_percentage, more=1) and None not in rows[-1]
 
 
+def _is_counts(rows: Any) -> bool:
+    return _is_table(rows, is_whole)
+
+
 def _is_percentage(value: Any) -> bool:
-    return value is None or (is_number(value) and bool(0 <= value <= 100))
+    return value is None or (is_number(value) and 0 <= value <= 100)
 
 
 def _is_moment(text: Any) -> bool:
@@ -64,43 +69,41 @@ class Column(NamedTuple):
     json: bool = False
 
 
+TEXT = Column("TEXT NOT NULL")
+MEASURE = Column("REAL")
 SECONDS = Column("REAL NOT NULL", _is_seconds, "a number of seconds")
 OBJECT = Column("TEXT NOT NULL", lambda value: isinstance(value, dict), "an object", json=True)
-MATRIX = "a row more than columns, of percentages and null, and a last row without null: all tasks are tested"
-MOMENT = "a time like 2026-01-31T23:59:59+00:00, in UTC"
+PERCENTAGES = "a row more than columns, of percentages and null, and a last row without null: all tasks are tested"
+MATRIX = Column("TEXT NOT NULL", _is_matrix, PERCENTAGES, json=True)
+MOMENT = Column("TEXT NOT NULL", _is_moment, "a time like 2026-01-31T23:59:59+00:00, in UTC")
+COUNTS = Column("TEXT", _is_counts, "a row of counts per class, or no such field", json=True)
 
 
 class Record(TypedDict):
     """The result of one run."""
 
     key: Annotated[str, Column("TEXT PRIMARY KEY")]  # of the configuration and the seed
-    method: Annotated[str, Column("TEXT NOT NULL")]
-    benchmark: Annotated[str, Column("TEXT NOT NULL")]
-    scenario: Annotated[str, Column("TEXT NOT NULL")]
+    method: Annotated[str, TEXT]
+    benchmark: Annotated[str, TEXT]
+    scenario: Annotated[str, TEXT]
     buffer: Annotated[int | None, Column("INTEGER")]  # the size of the memory; None: the method has no memory
     seed: Annotated[int, Column("INTEGER NOT NULL", is_whole, "a whole number, 0 or more")]
     configuration: Annotated[dict[str, Any], OBJECT]
-    average_accuracy: Annotated[float | None, Column("REAL")]  # percent, as the other measures
-    forgetting: Annotated[float | None, Column("REAL")]
-    backward_transfer: Annotated[float | None, Column("REAL")]
-    forward_transfer: Annotated[float | None, Column("REAL")]
-    # Row t has the accuracies after t tasks.
-    accuracy_matrix: Annotated[Matrix, Column("TEXT NOT NULL", _is_matrix, MATRIX, json=True)]
+    average_accuracy: Annotated[float | None, MEASURE]  # percent, as the other measures
+    forgetting: Annotated[float | None, MEASURE]
+    backward_transfer: Annotated[float | None, MEASURE]
+    forward_transfer: Annotated[float | None, MEASURE]
+    accuracy_matrix: Annotated[Matrix, MATRIX]  # row t has the accuracies after t tasks
     seconds: Annotated[float, Column("REAL NOT NULL")]  # training and testing
     train_seconds: Annotated[float, SECONDS]
     test_seconds: Annotated[float, SECONDS]
     environment: Annotated[dict[str, Any], OBJECT]  # engine, precision, threads, device, versions, commit
-    finished_at: Annotated[str, Column("TEXT NOT NULL", _is_moment, MOMENT)]
+    finished_at: Annotated[str, MOMENT]
     # After how many tasks the weights were first not finite; absent in healthy runs.
     diverged: Annotated[NotRequired[int], Column("INTEGER", is_whole, "after how many tasks, or no such field")]
     # How often each class (row) was predicted as each class (column) after the last task. Absent in older records, in
     # runs on held-out images and where there are many classes.
-    confusion: Annotated[
-        NotRequired[list[list[int]]],
-        Column(
-            "TEXT", lambda rows: _is_table(rows, is_whole), "a row of counts per class, or no such field", json=True
-        ),
-    ]
+    confusion: Annotated[NotRequired[list[list[int]]], COUNTS]
 
 
 OPTIONAL = ("diverged", "confusion")
@@ -198,18 +201,24 @@ def check_record(record: Any) -> Record:
         raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which is not a field of a record")
     for name, value in record.items():
         expect(name, value, COLUMNS[name].is_valid(value), COLUMNS[name].expected)
-    environment: dict[str, Any] = record["environment"]
-    for name, value in environment.items():
-        fine = is_whole(value) if name in ("threads", "together") else isinstance(value, str)
-        known = NAMES.get(name, (value,))
-        expected = f"one of {', '.join(known)}" if name in NAMES else "text; of threads and runs together, how many"
-        expect(f"its environment's {name}", value, value is None or (fine and value in known), expected)
+    _check_environment(record["environment"])
     configuration = Configuration.from_dict(record["configuration"])
     _check_stream(record, configuration)
     for name, wanted in complete(configuration, record).items():
         fine = name == "configuration" or _agree(record[name], wanted)
         expect(name, record[name], fine, f"{json.dumps(wanted)}, as its other fields say")
     return record  # type: ignore[return-value]  # checked above
+
+
+def _check_environment(environment: Mapping[str, Any]) -> None:
+    for name, value in environment.items():
+        if name in NAMES:
+            fine, expected = value in NAMES[name], f"one of {', '.join(NAMES[name])}"
+        elif name in ("threads", "together"):
+            fine, expected = is_whole(value), "a whole number"
+        else:
+            fine, expected = isinstance(value, str), "text"
+        expect(f"its environment's {name}", value, fine or value is None, expected)
 
 
 def _check_stream(record: Mapping[str, Any], configuration: Configuration) -> None:

@@ -19,19 +19,6 @@ from cclfp.methods import METHODS, Method, check_own_name, get_method, own_metho
 from cclfp.nets.backbones import Backbone, parse_backbone
 from cclfp.streams.benchmarks import BENCHMARKS, MOST_CLASSES, Benchmark, ClassOrder, has_usual_order
 
-# How the stream is trained: the paper's protocol by default.
-PROTOCOL = {"batch": 10, "replay": 10, "epochs": 1}
-# Values that are left out of a key, so that a setting that is added later does not change the keys of old runs.
-USUAL: dict[str, Any] = {
-    **PROTOCOL,
-    "augment": False,
-    "class_order": None,
-    "tasks": None,
-    "backbone": None,
-    "method_file": None,
-    "validation": False,
-    "max_classes": None,
-}
 # What is the same for all settings of a method where it is trained.
 PLACE = ("method", "method_file", "buffer", "benchmark", "scenario", "class_order", "tasks", "backbone")
 SHOWN = 8  # characters of a file's checksum
@@ -39,24 +26,28 @@ SHOWN = 8  # characters of a file's checksum
 FILE = {"file": r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\.py", "object": r"[^\W\d]\w*", "sha256": "[0-9a-f]{64}"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """A method on a benchmark with its hyperparameters; ``buffer`` and ``replay`` are None without a memory."""
+    """A method on a benchmark with its hyperparameters; ``buffer`` and ``replay`` are None without a memory.
+
+    A field with a default is left out of a key at this value, so that a setting that is added later does not change the
+    keys of old runs. The defaults of ``batch``, ``replay`` and ``epochs`` are the paper's.
+    """
 
     method: str
-    method_file: Reference | None  # the file of a user's own method
+    method_file: Reference | None = None  # the file of a user's own method
     benchmark: str
     scenario: str
     buffer: int | None
     hyperparameters: dict[str, float]
-    batch: int
-    replay: int | None
-    epochs: int
-    augment: bool  # training images are cropped and mirrored at random
-    class_order: ClassOrder  # None: the order of the labels
-    tasks: tuple[int, ...] | None  # how many classes each task has; None: as in the benchmark
-    backbone: Backbone | None  # None: the benchmark's
-    validation: bool  # tested on training examples that are held out, to choose hyperparameters
+    batch: int = 10
+    replay: int | None = 10
+    epochs: int = 1
+    augment: bool = False  # training images are cropped and mirrored at random
+    class_order: ClassOrder = None  # None: the order of the labels
+    tasks: tuple[int, ...] | None = None  # how many classes each task has; None: as in the benchmark
+    backbone: Backbone | None = None  # None: the benchmark's
+    validation: bool = False  # tested on training examples that are held out, to choose hyperparameters
     max_classes: int | None = None  # rows of the classifier, some for classes that come later; None: one per class
 
     def __post_init__(self) -> None:
@@ -208,6 +199,10 @@ class Configuration:
         names = ("batch", "epochs", "tasks", "backbone", "validation", "max_classes")
         is_usual = all(getattr(self, name) == USUAL[name] for name in names) and self.replay in (None, USUAL["replay"])
         return is_usual and has_usual_order(self.benchmark, self.class_order)
+
+
+USUAL = {f.name: f.default for f in dataclasses.fields(Configuration) if f.default is not dataclasses.MISSING}
+PROTOCOL: dict[str, int] = {name: USUAL[name] for name in ("batch", "replay", "epochs")}  # how the stream is trained
 
 
 def _by_content(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def _usual_settings(
 ) -> dict[str, float]:
     """What a method's settings are where the user sets none, as far as they differ from the method's defaults."""
     augment = benchmark.is_own and augments(benchmark, backbone)
-    usual: dict[str, float] = {**PROTOCOL, "augment": augment, **benchmark.settings}
+    usual: dict[str, float] = {"augment": augment, **benchmark.settings}
     if (preset := find_preset(kind.name, benchmark.name, scenario)) is not None:
         usual |= {**preset.hyperparameters, "augment": preset.augment}
     return {name: value for name, value in usual.items() if name in settings_of(kind)}
@@ -185,10 +185,9 @@ def augments(benchmark: Benchmark, backbone: Backbone | None) -> bool:
 def _as_fields(kind: type[Method], scenario: str, values: Mapping[str, float]) -> dict[str, Any]:
     """The settings as fields of a configuration. They are given as floats, also those that are whole numbers."""
     hyper = kind.hyper(scenario, **{name: v for name, v in values.items() if name not in (*PROTOCOL, "augment")})
-    protocol = {name: values.get(name, usual) for name, usual in PROTOCOL.items()}
-    whole = {name: int(value) if float(value).is_integer() else value for name, value in protocol.items()}
-    replay = whole["replay"] if replays(kind) else None
-    return {**whole, "hyperparameters": dataclasses.asdict(hyper), "replay": replay, "augment": bool(values["augment"])}
+    whole = {name: int(v) if float(v).is_integer() else v for name, v in values.items() if name in PROTOCOL}
+    replay = {} if replays(kind) else {"replay": None}
+    return {**whole, **replay, "hyperparameters": dataclasses.asdict(hyper), "augment": bool(values["augment"])}
 
 
 # -- presets ------------------------------------------------------------------------------------------------------

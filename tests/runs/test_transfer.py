@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from cclfp import metrics
 from cclfp.cli.manage_runs import print_records
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.record import MEASURES, from_line
+from cclfp.runs.record import MEASURES, from_line, to_line
 from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store, export, import_runs
 
@@ -37,14 +38,23 @@ RUNS: list[dict[str, Any]] = [
 ]
 
 
+@functools.cache
+def made(method: str) -> list[str]:
+    """Lines with four runs: class and task scenario, another class order, two tasks tested on held-out data."""
+    lines = []
+    for seed, extra in enumerate(RUNS):
+        (c,) = configurations([method], "split-mnist", **extra)
+        record = made_up(c, seed, matrix_of(LAST[: extra.get("tasks")], c.scenario), engine="eager", platform="\u2028")
+        lines.append(to_line(record).decode())
+    return lines
+
+
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
-    """A file with four runs of ER: class and task scenario, another class order, two tasks tested on held-out data."""
+    """A file with four runs of ER."""
     store = Store(tmp_path / "there.sqlite")
-    for seed, extra in enumerate(RUNS):
-        (configuration,) = configurations(["er"], "split-mnist", **extra)
-        matrix = matrix_of(LAST[: extra.get("tasks")], configuration.scenario)
-        store.add(made_up(configuration, seed, matrix, platform="a \u2028 line"))
+    for line in made("er"):
+        store.add(from_line(line))
     path = tmp_path / "runs.jsonl"
     export(store.records(), path)
     return path
@@ -187,31 +197,17 @@ def with_field(record: Record, name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "message"), FIELDS)
-def test_another_field_is_refused_with_all_other_lines(
-    name: str, value: Any, message: str, exported: Path, tmp_path: Path
-) -> None:
-    change(exported, 2, lambda record: with_field(record, name, value))
-    with pytest.raises(InputError) as refused:
-        import_runs([exported], Store(tmp_path / "here.sqlite"))
-    assert str(refused.value).startswith(f"{exported}, line 2: ")
-    assert message in str(refused.value)
-    assert Store(tmp_path / "here.sqlite").records() == []
+def test_another_field_is_refused(name: str, value: Any, message: str) -> None:
+    record = json.loads(made("er")[1])
+    with_field(record, name, value)
+    with pytest.raises(InputError, match=re.escape(message)):
+        from_line(json.dumps(record))
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where something is in a JSON value, the value itself aside."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place for key, part in inner for place in [(*path, key), *places(part, (*path, key))]]
-
-
-@functools.cache
-def good_lines() -> list[str]:
-    lines = []
-    for seed, extra in enumerate(RUNS):
-        (c,) = configurations(["ccl-fp+"], "split-mnist", **extra)
-        made = made_up(c, seed, matrix_of(LAST[: extra.get("tasks")], c.scenario), engine="eager", threads=2)
-        lines.append(json.dumps({**made, "diverged": 2} if seed == 0 else made))
-    return lines
 
 
 JUNK = st.one_of(
@@ -229,7 +225,7 @@ JUNK = st.one_of(
 @given(data=st.data())
 def test_a_mutated_record_is_refused_or_the_same(data: st.DataObject) -> None:
     """What nothing depends on may be another; the rest agrees with the key and with itself, and can be shown."""
-    line = data.draw(st.sampled_from(good_lines()))
+    line = data.draw(st.sampled_from(made("ccl-fp+")))
     record, original = json.loads(line), json.loads(line)
     *way, last = data.draw(st.sampled_from(places(record)))
     inside = record
@@ -395,7 +391,7 @@ def test_the_records_that_ship_are_taken_as_they_are(tmp_path: Path) -> None:
 
 def test_values_nested_as_deeply_as_json_allows_are_refused() -> None:
     """Deeper ones are no JSON for Python; these can be read, but not written again for a message."""
-    first = json.loads(good_lines()[0])
+    first = json.loads(made("ccl-fp+")[0])
     for depth in range(850, 1000):
         line = json.dumps({**first, "configuration": {**first["configuration"], "tasks": "DEEP"}})
         with pytest.raises(InputError):

@@ -105,7 +105,7 @@ class Cohort:
             self._switch_to_eager(f"torch {torch.__version__} has no {lacking}, which the {engine} engine needs")
         self._fast = RUNNERS[self._engine](note, kind)  # None: the eager engine trains
         if self._fast is not None:
-            self._fast.steps.on_compile = _Guarded(on_compile)
+            self._fast.steps.on_compile = _guarded(on_compile)
         self._pool, self._offsets = _join_inputs([replica.stream.train.x for replica in replicas])
         self._planner = Planner(replicas, self._pool.device)
         self._at_once = 0  # how many replicas train at the same time; 0: not known yet
@@ -160,32 +160,36 @@ class Cohort:
         """Train replicas with the fast engine, the first ones first, and return how many were trained."""
         done = 0
         while self._fast is not None and done < len(self.replicas):
-            tried, is_out_of_memory = 0, False
+            tried, failed = 0, None
             try:
                 self._at_once = self._at_once or self._count_at_once(plans[0], masks[0])
                 some = slice(done, done + self._at_once)
                 tried = len(self.replicas[some])
-                guarded = _Guarded(self._progress_of(progress, some))
+                guarded = _guarded(self._progress_of(progress, some))
                 if not self._train_some(self._fast, some, plans[some], masks[some], guarded):
                     break
                 done += tried
-            except torch.OutOfMemoryError as error:
-                is_out_of_memory = tried > 1
-                if not is_out_of_memory:
-                    self._switch_to_eager(f"its runs cannot be trained together ({first_line(error)})")
+            except _ToldError as error:
+                raise error.args[0] from None
             except NotCompiled as reason:
                 self._switch_to_eager(f"not compiled: {reason}")
-            except _Guarded.Error as error:
-                raise error.args[0] from None
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
-                if self._at_once and self._kernels(self._at_once):
-                    self._may_use_kernels = False
-                    self._note(f"its runs cannot be stacked ({first_line(error)}): they train side by side")
-                else:
-                    self._switch_to_eager(f"its runs cannot be trained together ({first_line(error)})")
-            if is_out_of_memory:  # after the handler, where nothing refers to the tensors of the attempt any more
-                self._halve_at_once(tried)
+                failed = isinstance(error, torch.OutOfMemoryError), first_line(error)
+            if failed is not None:  # after the handler, where nothing refers to the tensors of the attempt any more
+                self._train_otherwise(*failed, tried)
         return done
+
+    def _train_otherwise(self, is_out_of_memory: bool, reason: str, tried: int) -> None:
+        """Go on with fewer replicas at once, without our own kernels or, at last, eagerly."""
+        if is_out_of_memory and tried > 1:
+            self._at_once = tried // 2
+            self._note(f"{tried} runs at once need too much memory: {self._at_once} from here on")
+            torch.cuda.empty_cache()
+        elif not is_out_of_memory and self._at_once and self._kernels(self._at_once):
+            self._may_use_kernels = False
+            self._note(f"its runs cannot be stacked ({reason}): they train side by side")
+        else:
+            self._switch_to_eager(f"its runs cannot be trained together ({reason})")
 
     def _train_some(
         self,
@@ -218,11 +222,6 @@ class Cohort:
         elif fitting < len(self.replicas):
             self._note(f"memory for {fitting} of {len(self.replicas)} runs at once: they take turns")
         return min(fitting, len(self.replicas))
-
-    def _halve_at_once(self, tried: int) -> None:
-        self._at_once = tried // 2
-        self._note(f"{tried} runs at once need too much memory: {self._at_once} from here on")
-        torch.cuda.empty_cache()
 
     def _kernels(self, replicas: int) -> Layout | None:
         """The layout with which our own kernels run a group of this many replicas; None where they do not."""
@@ -262,20 +261,20 @@ class Cohort:
         return self._can_test_together
 
 
-class _Guarded:
-    """Wraps errors of a function that is told about progress, so that they are not taken for errors of the training."""
+class _ToldError(Exception):
+    """Holds an error of a function that is told about progress, which is no error of the training."""
 
-    class Error(Exception):
-        """Holds the error."""
 
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
+def _guarded(function: Callable[..., None]) -> Callable[..., None]:
+    """The function; its errors are raised as _ToldError."""
 
-    def __call__(self, *arguments: int) -> None:
+    def call(*arguments: int) -> None:
         try:
-            self._function(*arguments)
+            function(*arguments)
         except Exception as error:
-            raise _Guarded.Error(error) from error
+            raise _ToldError(error) from error
+
+    return call
 
 
 def _join_inputs(streams: Sequence[Tensor]) -> tuple[Tensor, list[int]]:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import functools
 import os
-import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +19,7 @@ from torch import Tensor
 from cclfp.core.torch_private import missing
 from cclfp.engine.groups import Compile, Group, Step
 from cclfp.engine.plan import StepTables
-from cclfp.engine.programs import KeptPrograms, Kind, NotPrivate, building_folder, load, private_folder
+from cclfp.engine.programs import KeptPrograms, Kind, building_folder, load, working_folder
 
 WORTH = 3_000  # steps of one kind, over all replicas, that pay for a program: compiling takes about 15 seconds
 
@@ -37,7 +35,6 @@ class Steps:
         self._packages = packages or KeptPrograms(None)
         self._steps: dict[tuple[Hashable, ...], Step] = {}
         self._programs: dict[Hashable, Step] = {}
-        self._loaded: set[Hashable] = set()  # the programs that come from packages
         self._used: Counter[Hashable] = Counter()  # steps of the cohort
         self.failed = False
         self.compile_seconds = 0.0
@@ -67,16 +64,9 @@ class Steps:
             self._steps[of_group] = group.make_step(tables, segment[0], self._compiler(key) if compiled else None)
         return self._steps[of_group]
 
-    def discard(self, group: Group, tables: StepTables, segment: range) -> bool:
-        """Remove the program of a segment's steps if it comes from a package; return whether it does."""
-        key = self.key(group, tables, segment)
-        if key not in self._loaded:
-            return False
-        self._packages.remove(key)
-        self._loaded.remove(key)
-        del self._programs[key]
-        self._steps = {of_group: step for of_group, step in self._steps.items() if of_group[0] != key}
-        return True
+    def forget(self) -> None:
+        """Remove the kept programs, so that the next cohort compiles them again."""
+        self._packages.remove()
 
     @property
     def has_compiled(self) -> bool:
@@ -86,7 +76,7 @@ class Steps:
         def compile(step: Step, *arguments: list[Tensor]) -> Step:
             if key not in self._programs:
                 began = time.perf_counter()
-                found = self._load(key)
+                found = self._packages.load(key)
                 if found is None:
                     self.on_compile()
                     found = program(step, *arguments, keep=functools.partial(self._packages.keep, key))
@@ -95,12 +85,6 @@ class Steps:
             return self._programs[key]
 
         return compile
-
-    def _load(self, key: Hashable) -> Step | None:
-        loaded = self._packages.load(key)
-        if loaded is not None:
-            self._loaded.add(key)
-        return loaded
 
 
 class Programs:
@@ -143,12 +127,9 @@ class Programs:
         step = self.steps.get(group, tables, segment, worth)
         try:
             group.check_step(step, tables, segment[0])
-        except ValueError as error:
-            if not self.steps.discard(group, tables, segment):
-                raise
-            self._note(f"a kept program is compiled again: {error}")
-            step = self.steps.get(group, tables, segment, worth)
-            group.check_step(step, tables, segment[0])
+        except ValueError:
+            self.steps.forget()
+            raise
         return step
 
 
@@ -172,7 +153,8 @@ def program(step: Step, *arguments: list[Tensor], keep: Keep = lambda library, h
 
     On the CPU that gives a library, which ``keep`` may copy, unless the step needs an operation that libraries lack.
     """
-    _place_files()
+    # Read when the compiler is imported. Its own files are in a private folder, unless the user names one.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(working_folder() / "compiler"))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the compiler's warnings about itself
@@ -190,21 +172,6 @@ def program(step: Step, *arguments: list[Tensor], keep: Keep = lambda library, h
     except Exception as error:  # no compiler on this machine, or one that fails on this step
         raise NotCompiled(f"the compiler failed: {first_line(error)}") from error
     return compiled
-
-
-def _place_files() -> None:
-    """Give the compiler a private folder for its own files, unless the user's environment names one."""
-    try:
-        folder = private_folder() / "compiler"
-    except NotPrivate:
-        folder = Path(_temporary_folder().name)
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))  # read when the compiler is imported
-
-
-@functools.cache
-def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that is removed when this process ends."""
-    return tempfile.TemporaryDirectory(prefix="cclfp-")
 
 
 def trace(step: Step, *arguments: list[Tensor]) -> torch.fx.GraphModule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -38,8 +38,12 @@ def evaluate_together(replicas: Sequence[Replica], method: Method) -> None:
     """
     row, tasks = replicas[0].next_tests
     began = time.perf_counter()
-    groups = _by_sizes(replicas) if is_normalised(replicas[0].learner.psi) else _by_stream(replicas)
-    right = [(several, count_correct(several, tasks, method)) for several in groups]
+    groups: dict[Hashable, list[Replica]] = {}  # by stream; those in our own kernels, which take any images, by size
+    for replica in replicas:
+        sizes = tuple(len(test.y) for test in replica.stream.test)
+        key = sizes if is_normalised(replica.learner.psi) else id(replica.stream)
+        groups.setdefault(key, []).append(replica)
+    right = [(several, count_correct(several, tasks, method)) for several in groups.values()]
     for several, counts in right:
         for task, count in zip(tasks, counts, strict=True):
             of = len(several[0].stream.test[task].y)
@@ -84,19 +88,3 @@ def count_correct(replicas: Sequence[Replica], tasks: Iterable[int], method: Met
                     replica.count_predictions(of, own)
             counts.append(right)
     return counts
-
-
-def _by_sizes(replicas: Sequence[Replica]) -> list[list[Replica]]:
-    """Replicas in groups that have equally many test examples of each task."""
-    groups: dict[tuple[int, ...], list[Replica]] = {}
-    for replica in replicas:
-        groups.setdefault(tuple(len(test.y) for test in replica.stream.test), []).append(replica)
-    return list(groups.values())
-
-
-def _by_stream(replicas: Sequence[Replica]) -> list[list[Replica]]:
-    """Replicas in groups that share a stream."""
-    groups: dict[int, list[Replica]] = {}
-    for replica in replicas:
-        groups.setdefault(id(replica.stream), []).append(replica)
-    return list(groups.values())

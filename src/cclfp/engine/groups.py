@@ -13,7 +13,6 @@ Before a group trains, its step is compared with the step that each of its repli
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,12 +45,13 @@ class Group:
         if any(spec != specs[0] for spec in specs):
             raise ValueError("their states differ in structure")
         self.spec = specs[0]
-        self._hyper_spec = trees.flatten(dataclasses.asdict(learners[0].hyper_tensors))[1]
+        self.hypers = [list(vars(learner.hyper_tensors).values()) for learner in learners]
 
     @property
     def structure(self) -> str:
         """What distinguishes the program of one step from that of another, besides the shapes of its tensors."""
-        return f"{type(self).__name__} {self.learners[0].algorithm.name} {self.spec} {self._hyper_spec}"
+        first = self.learners[0]
+        return f"{type(self).__name__} {first.algorithm.name} {self.spec} {list(vars(first.hyper))}"
 
     def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
         """A function that takes steps of the same sizes as step ``like``, for all replicas.
@@ -103,6 +103,15 @@ class Group:
         refuse_randomness(lambda: step([t.clone() for t in self.changing], self.fixed, row), row[0].device)
         return step
 
+    def step_of(self, learner: Learner, method: Method, current: int) -> Step:
+        """The step of one replica: what changes, its hyperparameters and its batch -> what changes."""
+
+        def step(changing: list[Tensor], hypers: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
+            hyper = type(learner.hyper)(**dict(zip(vars(learner.hyper), hypers, strict=True)))  # type: ignore[arg-type]
+            return flat_step(method, changing, self.spec, make_batch(batch, current), hyper)
+
+        return step
+
     def _step_alone(self, replica: int, own: list[Tensor], prepared: list[Tensor], current: int) -> list[Tensor]:
         """A step of one replica on its part of the prepared batches."""
         learner, batch = self.learners[replica], make_batch([t[replica] for t in prepared], current)
@@ -143,9 +152,10 @@ def make_batch(tensors: Sequence[Tensor], current: int) -> Batch:
     return Batch(x, y, task, mask, current, *slots)
 
 
-def mask_table(mask: ClassMask) -> Tensor:
-    """tasks x classes: the mask of an example of each task."""
-    return mask.train(torch.arange(len(mask.classes_of), device=mask.classes_of.device))
+def mask_tables(masks: Sequence[ClassMask]) -> Tensor:
+    """replicas x tasks x classes: the mask of an example of each task."""
+    tasks = torch.arange(len(masks[0].classes_of), device=masks[0].classes_of.device)
+    return torch.stack([mask.train(tasks) for mask in masks])
 
 
 def stack_leaves(given: Sequence[Any]) -> tuple[list[Tensor], trees.Structure]:
@@ -165,8 +175,7 @@ class StackedGroup(Group):
         leaves, _ = stack_leaves([learner.model for learner in learners])
         self._arrange = (lambda t: t) if pool.is_cuda else _columns_first
         self.changing = [self._arrange(t) for t in leaves]
-        hypers, _ = stack_leaves([dataclasses.asdict(learner.hyper_tensors) for learner in learners])
-        self.fixed = [pool, torch.stack([mask_table(mask) for mask in masks]), *hypers]
+        self.fixed = [pool, mask_tables(masks), *map(torch.stack, zip(*self.hypers, strict=True))]
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
         return [t[replica] for t in tensors]
@@ -175,16 +184,12 @@ class StackedGroup(Group):
         return [self._arrange(torch.stack(several)) for several in zip(*parts, strict=True)]
 
     def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
-        current, first, method = tables.sizes[like][0], self.learners[0], self.method
-        spec, hyper_spec = self.spec, self._hyper_spec
-
-        def step_one(changing: list[Tensor], hypers: list[Tensor], *batch: Tensor) -> list[Tensor]:
-            hyper = type(first.hyper)(**trees.unflatten(hypers, hyper_spec))
-            return flat_step(method, changing, spec, make_batch(batch, current), hyper)
+        first = self.learners[0]
+        step_of_one = self.step_of(first, self.method, tables.sizes[like][0])
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
             prepared = prepare_batches(first, fixed, row)
-            new: list[Tensor] = torch.func.vmap(step_one)(changing, fixed[2:], *prepared)
+            new: list[Tensor] = torch.func.vmap(step_of_one)(changing, fixed[2:], prepared)
             return new
 
         return step if compile is None else compile(step, self.changing, self.fixed, tables.row(like))
@@ -207,10 +212,9 @@ class ParallelGroup(Group):
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(learners)
         leaves = [trees.flatten(learner.model)[0] for learner in learners]
-        hypers = [trees.flatten(dataclasses.asdict(learner.hyper_tensors))[0] for learner in learners]
-        self._leaves, self._hypers = len(leaves[0]), len(hypers[0])
+        self._leaves = len(leaves[0])
         self.changing = [leaf.detach() for own in leaves for leaf in own]
-        self.fixed = [pool, torch.stack([mask_table(mask) for mask in masks]), *(h for own in hypers for h in own)]
+        self.fixed = [pool, mask_tables(masks), *(h for own in self.hypers for h in own)]
         self._streams = [torch.cuda.Stream(pool.device) for _ in learners] if pool.is_cuda else []
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
@@ -221,7 +225,7 @@ class ParallelGroup(Group):
 
     def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
         first, current, row = self.learners[0], tables.sizes[like][0], tables.row(like)
-        steps = [self._step_of(learner, current) for learner in self.learners]
+        steps = [self.step_of(learner, learner.algorithm, current) for learner in self.learners]
         changing, *others = self._arguments(0, self.changing, self.fixed, prepare_batches(first, self.fixed, row))
         refuse_randomness(lambda: steps[0]([t.clone() for t in changing], *others), row[0].device)
         if compile is not None:
@@ -233,21 +237,12 @@ class ParallelGroup(Group):
 
         return step
 
-    def _step_of(self, learner: Learner, current: int) -> Step:
-        """The step of one replica."""
-        spec, hyper_spec = self.spec, self._hyper_spec
-
-        def step(changing: list[Tensor], hypers: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
-            hyper = type(learner.hyper)(**trees.unflatten(hypers, hyper_spec))
-            return flat_step(learner.algorithm, changing, spec, make_batch(batch, current), hyper)
-
-        return step
-
     def _arguments(
         self, replica: int, changing: list[Tensor], fixed: list[Tensor], prepared: list[Tensor]
     ) -> Arguments:
         """What a replica's step takes."""
-        hypers = fixed[2 + replica * self._hypers : 2 + (replica + 1) * self._hypers]
+        count = len(self.hypers[0])
+        hypers = fixed[2 + replica * count : 2 + (replica + 1) * count]
         return self.part_of(changing, replica), hypers, [t[replica] for t in prepared]
 
     def _run(self, steps: Sequence[Step], arguments: Sequence[Arguments]) -> list[Tensor]:

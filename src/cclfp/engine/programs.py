@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import platform
@@ -66,7 +67,9 @@ class KeptPrograms:
         """The program for arguments like these, or None. A file that cannot be used is removed, with a note."""
         for path in self._files(_checksum(key)):
             try:
-                _check(path)
+                check_private(path)
+                if hashlib.sha256(path.read_bytes()).hexdigest() != path.stem.rpartition("-")[2]:
+                    raise NotPrivate(f"{path} is damaged")
                 os.utime(path)
                 return load(path)
             except (NotPrivate, OSError, RuntimeError) as error:
@@ -95,9 +98,9 @@ class KeptPrograms:
         except OSError as error:
             self._note(f"a compiled program is not kept: {error}")
 
-    def remove(self, key: Hashable) -> None:
-        """Remove the program for arguments like these."""
-        for path in self._files(_checksum(key)):
+    def remove(self) -> None:
+        """Remove the programs of this kind."""
+        for path in self._files("*"):
             _remove(path)
 
     def _files(self, shapes: str) -> list[Path]:
@@ -112,12 +115,6 @@ def load(library: Path) -> Step:
         return run([*changing, *fixed, *row])
 
     return step
-
-
-def _check(path: Path) -> None:
-    check_private(path)
-    if hashlib.sha256(path.read_bytes()).hexdigest() != path.stem.rpartition("-")[2]:
-        raise NotPrivate(f"{path} is damaged")
 
 
 def _remove(path: Path) -> None:
@@ -189,17 +186,24 @@ def check_private(path: Path) -> None:
         raise NotPrivate(f"{path} has mode {stat.S_IMODE(found.st_mode):o}, expected no access for others: chmod go=")
 
 
+def working_folder() -> Path:
+    """The private folder or, where it cannot be used, one that is removed when this process ends."""
+    try:
+        return private_folder()
+    except NotPrivate:
+        return Path(_temporary_folder().name)
+
+
+@functools.cache
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="cclfp-")
+
+
 @contextlib.contextmanager
 def building_folder() -> Iterator[Path]:
-    """An empty private folder, removed afterwards. It is in the cache folder or, where that is not private, elsewhere.
-
-    Those that killed processes left in the cache folder are removed, too.
-    """
-    try:
-        parent = private_folder()
-        remove_stale(parent, r"build|[0-9a-f-]+\.so", folders=True)
-    except NotPrivate:
-        parent = Path(tempfile.gettempdir())
+    """An empty folder, removed afterwards, in the working folder; those that killed processes left there go too."""
+    parent = working_folder()
+    remove_stale(parent, r"build|[0-9a-f-]+\.so", folders=True)
     path = parent / temporary_name("build")
     path.mkdir(mode=0o700)
     try:

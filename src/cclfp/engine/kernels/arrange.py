@@ -96,6 +96,7 @@ class Copies:
         self._copies[t.data_ptr()] = t, copy
 
     def get(self, t: Tensor) -> Tensor | None:
+        """The copy of a tensor; None if it has none."""
         own, copy = self._copies.get(t.data_ptr(), (None, None))
         return copy if own is not None and (own.shape, own.stride()) == (t.shape, t.stride()) else None
 
@@ -105,7 +106,7 @@ _copies: Copies | None = None
 
 @contextlib.contextmanager
 def rounded(tensors: Sequence[Tensor], copies: Sequence[Tensor], arguments: Sequence[Tensor] = ()) -> Iterator[Copies]:
-    """A step that reads these copies instead of the tensors. :class:`~cclfp.engine.kernels.update.Update` updates them.
+    """A step that reads these copies instead of the tensors; the update of SGD updates them.
 
     Inside, two kinds of work run concurrently with other work: a pass in eval mode that reads only the step's
     ``arguments`` runs beside the training pass before it, and an update in place runs beside the gradients of earlier
@@ -121,14 +122,9 @@ def rounded(tensors: Sequence[Tensor], copies: Sequence[Tensor], arguments: Sequ
         _copies = before
 
 
-def current_copies() -> Copies | None:
-    """The copies of the step that runs now; None outside :func:`rounded`."""
-    return _copies
-
-
-def copy_of(t: Tensor) -> Tensor | None:
-    """The copy of a tensor that convolutions read; None if it has no copy."""
-    return None if _copies is None else _copies.get(t)
+def current_copies() -> Copies:
+    """The copies of the step that runs now; none outside :func:`rounded`."""
+    return _copies or Copies()
 
 
 def round_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
@@ -173,7 +169,7 @@ def convs_of(layout: Layout, side: int) -> list[Any]:
 
 def matrices_of(filters: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """Filters (R, K, C, kh, kw) as the kernels read them: rounded, (R*K, taps*C)."""
-    copies = [copy_of(w) for w in filters]
+    copies = [current_copies().get(w) for w in filters]
     made = iter(round_all([w for w, copy in zip(filters, copies, strict=True) if copy is None], dtype))
     return [_matrix(next(made) if copy is None else copy) for copy in copies]
 

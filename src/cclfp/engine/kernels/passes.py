@@ -35,9 +35,7 @@ def run_training(layout: Layout, x: Tensor, parts: Parts) -> tuple[Tensor, list[
     filters, *vectors = parts
     R, matrices, convs = len(x), with_stem(filters, layout.dtype), convs_of(layout, x.shape[3])
     gammas, betas, means, variances = ([t.contiguous() for t in kind] for kind in vectors)
-    copies = current_copies()
-    if copies is not None:
-        copies.begin_pass(x)
+    current_copies().begin_pass(x)
     saved: list[Tensor] = []
     sums: list[Any] = [None] * len(convs)
     new: list[Any] = [None] * len(convs)
@@ -138,9 +136,7 @@ def run_gradient(layout: Layout, dz: Tensor, parts: Parts, saved: Sequence[Tenso
         beside.join()
 
     compiled(run, "gradient", layout, saved[0], filters)
-    copies = current_copies()
-    if copies is not None:
-        copies.make(dw[1:], events[1:])
+    current_copies().make(dw[1:], events[1:])
     return [*(as_filters(t, w) for t, w in zip(dw, filters, strict=True)), *dgamma, *dbeta]
 
 
@@ -149,8 +145,7 @@ def run_frozen(layout: Layout, x: Tensor, parts: Parts) -> Tensor:
     from cclfp.engine.kernels.triton_convolution import columns, convolve
 
     R, convs = len(x), convs_of(layout, x.shape[3])
-    copies = current_copies()
-    begun = [] if copies is None else copies.beginning(x, (t for kind in parts for t in kind))
+    begun = current_copies().beginning(x, (t for kind in parts for t in kind))
 
     def run() -> Tensor:
         matrices = with_stem(parts[0], layout.dtype)

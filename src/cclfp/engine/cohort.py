@@ -13,7 +13,7 @@ from torch import Tensor
 from cclfp.core.scenarios import ClassMask
 from cclfp.core.torch_private import missing
 from cclfp.engine import eager
-from cclfp.engine.compiled import NotCompiled, Programs, first_line
+from cclfp.engine.compiled import NotCompiled, Programs
 from cclfp.engine.evaluate import evaluate_alone, evaluate_together
 from cclfp.engine.graph import Graphs
 from cclfp.engine.groups import Group, ParallelGroup, StackedGroup, is_normalised
@@ -23,6 +23,7 @@ from cclfp.engine.kernels.stacked_resnet import on_kernels
 from cclfp.engine.plan import Plan, StepTables
 from cclfp.engine.programs import KeptPrograms, Kind
 from cclfp.engine.replica import Planner, Replica, find_diverged
+from cclfp.errors import first_line
 from cclfp.learner import Learner
 
 SHARE = 0.7  # of a GPU's free memory that may be used

@@ -20,6 +20,7 @@ from cclfp.core.torch_private import missing
 from cclfp.engine.groups import Compile, Group, Step
 from cclfp.engine.plan import StepTables
 from cclfp.engine.programs import KeptPrograms, Kind, building_folder, load, working_folder
+from cclfp.errors import first_line
 
 WORTH = 3_000  # steps of one kind, over all replicas, that pay for a program: compiling takes about 15 seconds
 
@@ -232,7 +233,3 @@ def _in_process(graph: torch.fx.GraphModule, given: list[Any]) -> Step:
         return compiled(*changing, *fixed, *row)  # type: ignore[no-any-return]
 
     return step
-
-
-def first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

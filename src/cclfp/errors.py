@@ -61,6 +61,11 @@ def first_line(error: Exception) -> str:
     return text.splitlines()[0][:300]
 
 
+def named(error: Exception) -> str:
+    """The type of an error and the first line of its message."""
+    return f"{type(error).__name__}: {first_line(error)}" if str(error).strip() else first_line(error)
+
+
 def visible(text: str) -> str:
     """A text with escapes in the place of what a terminal would take for a command, such as a colour.
 

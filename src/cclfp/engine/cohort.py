@@ -23,7 +23,7 @@ from cclfp.engine.kernels.stacked_resnet import on_kernels
 from cclfp.engine.plan import Plan, StepTables
 from cclfp.engine.programs import KeptPrograms, Kind
 from cclfp.engine.replica import Planner, Replica, find_diverged
-from cclfp.errors import first_line
+from cclfp.errors import named
 from cclfp.learner import Learner
 
 SHARE = 0.7  # of a GPU's free memory that may be used
@@ -175,7 +175,7 @@ class Cohort:
             except NotCompiled as reason:
                 self._switch_to_eager(f"not compiled: {reason}")
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
-                failed = isinstance(error, torch.OutOfMemoryError), first_line(error)
+                failed = isinstance(error, torch.OutOfMemoryError), named(error)
             if failed is not None:  # after the handler, where nothing refers to the tensors of the attempt any more
                 self._train_otherwise(*failed, tried)
         return done
@@ -257,7 +257,7 @@ class Cohort:
                 method = first.learner.algorithm
                 evaluate_together(self.replicas, method if layout is None else on_kernels(method, layout))
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
-                self._note(f"its runs cannot be tested together ({first_line(error)}): they are tested one by one")
+                self._note(f"its runs cannot be tested together ({named(error)}): they are tested one by one")
                 self._can_test_together = False
         return self._can_test_together
 

@@ -20,7 +20,7 @@ from cclfp.core.torch_private import missing
 from cclfp.engine.groups import Compile, Group, Step
 from cclfp.engine.plan import StepTables
 from cclfp.engine.programs import KeptPrograms, Kind, building_folder, load, working_folder
-from cclfp.errors import first_line
+from cclfp.errors import named
 
 WORTH = 3_000  # steps of one kind, over all replicas, that pay for a program: compiling takes about 15 seconds
 
@@ -171,7 +171,7 @@ def program(step: Step, *arguments: list[Tensor], keep: Keep = lambda library, h
     except NotCompiled:
         raise
     except Exception as error:  # no compiler on this machine, or one that fails on this step
-        raise NotCompiled(f"the compiler failed: {first_line(error)}") from error
+        raise NotCompiled(f"the compiler failed: {named(error)}") from error
     return compiled
 
 

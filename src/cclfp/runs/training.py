@@ -11,7 +11,7 @@ from typing import Any
 
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica, computing_threads
-from cclfp.errors import InputError, first_line
+from cclfp.errors import InputError, named
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.metrics import number
 from cclfp.runs.checkpoints import checkpoint_path, locked, make_folder, remove_checkpoint, write_checkpoint
@@ -46,7 +46,7 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) ->
     if len(jobs) == 1:
         on_event(Failed(jobs[0].key, error))
         return
-    on_event(Note(f"training together failed ({first_line(error)}): continuing one by one", jobs[0].key))
+    on_event(Note(f"training together failed ({named(error)}): continuing one by one", jobs[0].key))
     for job in jobs:
         if job.key not in finished:
             train_cohort([job], on_event, store)

@@ -10,15 +10,15 @@ the one before it. The explanations of the charts are in bends.md.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from charts import Charts
-from formatting import format_count, format_number, format_range, format_ratio, format_table
+from formatting import format_range, format_table
 from growth import AXES, show_growth
-from measured import BENCHMARKS, DEVICES, Measured, Result, read, show_peer, whole_ratios
-from sections import SECTIONS, show_precision
+from measured import DEVICES, Measured, Result, read, whole_ratios
+from sections import SECTIONS
 
 from cclfp.core.files import write_atomic
 
@@ -38,44 +38,6 @@ METHOD = """\
 - **Eager** is our reference engine: plain PyTorch, one run after the other. The speed of one run is therefore also
   that of five.
 - On a GPU, clocks are read after the device has finished."""
-
-
-def summarise(sections: Sequence[Measured]) -> list[str]:
-    """The most important ratios, one sentence each."""
-    summaries = {"peers": _peers, "whole": _whole, "networks": _networks, "stacked": _stacked, "grid": _grid}
-    return [
-        f"{sentence} ({section.hardware})."
-        for section in sections
-        if section.name in summaries
-        for sentence in summaries[section.name](section)
-    ]
-
-
-def _peers(section: Measured) -> Iterator[str]:
-    for method in ("er", "ccl-fp+"):
-        ours = [r for r in section.results if r["case"]["method"] == method and r["case"]["engine"] != "eager"]
-        for fast in ours if section.avalanche else []:
-            ratios = [
-                f"{format_ratio(fast['train_rate'] / r['train_rate'])} ({data})"
-                for data, r in section.avalanche.items()
-            ]
-            runs = format_count(fast["case"]["replicas"], "run")
-            yield (
-                f"One CPU thread, Split MNIST, {runs}, steady state: `{method}` at "
-                f"{format_number(fast['train_rate'])} steps/s, {' and '.join(ratios)} the speed of Avalanche's replay"
-            )
-
-
-def _whole(section: Measured) -> Iterator[str]:
-    for r in section.results:
-        case = r["case"]
-        engine, _, state = case["how"].partition(", ")
-        if case["who"] == "cclfp" and state == "warm":
-            ratios = [f"{format_range(whole_ratios(r, peer))}× {show_peer(peer)}" for peer in section.peers_of(r)]
-            seconds = format_range([run["whole_seconds"] for run in r["runs"]])
-            command = f"cclfp run {case['method']} split-mnist --seeds {case['seeds']} --engine {engine}"
-            speed = "; ".join(ratios)
-            yield f"One CPU core, `{command}`, warm, from prompt to table: {seconds} s; its speed is {speed}"
 
 
 def quote(sections: Sequence[Measured]) -> str | None:
@@ -106,38 +68,6 @@ def quote(sections: Sequence[Measured]) -> str | None:
         f"one. A single seed runs at {times(single, who='plain', method='er', seeds=1)} times the speed of the plain "
         "loop."
     )
-
-
-def _networks(section: Measured) -> Iterator[str]:
-    for r in section.results:
-        case = r["case"]
-        eager = section.find(benchmark=case["benchmark"], method=case["method"], engine="eager")
-        if eager is not None and r is not eager:
-            yield (
-                f"{BENCHMARKS[case['benchmark']]}, `ccl-fp+`, ResNet18, {case['replicas']} runs, "
-                f"{show_precision(r)}: {format_number(r['step_ms'])} ms per step of one run, "
-                f"{format_ratio(eager['step_ms'] / r['step_ms'])} the speed of the eager engine"
-            )
-
-
-def _stacked(section: Measured) -> Iterator[str]:
-    for r in sorted(section.results, key=lambda r: (r["case"]["benchmark"], r["case"]["replicas"])):
-        case = r["case"]
-        if case["method"] == "ccl-fp+":
-            yield (
-                f"{BENCHMARKS[case['benchmark']]}, `ccl-fp+`, ResNet18, {case['replicas']} runs, {case['precision']}, "
-                f"stacked kernels: {format_number(r['step_ms'])} ms per step of one run"
-            )
-
-
-def _grid(section: Measured) -> Iterator[str]:
-    for r in section.results:
-        if r["case"]["tasks"] is None:
-            yield (
-                f"A grid of {r['case']['replicas']} runs of `ccl-fp+` on Split MNIST: "
-                f"{format_number(r['whole_rate'])} steps/s, {format_number(r['whole_seconds'])} s with all "
-                "tests"
-            )
 
 
 def show_machines(sections: Sequence[Measured]) -> str:
@@ -175,8 +105,6 @@ def render_document(sections: Sequence[Measured], charts: Charts) -> str:
     ]
     if any(one.document["quick"] for one in sections):
         parts.append("**From a quick run, which only tries the benchmark itself: do not quote these rough numbers.**")
-    if summary := summarise(sections):
-        parts += ["## Summary", "\n".join(f"- {sentence}" for sentence in summary)]
     for name, (title, show) in SECTIONS.items():
         if chosen := [one for one in sections if one.name == name]:
             parts.append(f"## {title}")

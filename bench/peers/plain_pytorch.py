@@ -1,6 +1,6 @@
 """Train replay on our job with a bare PyTorch loop, one seed after the other, and print its accuracy.
 
-    .venv/bin/python bench/peers/plain_pytorch.py ARRAYS [--method er|ccl-fp+] [--seeds 5] [--threads 1]
+    .venv/bin/python bench/peers/plain_pytorch.py ARRAYS [--method er|ccl-fp+] [--seeds 5]
 
 What a careful user writes without a library: the images are tensors in memory, the loop has no data loader, no logging
 and no hooks. The job is that of avalanche_replay.py, with the tests of a run of ours: after each task, on the test
@@ -126,11 +126,10 @@ def main() -> None:
     parser.add_argument("arrays", type=Path, help="the folder with train_images.npy and the other arrays")
     parser.add_argument("--method", choices=list(LOSSES), default="er")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     if not (arguments.arrays / "train_images.npy").is_file():
         parser.error(f"{arguments.arrays} has no train_images.npy")
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(1)
     data, tests = read(arguments.arrays, "train"), read(arguments.arrays, "test")
     began = time.perf_counter()
     results = [train(arguments.method, seed, data, tests) for seed in range(arguments.seeds)]

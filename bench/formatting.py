@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 
 def format_number(value: float) -> str:
@@ -36,3 +37,8 @@ def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbe
     """A Markdown table; all columns except the first are aligned to the right if they are ``numbers``."""
     alignment = ["---", *["---:" if numbers else "---"] * (len(columns) - 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [columns, alignment, *rows])
+
+
+def table_of(rows: Iterable[Any], columns: Mapping[str, Callable[[Any], str]]) -> str:
+    """A Markdown table: what each column shows of each row."""
+    return format_table(list(columns), [[show(row) for show in columns.values()] for row in rows])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from charts import Charts, Point
-from formatting import format_count, format_number, format_range, format_ratio, format_table
+from formatting import format_count, format_number, format_range, format_ratio, format_table, table_of
 from measured import BENCHMARKS, Measured, Result, engine_used, show_peer, step_rate, whole_ratios
 
 STEP_TITLE = "milliseconds per step of one run"
@@ -175,29 +175,27 @@ def show_precision(result: Result) -> str:
 
 
 def show_networks(section: Measured, charts: Charts) -> list[str]:
-    rows, points = [], []
-    for r in section.results:
-        case = r["case"]
-        eager = section.find(benchmark=case["benchmark"], method=case["method"], engine="eager")
-        title = BENCHMARKS[case["benchmark"]]
-        rows.append(
-            [
-                title,
-                f"`{case['method']}`",
-                f"{engine_used(r)}, {show_precision(r)}" + ", compiled" * case.get("compiled", False),
-                str(case["replicas"]),
-                format_number(r["step_ms"]),
-                format_ratio(eager["step_ms"] / r["step_ms"]) if eager else "–",
-                format_number(r["memory_bytes"] / 2**30),
-            ]
-        )
-        if case["method"] == "ccl-fp+":
-            points.append(Point(f"{title}, {case['engine']} {case['precision']}", case["engine"], r["step_ms"]))
-    columns = ["", "method", "engine", "runs at once", "ms per step of one run", "speed relative to eager", "GiB"]
+    def eager_of(r: Result) -> Result | None:
+        return section.find(benchmark=r["case"]["benchmark"], method=r["case"]["method"], engine="eager")
+
+    columns: dict[str, Callable[[Result], str]] = {
+        "": lambda r: BENCHMARKS[r["case"]["benchmark"]],
+        "method": lambda r: f"`{r['case']['method']}`",
+        "engine": lambda r: f"{engine_used(r)}, {show_precision(r)}" + ", compiled" * r["case"].get("compiled", False),
+        "runs at once": lambda r: str(r["case"]["replicas"]),
+        "ms per step of one run": lambda r: format_number(r["step_ms"]),
+        "speed relative to eager": lambda r: format_ratio(e["step_ms"] / r["step_ms"]) if (e := eager_of(r)) else "–",
+        "GiB": lambda r: format_number(r["memory_bytes"] / 2**30),
+    }
+    points = [
+        Point(f"{BENCHMARKS[c['benchmark']]}, {c['engine']} {c['precision']}", c["engine"], r["step_ms"])
+        for r in section.results
+        if (c := r["case"])["method"] == "ccl-fp+"
+    ]
     return [
         "ResNet18, 10 new and 10 replayed examples per step with random crops and flips; only the training steps of "
         "the third task are measured.",
-        format_table(columns, rows),
+        table_of(section.results, columns),
         *(
             [charts.bars(section.chart, points, "One step of CCL-FP+ with ResNet18", section.hardware, STEP_TITLE)]
             if len(points) > 1
@@ -208,28 +206,26 @@ def show_networks(section: Measured, charts: Charts) -> list[str]:
 
 def show_stacked(section: Measured, charts: Charts) -> list[str]:
     operations, peak = json.loads(FLOPS.read_text()), PEAK.get(section.hardware)
-    rows = []
-    for r in section.results:
-        case = r["case"]
-        gigaflop = operations[case["benchmark"]].get(case["method"])
-        rows.append(
-            [
-                BENCHMARKS[case["benchmark"]],
-                f"`{case['method']}`",
-                str(case["replicas"]),
-                format_number(r["step_ms"]),
-                f"{100 * gigaflop / r['step_ms'] / peak:.0f} %" if gigaflop and peak else "–",
-                format_number(r["memory_bytes"] / 2**30) if r["memory_bytes"] else "–",
-            ]
-        )
-    columns = ["", "method", "runs at once", "ms per step of one run", "share of the peak", "GiB"]
+
+    def share(r: Result) -> str:
+        gigaflop = operations[r["case"]["benchmark"]].get(r["case"]["method"])
+        return f"{100 * gigaflop / r['step_ms'] / peak:.0f} %" if gigaflop and peak else "–"
+
+    columns: dict[str, Callable[[Result], str]] = {
+        "": lambda r: BENCHMARKS[r["case"]["benchmark"]],
+        "method": lambda r: f"`{r['case']['method']}`",
+        "runs at once": lambda r: str(r["case"]["replicas"]),
+        "ms per step of one run": lambda r: format_number(r["step_ms"]),
+        "share of the peak": share,
+        "GiB": lambda r: format_number(r["memory_bytes"] / 2**30) if r["memory_bytes"] else "–",
+    }
     return [
         "ResNet18, class scenario, in bf16: all runs are trained as one network, in kernels of our own. The "
         "numbers are those of the steps inside the graph: over all five tasks of Split CIFAR-10, and over the third "
         "and fourth task of Split Tiny ImageNet. The steps of GEM, A-GEM and HAL cost more in later tasks. HAL takes "
         "second derivatives, which the kernels lack: from its second task on its runs train side by side, in PyTorch's "
         "kernels.",
-        format_table(columns, rows),
+        table_of(section.results, columns),
         "The share of the peak relates the operations of plain PyTorch's step (`bench/flops.py`), two per "
         f"multiply-add, to the {peak or 'unknown'} TFLOP/s that the data sheet of the {section.hardware} gives "
         "for dense bf16 products. GiB is the most that PyTorch had allocated. Two measurements of one case differed "
@@ -238,25 +234,22 @@ def show_stacked(section: Measured, charts: Charts) -> list[str]:
 
 
 def show_forked(section: Measured, charts: Charts) -> list[str]:
-    rows = []
-    for stacked in (r for r in section.results if r["case"]["how"] == "stacked"):
-        case = stacked["case"]
-        forked = section.find(method=case["method"], scenario=case["scenario"], how="forked")
-        assert forked is not None  # measured in the same group
-        differences = [a - b for a, b in zip(stacked["accuracies"], forked["accuracies"], strict=True)]
-        rows.append(
-            [
-                f"`{case['method']}`",
-                case["scenario"],
-                _mean_and_deviation(stacked["accuracies"]),
-                _mean_and_deviation(forked["accuracies"]),
-                _mean_and_deviation(differences),
-            ]
-        )
+    def forked(r: Result) -> list[float]:
+        other = section.find(method=r["case"]["method"], scenario=r["case"]["scenario"], how="forked")
+        assert other is not None  # measured in the same group
+        return list(other["accuracies"])
+
+    columns: dict[str, Callable[[Result], str]] = {
+        "method": lambda r: f"`{r['case']['method']}`",
+        "scenario": lambda r: str(r["case"]["scenario"]),
+        "stacked, %": lambda r: _mean_and_deviation(r["accuracies"]),
+        "forked, %": lambda r: _mean_and_deviation(forked(r)),
+        "difference": lambda r: _mean_and_deviation([a - b for a, b in zip(r["accuracies"], forked(r), strict=True)]),
+    }
     return [
         "Final average accuracy on Split CIFAR-10 in bf16, mean ± standard deviation over 5 seeds: trained as one "
         "network in our kernels, and as five networks in PyTorch's. The last column is the difference seed by seed.",
-        format_table(["method", "scenario", "stacked, %", "forked, %", "difference"], rows),
+        table_of([r for r in section.results if r["case"]["how"] == "stacked"], columns),
     ]
 
 
@@ -275,26 +268,24 @@ def show_compiled(section: Measured, charts: Charts) -> list[str]:
 
 
 def show_grid(section: Measured, charts: Charts) -> list[str]:
-    rows = []
     eager = section.find(engine="eager")
-    for r in section.results:
-        is_whole = r["case"]["tasks"] is None
-        rows.append(
-            [
-                f"{engine_used(r)}, {r['case']['precision']}",
-                str(r["case"]["replicas"]),
-                format_number(r["whole_rate"]) if is_whole else "–",
-                format_number(r["whole_seconds"]) if is_whole else "–",
-                format_number(step_rate(r)),
-                format_ratio(step_rate(r) / step_rate(eager)) if eager else "–",
-            ]
-        )
-    columns = ["engine", "runs at once", "steps/s", "seconds", "steps/s, steps only", "relative to eager"]
+
+    def of_whole(r: Result, field: str) -> str:
+        return format_number(r[field]) if r["case"]["tasks"] is None else "–"
+
+    columns: dict[str, Callable[[Result], str]] = {
+        "engine": lambda r: f"{engine_used(r)}, {r['case']['precision']}",
+        "runs at once": lambda r: str(r["case"]["replicas"]),
+        "steps/s": lambda r: of_whole(r, "whole_rate"),
+        "seconds": lambda r: of_whole(r, "whole_seconds"),
+        "steps/s, steps only": lambda r: format_number(step_rate(r)),
+        "relative to eager": lambda r: format_ratio(step_rate(r) / step_rate(eager)) if eager else "–",
+    }
     return [
         "48 configurations of CCL-FP+ (w, α and β vary) with 5 seeds each on Split MNIST, class scenario. The first "
         "steps/s are those of the whole stream: they include planning, capture or compilation, and testing "
         "after every task.",
-        format_table(columns, rows),
+        table_of(section.results, columns),
     ]
 
 

@@ -16,7 +16,6 @@ from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 from records import made_up
-from report_records import cell_of, diverged_record, made_up_record
 from torch import Tensor, nn
 from training import Stop, stop_at, texts, train
 from training import make_job as make_any_job
@@ -181,21 +180,6 @@ def test_run_says_it_beside_the_mean_of_the_others(cli: Cli, tmp_path: Path, mon
     assert [run.get("diverged") for run in well["runs"] + bad["runs"]] == [None, None, 1, 1]
     _, bad = cli(*command, "--json", "--include-diverged").json["configurations"]
     assert bad["average_accuracy"]["mean"] == sum(run["average_accuracy"] for run in bad["runs"]) / 2
-
-
-def test_study_says_it(cli: Cli, tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs.sqlite")
-    for row, diverged in (("ER-Res.", [1, 3]), ("FDR", range(5))):
-        for scenario, bad in (("class", diverged), ("task", [])):
-            cell = cell_of("accuracy", row, "split-mnist", scenario)
-            for seed in range(5):
-                store.add((diverged_record if seed in bad else made_up_record)(cell, seed))
-    answer = cli("study", "accuracy", "--benchmark", "split-mnist", "--method", "er,fdr", "--store", store.path)
-    assert answer.code == 0
-    (fdr,) = [line for line in answer.out.splitlines() if "FDR" in line and "5 of 5 seeds diverged" in line]
-    assert "–" in fdr
-    assert re.search(r"\n│ +│ 2 of 5 seeds diverged † │", answer.out)  # below the mean
-    assert re.search("the paper's 4 numbers: .*, 1 diverged\n", answer.out)
 
 
 def test_the_mean_is_of_the_others() -> None:

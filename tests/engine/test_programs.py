@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -189,15 +188,6 @@ def test_programs_are_removed_in_the_order_of_their_use(monkeypatch: pytest.Monk
         for path in cache_folder().glob("*.so"):
             os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 10))
     assert [KeptPrograms(KIND).has(number) for number in range(3)] == [False, True, True]
-
-
-def test_many_write_at_once(tmp_path: Path) -> None:
-    contents = [tmp_path / str(number) for number in range(4)]
-    for path in contents:
-        path.write_text(path.name)
-    with ThreadPoolExecutor(8) as pool:  # a thread has temporary files of its own, like a process
-        list(pool.map(lambda n: KeptPrograms(KIND).keep(KEY, contents[n % 4], has_constants=False), range(64)))
-    assert sorted(path.read_text() for path in cache_folder().iterdir()) == ["0", "1", "2", "3"]
 
 
 def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

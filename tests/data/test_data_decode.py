@@ -201,12 +201,6 @@ def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(started: list[subpro
     assert all(process.poll() is not None for process in started)
 
 
-def test_a_worker_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.core.workers._command", lambda *_: [sys.executable, "-c", "raise SystemExit(7)"])
-    with pytest.raises(RunError, match="ended with code 7"):
-        one(encoded(PIXELS))
-
-
 def test_workers_end_with_an_error_or_when_closed(started: list[subprocess.Popen[bytes]]) -> None:
     def files() -> Any:
         yield "good", encoded(PIXELS)

@@ -134,25 +134,22 @@ def test_it_does_not_go_on_for_ever(server: Server, tmp_path: Path, monkeypatch:
     assert part(tmp_path).stat().st_size == 4 * download.CHUNK
 
 
-def test_a_server_that_cannot_go_on_starts_over(server: Server, tmp_path: Path) -> None:
-    server.ranges = False
-    server.breaks = (SOME, None)
+@pytest.mark.parametrize(
+    ("begun", "settings", "asked"),
+    [
+        (CONTENT[:SOME], {"ranges": False}, [f"bytes={SOME}-"]),  # a server that cannot go on sends all of it
+        (bytes(len(CONTENT)), {}, [f"bytes={len(CONTENT)}-", None]),
+        (bytes(len(CONTENT) + 5), {}, [f"bytes={len(CONTENT) + 5}-", None]),
+        (CONTENT[:1000], {"wrong_start": True}, ["bytes=1000-", None]),  # an answer from another place
+    ],
+)
+def test_what_cannot_go_on_starts_over(
+    begun: bytes, settings: dict[str, bool], asked: list[str | None], server: Server, tmp_path: Path
+) -> None:
+    vars(server).update(settings)
+    part(tmp_path).write_bytes(begun)
     assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.asked == [None, f"bytes={SOME}-"]
-
-
-@pytest.mark.parametrize("size", [len(CONTENT), len(CONTENT) + 5])
-def test_a_part_that_is_too_long_is_started_over(size: int, server: Server, tmp_path: Path) -> None:
-    part(tmp_path).write_bytes(bytes(size))
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.asked == [f"bytes={size}-", None]
-
-
-def test_an_answer_from_another_place_is_not_appended(server: Server, tmp_path: Path) -> None:
-    server.wrong_start = True
-    part(tmp_path).write_bytes(CONTENT[:1000])
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.asked == ["bytes=1000-", None]
+    assert server.asked == asked
 
 
 def test_a_wrong_sum_leaves_nothing(server: Server, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from listening import Notes
 from PIL import Image
 
 import cclfp
-from cclfp.data import import_images, is_cached, load_dataset, own_datasets, verify
+from cclfp.data import Dataset, import_images, is_cached, load_dataset, own_datasets, verify
 from cclfp.data.folders import read_images
 from cclfp.errors import DataError, InputError
 from cclfp.events import ignore
@@ -42,10 +42,40 @@ def photos(folder: Path, each: int = 10, mode: str = "RGB", size: tuple[int, int
     return folder
 
 
-def test_a_folder_of_class_folders(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "My photos"), Notes()
+def arrays(shape: tuple[int, ...] = (8, 8, 3), labels: Any = (3, 5, 7, 9)) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "train_images": rng.integers(0, 256, (40, *shape), dtype=np.uint8),
+        "train_labels": np.array(labels)[np.arange(40) % 4],
+        "test_images": rng.integers(0, 256, (12, *shape), dtype=np.uint8),
+        "test_labels": np.array(labels)[np.arange(12) % 4],
+    }
+
+
+def npz(path: Path, **change: Any) -> Path:
+    contents = {**arrays(), **change}
+    np.savez(path, **{name: value for name, value in contents.items() if value is not None})
+    return path
+
+
+def imported(path: Path, **options: Any) -> Dataset:
+    return load_dataset(import_images(path, **options))
+
+
+def refused(path: Path, message: str, **options: Any) -> None:
+    before = own_datasets()
+    with pytest.raises(InputError, match=message):
+        import_images(path, **options)
+    assert own_datasets() == before
+
+
+# -- folders ------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_class_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, listener = photos(tmp_path / "My photos.v2"), Notes()
     name = import_images(folder, on_event=listener)
-    assert name.startswith("my-photos-")
+    assert name.startswith("my-photos-v2-")
     assert own_datasets() == [name]
     assert listener.lines == [f"{name}: 4 classes, 32 training and 8 test images, split with seed 0"]
     verify(name)
@@ -64,14 +94,15 @@ def test_a_folder_of_class_folders(tmp_path: Path) -> None:
     pixels = data.train_images.double() / 255
     assert data.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), abs=1e-4)
     assert data.std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), abs=1e-4)
+    monkeypatch.chdir(folder)
+    assert import_images(".", on_event=listener) == name
+    assert "has not changed since it was imported" in listener.lines[-1]
 
 
 @pytest.mark.slow
-def test_the_same_images_are_imported_once_and_others_get_another_name(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos"), Notes()
+def test_others_get_another_name(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
     name = import_images(folder)
-    assert import_images(folder, on_event=listener) == name
-    assert "has not changed since it was imported" in listener.lines[0]
     assert import_images(photos(tmp_path / "elsewhere" / "photos")) == name
     other = import_images(folder, split_seed=1)
     assert not np.array_equal(load_dataset(name).test_images.numpy(), load_dataset(other).test_images.numpy())
@@ -87,21 +118,50 @@ def test_train_and_test_folders_are_taken_as_they_are(test: str, tmp_path: Path)
     photos(tmp_path / "data" / "train", each=3)
     photos(tmp_path / "data" / test, each=1)
     listener = Notes()
-    data = load_dataset(import_images(tmp_path / "data", on_event=listener))
+    data = imported(tmp_path / "data", on_event=listener)
     assert (len(data.train_labels), len(data.test_labels)) == (12, 4)
     assert listener.lines[-1].endswith(f"trained on the folder train, tested on the folder {test}")
-    with pytest.raises(InputError, match="a split seed does not apply to it"):
-        import_images(tmp_path / "data", split_seed=1)
+    refused(tmp_path / "data", "a split seed does not apply to it", split_seed=1)
     (tmp_path / "data" / "other").mkdir()
-    with pytest.raises(InputError, match=f"data has other, .*{test}.*: expected class folders, or only train and test"):
-        import_images(tmp_path / "data")
+    refused(tmp_path / "data", f"data has other, .*{test}.*: expected class folders, or only train and test")
+
+
+def test_other_formats_folders_and_files(tmp_path: Path) -> None:
+    folder, listener = photos(tmp_path / "photos", each=3, mode="L"), Notes()
+    assert imported(folder).train_images.shape == (8, 1, 10, 12)  # all are grey
+    (folder / "cat" / "more").mkdir()
+    picture(7).save(folder / "cat" / "more" / "a.BMP")
+    picture(8).save(folder / "dog" / "b.jpeg")
+    picture(9, mode="RGBA").save(folder / "dog" / "c.webp")
+    (folder / "cat" / "notes.txt").write_text("hello")
+    (folder / "cat" / ".DS_Store").write_text("")
+    name = import_images(folder, on_event=listener)
+    data = load_dataset(name)
+    assert len(data.train_labels) + len(data.test_labels) == 15
+    assert data.train_images.shape[1:] == (3, 10, 12)
+    assert "photos: skipped files that are not images: cat/notes.txt" in listener.lines
+    assert "photos: 1 image has transparent pixels, which are made white" in listener.lines
+    for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
+        (folder / ignored).mkdir()
+        picture(1).save(folder / ignored / "1.png")
+    assert import_images(folder, on_event=listener) == name
+    assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in listener.lines
+
+
+def test_sizes(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    picture(7, (40, 20)).save(folder / "ox" / "3.png")
+    refused(folder, r"different sizes \(Bird/0.png is 12×10, ox/3.png is 40×20\).*--image-size")
+    assert imported(folder, size=8).train_images.shape == (32, 3, 8, 8)
 
 
 def test_classes_that_are_numbers_are_in_their_order_and_chosen_by_name(tmp_path: Path, cli: Cli) -> None:
-    given = arrays()
-    for part, n in (("train", 40), ("test", 12)):
-        given[f"{part}_labels"] = np.array([1, 2, 3, 10])[np.arange(n) % 4]  # some are the numbers of other classes
-    name = import_images(npz(tmp_path / "mine.npz", **given))
+    for c in (10, 2, 1):
+        (tmp_path / "numbers" / str(c)).mkdir(parents=True)
+        for i in range(2):
+            picture(10 * c + i).save(tmp_path / "numbers" / str(c) / f"{i}.png")
+    assert imported(tmp_path / "numbers").classes == ("1", "2", "10")
+    name = import_images(npz(tmp_path / "mine.npz", **arrays(labels=[1, 2, 3, 10])))  # numbers of other classes
     assert load_dataset(name).classes == ("1", "2", "3", "10")
     tasks = cli("show", name, "--class-order", "10,2/1,3", "--json").json["tasks"]
     assert tasks == [["10", "2"], ["1", "3"]]
@@ -115,78 +175,22 @@ def test_classes_that_are_numbers_are_in_their_order_and_chosen_by_name(tmp_path
             benchmark.stream("class", 0, sizes=bad)
 
 
-def test_folders_that_are_numbers_are_in_their_order(tmp_path: Path) -> None:
-    for c in (10, 2, 1):
-        (tmp_path / "numbers" / str(c)).mkdir(parents=True)
-        for i in range(2):
-            picture(10 * c + i).save(tmp_path / "numbers" / str(c) / f"{i}.png")
-    assert load_dataset(import_images(tmp_path / "numbers")).classes == ("1", "2", "10")
-
-
-def test_names_with_markup_are_shown_as_they_are(tmp_path: Path, cli: Cli) -> None:
-    name = import_images(npz(tmp_path / "mine.npz", **arrays(labels=["[/cat]", "[red]dog", "c", "d"])))
-    out = cli("show", name).out
-    assert "[/cat], [red]dog" in out
-
-
-def test_a_folder_named_by_where_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(photos(tmp_path / "photos.v2"))
-    assert import_images(".").startswith("photos-v2-")
-
-
-def test_grey_images_have_one_channel_unless_some_are_coloured(tmp_path: Path) -> None:
-    grey = photos(tmp_path / "grey", mode="L")
-    data = load_dataset(import_images(grey))
-    assert data.train_images.shape == (32, 1, 10, 12)
-    picture(5).save(grey / "cat" / "0.png")
-    assert load_dataset(import_images(grey)).train_images.shape == (32, 3, 10, 12)
-
-
-def test_other_formats_folders_and_files(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos", each=3), Notes()
-    (folder / "cat" / "more").mkdir()
-    picture(7).save(folder / "cat" / "more" / "a.BMP")
-    picture(8).save(folder / "dog" / "b.jpeg")
-    picture(9, mode="RGBA").save(folder / "dog" / "c.webp")
-    (folder / "cat" / "notes.txt").write_text("hello")
-    (folder / "cat" / ".DS_Store").write_text("")
-    name = import_images(folder, on_event=listener)
-    data = load_dataset(name)
-    assert len(data.train_labels) + len(data.test_labels) == 15
-    assert "photos: skipped files that are not images: cat/notes.txt" in listener.lines
-    assert "photos: 1 image has transparent pixels, which are made white" in listener.lines
-    for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
-        (folder / ignored).mkdir()
-        picture(1).save(folder / ignored / "1.png")
-    assert import_images(folder, on_event=listener) == name
-    assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in listener.lines
-
-
-def test_sizes(tmp_path: Path) -> None:
-    folder = photos(tmp_path / "photos")
-    picture(7, (40, 20)).save(folder / "ox" / "3.png")
-    with pytest.raises(InputError, match=r"different sizes \(Bird/0.png is 12×10, ox/3.png is 40×20\).*--image-size"):
-        import_images(folder)
-    assert own_datasets() == []
-    data = load_dataset(import_images(folder, size=8))
-    assert data.train_images.shape == (32, 3, 8, 8)
-
-
 @pytest.mark.slow
 def test_folders_that_are_refused(tmp_path: Path) -> None:
-    def refused(path: Path, message: str, **more: Any) -> None:
-        with pytest.raises(InputError, match=message):
-            import_images(path, **more)
-        assert own_datasets() == []
-
     (tmp_path / "empty" / "cat").mkdir(parents=True)
     refused(tmp_path / "empty", "expected folders of images, one per class, and found none")
     refused(tmp_path / "nowhere", "nowhere does not exist: expected a folder of class folders, or an .npz file")
     (tmp_path / "a.txt").write_text("")
     refused(tmp_path / "a.txt", "expected a folder of class folders, or an .npz file")
-    folder = photos(tmp_path / "photos")
+    folder = photos(tmp_path / "photos", each=2)
     refused(folder, "image size=0", size=0)
     refused(folder, "split seed=-1", split_seed=-1)
+    for file in (folder / "ox").iterdir():
+        file.write_bytes(b"not a picture")
+    refused(folder, "no train images of ox and no test images of ox", skip_bad=True)
+    for file in folder.glob("*/*.png"):
+        file.write_bytes(b"not a picture")
+    refused(folder, "no train images of Bird, cat, dog and 1 more", skip_bad=True)
     (folder / "emu").mkdir()
     picture(1).save(folder / "emu" / "1.png")
     refused(folder, r"emu has 1 image\(s\): expected at least two")
@@ -196,51 +200,37 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         file.unlink()
     (test / "cat").rename(test / "lynx")
     refused(tmp_path / "data", "no train images of lynx and no test images of cat, dog; --classes A,B,... takes only")
-    (tmp_path / "one" / "cat").mkdir(parents=True)
-    for i in range(2):
-        picture(i).save(tmp_path / "one" / "cat" / f"{i}.png")
-    refused(tmp_path / "one", "at least two classes, and found only cat")
+    refused(photos(tmp_path / "one"), "at least two classes, and found only cat", classes=["cat"])
 
 
 def test_images_that_cannot_be_read_are_left_out_or_listed_at_once(tmp_path: Path) -> None:
     folder, listener = photos(tmp_path / "photos"), Notes()
     clean = import_images(folder)
+    unreadable, undecodable = ["cat/a.png", "cat/b.png", "dog/c.png"], ["cat/4.png", "dog/1.png"]
     (folder / "cat" / "a.png").symlink_to("nothing.png")
     (folder / "cat" / "b.png").symlink_to("b.png")
     os.mkfifo(folder / "dog" / "c.png")
-    for bad in (["cat/a.png", "cat/b.png", "dog/c.png"], ["cat/4.png", "dog/1.png"]):
-        with pytest.raises(
-            DataError, match=rf"photos: {len(bad)} images cannot be decoded \(--skip-bad leaves"
-        ) as raised:
-            import_images(folder)
-        assert [line.split()[0] for line in str(raised.value).splitlines()[1:]] == bad
-        if len(bad) == 3:
-            assert import_images(folder, skip_bad=True, on_event=listener) == clean  # they are not there
-            files = [folder / "dog" / "c.png", folder / "cat" / "0.png", folder / "cat" / "a.png"]
-            with pytest.raises(DataError, match="not a regular file"):
-                read_images(files, (3, 10, 12), ignore)
-            images, places = read_images(files, (3, 10, 12), ignore, skip_bad=True)
-            assert (images.shape, places) == ((1, 3, 10, 12), [1])
-            for name in bad:
-                (folder / name).unlink()
-            for name in ("cat/4.png", "dog/1.png"):
-                (folder / name).write_bytes(b"not a picture")
-    data = load_dataset(import_images(folder, skip_bad=True, on_event=listener))
+
+    def listed(text: str, count: int) -> list[str]:
+        title, *lines = text.splitlines()
+        assert f"{count} images" in title
+        return [line.split()[0] for line in lines]
+
+    with pytest.raises(DataError, match=r"photos: 3 images cannot be decoded \(--skip-bad leaves") as raised:
+        import_images(folder)
+    assert listed(str(raised.value), 3) == unreadable
+    assert import_images(folder, skip_bad=True, on_event=listener) == clean  # they are not there
+    files = [folder / name for name in ("dog/c.png", "cat/0.png", "cat/a.png")]
+    with pytest.raises(DataError, match="not a regular file"):
+        read_images(files, (3, 10, 12), ignore)
+    images, places = read_images(files, (3, 10, 12), ignore, skip_bad=True)
+    assert (images.shape, places) == ((1, 3, 10, 12), [1])
+    for name in undecodable:
+        (folder / name).write_bytes(b"not a picture")
+    data = imported(folder, skip_bad=True, on_event=listener)
     assert len(data.train_labels) + len(data.test_labels) == 38
-    said = next(line for line in listener.lines if "left out 2 images that cannot be decoded" in line)
-    assert [line.split()[0] for line in said.splitlines()[1:]] == bad
-
-
-def test_a_class_whose_images_are_all_bad_is_refused(tmp_path: Path) -> None:
-    folder = photos(tmp_path / "photos", each=2)
-    for file in (folder / "ox").iterdir():
-        file.write_bytes(b"not a picture")
-    with pytest.raises(InputError, match="no train images of ox"):
-        import_images(folder, skip_bad=True)
-    for file in folder.glob("*/*.png"):
-        file.write_bytes(b"not a picture")
-    with pytest.raises(InputError, match="no train images of Bird, cat, dog and 1 more"):
-        import_images(folder, skip_bad=True)
+    notes = [line for line in listener.lines if "left out" in line]
+    assert [listed(notes[0], 3), listed(notes[-1], 2)] == [unreadable, undecodable]
 
 
 def test_a_subset_of_the_classes(tmp_path: Path) -> None:
@@ -251,35 +241,19 @@ def test_a_subset_of_the_classes(tmp_path: Path) -> None:
     assert (len(data.train_labels), len(data.test_labels)) == (16, 4)
     assert name not in (import_images(folder), import_images(folder, classes=["dog", "ox"]))
     assert name == import_images(folder, classes=["cat", "dog"])
-    with pytest.raises(InputError, match="unknown class of photos 'dogs'. Did you mean 'dog'?"):
-        import_images(folder, classes=["cat", "dogs"])
-    with pytest.raises(InputError, match="expected the names of several classes"):
-        import_images(folder, classes="cat,dog")
-    path = npz(tmp_path / "mine.npz")
+    refused(folder, "unknown class of photos 'dogs'. Did you mean 'dog'?", classes=["cat", "dogs"])
+    refused(folder, "expected the names of several classes", classes="cat,dog")
+    path, given = npz(tmp_path / "mine.npz"), arrays()
     name = import_images(path, classes=["9", "5"])
     data = load_dataset(name)
     assert data.classes == ("5", "9")
     assert name != import_images(path)
-    given = arrays()
     kept = np.isin(given["train_labels"], [5, 9])
     assert np.array_equal(data.train_images.numpy().transpose(0, 2, 3, 1), given["train_images"][kept])
     assert data.train_labels.tolist() == [0, 1] * 10
 
 
-def arrays(shape: tuple[int, ...] = (8, 8, 3), labels: Any = (3, 5, 7, 9)) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {
-        "train_images": rng.integers(0, 256, (40, *shape), dtype=np.uint8),
-        "train_labels": np.array(labels)[np.arange(40) % 4],
-        "test_images": rng.integers(0, 256, (12, *shape), dtype=np.uint8),
-        "test_labels": np.array(labels)[np.arange(12) % 4],
-    }
-
-
-def npz(path: Path, **change: Any) -> Path:
-    contents = {**arrays(), **change}
-    np.savez(path, **{name: value for name, value in contents.items() if value is not None})
-    return path
+# -- arrays -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,9 +268,7 @@ def npz(path: Path, **change: Any) -> Path:
 )
 def test_an_npz(shape: tuple[int, ...], stored: tuple[int, ...], tmp_path: Path) -> None:
     given = arrays(shape)
-    name = import_images(npz(tmp_path / "mine.npz", **given))
-    verify(name)
-    data = load_dataset(name)
+    data = imported(npz(tmp_path / "mine.npz", **given))
     assert data.train_images.shape[1:] == stored
     assert data.classes == ("3", "5", "7", "9")
     assert data.train_labels.tolist() == [0, 1, 2, 3] * 10
@@ -306,20 +278,21 @@ def test_an_npz(shape: tuple[int, ...], stored: tuple[int, ...], tmp_path: Path)
     assert np.array_equal(data.train_images.numpy(), wanted)
 
 
-def test_floats_are_stored_as_whole_numbers(tmp_path: Path) -> None:
-    given, listener = arrays(), Notes()
-    parts = ("train_images", "test_images")
+def test_floats_and_texts(tmp_path: Path) -> None:
+    given, listener = arrays(labels=["d", "a", "c", "[/b]"]), Notes()
     for dtype in (np.float32, np.float64):
-        floats = {part: (given[part] / 255).astype(dtype) for part in parts}
-        data = load_dataset(import_images(npz(tmp_path / "mine.npz", **floats), on_event=listener))
+        floats = {part: (given[part] / 255).astype(dtype) for part in ("train_images", "test_images")}
+        data = imported(npz(tmp_path / "mine.npz", **given | floats), on_event=listener)
         assert np.array_equal(data.train_images.numpy().transpose(0, 2, 3, 1), given["train_images"])
         assert "mine.npz: train_images has floats, which are stored as whole numbers from 0 to 255" in listener.lines
+        assert data.classes == ("[/b]", "a", "c", "d")
+        assert data.train_labels[:4].tolist() == [3, 1, 2, 0]
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 4), (4, 8, 8)])
 def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_path: Path) -> None:
     given, listener = arrays(shape), Notes()
-    data = load_dataset(import_images(npz(tmp_path / "mine.npz", **given), on_event=listener))
+    data = imported(npz(tmp_path / "mine.npz", **given), on_event=listener)
     last = given["train_images"] if shape[-1] == 4 else given["train_images"].transpose(0, 2, 3, 1)
     for i in range(3):
         white = Image.new("RGBA", (8, 8), "white")
@@ -327,12 +300,6 @@ def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_pa
         difference = data.train_images[i].numpy().transpose(1, 2, 0).astype(int) - np.asarray(white)[:, :, :3]
         assert np.abs(difference).max() <= 1
     assert "mine.npz: 40 images have transparent pixels, which are made white" in listener.lines
-
-
-def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
-    data = load_dataset(import_images(npz(tmp_path / "mine.npz", **arrays(labels=["d", "a", "c", "b"]))))
-    assert data.classes == ("a", "b", "c", "d")
-    assert data.train_labels[:4].tolist() == [3, 0, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -345,43 +312,35 @@ def test_an_npz_with_text_for_labels(tmp_path: Path) -> None:
         ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 of shape \(40, 8\); expected uint8 .* \(N, height"),
         ({"train_images": np.zeros((0, 8, 8), np.uint8)}, "expected uint8"),
         ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "with 1, 3 or 4 channels"),
-        (
-            {"train_images": np.zeros((39, 8, 8, 3), np.uint8)},
-            r"train_labels is int64 of shape \(40,\); .* each of the 39 images",
-        ),
+        ({"train_images": np.zeros((39, 8, 8, 3), np.uint8)}, r"int64 of shape \(40,\); .* each of the 39 images"),
         ({"train_images": np.zeros((40, 9, 8, 3), np.uint8)}, "different shapes"),
         ({"train_labels": np.zeros(40)}, "train_labels is float64 .*expected whole numbers or text"),
         ({"train_labels": np.zeros((40, 2), int)}, "expected whole numbers or text"),
         ({"test_labels": np.full(12, 3)}, "no test images of 5, 7, 9"),
         ({"train_labels": np.full(40, 3), "test_labels": np.full(12, 3)}, "at least two classes"),
         ({"train_labels": np.array([{}] * 40)}, "cannot be read .Object arrays cannot be loaded"),
-        (
-            {"test_labels": np.array(list("abcdabcdabcd"))},
-            "expected whole numbers in train_labels and test_labels, or text in both",
-        ),
+        ({"test_labels": np.array(list("abcdabcdabcd"))}, "in train_labels and test_labels, or text in both"),
         (arrays(labels=["a", "b", "c", "d\ne"]), "has a name that cannot be printed"),
     ],
 )
 def test_npz_files_that_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=message):
-        import_images(npz(tmp_path / "mine.npz", **change))
-    assert own_datasets() == []
+    refused(npz(tmp_path / "mine.npz", **change), message)
 
 
 def test_options_that_do_not_apply_to_an_npz(tmp_path: Path) -> None:
-    for size, seed in ((3, None), (None, 3)):
-        with pytest.raises(InputError, match="is an .npz: size and split seed do not apply to it"):
-            import_images(npz(tmp_path / "good.npz"), size=size, split_seed=seed)
+    for option in ({"size": 3}, {"split_seed": 3}):
+        refused(npz(tmp_path / "good.npz"), "is an .npz: size and split seed do not apply to it", **option)
+
+
+# -- in use -------------------------------------------------------------------------------------------------------
 
 
 def test_run_on_own_images(cli: Cli, tmp_path: Path) -> None:
     folder = photos(tmp_path / "photos", size=(16, 16))
-    answer = cli(
-        "run", "er", "--images", folder, "--tasks", "2", "--seeds", "1", "--backbone", "mlp", "augment=on", "lr=0.05"
-    )
+    options = ("--tasks", "2", "--seeds", "1", "--backbone", "mlp", "augment=on", "lr=0.05")
+    answer = cli("run", "er", "--images", folder, *options)
     assert answer.code == 0
-    assert "photos-" in answer.out.splitlines()[0]
-    assert ", class-incremental" in answer.out.splitlines()[0]
+    assert re.search(r"photos-.*, class-incremental", answer.out.splitlines()[0])
     assert "split with seed 0" in answer.err
     (name,) = own_datasets()
     order = "ox,dog/Bird,cat"
@@ -394,9 +353,6 @@ def test_run_on_own_images(cli: Cli, tmp_path: Path) -> None:
     assert "how many tasks? photos-" in cli("run", "er", "--images", folder).err
     assert name in cli("list", "benchmarks").out
     assert "verified" in cli("data", "verify", name).out
-    shown = cli("show", name, "--tasks", "2", "--images", tmp_path / "mine.png", "--json").json
-    assert shown["tasks"] == [["Bird", "cat"], ["dog", "ox"]]
-    assert (tmp_path / "mine.png").stat().st_size > 1000
 
 
 def test_the_python_call_is_as_short(tmp_path: Path) -> None:
@@ -415,37 +371,26 @@ def test_the_python_call_is_as_short(tmp_path: Path) -> None:
         cclfp.run("er", images=npz(tmp_path / "small.npz"), tasks=2, seeds=1)
 
 
-def test_what_is_kept_says_where_it_comes_from(tmp_path: Path) -> None:
-    name = import_images(photos(tmp_path / "photos"), split_seed=3, size=6)
-    (about,) = (tmp_path / "home" / "data" / name / "arrays").glob("about.json")
-    facts = json.loads(about.read_text())
-    assert (facts["split_seed"], facts["size"]) == (3, 6)
-    assert facts["classes"] == list(CLASSES)
-    about.unlink()
-    assert own_datasets() == []
-    assert is_cached(name)  # the arrays alone are no dataset
-    assert import_images(tmp_path / "photos", split_seed=3, size=6) == name
-    verify(name)
-
-
-# -- housekeeping -------------------------------------------------------------------------------------------------
-
-
 def test_datasets_are_listed_and_removed(cli: Cli, tmp_path: Path) -> None:
-    name = import_images(photos(tmp_path / "photos"))
+    name = import_images(photos(tmp_path / "photos"), split_seed=3, size=6)
+    about = tmp_path / "home" / "data" / name / "arrays" / "about.json"
+    facts = json.loads(about.read_text())
+    assert (facts["split_seed"], facts["size"], facts["classes"]) == (3, 6, list(CLASSES))
     listed = {one["name"]: one for one in cli("data", "list", "--json").json["datasets"]}
     assert listed[name]["own"]
-    assert listed[name]["bytes"] > 40 * 3 * 120
+    assert listed[name]["bytes"] > 40 * 3 * 36
     assert not listed["mnist"]["here"]
     assert re.search(rf"│ {name} │ own +│ +0.0 MB │ photos: 4 classes", cli("data", "list").out)
     assert "no terminal to ask on: add --yes" in cli("data", "remove", name).err
     assert cli("data", "remove", name, "mnist", "--yes").code == 2  # all or none
-    assert own_datasets() == [name]
+    about.rename(about.with_name("away"))
+    assert own_datasets() == []
+    assert is_cached(name)  # the arrays alone are no dataset
+    assert import_images(tmp_path / "photos", split_seed=3, size=6) == name
     assert cli("data", "remove", name, "--yes").out == f"{name}: removed, 0.0 MB\n"
     assert own_datasets() == []
     assert not (tmp_path / "home" / "data" / name).exists()
     assert (tmp_path / "photos" / "cat" / "0.png").exists()
-    assert import_images(tmp_path / "photos") == name
 
 
 def test_files_placed_by_hand_stay(cli: Cli, small_mnist: Path) -> None:
@@ -457,22 +402,23 @@ def test_files_placed_by_hand_stay(cli: Cli, small_mnist: Path) -> None:
     assert "mnist is not stored" in cli("data", "remove", "mnist", "--yes").err
 
 
-def test_only_similar_names_of_own_images_are_suggested(cli: Cli, tmp_path: Path) -> None:
-    near, far = import_images(photos(tmp_path / "photos")), import_images(npz(tmp_path / "scans.npz"))
+def test_show_and_similar_names(cli: Cli, tmp_path: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    (folder / "cat").rename(folder / "cat, [red]tabby")
+    name, far = import_images(folder), import_images(npz(tmp_path / "scans.npz"))
     for command in ("run er", "show", "data path", "runs --benchmark"):
         error = cli(*command.split(), "photo-1").err
-        assert f"Did you mean '{near}'?" in error
+        assert f"Did you mean '{name}'?" in error
         assert far not in error
-
-
-def test_show_says_what_tasks_would_do(cli: Cli, tmp_path: Path) -> None:
-    folder = photos(tmp_path / "photos")
-    (folder / "cat").rename(folder / "cat, tabby")
-    name = import_images(folder)
-    assert "│ Bird, cat, tabby, dog, ox │" in cli("show", name).out
-    assert cli("show", name, "--tasks", "2", "--json").json["tasks"] == [["Bird", "cat, tabby"], ["dog", "ox"]]
-    order = cli("show", name, "--class-order", 'Bird,"cat, tabby"/dog,ox', "--json").json["tasks"]
-    assert order == [["Bird", "cat, tabby"], ["dog", "ox"]]
+    shown = cli("show", name).out
+    assert "4 classes: Bird, cat, [red]tabby, dog, ox\n" in shown
+    assert "  --tasks 2\n  --class-order 'Bird,\"cat, [red]tabby\"/dog,ox'\n" in shown
+    groups = [["Bird", "cat, [red]tabby"], ["dog", "ox"]]
+    assert cli("show", name, "--tasks", "2", "--json").json["tasks"] == groups
+    drawn = ("--images", tmp_path / "mine.png")
+    assert cli("show", name, "--class-order", 'Bird,"cat, [red]tabby"/dog,ox', *drawn, "--json").json["tasks"] == groups
+    with Image.open(tmp_path / "mine.png") as page:
+        assert min(page.size) > 300
     answer = cli("show", name, "--images", tmp_path / "new" / "tasks.png")
     assert answer.code == 2
     assert "new does not exist" in answer.err
@@ -517,10 +463,7 @@ def test_crops_and_flips_are_on_only_where_they_help(
 
 def test_the_choice_is_printed(cli: Cli, tmp_path: Path) -> None:
     command = ["run", "er", "--images", npz(tmp_path / "mine.npz"), "--tasks", "2", "--seed", "0", "--backbone", "mlp"]
-    expected = (
-        "random crops and flips of the images are off: they help on images in colour, of 32 pixels or more, with a"
-    )
-    assert expected in cli(*command).err
+    assert "random crops and flips of the images are off: they help on images in colour" in cli(*command).err
     assert "random crops" not in cli(*command, "augment=off").err
 
 

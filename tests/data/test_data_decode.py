@@ -201,19 +201,6 @@ def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(started: list[subpro
     assert all(process.poll() is not None for process in started)
 
 
-def test_workers_end_with_an_error_or_when_closed(started: list[subprocess.Popen[bytes]]) -> None:
-    def files() -> Any:
-        yield "good", encoded(PIXELS)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(decode(files(), 2, ignore, "decoding"))
-    with contextlib.closing(decode([("good", encoded(PIXELS))] * 2, 2, ignore, "decoding")) as images:
-        next(images)
-    assert len(started) >= 2
-    assert all(process.poll() is not None for process in started)
-
-
 @pytest.mark.slow
 def test_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """Where it has a folder and modules of its own that shadow others."""

@@ -317,6 +317,7 @@ def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_pa
         ({"train_labels": np.zeros(40)}, "train_labels is float64 .*expected whole numbers or text"),
         ({"train_labels": np.zeros((40, 2), int)}, "expected whole numbers or text"),
         ({"test_labels": np.full(12, 3)}, "no test images of 5, 7, 9"),
+        ({"train_images": np.zeros((70_000, 2, 2), np.uint8), "train_labels": np.arange(70_000)}, "has 70,000 classes"),
         ({"train_labels": np.full(40, 3), "test_labels": np.full(12, 3)}, "at least two classes"),
         ({"train_labels": np.array([{}] * 40)}, "cannot be read .Object arrays cannot be loaded"),
         ({"test_labels": np.array(list("abcdabcdabcd"))}, "in train_labels and test_labels, or text in both"),

@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import shutil
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -340,10 +339,7 @@ def _map_arrays(name: str) -> Arrays:
     for array in ARRAYS:
         path = arrays_folder(name) / f"{array}.npy"
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Python 2 wrote headers that numpy warns of
-                mapped = np.lib.format.open_memmap(path, mode="c", max_header_size=MOST_HEADER)
-            arrays[array] = np.asarray(mapped)
+            arrays[array] = np.asarray(np.lib.format.open_memmap(path, mode="c", max_header_size=MOST_HEADER))
         except Exception as error:
             raise damaged(name, f"{path.name}: {first_line(error)}") from error
     return arrays

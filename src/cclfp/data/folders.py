@@ -17,6 +17,7 @@ from cclfp.events import Note, OnEvent
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 TEST_FOLDERS = {"test", "val", "valid", "validation"}  # the folder of test images, next to train
 MOST_BYTES = 8 << 30  # of all decoded images, which stay in memory
+MOST_CLASSES = 65_535  # labels are stored in two bytes
 MOST_LISTED = 20  # images in an error
 LUMINANCE = (19595, 38470, 7471)  # of red, green and blue, in 1 / 65536, as Pillow weighs them
 
@@ -45,16 +46,14 @@ def find_classes(path: Path, on_event: OnEvent, wanted: Sequence[str] | None = N
     ignored: list[Path] = []
     other: list[Path] = []
     parts, test_folder = _find_parts(path, ignored)
-    found = sorted({name for folders in parts.values() for name in folders}, key=numeric_order)
-    classes = choose_classes(path.name, found, wanted)
-    files = []
+    names = sorted({name for folders in parts.values() for name in folders}, key=numeric_order)
+    classes = choose_classes(path.name, names, wanted)
+    files: list[ImageFile] = []
     for part, folders in parts.items():
         for name in sorted(folders.keys() & set(classes)):
-            for file in _walk(folders[name], ignored):
-                if file.suffix.lower() in SUFFIXES:
-                    files.append(ImageFile(part, classes.index(name), file))
-                else:
-                    other.append(file)
+            label, found = classes.index(name), list(_walk(folders[name], ignored))
+            files += [ImageFile(part, label, file) for file in found if file.suffix.lower() in SUFFIXES]
+            other += [file for file in found if file.suffix.lower() not in SUFFIXES]
     if not files:
         raise InputError(f"--images {path}: expected folders of images, one per class, and found none")
     for what, paths in (("skipped files that are not images", other), ("ignored folders", ignored)):
@@ -111,7 +110,9 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
 
 
 def choose_classes(what: str, known: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
-    """The known classes that are wanted, in their order; InputError for one that is not known."""
+    """The known classes that are wanted, in their order; InputError for one that is not known, or for too many."""
+    if len(known) > MOST_CLASSES:
+        raise InputError(f"{what} has {len(known):,} classes, expected at most {MOST_CLASSES:,}")
     for name in wanted or ():
         if name not in known:
             raise unknown(f"class of {what}", name, known)

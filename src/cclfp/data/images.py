@@ -36,7 +36,6 @@ from cclfp.events import Note, OnEvent, ignore, with_progress
 PARTS = ("train", "test")
 LABELS = np.uint16
 TEST_SHARE = 5  # one of this many images in a class folder is for testing
-MOST_NAME = 255  # characters of a class's name
 EXPECTED = "expected a folder of class folders, or an .npz file"
 
 
@@ -274,11 +273,8 @@ def _check(path: Path, arrays: Arrays, classes: Sequence[str]) -> None:
     """Raise InputError unless there are several classes, with names that can be shown, and images of each."""
     if len(classes) < 2:
         raise InputError(f"--images {path}: expected at least two classes, and found only {', '.join(classes)}")
-    if odd := [name for name in classes if not name.isprintable() or len(name) > MOST_NAME]:
-        raise InputError(
-            f"--images {path}: the class {odd[0][:40]!r} has a name that cannot be printed, or one of more than "
-            f"{MOST_NAME} characters"
-        )
+    if odd := [name for name in classes if not name.isprintable()]:
+        raise InputError(f"--images {path}: the class {odd[0][:40]!r} has a name that cannot be printed")
     present = {part: set(arrays[f"{part}_labels"].tolist()) for part in PARTS}
     without = {part: [name for c, name in enumerate(classes) if c not in present[part]] for part in PARTS}
     if missing := [f"no {part} images of {abbreviate(names)}" for part, names in without.items() if names]:

@@ -280,13 +280,12 @@ def benchmark_names() -> list[str]:
     return [*BENCHMARKS, *own_datasets()]
 
 
-def has_usual_order(benchmark: str, class_order: ClassOrder | list[int]) -> bool:
+def has_usual_order(benchmark: str, class_order: ClassOrder) -> bool:
     """Whether a run's classes come in the benchmark's own order. That of a user's own images is that of the labels."""
-    usual = BENCHMARKS[benchmark].usual_order if benchmark in BENCHMARKS else None
-    return (tuple(class_order) if isinstance(class_order, list) else class_order) == usual
+    return class_order == (BENCHMARKS[benchmark].usual_order if benchmark in BENCHMARKS else None)
 
 
-def show_order(benchmark: str, class_order: ClassOrder | list[int]) -> str:
+def show_order(benchmark: str, class_order: ClassOrder) -> str:
     """How a table names the order of a run's classes; empty where it is the benchmark's own.
 
     >>> show_order("split-tiny-imagenet", None)

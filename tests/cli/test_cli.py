@@ -31,7 +31,7 @@ def test_help_imports_nothing_that_takes_long(command: str, shown: str) -> None:
         "from cclfp.cli import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
-        "print([name for name in ('torch', 'numpy', 'PIL', 'pooch') if name in sys.modules])"
+        "print([name for name in ('torch', 'numpy', 'PIL', 'requests') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown in done.stdout

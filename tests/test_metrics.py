@@ -7,12 +7,7 @@ import pytest
 from cclfp.metrics import Matrix, average_accuracy, backward_transfer, forgetting, forward_transfer, mean_std
 
 # Row t is after t tasks; three tasks.
-WHOLE = [
-    [10.0, 20.0, 30.0],
-    [80.0, 25.0, 12.0],
-    [85.0, 90.0, 42.0],
-    [60.0, 75.0, 99.0],
-]
+WHOLE = [[10.0, 20.0, 30.0], [80.0, 25.0, 12.0], [85.0, 90.0, 42.0], [60.0, 75.0, 99.0]]
 BEFORE = [[0.0, 99.0, 0.0], [50.0, 99.0, 0.0], [50.0, 60.0, 0.0], [50.0, 60.0, 0.0]]  # known before it is learned
 
 

@@ -202,12 +202,7 @@ GOOD = torch.zeros(3, 4)
 LABELS = torch.tensor([0, 1, 0])
 
 BAD_BATCHES: list[tuple[str, dict[str, Any], tuple[Any, ...], str]] = [
-    (
-        "fewer labels",
-        {},
-        (GOOD, LABELS[:2], 0),
-        r"of shape \(3,\), not torch.int64 of shape \(2,\)",
-    ),
+    ("fewer labels", {}, (GOOD, LABELS[:2], 0), r"of shape \(3,\), not torch.int64 of shape \(2,\)"),
     ("labels in columns", {}, (GOOD, LABELS[:, None], 0), r"\(3, 1\)"),
     ("label too large", {}, (GOOD, torch.tensor([0, 6, 1]), 0), "label 6 is out of range.*0 to 5"),
     ("negative label", {}, (GOOD, torch.tensor([0, -1, 1]), 0), "label -1 is out of range"),
@@ -224,12 +219,7 @@ BAD_BATCHES: list[tuple[str, dict[str, Any], tuple[Any, ...], str]] = [
     ("no task", {"scenario": "task"}, (GOOD, LABELS, None), "task scenario needs the task"),
     ("negative task", {}, (GOOD, LABELS, -1), "task -1 is out of range: tasks are 0 to 9,999"),
     ("a date as task", {}, (GOOD, LABELS, 20261115), "task 20261115 is out of range.*0 to 9,999"),
-    (
-        "fractional task",
-        {},
-        (GOOD, LABELS, 0.5),
-        r"whole numbers of shape \(\) or \(3,\), not torch.float32",
-    ),
+    ("fractional task", {}, (GOOD, LABELS, 0.5), r"whole numbers of shape \(\) or \(3,\), not torch.float32"),
     ("too many tasks", {}, (GOOD, LABELS, torch.zeros(2, dtype=torch.int64)), r"not torch.int64 of shape \(2,\)"),
     ("undeclared task", {"tasks": [[0, 1], [2, 3]]}, (GOOD, LABELS, 2), "task 2 is out of range: tasks are 0 to 1"),
     ("another task's label", {"tasks": [[0, 1], [2, 3]]}, (GOOD, LABELS + 1, 0), "label 2 is not among.*task 0"),

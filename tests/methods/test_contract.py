@@ -41,9 +41,7 @@ CASES = [
 ]
 PARAMETERS = [
     pytest.param(
-        case,
-        marks=[] if case.scenario == "class" else [pytest.mark.slow],
-        id=f"{case.method.name}-{case.scenario}",
+        case, marks=[] if case.scenario == "class" else [pytest.mark.slow], id=f"{case.method.name}-{case.scenario}"
     )
     for case in CASES
 ]

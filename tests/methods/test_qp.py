@@ -130,12 +130,7 @@ def test_the_interior_point_method_ranks_few_variables_as_well(kind: str, monkey
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.sampled_from(KINDS),
-    st.integers(1, 19),
-    st.sampled_from([0.0, 1e-3, 0.5, 1.0, 30.0]),
-    st.integers(0, 2**32),
-)
+@given(st.sampled_from(KINDS), st.integers(1, 19), st.sampled_from([0.0, 1e-3, 0.5, 1.0, 30.0]), st.integers(0, 2**32))
 @example("repeated, of all sizes", 18, 0.5, 923424)  # missed by 1.7e-6 where Mehrotra's method was used as it is
 def test_any_margin(kind: str, n: int, low: float, seed: int) -> None:
     P, q = problems(kind, n, k=1, seed=seed)

@@ -155,10 +155,7 @@ def test_a_method_without_stored_examples_cannot_remember(schedule: Any) -> None
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (
-            lambda x: {"logits": x},
-            r"own has values of 'logits' of shape \(14, 8\) for 10 current examples",
-        ),
+        (lambda x: {"logits": x}, r"own has values of 'logits' of shape \(14, 8\) for 10 current examples"),
         (lambda x: {"inputs": x}, r"own has values of 'inputs' of shape .*declares \{'inputs': \(8,\), 'sum': \(\)\}"),
     ],
 )

@@ -165,14 +165,7 @@ class Learner:
         self.in_task = True
 
     def train_step(
-        self,
-        raw: Examples,
-        mask: Tensor,
-        n_current: int,
-        slots: Slots,
-        table: Tensor | None,
-        *,
-        check: bool = False,
+        self, raw: Examples, mask: Tensor, n_current: int, slots: Slots, table: Tensor | None, *, check: bool = False
     ) -> Tensor | None:
         """One step on raw examples, the first ``n_current`` of them new and the others replayed.
 

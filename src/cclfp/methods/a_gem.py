@@ -9,16 +9,7 @@ import torch
 from torch import Tensor
 
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import (
-    Batch,
-    Hyperparameters,
-    Method,
-    State,
-    Stepped,
-    gradient,
-    gradient_and_loss,
-    setting,
-)
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, gradient, gradient_and_loss, setting
 from cclfp.methods.gem import past_loss
 from cclfp.nets.network import Tensors
 from cclfp.schedules import PastRing

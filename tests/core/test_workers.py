@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -57,20 +55,6 @@ def test_a_worker_that_cannot_start_is_not_missed_while_others_can(tmp_path: Pat
     (tmp_path / "mine.py").write_text("import os\nif os.environ['PLACE'] == 'b': os._exit(1)\n" + WORK)
     with Workers(file, "work", [{"PLACE": "a"}, {"PLACE": "b"}]) as pool:
         assert [answer for _, answer in pool.work([1, 1, 1])] == [("a", 0)] * 3
-
-
-def test_pieces_are_not_taken_far_ahead(file: str) -> None:
-    taken: list[int] = []
-
-    def pieces() -> Iterator[Any]:
-        for number in range(20):
-            taken.append(number)
-            yield 1
-
-    with Workers(file, "work", [{}, {}]) as pool:
-        for number, _ in pool.work(pieces(), ahead=3):
-            assert len(taken) <= number + 4
-    assert len(taken) == 20
 
 
 def test_an_error_ends_all_workers(file: str) -> None:

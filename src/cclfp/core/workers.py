@@ -74,15 +74,15 @@ class Workers:
         for worker in self.workers:
             worker.end()
 
-    def work(self, pieces: Iterable[Any], ahead: int = sys.maxsize) -> Iterator[tuple[int, Any]]:
+    def work(self, pieces: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         """Yield the number of a piece and an answer to it, as answers come, until all pieces are worked on.
 
         A worker gets its next piece when it has started and has finished the one before; until then the piece is not
-        taken from ``pieces``. No piece is begun that comes ``ahead`` pieces or more after one that is not finished.
-        Of a worker that ends, only the piece that it had is lost: it is replaced if it could start at all.
+        taken from ``pieces``. Of a worker that ends, only the piece that it had is lost: it is replaced if it could
+        start at all.
         """
         self.waiting, self.given, self.is_empty = iter(pieces), 0, False
-        while self._give(ahead):
+        while self._give():
             worker, message = self.messages.get()
             if message is not None:
                 is_ready, answer = message
@@ -101,11 +101,10 @@ class Workers:
                 yield from ((number, Died(how, has_started=False)) for number, _ in enumerate(self.waiting, self.given))
                 self.is_empty = True
 
-    def _give(self, ahead: int) -> bool:
+    def _give(self) -> bool:
         """Give each idle worker a piece; False if nothing is left to wait for."""
         for worker in self.workers:
-            first = min((one.piece for one in self.workers if one.piece is not None), default=self.given)
-            if worker.is_ready and worker.piece is None and not self.is_empty and self.given - first < ahead:
+            if worker.is_ready and worker.piece is None and not self.is_empty:
                 try:
                     worker.give(self.given, next(self.waiting))
                     self.given += 1

@@ -71,7 +71,7 @@ def decode(
     on_event(DataProgress(what, 0, total, "images"))
     first = done = 0
     with Workers(__file__, "decode_chunk", [{}] * count) as workers:
-        for number, answer in workers.work(chunks(), ahead=2 * count):
+        for number, answer in workers.work(chunks()):
             if isinstance(answer, Died):
                 at = f", at {names[number][len(answers[number])]}" if number in names else ""
                 raise RunError(f"a process that decodes images {answer.how}{at}")

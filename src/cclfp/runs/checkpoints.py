@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -117,20 +118,16 @@ def remove_left_overs(folder: Path) -> None:
                 pass
 
 
-@contextlib.contextmanager
-def locked(job: Job, on_event: OnEvent) -> Iterator[None]:
+def locked(job: Job, on_event: OnEvent) -> AbstractContextManager[None]:
     """Hold the lock of a run."""
     waiting = Note("another process is training this run: waiting for it", job.key)
-    with _hold(checkpoint_path(job).with_suffix(".lock"), lambda: on_event(waiting)):
-        yield
+    return _hold(checkpoint_path(job).with_suffix(".lock"), lambda: on_event(waiting))
 
 
-@contextlib.contextmanager
-def alone_in(folder: Path, on_event: OnEvent) -> Iterator[None]:
+def alone_in(folder: Path, on_event: OnEvent) -> AbstractContextManager[None]:
     """Be the only process that trains on a cluster with this folder of checkpoints."""
     waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
-    with _hold(folder / CLUSTER_LOCK, lambda: on_event(waiting)):
-        yield
+    return _hold(folder / CLUSTER_LOCK, lambda: on_event(waiting))
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import time
 from collections.abc import Sequence
@@ -106,7 +107,7 @@ def _train(group: Sequence[Started], on_event: OnEvent) -> str:
             lambda text: on_event(Note(text, jobs[0].key)),
             execution.precision,
             kind,
-            progress.before_compiling,
+            functools.partial(progress.send, compiling=True),
         )
         while not cohort.is_done:
             cohort.advance(progress.in_task)
@@ -132,14 +133,11 @@ class _Progress:
         self.step = step
         if (now := time.monotonic()) - self.last >= STEP_EVERY:
             self.last = now
-            self._send()
-
-    def before_compiling(self) -> None:
-        self._send(compiling=True)
+            self.send()
 
     def after_task(self) -> None:
         self.step = 0
-        self._send()
+        self.send()
         for one in self.group:
             replica = one.replica
             if replica.diverged == replica.trained:  # found just now
@@ -147,7 +145,7 @@ class _Progress:
                 text = f"weights are not finite {when}: the run has diverged; try a smaller lr"
                 self.on_event(Note(text, one.job.key))
 
-    def _send(self, *, compiling: bool = False) -> None:
+    def send(self, *, compiling: bool = False) -> None:
         task, tasks, steps = min(self.first.position + 1, len(self.steps)), len(self.steps), sum(self.steps)
         step = sum(self.steps[: self.first.position]) + self.step
         for one in self.group:
@@ -162,24 +160,18 @@ def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_ev
         record = make_record(job, one.replica, environment)
         records[job.key] = record if store is None else keep_record(job, record, store, on_event)
     for one in group:
-        error = _save_learner(one)
+        job, failed = one.job, None
+        try:
+            if job.learner_file is not None:
+                one.replica.learner.save(job.learner_file, force=job.execution.force)
+        except (OSError, InputError) as error:
+            text = f"the run is stored, but its learner cannot be saved as {job.learner_file}"
+            failed = Failed(job.key, InputError(f"{text}: {getattr(error, 'strerror', None) or error}"))
         if store is not None:
-            remove_checkpoint(one.job, on_event)
-        on_event(Finished(one.job.key, records[one.job.key]))
-        if error is not None:
-            on_event(Failed(one.job.key, error))
-
-
-def _save_learner(one: Started) -> InputError | None:
-    """Save a learner where that was asked for; the error where it cannot be."""
-    path = one.job.learner_file
-    try:
-        if path is not None:
-            one.replica.learner.save(path, force=one.job.execution.force)
-    except (OSError, InputError) as error:
-        reason = getattr(error, "strerror", None) or error
-        return InputError(f"the run is stored, but its learner cannot be saved as {path}: {reason}")
-    return None
+            remove_checkpoint(job, on_event)
+        on_event(Finished(job.key, records[job.key]))
+        if failed is not None:
+            on_event(failed)
 
 
 def make_record(job: Job, replica: Replica, environment: dict[str, Any]) -> Record:

@@ -24,7 +24,6 @@ MAGIC = b"SQLite format 3\0"  # how the file of a database begins
 JOURNALS = ("-wal", "-shm", "-journal")  # what SQLite appends to the names of its files beside a database
 # Code in a database: triggers change other rows than those that are written, and views can be endless.
 CODE = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
-READS = 10  # attempts to read a file that other processes are changing
 ROWS = "SELECT rowid AS number, * FROM runs"
 
 T = TypeVar("T")
@@ -88,7 +87,7 @@ def is_database(file: Path) -> bool:
 class Store:
     """The records in one file, which is created where it does not exist.
 
-    With ``read_only`` nothing is created or changed, so the file may be on a read-only medium. A bad record raises an
+    With ``read_only`` no file is left beside it, and it may be on a read-only medium. A bad record raises an
     InputError when it is asked for, or is passed to ``on_bad`` and left out. A file whose structure is damaged is
     refused, unless ``damaged`` allows it: to look at what is left, and to delete what is bad.
 
@@ -239,50 +238,31 @@ class Store:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def _read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """The result of a query function.
-
-        A read-only store is opened as an immutable file, for which SQLite needs no other file beside it, unless there
-        is a write-ahead log to be read too. It is read again where another process changes the files meanwhile.
-        """
-        if not self.read_only:
-            with self._connect() as database:
-                return ask(database)
-        for remaining in reversed(range(READS)):
-            before = self._state()
-            try:
-                with self._connect("mode=ro" if before is None else "mode=ro&immutable=1") as database:
-                    answer = ask(database)
-                if before is None or self._state() == before:
-                    return answer
-            except InputError:  # for want of a log too, which has just been removed
-                if not remaining or (before is not None and self._state() == before):
-                    raise
-        raise InputError(f"{self.path} cannot be read while other processes change it: try again")
-
-    def _state(self) -> tuple[int, ...] | None:
-        """What tells whether the file has changed; None where there is a write-ahead log."""
+        """The result of a query function."""
         try:
-            with contextlib.suppress(FileNotFoundError):
-                if self.log.stat().st_size:
-                    return None
-            now = self.file.stat()
-        except OSError as error:
-            raise InputError(f"{self.path} cannot be used as a store of runs: {error}") from error
-        return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+            with self._connect("mode=rw" if self.read_only else "mode=rwc") as database:
+                return ask(database)
+        except InputError as error:
+            why = getattr(error.__cause__, "sqlite_errorname", "")
+            if not self.read_only or not why.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+                raise
+            if self.log.exists() and self.log.stat().st_size:
+                text = f"its newest runs are in {self.path.name}-wal: copy both to a folder that can be written"
+                raise InputError(f"{error} ({text})") from error
+        with self._connect("immutable=1") as database:  # where SQLite cannot make the files that it needs beside it
+            return ask(database)
 
     @contextlib.contextmanager
-    def _connect(self, how: str | None = None) -> Iterator[sqlite3.Connection]:
-        where = self.file if how is None else f"{self.file.as_uri()}?{how}"
+    def _connect(self, how: str = "mode=rwc") -> Iterator[sqlite3.Connection]:
         try:
-            opened = sqlite3.connect(where, timeout=TIMEOUT, isolation_level=None, uri=how is not None)
+            where = f"{self.file.as_uri()}?{how}"
+            opened = sqlite3.connect(where, timeout=TIMEOUT, isolation_level=None, uri=True)
             with contextlib.closing(opened) as database:
                 database.row_factory = sqlite3.Row
                 database.text_factory = _decode
                 yield database
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where SQLite's message shows what is damaged
             text = f"{self.path} cannot be used as a store of runs: {error}{chosen_by(self.path)}"
-            if how == "mode=ro" and getattr(error, "sqlite_errorname", None) == "SQLITE_CANTOPEN":
-                text += f" (its newest runs are in {self.path.name}-wal: copy both to a folder that can be written)"
             raise InputError(text) from error
 
 

@@ -142,7 +142,7 @@ class Paper:
         self.theta = [t - self.hyper["lr"] * g for t, g in zip(self.theta, self.gradient(loss), strict=True)]
 
 
-def follow(method: str, kind: type[Paper], scenario: str, **options: Any) -> None:
+def follow(method: str | type[Method], kind: type[Paper], scenario: str, **options: Any) -> None:
     """Train a learner and its paper side by side: equal parameters after every step."""
     spy, batches = spied(method)
     learner, stream = tiny(spy, scenario, **options), stream_of(scenario)

@@ -23,8 +23,6 @@ class Good(ER):
 
 
 class Idle(ER):
-    name = "idle"
-
     def loss(self, *arguments: Any) -> Any:
         loss, buffers = super().loss(*arguments)
         return 0 * loss, buffers
@@ -33,7 +31,6 @@ class Idle(ER):
 class Secretive(ER):
     """Keeps something in itself, where saving does not find it."""
 
-    name = "secretive"
     count = 0
 
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
@@ -45,7 +42,6 @@ class Secretive(ER):
 class Shared(ER):
     """Keeps something in its class, where replicas meet."""
 
-    name = "shared"
     count = [0]  # noqa: RUF012
 
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
@@ -55,8 +51,6 @@ class Shared(ER):
 
 
 class InPlace(ER):
-    name = "in-place"
-
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
         with torch.no_grad():
@@ -66,8 +60,6 @@ class InPlace(ER):
 
 
 class Branching(ER):
-    name = "branching"
-
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
         if grads["f.bias"].sum() > 1e9:
@@ -77,8 +69,6 @@ class Branching(ER):
 
 class Aliasing(ER):
     """Keeps psi's own tensors, which go on changing, for a copy."""
-
-    name = "aliasing"
 
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         z, buffers = self.net.features(params, buffers, batch.x)
@@ -92,8 +82,6 @@ class Aliasing(ER):
 
 
 class Maskless(ER):
-    name = "maskless"
-
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         z, buffers = self.net.features(params, buffers, batch.x)
         return torch.nn.functional.cross_entropy(self.net.classify(params, z), batch.y), buffers
@@ -101,8 +89,6 @@ class Maskless(ER):
 
 class Wordy(ER):
     """Returns a loss at some steps only."""
-
-    name = "wordy"
 
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         stepped = super().step(params, buffers, state, batch, hyper)
@@ -112,8 +98,6 @@ class Wordy(ER):
 class Infinite(ER):
     """Returns a loss that is not a number."""
 
-    name = "infinite"
-
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         stepped = super().step(params, buffers, state, batch, hyper)
         return *stepped[:3], {"loss": torch.tensor(torch.nan)}
@@ -122,8 +106,6 @@ class Infinite(ER):
 class Growing(ER):
     """Has a state whose structure depends on the replica's seed, so that replicas cannot be stacked."""
 
-    name = "growing"
-
     def begin_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
         return {f"seed {context.seed}": torch.zeros(())}
 
@@ -131,16 +113,12 @@ class Growing(ER):
 class Peeking(ER):
     """Reads the learner's own parameters, which stacked replicas do not update, instead of those that it is given."""
 
-    name = "peeking"
-
     def loss(self, *arguments: Any) -> Any:
         loss, buffers = super().loss(*arguments)
         return loss * (1 + self.net.params["f.bias"].detach().abs().sum()), buffers
 
 
 class TwicePassing(ER):
-    name = "twice-passing"
-
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         _, buffers = self.net.features(params, buffers, batch.x)
         return super().loss(params, buffers, state, batch, hyper)
@@ -162,8 +140,6 @@ class Forgetful(Method):
 class Silent(ER):
     """Fails without a word."""
 
-    name = "silent"
-
     def loss(self, *arguments: Any) -> Any:
         raise AssertionError
 
@@ -171,39 +147,29 @@ class Silent(ER):
 class OneHot(ER):
     """Uses a function that does not run under vmap."""
 
-    name = "one-hot"
-
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         loss, buffers = super().loss(params, buffers, state, batch, hyper)
         return loss + 0 * torch.nn.functional.one_hot(batch.y, 6).sum(), buffers
 
 
 class Choosy(ER):
-    name = "choosy"
-
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         loss, buffers = super().loss(params, buffers, state, batch, hyper)
         return loss + 0 * batch.slots[batch.from_past_task].sum(), buffers
 
 
 class Misspelt(ER):
-    name = "misspelt"
-
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         return super().loss(params, buffers, state, batch.current, hyper)
 
 
 class Vector(ER):
-    name = "vector"
-
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         z, buffers = self.net.features(params, buffers, batch.x)
         return z, buffers
 
 
 class Lonely(ER):
-    name = "lonely"
-
     def loss(self, *arguments: Any) -> Any:
         return super().loss(*arguments)[0]
 
@@ -216,7 +182,7 @@ class Lonely(ER):
         (Silent, "learns: AssertionError$"),
         (Maskless, r"trains_inside_the_mask: the classifier's rows of classes \[2, 3, 4, 5\] moved"),
         (TwicePassing, "updates_batchnorm_once_a_step: BatchNorm was updated"),
-        (Idle, "idle, class scenario, learns: only"),
+        (Idle, "er, class scenario, learns: only"),
         (Secretive, "survives_saving: what was loaded went on differently"),
         (Shared, "repeats: the same seed gave another result"),
         (InPlace, "steps_purely: (step changed its arguments|step does not run under vmap)"),
@@ -224,8 +190,8 @@ class Lonely(ER):
         (Wordy, "returns_the_loss: some steps of a task return a loss, and others do not"),
         (Infinite, "returns_the_loss: a step returned the loss nan"),
         (Growing, "steps_purely: the states of two replicas differ in structure"),
-        (Vector, r"loss of vector returned a tensor of shape \(10, 16\) as the loss, expected a 0-d tensor"),
-        (Lonely, r"loss of lonely returned Tensor, expected \(loss, buffers\) or these and a dict"),
+        (Vector, r"loss of er returned a tensor of shape \(10, 16\) as the loss, expected a 0-d tensor"),
+        (Lonely, r"loss of er returned Tensor, expected \(loss, buffers\) or these and a dict"),
         (Peeking, "trains_stacked: replicas are not stacked: .* a step reads something that is not in its arguments"),
     ],
 )

@@ -29,7 +29,7 @@ from cclfp.paper import TABLES, TIMING_SEED, cells
 from cclfp.paper.numbers import columns
 from cclfp.report import collect, write_report
 from cclfp.report.charts import own_charts
-from cclfp.report.tables import WORTH_TITLE, Content, Table, component_worths, count_verdicts, verdict_of
+from cclfp.report.tables import WORTH_TITLE, Content, Table, component_worths, count_verdicts, environments, verdict_of
 from cclfp.report.text import to_csv, to_latex, to_markdown
 from cclfp.runs.results import Result, format_exactly
 from cclfp.runs.settings import make_grid
@@ -151,7 +151,7 @@ def test_missing_numbers_are_shown_as_missing(store: Store) -> None:
         "| Rotated MNIST, domain | missing (−0.27) | missing (−0.28) | missing (−1.38) | missing (−0.39) | "
         "missing (+0.12) | missing (+1.24) | not known yet (β) |"
     )
-    assert empty.environments == []
+    assert environments(empty.results) == []
     none = cell_of("ablation", "none", "split-mnist", "class")
     add_all(store, [made_up_record(none, seed) for seed in range(3)])
     assert verdict_of(collect(store, range(5)).tables[2].results[0]) not in ("missing", "unjudged")

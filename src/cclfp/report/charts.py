@@ -103,7 +103,6 @@ class Chart:
     category_title: str
     value_title: str
     panels: list[Panel]
-    caption: str = ""
     whiskers: bool = False  # whether curves show standard deviations; dots and single bars always do
     width: float = PANEL_WIDTH  # of a panel, or more for bars with long labels
     format_value: Callable[[float], str] = short_number  # of the number beside a bar
@@ -152,24 +151,6 @@ class Chart:
 
 MOST_ROWS = 12  # of one's own runs that one panel draws
 LONGEST = 42  # characters that fit above a panel
-CAPTIONS = {
-    "evolution": "The mean test accuracy on all tasks seen so far, after each task. The paper does not publish the "
-    "numbers behind its curves, and has no curves of Split MNIST.",
-    "own-evolution": "The test accuracy on all tasks seen so far, after each task: the mean over the seeds of each "
-    "row.",
-    "own-forgetting": "The best accuracy that a task had minus its accuracy at the end, as the mean over all tasks "
-    "except the last. Less is better.",
-    "runtime": "Seconds per run, for training and for testing after every task. cclfp study runtime trained each "
-    "method alone, one run at a time, with the same engine on the same device. The paper does not publish its times.",
-    "own-runtime": "Seconds per run, for training and for testing after every task: the mean over the seeds of each "
-    "row. The seconds of runs that trained together are their shares of the total, so only rows that were trained in "
-    "the same way can be compared.",
-    "memory": "The average accuracy at the end of training, by the number of examples in the memory.",
-    "ablation": "The components of each variant: feature propagation (w), contrastive rehearsal (α) and the supervised "
-    "contrastive loss (β). Without any of them the method is ER, with the first two it is CCL-FP. All variants use "
-    "CCL-FP+'s other hyperparameters.",
-}
-CAPTIONS["forgetting"] = f"{CAPTIONS['own-forgetting']} The paper does not publish these numbers."
 ACCURACY = "average accuracy (%)"
 # The title of the values of a bar chart, and its series: their style, label and field of a record.
 BARS = {
@@ -283,7 +264,7 @@ def _evolution(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> 
             values = [_mean(result, [accuracy_so_far(matrix, t) for matrix in matrices]) for t in tasks]
             series.append(Series(styles[result.label], result.label, values))
         panels.append(Panel(group.title, list(map(str, tasks)), series, list(map(float, tasks)), group.notes))
-    return Chart(name, FIGURES["evolution"], "lines", "tasks learned", ACCURACY, panels, CAPTIONS[name])
+    return Chart(name, FIGURES["evolution"], "lines", "tasks learned", ACCURACY, panels)
 
 
 def accuracy_so_far(matrix: Sequence[Sequence[float | None]], t: int) -> float | None:
@@ -305,7 +286,7 @@ def _bars(name: str, groups: Sequence[Group]) -> Chart:
         results = group.compared if figure == "forgetting" else group.results
         series = [Series(style, label, [_value(r, field) for r in results]) for style, label, field in parts]
         panels.append(Panel(group.title, [result.label for result in results], series, notes=group.notes))
-    return Chart(name, FIGURES[figure], "bars", "method", value_title, panels, CAPTIONS[name])
+    return Chart(name, FIGURES[figure], "bars", "method", value_title, panels)
 
 
 def _timed_alike(timed: Sequence[Result]) -> list[Group]:
@@ -346,7 +327,7 @@ def _memory(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> Cha
         if len(sizes) > 1:
             panels.append(Panel(group.title, list(map(str, sizes)), series, list(map(math.log10, sizes)), group.notes))
     title, categories = "Accuracy by memory size", "examples in memory (log scale)"
-    return Chart(name, title, "lines", categories, ACCURACY, panels, CAPTIONS["memory"], whiskers=True)
+    return Chart(name, title, "lines", categories, ACCURACY, panels, whiskers=True)
 
 
 def _ablation(groups: Sequence[Group]) -> Chart:
@@ -358,7 +339,7 @@ def _ablation(groups: Sequence[Group]) -> Chart:
         ]
         panels.append(Panel(title, [variant_name(result.label) for result in results], series, notes=notes))
     title = "What each component adds"
-    return Chart("ablation", title, "dots", "components", ACCURACY, panels, CAPTIONS["ablation"])
+    return Chart("ablation", title, "dots", "components", ACCURACY, panels)
 
 
 def _value(result: Result | None, field: str = "average_accuracy") -> Value | str:

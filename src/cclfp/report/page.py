@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import jinja2
@@ -12,7 +12,7 @@ import jinja2
 from cclfp import metrics
 from cclfp._version import __version__
 from cclfp.methods import METHODS
-from cclfp.paper.compare import TEST, show_p
+from cclfp.paper.compare import show_p
 from cclfp.report import drawing, tables, text
 from cclfp.report.charts import Chart, Panel
 from cclfp.report.drawing import Drawing
@@ -23,12 +23,12 @@ from cclfp.streams.benchmarks import benchmark_names, get_benchmark
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○", "diverged": "✕"}
 OWN_SYMBOLS = {"best": "★", "similar": "≈", "worse": "▼", "unknown": "◇"}
-FILE_TITLES = {"csv": "CSV", "md": "Markdown", "svg": "SVG", "tex": "LaTeX"}
-MEDIA_TYPES = {
-    "md": "text/markdown;charset=utf-8",
-    "csv": "text/csv;charset=utf-8",
-    "tex": "text/x-tex;charset=utf-8",
-    "svg": "image/svg+xml",
+# The title and the media type of the files that the page can save.
+KINDS = {
+    "csv": ("CSV", "text/csv;charset=utf-8"),
+    "md": ("Markdown", "text/markdown;charset=utf-8"),
+    "svg": ("SVG", "image/svg+xml"),
+    "tex": ("LaTeX", "text/x-tex;charset=utf-8"),
 }
 SEED_NUMBERS = ("average_accuracy", "forgetting", "train_seconds", "test_seconds")
 MOST_CLASSES = 20  # with more, only the best row's confusion matrix is shown
@@ -75,7 +75,7 @@ def render_page(content: Content, charts: Sequence[Chart], files: Mapping[str, b
 
 
 def _environment() -> jinja2.Environment:
-    """The templates, with the modules and functions they use. Values are escaped, unless one is marked as safe."""
+    """The templates, which use these modules. Values are escaped, unless one is marked as safe."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(__package__),
         autoescape=True,
@@ -84,26 +84,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    modules = (drawing, metrics, tables, text)
-    functions = (
-        benchmark_title,
-        benchmark_groups,
-        cell_id,
-        class_names,
-        data_url,
-        explain,
-        hover_data,
-        row_group,
-        shares,
-    )
-    environment.globals |= {one.__name__.rpartition(".")[2]: one for one in (*modules, *functions)}
-    environment.globals |= {
-        "FILE_TITLES": FILE_TITLES,
-        "MOST_CLASSES": MOST_CLASSES,
-        "OWN_SYMBOLS": OWN_SYMBOLS,
-        "SYMBOLS": SYMBOLS,
-        "TEST": TEST,
-    }
+    modules = {"drawing": drawing, "metrics": metrics, "page": sys.modules[__name__], "tables": tables, "text": text}
+    environment.globals |= modules
     json_options = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
     environment.policies["json.dumps_kwargs"] = json_options
     return environment
@@ -122,17 +104,6 @@ def _chart_style() -> str:
 # For the templates ----------------------------------------------------------------------------------------------------
 
 
-def explain(table: Table) -> str:
-    """What the numbers and marks of a table mean."""
-    marks = f"{SYMBOLS['above']} and {SYMBOLS['below']}"
-    return table.explain("with the paper’s number and the difference below it", marks)
-
-
-def benchmark_groups(table: Table) -> list[tuple[str, int]]:
-    """The benchmarks of adjacent columns, and the number of columns of each."""
-    return [(name, len(list(group))) for name, group in groupby(table.columns, lambda column: column[0])]
-
-
 def row_group(row: Sequence[Result | None]) -> tuple[int | None, str]:
     """Equal for rows that stand together: of one memory size, or the bounds, the paper's own and the other methods."""
     known = [result for result in row if result is not None]
@@ -149,18 +120,9 @@ def class_names(table: Table) -> list[str] | None:
     return list(get_benchmark(name).classes) if name in benchmark_names() else None
 
 
-def shares(counts: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Each row of a confusion matrix in percent of its sum.
-
-    >>> shares([[3, 1], [0, 0]])
-    [[75.0, 25.0], [0.0, 0.0]]
-    """
-    return [[100 * count / (sum(row) or 1) for count in row] for row in counts]
-
-
 def data_url(data: bytes, kind: str) -> str:
     """A file as a link that saves it."""
-    return f"data:{MEDIA_TYPES[kind]};base64,{base64.b64encode(data).decode()}"
+    return f"data:{KINDS[kind][1]};base64,{base64.b64encode(data).decode()}"
 
 
 def hover_data(chart: Chart, panel: Panel, drawn: Drawing) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,6 +75,10 @@ class Table:
         """The titles of the columns before the numbers."""
         return {"buffer": ["Memory", "Method"], "ablation": ["Components"]}.get(self.name, ["Method"])
 
+    def benchmarks(self, part: slice = slice(None)) -> list[tuple[str, int]]:
+        """The benchmarks of adjacent columns, and the number of columns of each."""
+        return [(name, len(list(group))) for name, group in groupby(self.columns[part], lambda column: column[0])]
+
     def labels(self, row: Sequence[Result | None]) -> list[str]:
         """The contents of these columns."""
         first = next(result for result in row if result is not None)
@@ -123,11 +128,6 @@ class Content:
     def results(self) -> list[Result]:
         """The cells of the paper's tables."""
         return [result for table in self.tables for result in table.results]
-
-    @property
-    def environments(self) -> list[dict[str, Any]]:
-        """The environments of all runs in the paper's tables, each once."""
-        return environments(self.results)
 
     @property
     def latest(self) -> str | None:

@@ -6,25 +6,12 @@ import csv
 import io
 import re
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from cclfp.metrics import number, plus_minus
 from cclfp.paper.compare import TEST, show_difference, show_p
-from cclfp.report.tables import (
-    OWN,
-    UNTUNED,
-    WORTH_EXPLANATION,
-    WORTH_HEAD,
-    WORTH_TITLE,
-    Table,
-    column_title,
-    component_worths,
-    describe_choice,
-    is_untuned,
-    tally,
-    verdict_of,
-)
+from cclfp.report import tables
+from cclfp.report.tables import OWN, UNTUNED, Table, column_title, is_untuned, verdict_of
 from cclfp.runs.results import Result, benchmark_title
 
 MARKS = {"above": "↑", "below": "↓"}
@@ -41,10 +28,10 @@ def own_texts(result: Result) -> list[str]:
     return [result.label, result.text(), *comparison, forgetting, seconds, str(len(result.runs))]
 
 
-def own_markdown(tables: Sequence[Table]) -> str:
+def own_markdown(several: Sequence[Table]) -> str:
     """The tables of one's own, with what is known of each row."""
     lines = ["# Your runs", "", f"Mean ± standard deviation (%) over seeds. {TEST[0].upper()}{TEST[1:]}."]
-    for table in tables:
+    for table in several:
         rows = []
         for result in table.results:
             label, accuracy, *rest = own_texts(result)
@@ -58,15 +45,15 @@ def to_markdown(table: Table) -> str:
     """A table of the paper, with our number and the paper's in each cell, and what each component is worth."""
     head = [*table.heads, *map(column_title, table.columns)]
     rows = [[*table.labels(row), *(_markdown_cell(one, len(table.seeds)) for one in row)] for row in table.rows]
-    lines = [f"# {table.title}", "", table.explain(), "", f"{tally(table.results)}.", ""]
+    lines = [f"# {table.title}", "", table.explain(), "", f"{tables.tally(table.results)}.", ""]
     lines += _markdown_table("l" * len(table.heads) + "r" * len(table.columns), head, rows)
-    if worths := component_worths(table):
+    if worths := tables.component_worths(table):
         rows = [[title, *(f"{ours} ({paper})" for ours, paper in changes)] for title, changes in worths]
         lines += [
             "",
-            f"**{WORTH_TITLE}.** {WORTH_EXPLANATION}",
+            f"**{tables.WORTH_TITLE}.** {tables.WORTH_EXPLANATION}",
             "",
-            *_markdown_table("lrrrrrrl", ["", *WORTH_HEAD], rows),
+            *_markdown_table("lrrrrrrl", ["", *tables.WORTH_HEAD], rows),
         ]
     return "\n".join(lines) + "\n"
 
@@ -94,9 +81,9 @@ def _markdown_table(align: str, head: Sequence[str], rows: Sequence[Sequence[str
 # CSV ------------------------------------------------------------------------------------------------------------------
 
 
-def to_csv(tables: Sequence[Table]) -> str:
+def to_csv(several: Sequence[Table]) -> str:
     """One line per number."""
-    lines = [_fields(table, result) for table in tables for result in table.results]
+    lines = [_fields(table, result) for table in several for result in table.results]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(lines[0])
@@ -137,7 +124,7 @@ def _fields(table: Table, result: Result) -> dict[str, Any]:
         }
     line["accuracies"] = " ".join(f"{seed}:{accuracy:.4f}" for seed, accuracy in result.accuracies.items())
     if is_papers:
-        line["chosen"] = describe_choice(result)
+        line["chosen"] = tables.describe_choice(result)
     return line | {"command": result.command(table.seeds), "diverged": " ".join(map(str, result.diverged))}
 
 
@@ -184,8 +171,7 @@ def to_latex(table: Table) -> str:
 def _tabular(table: Table, part: slice) -> list[str]:
     columns, head = table.columns[part], table.heads
     titles, rules, at = [""] * len(head), [], len(head) + 1
-    for benchmark, group in groupby(columns, lambda column: column[0]):
-        wide = len(list(group))
+    for benchmark, wide in table.benchmarks(part):
         titles.append(rf"\multicolumn{{{wide}}}{{c}}{{{escape_latex(benchmark_title(benchmark))}}}")
         rules.append(rf"\cmidrule(lr){{{at}-{at + wide - 1}}}")
         at += wide

@@ -305,6 +305,19 @@ HEADING_HEIGHT, HEADING_CHARACTER = 22.0, 8.0  # of a line, and the approximate 
 MAX_ACROSS = 3  # panels side by side
 
 
+class _Sheet:
+    """A drawing of some width that grows downwards."""
+
+    def __init__(self, width: float, height: float, body: str = "") -> None:
+        self.width, self.height, self.body = width, height, body
+
+    def write(self, content: str, classes: str = "", character: float = CHARACTER, line: float = LINE_HEIGHT) -> None:
+        """Add a text in lines that fit into the width."""
+        for words in textwrap.wrap(content, int((self.width - 8) / character)):
+            self.height += line
+            self.body += text(4, self.height - 4, words, classes)
+
+
 def draw_figure(chart: Chart, *, dark: bool = False) -> str:
     """The title, the panels side by side with their notes, a legend, and what whiskers and missing panels mean.
 
@@ -312,62 +325,49 @@ def draw_figure(chart: Chart, *, dark: bool = False) -> str:
     """
     panels = chart.drawn_panels
     across = max(1, min(MAX_ACROSS, len(panels)))
-    width = across * (chart.panel_width + GAP) - GAP
-    body, top = _draw_lines(chart.title, width, HEADING_CHARACTER, HEADING_HEIGHT, "heading", 6.0)
-    top += 8
+    sheet = _Sheet(across * (chart.panel_width + GAP) - GAP, 6.0)
+    sheet.write(chart.title, "heading", HEADING_CHARACTER, HEADING_HEIGHT)
+    sheet.height += 8
     for start in range(0, len(panels), across):
         row = [_draw_with_notes(chart, panel) for panel in panels[start : start + across]]
-        body += [group(i * (chart.panel_width + GAP), top, drawn) for i, (drawn, _) in enumerate(row)]
-        top += max(height for _, height in row) + GAP
+        for i, one in enumerate(row):
+            sheet.body += group(i * (chart.panel_width + GAP), sheet.height, one.body)
+        sheet.height += max(one.height for one in row) + 4 + GAP
     if chart.legend:
-        legend, top = _draw_legend(chart, width, top)
-        body += legend
+        _draw_legend(chart, sheet)
     for note in filter(None, (chart.whisker_note, chart.empty_note)):
-        lines, top = _draw_lines(note, width, CHARACTER, LINE_HEIGHT, "", top)
-        body += lines
-    size = f'width="{coordinate(width)}" height="{coordinate(top + 6)}"'
+        sheet.write(note)
+    width, height = coordinate(sheet.width), coordinate(sheet.height + 6)
     styles = list(dict.fromkeys(series.style for panel in panels for series in panel.series))
     style = style_sheet(styles)
     style += f"@media (prefers-color-scheme:dark){{\n{style_sheet(styles, dark=True)}}}\n" if dark else ""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" {size} '
-        f'viewBox="0 0 {coordinate(width)} {coordinate(top + 6)}"><title>{escape(chart.title)}</title>'
-        f'<style>{style}</style><rect class="page" {size}/>{"".join(body)}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}"><title>{escape(chart.title)}</title><style>{style}</style>'
+        f'<rect class="page" width="{width}" height="{height}"/>{sheet.body}</svg>\n'
     )
 
 
-def _draw_with_notes(chart: Chart, panel: Panel) -> tuple[str, float]:
-    """A panel with its notes, and the height of both."""
+def _draw_with_notes(chart: Chart, panel: Panel) -> _Sheet:
     drawing = draw_panel(chart, panel)
-    body, height = [drawing.body], drawing.height
+    sheet = _Sheet(chart.panel_width, drawing.height, drawing.body)
     for note in chart.notes(panel):
-        lines, height = _draw_lines(note, chart.panel_width, CHARACTER, LINE_HEIGHT, "missing", height)
-        body += lines
-    return "".join(body), height + 4
+        sheet.write(note, "missing")
+    return sheet
 
 
-def _draw_lines(
-    content: str, width: float, character: float, height: float, classes: str, top: float
-) -> tuple[list[str], float]:
-    """A text in lines that fit into a width, and the y coordinate of its end."""
-    lines = textwrap.wrap(content, int((width - 8) / character))
-    drawn = [text(4, top + height * (i + 1) - 4, line, classes) for i, line in enumerate(lines)]
-    return drawn, top + height * len(lines)
-
-
-def _draw_legend(chart: Chart, width: float, top: float) -> tuple[list[str], float]:
-    """The legend in centred lines, and the y coordinate of its end."""
+def _draw_legend(chart: Chart, sheet: _Sheet) -> None:
+    """The legend in centred lines."""
     lines: list[list[tuple[Series, float]]] = [[]]
     for series in chart.legend:
         needed = 26 + 6 + CHARACTER * len(series.label) + 16
-        if sum(w for _, w in lines[-1]) + needed > width:
+        if sum(w for _, w in lines[-1]) + needed > sheet.width:
             lines.append([])
         lines[-1].append((series, needed))
-    body = []
     for line in lines:
-        x = (width - sum(w for _, w in line) + 16) / 2
+        x = (sheet.width - sum(w for _, w in line) + 16) / 2
         for series, needed in line:
-            body.append(group(x, top, sample(chart, series) + text(32, 10, series.label, "label")))
+            sheet.body += group(x, sheet.height, sample(chart, series) + text(32, 10, series.label, "label"))
             x += needed
-        top += 20
-    return body, top + 4
+        sheet.height += 20
+    sheet.height += 4

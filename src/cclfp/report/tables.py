@@ -34,18 +34,8 @@ VERDICTS = {
 RARE_VERDICTS = ("unjudged", "diverged")  # shown only where a number has them
 UNTUNED = "†"
 # The fields of a record's environment that the report shows, with their titles, the most important first.
-ENVIRONMENT = {
-    "device_name": "device",
-    "device": "kind of device",
-    "engine": "engine",
-    "precision": "precision",
-    "threads": "threads",
-    "cclfp": "cclfp",
-    "torch": "torch",
-    "commit": "commit",
-    "source": "source",
-    "platform": "platform",
-}
+ENVIRONMENT = {"device_name": "device", "device": "kind of device"}
+ENVIRONMENT |= {n: n for n in ("engine", "precision", "threads", "cclfp", "torch", "commit", "source", "platform")}
 NOTES = {
     "accuracy": "In complete columns, the best number is bold; Joint, which trains on all tasks at once, does not "
     "count.",
@@ -201,22 +191,21 @@ def _own_tables(
     records: Sequence[Record], in_tables: Collection[str], include_diverged: bool, store: Path
 ) -> list[Table]:
     """The tables of all records that share their benchmark and protocol with one that is in no table of the paper."""
-    runs: dict[str, list[Record]] = {}
     results: dict[str, Result] = {}
-    for record in records:
+    for record in sorted(records, key=lambda record: int(record["seed"])):
         c = Configuration.from_dict(record["configuration"])
-        runs.setdefault(c.key(0), []).append(record)
-        results.setdefault(c.key(0), Result(c, [], chosen="as they were run", include_diverged=include_diverged))
+        if not c.validation:
+            new = Result(c, [], chosen="as they were run", include_diverged=include_diverged)
+            results.setdefault(c.key(0), new).runs.append(record)
     places: dict[str, list[Result]] = {}
-    for key, result in results.items():
-        if not (c := result.configuration).validation:
-            found = dataclasses.replace(result, runs=sorted(runs[key], key=lambda run: run["seed"]))
-            places.setdefault(json.dumps([getattr(c, name) for name in SHARED]), []).append(found)
+    for result in results.values():
+        place = [getattr(result.configuration, name) for name in SHARED]
+        places.setdefault(json.dumps(place), []).append(result)
     return [
         table
-        for place in places.values()
-        if any(run["key"] not in in_tables for result in place for run in result.runs)
-        for table in _tables_of_place(place, store)
+        for several in places.values()
+        if any(run["key"] not in in_tables for result in several for run in result.runs)
+        for table in _tables_of_place(several, store)
     ]
 
 
@@ -240,16 +229,11 @@ def _tables_of_place(results: Sequence[Result], store: Path) -> list[Table]:
 def _labels(results: Sequence[Result]) -> list[str]:
     """A name per result: the method, its version where there are several, and the settings that vary."""
     labels = []
-    names = method_labels([result.configuration for result in results])
-    for name, result in zip(names, results, strict=True):
-        method = result.configuration.method
+    for name, result in zip(method_labels([r.configuration for r in results]), results, strict=True):
+        method, settings = result.configuration.method, result.configuration.settings
         alike = [other.configuration.settings for other in results if other.configuration.method == method]
-        varied = [
-            setting for setting in result.configuration.settings if len({other.get(setting) for other in alike}) > 1
-        ]
-        labels.append(
-            " ".join([name, *(f"{setting}={show_value(result.configuration.settings[setting])}" for setting in varied)])
-        )
+        varied = [n for n, value in settings.items() if any(other.get(n) != value for other in alike)]
+        labels.append(" ".join([name, *(f"{n}={show_value(settings[n])}" for n in varied)]))
     return labels
 
 

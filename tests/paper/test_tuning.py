@@ -302,8 +302,8 @@ def test_auto_tunes_each_method_reports_it_saves_only_results_and_chooses_the_sa
     first = cli(*command, "--save", tmp_path / "learners")
     assert first.code == 0, first.err
     assert len(list((tmp_path / "learners").iterdir())) == 2
-    chosen = [line for line in first.out.splitlines() if " tried, " in line]
-    assert [line.split(":")[0] for line in chosen] == ["er", "ccl-fp+"]
+    chosen = [line.split(": lr=")[0] for line in first.out.splitlines() if ": lr=" in line]
+    assert chosen == ["er", "ccl-fp+"]
     assert "searching lr from 0.03 0.1, augment from off on, w from 0 0.1 0.3 0.5, " in first.err
 
     def refuse(*_: object) -> None:

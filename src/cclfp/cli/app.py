@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 
 import typer
 
@@ -32,18 +31,9 @@ app.command("show")(look_up.show)
 app.add_typer(manage_data.app, name="data")
 
 
-def reflow(text: str) -> str:
-    """A help text with each paragraph on one line, and examples on lines of their own.
-
-    >>> reflow("One\\nparagraph.\\n\\n[bold]Examples[/bold]\\n\\ncclfp a\\n\\ncclfp b")
-    'One paragraph.\\n\\n[bold]Examples[/bold]\\n\\ncclfp a\\ncclfp b'
-    """
-    return re.sub(r"^(cclfp .*\n)\n(?=cclfp )", r"\1", unwrap(text), flags=re.MULTILINE)
-
-
 for group in (app, manage_runs.app, manage_data.app):
     for command in group.registered_commands:
-        command.help = reflow(inspect.getdoc(command.callback) or "")
+        command.help = unwrap(inspect.getdoc(command.callback) or "")
 
 
 def _version(wanted: bool) -> None:

@@ -71,13 +71,9 @@ def run(
     [bold]Examples[/bold]
 
     cclfp run ccl-fp+ split-mnist
-
     cclfp run er,ccl-fp+ rotated-mnist --seeds 0,3,7 --json
-
     cclfp run ccl-fp split-mnist w=0.1,0.3,0.5 lr=0.03 --scenario task --memory 500
-
     cclfp run ccl-fp+ --images photos/ --tasks 5
-
     cclfp run er,ccl-fp+ --images photos/ --tasks 5 --auto 10
     """
     names = [name.strip() for name in method.split(",") if name.strip()]
@@ -176,11 +172,8 @@ def tune(
     [bold]Examples[/bold]
 
     cclfp tune ccl-fp split-mnist --scenario task
-
     cclfp tune er split-cifar10 --budget 10 --write presets.json
-
     cclfp tune fdr split-cifar10 --scenario task --halving 12
-
     cclfp tune half.py:Half photos-3fa2b1c0 half=0.1,0.5,0.9 --tasks 5 --backbone mlp
     """
     benchmark, ranges = parse_arguments(benchmark, settings)
@@ -261,11 +254,8 @@ def study(
     [bold]Examples[/bold]
 
     cclfp study accuracy --benchmark split-mnist,rotated-mnist
-
     cclfp study all --method er,ccl-fp+ --seeds 3 --dry-run
-
     cclfp study runtime --benchmark rotated-mnist
-
     cclfp study mine --benchmark photos-3fa2b1c0,split-mnist --method er,ccl-fp+,half.py:Half --tasks 5
     """
     chosen_seeds = None if seeds is None and seed is None else parse_seeds(seeds, seed)
@@ -276,23 +266,17 @@ def study(
 
     own = {name: getattr(problem, name) for name in OWN_OPTIONS if name not in ("memory", "auto")}
     own |= {"memory": parse_sizes("--memory", memory), "auto": auto}
-    given = {name: value for name, value in own.items() if value is not None and value is not False}
-    if given and table != "mine":
-        option = next(iter(given)).replace("_", "-")
-        raise InputError(f"--{option} is for a study of your own: cclfp study mine")
+    options = {name: value for name, value in own.items() if value is not None and value is not False}
+    if options and table != "mine":
+        first = next(iter(options)).replace("_", "-")
+        raise InputError(f"--{first} is for a study of your own: cclfp study mine")
     if dry_run and auto is not None:
         raise InputError("--auto trains to find settings, and --dry-run trains nothing: leave out one of the two")
+    wanted = {"benchmarks": benchmark, "methods": method, "scenarios": scenario}
+    names: dict[str, Any] = {kind: parse_names(f"--{kind.removesuffix('s')}", given) for kind, given in wanted.items()}
+    how: dict[str, Any] = {"seeds": chosen_seeds, "execution": execution}
     with progress() as shown:
-        planned = plan(
-            table,
-            benchmarks=parse_names("--benchmark", benchmark),
-            methods=parse_names("--method", method),
-            scenarios=parse_names("--scenario", scenario),
-            seeds=chosen_seeds,
-            execution=execution,
-            on_event=shown.update,
-            **given,
-        )
+        planned = plan(table, **names, **how, on_event=shown.update, **options)
     if dry_run:
         printing.print_plan(planned, json)
     elif execution.shard is not None:

@@ -73,7 +73,6 @@ def show(
     [bold]Examples[/bold]
 
     cclfp show ccl-fp+
-
     cclfp show split-cifar10 --images tasks.png
     """
     from cclfp.core.userfiles import is_reference

@@ -114,9 +114,7 @@ def delete(
     [bold]Examples[/bold]
 
     cclfp runs delete 2286cda9
-
     cclfp runs delete --method er --benchmark split-mnist --seed 0
-
     cclfp runs delete --bad --yes
     """
     filters: dict[str, Any] = {"method": method, "benchmark": benchmark, "scenario": scenario, "seed": seed}

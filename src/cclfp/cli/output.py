@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LEAST_WIDTH = 20  # columns that a wrapped text has at least
+AS_IT_IS = re.compile(r"^(\s|[-*+] |\d+[.)] |cclfp )", re.MULTILINE)  # what begins lists, commands, indented lines
 OTHER_CODE = "†"  # marks numbers that other code than this has made
 
 
@@ -98,16 +99,13 @@ def _console(err: bool = False) -> Console:
 
 
 def unwrap(text: str) -> str:
-    """A text with each paragraph on one line, for a terminal to wrap. Lists and indented lines stay as they are.
+    """A text with each paragraph on one line, for a terminal to wrap. Lists, commands and indented lines stay.
 
     >>> unwrap("One\\nparagraph.\\n\\n- a\\n- list")
     'One paragraph.\\n\\n- a\\n- list'
     """
     paragraphs = [paragraph.strip("\n") for paragraph in text.split("\n\n")]
-    return "\n\n".join(
-        paragraph if re.search(r"^(\s|[-*+] |\d+[.)] )", paragraph, re.MULTILINE) else " ".join(paragraph.split())
-        for paragraph in paragraphs
-    )
+    return "\n\n".join(one if AS_IT_IS.search(one) else " ".join(one.split()) for one in paragraphs)
 
 
 def hyperparameters(values: Mapping[str, float]) -> str:

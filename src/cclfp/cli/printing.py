@@ -172,9 +172,8 @@ def _planned_to_dict(result: Result, jobs: Sequence[Job]) -> dict[str, Any]:
 
 def _planned_row(part: dict[str, Any], result: Result) -> list[Any]:
     settings = part["hyperparameters"] | ({"augment": True} if part["augment"] else {})
-    values = {**part, "method": result.label, "settings": settings, "replica_steps": f"{part['replica_steps']:,}"}
-    names = ("benchmark", "scenario", "method", "buffer", "settings", "from", "seeds", "replica_steps")
-    return [values[name] for name in names]
+    first = [part["benchmark"], part["scenario"], result.label, part["buffer"], settings, part["from"]]
+    return [*first, ",".join(map(str, part["seeds"])), f"{part['replica_steps']:,}"]
 
 
 def print_study(study: Study, include_diverged: bool, json: bool) -> None:

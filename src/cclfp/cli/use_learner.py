@@ -42,7 +42,6 @@ def predict(
     [bold]Examples[/bold]
 
     cclfp predict learners/pets.ckpt new/cat.jpg
-
     cclfp predict learners/pets.ckpt new/ --csv
     """
     if json and csv:

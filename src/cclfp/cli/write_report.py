@@ -26,7 +26,6 @@ def report(
     [bold]Examples[/bold]
 
     cclfp report --out report/
-
     cclfp report --out report/ --store runs.sqlite --seeds 3
     """
     chosen_seeds = parse_seeds(seeds)

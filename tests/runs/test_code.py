@@ -66,6 +66,22 @@ def test_prose_does_not_change_it_and_code_does(old: str, new: str, is_same: boo
     assert (read_code(tmp_path / "a.py") == read_code(tmp_path / "b.py")) is is_same
 
 
+def test_it_is_the_same_for_all_versions_of_python(tmp_path: Path) -> None:
+    """Python 3.12 gives functions and classes type_params, and f-strings empty pieces and quotes inside quotes."""
+    file = tmp_path / "a.py"
+    file.write_text(
+        "class A:\n    def f(x, *, y=None, **z):\n        return f\"{x:{y}}{z['a']}\\u1c89\", {1.0: '', **z}, -1j\n"
+    )
+    assert read_code(file) == (
+        "Module(body=ClassDef(name='A', body=FunctionDef(name='f', args=arguments(args=arg(arg='x'), "
+        "kwonlyargs=arg(arg='y'), kw_defaults=Constant(), kwarg=arg(arg='z')), body=Return(value=Tuple(elts="
+        "JoinedStr(values=FormattedValue(value=Name(id='x'), conversion=-1, format_spec=JoinedStr(values="
+        "FormattedValue(value=Name(id='y'), conversion=-1))), FormattedValue(value=Subscript(value=Name(id='z'), "
+        "slice=Constant(value='a')), conversion=-1), Constant(value='\\u1c89')), Dict(keys=Constant(value=1.0), None, "
+        "values=Constant(value=''), Name(id='z')), UnaryOp(op=USub(), operand=Constant(value=1j)))))))"
+    )
+
+
 @pytest.fixture(scope="session")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package."""

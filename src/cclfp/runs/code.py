@@ -1,7 +1,7 @@
 """The code that the numbers of a run depend on, as a fingerprint: records and checkpoints have that of their code.
 
 It is of the syntax trees of all files that train, but of the methods only of the run's own, with what it imports of
-the others. Comments, docstrings and line breaks do not count.
+the others. Comments, docstrings, line breaks and the version of Python do not count.
 """
 
 from __future__ import annotations
@@ -122,10 +122,26 @@ def _with_imported_methods(names: set[str], package: Path) -> set[str]:
 
 @functools.cache
 def read_code(path: Path) -> str:
-    """The code of a file in one form; constants that stand alone, such as docstrings, are prose."""
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(body := getattr(node, "body", None), list):
-            prose = [part for part in body if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)]
-            node.body = [part for part in body if part not in prose]  # type: ignore[attr-defined]
-    return ast.unparse(tree)
+    """The code of a file in one form, which is the same for all versions of Python."""
+    return _shape_of(ast.parse(path.read_text("utf-8")))
+
+
+def _shape_of(part: Any) -> str:
+    """A part of a syntax tree as the types of its nodes and their fields, without prose and without empty fields.
+
+    Newer versions of Python have more fields. Constants that stand alone, such as docstrings, are prose. Strings are
+    written in ASCII, because versions do not agree on which characters can be printed.
+    """
+    if isinstance(part, list):
+        return ", ".join(_shape_of(one) for one in part if not _is_prose(one))
+    if not isinstance(part, ast.AST):
+        return ascii(part)
+    fields = {name: value for name, value in ast.iter_fields(part) if name != "ctx" and value is not None}
+    if isinstance(part, ast.JoinedStr):  # an f-string has empty pieces in some versions
+        fields["values"] = [piece for piece in part.values if getattr(piece, "value", None) != ""]
+    shapes = {name: shape for name, value in fields.items() if (shape := _shape_of(value))}
+    return f"{type(part).__name__}({', '.join(f'{name}={shape}' for name, shape in shapes.items())})"
+
+
+def _is_prose(statement: Any) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

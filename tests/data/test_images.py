@@ -148,6 +148,22 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in listener.lines
 
 
+def test_classes_that_are_the_same_by_mistake_are_told(tmp_path: Path) -> None:
+    folder, listener = photos(tmp_path / "photos", each=2), Notes()
+    names = ("Ox", "caf\u00e9", "cafe\u0301")  # e with an accent, in one character and in two
+    for name in names:
+        (folder / name).mkdir()
+        for number in (1, 2):
+            picture(number).save(folder / name / f"{number}.png")
+    (folder / "all").symlink_to("..")
+    same = "these classes differ only by case or Unicode form"
+    import_images(folder, on_event=listener)
+    assert f"photos: {same}: Ox and ox, cafe\u0301 and caf\u00e9" in listener.lines
+    assert "photos: the class all is a link to the whole folder" in listener.lines
+    import_images(npz(tmp_path / "mine.npz", **arrays(labels=["cat", "Cat", "dog", "ox"])), on_event=listener)
+    assert f"mine.npz: {same}: Cat and cat" in listener.lines
+
+
 def test_sizes(tmp_path: Path) -> None:
     folder = photos(tmp_path / "photos")
     picture(7, (40, 20)).save(folder / "ox" / "3.png")

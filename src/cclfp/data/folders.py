@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -47,10 +48,12 @@ def find_classes(path: Path, on_event: OnEvent, wanted: Sequence[str] | None = N
     other: list[Path] = []
     parts, test_folder = _find_parts(path, ignored)
     names = sorted({name for folders in parts.values() for name in folders}, key=numeric_order)
-    classes = choose_classes(path.name, names, wanted)
+    classes = choose_classes(path.name, names, wanted, on_event)
     files: list[ImageFile] = []
     for part, folders in parts.items():
         for name in sorted(folders.keys() & set(classes)):
+            if folders[name].parent.is_relative_to(folders[name].resolve()):
+                on_event(Note(f"{path.name}: the class {visible(name)} is a link to the whole folder"))
             label, found = classes.index(name), list(_walk(folders[name], ignored))
             files += [ImageFile(part, label, file) for file in found if file.suffix.lower() in SUFFIXES]
             other += [file for file in found if file.suffix.lower() not in SUFFIXES]
@@ -109,14 +112,23 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def choose_classes(what: str, known: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
-    """The known classes that are wanted, in their order; InputError for one that is not known, or for too many."""
+def choose_classes(what: str, known: Sequence[str], wanted: Sequence[str] | None, on_event: OnEvent) -> list[str]:
+    """The known classes that are wanted, in their order; InputError for one that is not known, or for too many.
+
+    ``on_event`` learns of classes that are probably the same, by mistake.
+    """
     if len(known) > MOST_CLASSES:
         raise InputError(f"{what} has {len(known):,} classes, expected at most {MOST_CLASSES:,}")
     for name in wanted or ():
         if name not in known:
             raise unknown(f"class of {what}", name, known)
-    return [name for name in known if wanted is None or name in wanted]
+    chosen = [name for name in known if wanted is None or name in wanted]
+    alike: dict[str, list[str]] = {}
+    for name in chosen:
+        alike.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
+    if several := [" and ".join(names) for names in alike.values() if len(names) > 1]:
+        on_event(Note(f"{what}: these classes differ only by case or Unicode form: {abbreviate(several)}"))
+    return chosen
 
 
 def numeric_order(name: str) -> tuple[bool, int, str]:

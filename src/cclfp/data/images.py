@@ -207,7 +207,8 @@ def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tu
     if (loaded["train_labels"].dtype.kind == "U") != (loaded["test_labels"].dtype.kind == "U"):
         raise InputError(f"{path}: expected whole numbers in train_labels and test_labels, or text in both")
     values = {part: loaded[f"{part}_labels"].tolist() for part in PARTS}
-    classes = choose_classes(path.name, [str(value) for value in sorted({*values["train"], *values["test"]})], wanted)
+    known = [str(value) for value in sorted({*values["train"], *values["test"]})]
+    classes = choose_classes(path.name, known, wanted, on_event)
     number = {name: c for c, name in enumerate(classes)}
     arrays: Arrays = {}
     for part in PARTS:

@@ -155,12 +155,9 @@ def _private_cluster() -> Iterator[None]:
 def _time(jobs: list[Job], began: float) -> tuple[float, float]:
     """Seconds from the first finished run to the last, and those between the beginning and the first."""
     moments: list[float] = []
-    executor = make_executor(jobs[0].execution)
-    try:
+    with make_executor(jobs[0].execution) as executor:
         cohorts = into_cohorts(jobs, executor.workers, "cpu")
         executor.run(cohorts, lambda e: moments.append(time.perf_counter()) if isinstance(e, Finished) else None)
-    finally:
-        executor.close()
     if len(moments) != len(jobs):
         raise SystemExit(f"{len(jobs)} runs were submitted, and {len(moments)} finished")
     return moments[-1] - moments[0], moments[0] - began

@@ -115,13 +115,3 @@ def unquote(name: str) -> str:
     """
     is_quoted = len(name) > 1 and name[0] == name[-1] == '"'
     return name[1:-1].replace('""', '"') if is_quoted else name
-
-
-def quote(name: str) -> str:
-    """A name as :func:`split_names` and :func:`unquote` read it.
-
-    >>> quote("black, white"), quote("cat")
-    ('"black, white"', 'cat')
-    """
-    needs_quotes = name != name.strip() or any(c in name for c in ',/"')
-    return '"' + name.replace('"', '""') + '"' if needs_quotes else name

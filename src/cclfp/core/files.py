@@ -41,20 +41,14 @@ def home() -> Path:
         import platformdirs  # imported here, so that training needs only torch and numpy
 
         return Path(platformdirs.user_data_dir("cclfp", appauthor=False))
-    given = f"CCLFP_HOME={chosen!r}"  # it exists or can be created; whether it is writable shows when writing
-    wrong = InputError(f"{given}: expected the path of a folder; unset CCLFP_HOME to use the default")
-    if not chosen.strip() or "\0" in chosen:
-        raise wrong
-    try:
+    with contextlib.suppress(RuntimeError):  # ~NAME without such a user
         path = Path(chosen).expanduser().absolute()
-    except RuntimeError as error:  # ~NAME without such a user
-        raise wrong from error
-    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
-    if not there.is_dir():
-        raise InputError(f"{given}: expected a folder, but {there} is not one")
-    if there != path and not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"{given}: it does not exist and cannot be created, because {there} is not writable")
-    return path
+        there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+        # Whether a folder that exists is writable shows when writing.
+        if chosen.strip() and there.is_dir() and (there == path or os.access(there, os.W_OK | os.X_OK)):
+            return path
+    text = "expected the path of a folder that exists or can be created; unset CCLFP_HOME to use the default"
+    raise InputError(f"CCLFP_HOME={chosen!r}: {text}")
 
 
 def chosen_by(path: Path) -> str:

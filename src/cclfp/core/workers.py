@@ -81,8 +81,16 @@ class Workers:
         taken from ``pieces``. Of a worker that ends, only the piece that it had is lost: it is replaced if it could
         start at all.
         """
-        self.waiting, self.given, self.is_empty = iter(pieces), 0, False
-        while self._give():
+        waiting, is_empty = enumerate(pieces), False
+        while True:
+            for worker in self.workers:
+                if worker.is_ready and worker.piece is None and not is_empty:
+                    following = next(waiting, None)
+                    is_empty = following is None
+                    if following is not None:
+                        worker.give(*following)
+            if is_empty and all(worker.piece is None for worker in self.workers):
+                return
             worker, message = self.messages.get()
             if message is not None:
                 is_ready, answer = message
@@ -95,22 +103,11 @@ class Workers:
             how = worker.end()
             if worker.piece is not None:
                 yield worker.piece, Died(how, has_started=True)
-            if worker.is_ready and not self.is_empty:
+            if worker.is_ready and not is_empty:
                 self.workers.append(_Worker(self.command, worker.environment, self.messages))
             elif not self.workers:
-                yield from ((number, Died(how, has_started=False)) for number, _ in enumerate(self.waiting, self.given))
-                self.is_empty = True
-
-    def _give(self) -> bool:
-        """Give each idle worker a piece; False if nothing is left to wait for."""
-        for worker in self.workers:
-            if worker.is_ready and worker.piece is None and not self.is_empty:
-                try:
-                    worker.give(self.given, next(self.waiting))
-                    self.given += 1
-                except StopIteration:
-                    self.is_empty = True
-        return not self.is_empty or any(worker.piece is not None for worker in self.workers)
+                yield from ((number, Died(how, has_started=False)) for number, _ in waiting)
+                is_empty = True
 
 
 class _Worker:

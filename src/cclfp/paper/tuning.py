@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
@@ -92,8 +91,7 @@ def tune(
             on_event(Note(f"{method} on {what.name}: searched before, and the same settings are chosen"))
             return found
     how = dataclasses.replace(how, save=None)  # nobody needs the learners of a search
-    executor = make_executor(how)  # one for all its rounds
-    with contextlib.closing(executor):
+    with make_executor(how) as executor:  # one for all its rounds
         tuned = _Search(method, what, how, executor, on_event, plan, numbers, budget, halving).carry_out(known)
     if request is not None:
         save_search(how.store, request, tuned)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -121,18 +121,18 @@ def remove_left_overs(folder: Path) -> None:
 def locked(job: Job, on_event: OnEvent) -> AbstractContextManager[None]:
     """Hold the lock of a run."""
     waiting = Note("another process is training this run: waiting for it", job.key)
-    return _hold(checkpoint_path(job).with_suffix(".lock"), lambda: on_event(waiting))
+    return _hold(checkpoint_path(job).with_suffix(".lock"), waiting, on_event)
 
 
 def alone_in(folder: Path, on_event: OnEvent) -> AbstractContextManager[None]:
     """Be the only process that trains on a cluster with this folder of checkpoints."""
     waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
-    return _hold(folder / CLUSTER_LOCK, lambda: on_event(waiting))
+    return _hold(folder / CLUSTER_LOCK, waiting, on_event)
 
 
 @contextlib.contextmanager
-def _hold(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[None]:
-    """Hold a lock. Where another process has it, ``waiting`` is called before waiting for it; Timeout without.
+def _hold(path: Path, waiting: Note | None = None, on_event: OnEvent = ignore) -> Iterator[None]:
+    """Hold a lock. Where another process has it, wait for it and say so; without such a note, raise Timeout.
 
     In the end the lock's file is removed while it is held. A process that opened the file before and locks it after
     this finds that the file has no name any more, and tries again with a new one (filelock does so since 3.21). So two
@@ -140,7 +140,7 @@ def _hold(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[N
     """
     lock = FileLock(path)
     try:
-        _acquire(lock, waiting)
+        _acquire(lock, waiting, on_event)
         yield
     finally:
         if lock.is_locked:
@@ -149,16 +149,16 @@ def _hold(path: Path, waiting: Callable[[], object] | None = None) -> Iterator[N
             lock.release(force=True)
 
 
-def _acquire(lock: BaseFileLock, waiting: Callable[[], object] | None) -> None:
+def _acquire(lock: BaseFileLock, waiting: Note | None, on_event: OnEvent) -> None:
     try:
         try:
             lock.acquire(blocking=False)
         except Timeout:
             if waiting is None:
                 raise
-            waiting()
+            on_event(waiting)
             lock.acquire()
+    except Timeout:
+        raise
     except OSError as error:
-        if isinstance(error, Timeout):
-            raise
         raise InputError(f"{lock.lock_file} cannot be locked: {error}") from error

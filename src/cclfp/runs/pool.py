@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -23,7 +24,7 @@ class Executor(Protocol):
 
     ``device`` is what it trains on, cpu or cuda; None where that is for the jobs' execution to say. ``run`` passes on
     events as they come. Every run ends in a Finished or a Failed event; an exception, also one that ``on_event``
-    raises, cancels what still runs. ``close`` releases what is held between two calls of ``run``.
+    raises, cancels what still runs.
     """
 
     @property
@@ -31,16 +32,18 @@ class Executor(Protocol):
     @property
     def device(self) -> str | None: ...
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None: ...
-    def close(self) -> None: ...
 
 
-def make_executor(execution: Execution) -> Executor:
-    """The executor that an execution asks for."""
+@contextlib.contextmanager
+def make_executor(execution: Execution) -> Iterator[Executor]:
+    """The executor that an execution asks for. A cluster stays connected until the end."""
     if execution.ray_address is None:
-        return local_executor(execution)
+        yield local_executor(execution)
+        return
     from cclfp.runs.ray import RayCluster  # here, because Ray is optional
 
-    return RayCluster(execution)
+    with contextlib.closing(RayCluster(execution)) as cluster:
+        yield cluster
 
 
 def local_executor(execution: Execution, *, one_at_a_time: bool = False) -> Pool:
@@ -95,8 +98,6 @@ class Pool:
                     if isinstance(event, Finished | Failed):
                         ended.add(event.key)
                     on_event(event)
-
-    def close(self) -> None: ...
 
 
 def _failures(jobs: Sequence[Job], died: Died) -> list[Event]:

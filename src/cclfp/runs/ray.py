@@ -336,11 +336,14 @@ def connected(on: str, address: str) -> Iterator[Any]:
     address = address or os.environ.get("RAY_ADDRESS", "")
     _check_address(on, address)
     try:
-        with _own_handler(signal.SIGTERM), contextlib.redirect_stdout(sys.stderr):
+        handler = signal.getsignal(signal.SIGTERM)  # which Ray replaces
+        with contextlib.redirect_stdout(sys.stderr):
             try:
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
                 raise InputError(f"on={on!r}: no Ray cluster can be used: {first_line(error)}") from error
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
+            signal.signal(signal.SIGTERM, handler)
         yield ray
     finally:
         ray.shutdown()
@@ -358,12 +361,3 @@ def _check_address(on: str, address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise InputError(f"on={on!r}: no Ray cluster can be reached at {address}: {error}") from error
-
-
-@contextlib.contextmanager
-def _own_handler(number: int) -> Iterator[None]:
-    """Keep this process's handler of a signal, which Ray replaces."""
-    handler = signal.getsignal(number)
-    yield
-    if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
-        signal.signal(number, handler)

@@ -30,10 +30,6 @@ NAMES: dict[str, tuple[str, ...]] = {"engine": tuple(ENGINES), "device": DEVICES
 LONGEST = 500  # characters of a message, which may quote a file
 
 
-def _is_seconds(value: Any) -> bool:
-    return is_number(value) and 0 <= value < 1e300
-
-
 def _is_table(rows: Any, is_cell: Callable[[Any], bool], more: int = 0) -> bool:
     """Rows of cells, so many more rows than columns."""
     is_list = isinstance(rows, list) and len(rows) > 1 and all(isinstance(row, list) for row in rows)
@@ -42,10 +38,6 @@ def _is_table(rows: Any, is_cell: Callable[[Any], bool], more: int = 0) -> bool:
 
 def _is_matrix(rows: Any) -> bool:
     return _is_table(rows, _is_percentage, more=1) and None not in rows[-1]
-
-
-def _is_counts(rows: Any) -> bool:
-    return _is_table(rows, is_whole)
 
 
 def _is_percentage(value: Any) -> bool:
@@ -71,12 +63,13 @@ class Column(NamedTuple):
 
 TEXT = Column("TEXT NOT NULL")
 MEASURE = Column("REAL")
-SECONDS = Column("REAL NOT NULL", _is_seconds, "a number of seconds")
+SECONDS = Column("REAL NOT NULL", lambda value: is_number(value) and 0 <= value < 1e300, "a number of seconds")
 OBJECT = Column("TEXT NOT NULL", lambda value: isinstance(value, dict), "an object", json=True)
 PERCENTAGES = "a row more than columns, of percentages and null, and a last row without null: all tasks are tested"
 MATRIX = Column("TEXT NOT NULL", _is_matrix, PERCENTAGES, json=True)
 MOMENT = Column("TEXT NOT NULL", _is_moment, "a time like 2026-01-31T23:59:59+00:00, in UTC")
-COUNTS = Column("TEXT", _is_counts, "a row of counts per class, or no such field", json=True)
+COUNTED = "a row of counts per class, or no such field"
+COUNTS = Column("TEXT", lambda rows: _is_table(rows, is_whole), COUNTED, json=True)
 
 
 class Record(TypedDict):

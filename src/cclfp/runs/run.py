@@ -122,9 +122,7 @@ def run_jobs(
 
     with contextlib.ExitStack() as exits:
         exits.callback(remove_left_overs, execution.checkpoint_folder)  # of workers that were killed
-        if executor is None:
-            executor = make_executor(execution)
-            exits.callback(executor.close)
+        executor = executor or exits.enter_context(make_executor(execution))
         device = executor.device or pick_device(execution.device)
         missing = choose_engines(missing, [*stay, *earlier], executor.workers, device, on_event)
         executor.run(into_cohorts(missing, executor.workers, device), listen)

@@ -59,18 +59,25 @@ def exists(path: Path) -> bool:
     if str(path) == ":memory:" or str(path).startswith("file:"):
         raise InputError(f"{path}: records are kept in a file, not in memory or by a URI: expected the path of a file")
     file, *journals = files_of(path)
-    try:
+    with _usable(path):
         for journal in journals:
             if journal.exists() and not stat.S_ISREG(journal.lstat().st_mode):
-                raise InputError(f"{path} cannot be used as a store of runs: {journal} is not a regular file")
+                raise OSError(f"{journal} is not a regular file")
         if path.is_symlink() and not file.exists():
             raise InputError(f"{path} is a symbolic link to {file}, which does not exist")
         found = file.exists() and file.stat().st_size > 0
         if found and not is_database(file):  # looked at in this order: one that is being made grows
-            raise InputError(f"{path} cannot be used as a store of runs: file is not a database")
-    except OSError as error:
-        raise InputError(f"{path} cannot be used as a store of runs: {error}") from error
+            raise OSError("file is not a database")
     return found
+
+
+@contextlib.contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    """Turn an error about the file of a store into an InputError."""
+    try:
+        yield
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:  # the last: SQLite's message shows what is damaged
+        raise InputError(f"{path} cannot be used as a store of runs: {error}{chosen_by(path)}") from error
 
 
 def files_of(path: Path) -> list[Path]:
@@ -108,10 +115,8 @@ class Store:
         if not exists(path):
             if read_only:
                 raise InputError(f"{path}: there is no store of runs")
-            try:
+            with _usable(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError(f"{path} cannot be used as a store of runs: {error}{chosen_by(path)}") from error
         self.checkpoints = checkpoints_of(path)
         self.file, self.log, *_ = files_of(path)
         self.damage = self._read(self._inspect if read_only or damaged else self._create)
@@ -202,22 +207,19 @@ class Store:
         return record if old is None else self._demand(old)
 
     def merge(self, records: Iterable[tuple[str, Record]]) -> set[str]:
-        """Add records, each with the place it comes from, and return the places of duplicates.
+        """Add records, each with the place it comes from, all or none; return the places of those it has already.
 
-        A duplicate equals a stored record in every field. A record that differs from a stored one of the same run is a
-        conflict, and then nothing is added. Every run occurs once in ``records``.
+        InputError where one differs from the stored record of the same run. Every run occurs once in ``records``.
         """
-        duplicates, conflicts = set(), []
+        duplicates = set()
         with self._connect() as database, _writing(database):
             for place, record in records:
                 row = _row(database, record["key"])
                 if row is None:
                     _write(database, record)
-                elif (old := self._demand(row)) == record:
-                    duplicates.add(place)
                 else:
-                    conflicts.append(f"{place}: {difference(record, old, str(self.path))}")
-            _refuse(conflicts)
+                    _check_same(place, record, str(self.path), self._demand(row))
+                    duplicates.add(place)
         return duplicates
 
     def delete(self, rows: Sequence[StoredRow]) -> None:
@@ -254,16 +256,15 @@ class Store:
 
     @contextlib.contextmanager
     def _connect(self, how: str = "mode=rwc") -> Iterator[sqlite3.Connection]:
-        try:
-            where = f"{self.file.as_uri()}?{how}"
-            opened = sqlite3.connect(where, timeout=TIMEOUT, isolation_level=None, uri=True)
-            with contextlib.closing(opened) as database:
-                database.row_factory = sqlite3.Row
-                database.text_factory = _decode
-                yield database
-        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where SQLite's message shows what is damaged
-            text = f"{self.path} cannot be used as a store of runs: {error}{chosen_by(self.path)}"
-            raise InputError(text) from error
+        where = f"{self.file.as_uri()}?{how}"
+        with (
+            _usable(self.path),
+            contextlib.closing(sqlite3.connect(where, timeout=TIMEOUT, isolation_level=None, uri=True)) as database,
+        ):
+            database.row_factory = sqlite3.Row
+            # Damaged text is escaped, so that it does not fail the whole query.
+            database.text_factory = lambda text: text.decode(errors="backslashreplace")
+            yield database
 
 
 @contextlib.contextmanager
@@ -282,11 +283,6 @@ def _marks(database: sqlite3.Connection) -> tuple[int, int, int]:
     query = "SELECT * FROM pragma_application_id, pragma_user_version, (SELECT count(*) FROM sqlite_master)"
     application, version, tables = database.execute(query).fetchone()
     return application, version, tables
-
-
-def _decode(text: bytes) -> str:
-    """A text of the database. Damaged text is escaped, so that it does not fail the whole query."""
-    return text.decode(errors="backslashreplace")
 
 
 def _write(database: sqlite3.Connection, record: Record) -> None:
@@ -309,11 +305,11 @@ def _to_row(row: sqlite3.Row) -> StoredRow:
         return StoredRow(number, values, None, str(error))
 
 
-def _refuse(conflicts: Sequence[str]) -> None:
-    """InputError where records differ from others of the same run."""
-    if conflicts:
-        others = f" ({len(conflicts) - 1} more lines are in conflict)" if len(conflicts) > 1 else ""
-        raise InputError(f"{conflicts[0]}{others}: nothing was added; leave out one of the two")
+def _check_same(place: str, record: Record, where: str, known: Record) -> None:
+    """InputError where a record differs from another one of the same run."""
+    if record != known:
+        what = difference(record, known, where)
+        raise InputError(f"{place}: {what}: nothing was added; leave out one of the two")
 
 
 # -- records from and to other files, so that runs of one machine join the store of another -----------------------
@@ -343,17 +339,11 @@ def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[s
     """
     found = [one for path in paths for one in read_records(path)]
     first: dict[str, tuple[str, Record]] = {}
-    duplicates: set[str] = set()
-    conflicts: list[str] = []
     for place, record in found:
-        where, known = first.setdefault(record["key"], (place, record))
-        if known != record:
-            conflicts.append(f"{place}: {difference(record, known, where)}")
-        elif where != place:
-            duplicates.add(place)
-    _refuse(conflicts)
-    duplicates |= (Store(store) if isinstance(store, Path) else store).merge(first.values())
-    return len(found) - len(duplicates), [place for place, _ in found if place in duplicates]
+        _check_same(place, record, *first.setdefault(record["key"], (place, record)))
+    known = (Store(store) if isinstance(store, Path) else store).merge(first.values())
+    new = {place for place, _ in first.values()} - known
+    return len(new), [place for place, _ in found if place not in new]
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Record]]:

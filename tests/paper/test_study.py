@@ -27,9 +27,9 @@ from cclfp.paper.numbers import (
     LABELS,
     PANELS,
     columns,
+    comparable,
     describe_conditions,
     gather_timings,
-    largest_comparable_group,
     missing_components,
 )
 from cclfp.paper.study import Study, plan, select
@@ -409,17 +409,13 @@ def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
     store.add(record(fdr, TIMING_SEED, 80.0, {**here, "together": 2}))
     store.add(record(er, 0, 80.0, here))
     found = gather_timings(run_time_cells(), store)
-    alike = largest_comparable_group(found)
-    labels = [
-        [cell.label for cell, timing in zip(run_time_cells(), timings, strict=True) if timing is not None]
-        for timings in (found, alike)
-    ]
+    made, alike = comparable(found)
+    assert made == "A processor, eager engine, float32, 1 thread"
+    labels = [[cell.label for cell in cells if cell.runs] for cells in (found, alike)]
     assert labels == [["ER-Res.", "GEM", "HAL"], ["GEM", "HAL"]]
-    assert largest_comparable_group([]) == []
-    made = {describe_conditions(timing) for timing in alike if timing is not None}
-    assert made == {"A processor, eager engine, float32, 1 thread"}
-    nothing = "unknown device, unknown engine, unknown precision, unknown threads"
-    assert describe_conditions({"environment": {}}) == nothing
+    assert len(found) == len(alike) == len(run_time_cells())
+    assert comparable([]) == (None, [])
+    assert describe_conditions({}) == "unknown device, unknown engine, unknown precision, unknown threads"
 
 
 # Studies of one's own -------------------------------------------------------------------------------------------------

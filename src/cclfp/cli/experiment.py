@@ -262,21 +262,15 @@ def study(
 
     from cclfp.cli import printing
     from cclfp.cli.progress import progress
-    from cclfp.paper.study import OWN_OPTIONS, plan
+    from cclfp.paper.study import plan
 
-    own = {name: getattr(problem, name) for name in OWN_OPTIONS if name not in ("memory", "auto")}
-    own |= {"memory": parse_sizes("--memory", memory), "auto": auto}
-    options = {name: value for name, value in own.items() if value is not None and value is not False}
-    if options and table != "mine":
-        first = next(iter(options)).replace("_", "-")
-        raise InputError(f"--{first} is for a study of your own: cclfp study mine")
+    own = {**vars(problem), "memory": parse_sizes("--memory", memory), "auto": auto}
     if dry_run and auto is not None:
         raise InputError("--auto trains to find settings, and --dry-run trains nothing: leave out one of the two")
     wanted = {"benchmarks": benchmark, "methods": method, "scenarios": scenario}
     names: dict[str, Any] = {kind: parse_names(f"--{kind.removesuffix('s')}", given) for kind, given in wanted.items()}
-    how: dict[str, Any] = {"seeds": chosen_seeds, "execution": execution}
     with progress() as shown:
-        planned = plan(table, **names, **how, on_event=shown.update, **options)
+        planned = plan(table, **names, **own, seeds=chosen_seeds, execution=execution, on_event=shown.update)
     if dry_run:
         printing.print_plan(planned, json)
     elif execution.shard is not None:

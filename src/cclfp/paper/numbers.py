@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -12,6 +13,7 @@ from cclfp.errors import unknown
 from cclfp.metrics import count_of
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.problem import Problem
+from cclfp.runs.record import Record
 from cclfp.runs.results import DEFAULTS, Published, Result
 from cclfp.runs.settings import find_preset, make_one
 from cclfp.runs.store import Store
@@ -60,18 +62,16 @@ PANELS = {
 }
 TIMING_SEED = 200  # the seed of runs that are made to measure time; neither the tables nor tuning use it
 
-Timing = Mapping[str, Any]  # the record of a run that was made for its time
 Line = Mapping[str, str]  # a line of published.csv: a number and its place in a table
 
 
 @functools.cache
-def _lines(*tables: str) -> list[Line]:
-    """The lines of these tables: a table's rows, from the left to the right, are in the paper's order."""
-    for table in tables:
-        if table not in TABLES:
-            raise unknown("table", table, TABLES)
+def _lines(table: str) -> list[Line]:
+    """The lines of a table: its rows, from the left to the right, in the paper's order."""
+    if table not in TABLES:
+        raise unknown("table", table, TABLES)
     with resources.files(__package__).joinpath("published.csv").open(encoding="utf-8") as file:
-        return [line for line in csv.DictReader(file) if line["table"] in tables]
+        return [line for line in csv.DictReader(file) if line["table"] == table]
 
 
 def _number(line: Line) -> Published:
@@ -106,19 +106,13 @@ def origin(method: str, benchmark: str, scenario: str) -> str:
 
 def missing_components(cell: Result) -> dict[str, float]:
     """The settings by which a row of the ablation differs from CCL-FP+'s preset; none in other tables."""
-    there = cell.label.split(", ")
-    return {name: 0.0 for component, name in COMPONENTS.items() if cell.table == "ablation" and component not in there}
+    names = COMPONENTS.values() if cell.table == "ablation" else ()
+    return {name: 0.0 for name in names if cell.configuration.hyperparameters[name] == 0}
 
 
 def columns(table: str) -> list[tuple[str, str]]:
     """The benchmark and scenario of each column, in the paper's order."""
     return list(dict.fromkeys((line["benchmark"], line["scenario"]) for line in _lines(table)))
-
-
-@functools.cache
-def _numbers() -> dict[tuple[str, str, str, int], Published]:
-    lines = _lines("accuracy", "buffer")
-    return {(line["method"], line["benchmark"], line["scenario"], int(line["buffer"])): _number(line) for line in lines}
 
 
 def published(method: str, benchmark: str, scenario: str, buffer: int | None) -> Published | None:
@@ -129,7 +123,10 @@ def published(method: str, benchmark: str, scenario: str, buffer: int | None) ->
     >>> published("ccl-fp+", "split-mnist", "class", 200)
     Published(mean=89.16, std=1.14)
     """
-    return _numbers().get((method, benchmark, scenario, 200 if buffer is None else buffer))
+    place = {"method": method, "benchmark": benchmark, "scenario": scenario}
+    place["buffer"] = str(200 if buffer is None else buffer)
+    lines = [*_lines("accuracy"), *_lines("buffer")]
+    return next((_number(line) for line in lines if place.items() <= line.items()), None)
 
 
 def published_for(configuration: Configuration) -> Published | None:
@@ -147,26 +144,28 @@ def run_time_cells() -> list[Result]:
     return [cell for place in PANELS["runtime"] for cell in accuracy if cell.column == place]
 
 
-def gather_timings(cells: Sequence[Result], store: Store) -> list[Timing | None]:
-    """The timing run of each cell, where there is one that was trained alone.
+def gather_timings(cells: Sequence[Result], store: Store) -> list[Result]:
+    """The cells with the run that was made for its time, where there is one that was trained alone.
 
     The seconds of runs that were trained together are shares of the total.
     """
-    stored = [store.find(cell.key(TIMING_SEED)) for cell in cells]
-    return [dict(r) if r is not None and r["environment"].get("together") == 1 else None for r in stored]
+    timed = [cell.find_runs(store, [TIMING_SEED]) for cell in cells]
+    return [_only(cell, lambda run: run["environment"].get("together") == 1) for cell in timed]
 
 
-def largest_comparable_group(timings: Sequence[Timing | None]) -> list[Timing | None]:
-    """The timings that were made under the same conditions, the others None; the largest group of several."""
-    made = [None if timing is None else describe_conditions(timing) for timing in timings]
-    known = [conditions for conditions in made if conditions is not None]
-    most = max(dict.fromkeys(known), key=known.count, default=None)
-    return [timing if conditions == most else None for timing, conditions in zip(timings, made, strict=True)]
+def comparable(timed: Sequence[Result]) -> tuple[str | None, list[Result]]:
+    """The conditions under which most of these runs were timed, and the results, where others are without a run."""
+    made = [describe_conditions(run["environment"]) for result in timed for run in result.runs]
+    most = max(dict.fromkeys(made), key=made.count, default=None)
+    return most, [_only(result, lambda run: describe_conditions(run["environment"]) == most) for result in timed]
 
 
-def describe_conditions(record: Timing) -> str:
-    """What a run's time depends on: ``A processor, eager engine, float32, 1 thread``."""
-    made = record["environment"]
+def _only(result: Result, counts: Callable[[Record], bool]) -> Result:
+    return dataclasses.replace(result, runs=[run for run in result.runs if counts(run)])
+
+
+def describe_conditions(made: Mapping[str, Any]) -> str:
+    """What a run's time depends on, of its environment: ``A processor, eager engine, float32, 1 thread``."""
     parts = [made.get("device_name") or "unknown device", f"{made.get('engine') or 'unknown'} engine"]
     parts.append(made.get("precision") or "unknown precision")
     parts.append("unknown threads" if made.get("threads") is None else count_of(made["threads"], "thread"))

@@ -12,17 +12,8 @@ from cclfp.core.scenarios import SCENARIOS
 from cclfp.errors import InputError, unknown
 from cclfp.events import OnEvent, Planned, ignore
 from cclfp.methods import METHODS
+from cclfp.paper import numbers
 from cclfp.paper.compare import rank_results
-from cclfp.paper.numbers import (
-    TABLES,
-    TIMING_SEED,
-    cells,
-    describe_conditions,
-    gather_timings,
-    largest_comparable_group,
-    origin,
-    run_time_cells,
-)
 from cclfp.paper.searches import latest_search
 from cclfp.paper.tuning import tune
 from cclfp.runs.code import device_name
@@ -40,7 +31,7 @@ from cclfp.runs.store import Store, exists
 from cclfp.streams import BENCHMARKS, get_benchmark
 
 RUNTIME, MINE = "runtime", "mine"
-STUDIES = (*TABLES, "all", RUNTIME, MINE)
+STUDIES = (*numbers.TABLES, "all", RUNTIME, MINE)
 
 Column = tuple[str, str, str]  # the table, or the size of the memory in words; a benchmark and a scenario
 
@@ -75,16 +66,12 @@ class Study:
         jobs = make_jobs([result.configuration for result in self.results], self.seeds, self.execution)
         jobs = sorted({job.key: job for job in jobs}.values(), key=lambda job: -cost(job.configuration))
         if self.what == RUNTIME and exists(self.store):
-            timed = self._timed_alike()
-            jobs = [job if job.key in timed else job.with_execution(fresh=True) for job in jobs]
+            how = self.execution.concrete()
+            here = numbers.describe_conditions({**how.made_with, "device_name": device_name(how.device)})
+            timed = numbers.gather_timings(self.results, Store(self.store, read_only=True))
+            alike = {r["key"] for t in timed for r in t.runs if numbers.describe_conditions(r["environment"]) == here}
+            jobs = [job if job.key in alike else job.with_execution(fresh=True) for job in jobs]
         return take_shard(jobs)
-
-    def _timed_alike(self) -> set[str]:
-        """The keys of the stored runs that were timed alone, with this engine and on this device."""
-        concrete = self.execution.concrete()
-        here = describe_conditions({"environment": {**concrete.made_with, "device_name": device_name(concrete.device)}})
-        timings = gather_timings(self.results, Store(self.store, read_only=True))
-        return {t["key"] for t in timings if t is not None and describe_conditions(t) == here}
 
     def missing(self) -> list[tuple[Result, list[Job]]]:
         """The jobs whose records the store does not have, by configuration. The store is not created."""
@@ -119,16 +106,14 @@ class Study:
 
     def panels(self) -> list[dict[str, Any]]:
         """The seconds of each method's run, per benchmark; None for a run that was not timed like the others."""
-        parts, panels = ("train_seconds", "test_seconds", "seconds"), []
-        store = Store(self.store)
-        for (_, benchmark, scenario), several in by_column(self.results).items():
-            alike = largest_comparable_group(gather_timings(several, store))
-            if made := [describe_conditions(timing) for timing in alike if timing is not None]:
-                times = {
-                    result.configuration.method: {part: timing and timing[part] for part in parts}
-                    for result, timing in zip(several, alike, strict=True)
-                }
-                panels.append({"benchmark": benchmark, "scenario": scenario, "made": made[0], "times": times})
+        panels, timed = [], numbers.gather_timings(self.results, Store(self.store))
+        for (_, benchmark, scenario), several in by_column(timed).items():
+            made, alike = numbers.comparable(several)
+            runs = {r.configuration.method: dict(r.runs[0]) if r.runs else {} for r in alike}
+            parts = ("train_seconds", "test_seconds", "seconds")
+            times = {method: {part: run.get(part) for part in parts} for method, run in runs.items()}
+            if made is not None:
+                panels.append({"benchmark": benchmark, "scenario": scenario, "made": made, "times": times})
         return panels
 
 
@@ -186,11 +171,10 @@ def study(
     >>> results = study("accuracy", benchmarks=["split-mnist"], methods=["er"])  # doctest: +SKIP
     >>> [(r.configuration.scenario, r.mean, r.published.mean, r.verdict) for r in results]  # doctest: +SKIP
     """
-    execution, others = from_keywords(Execution, execution, options)
     if what == RUNTIME:
         raise InputError("run times are not compared with published numbers: use cclfp.paper.study.plan('runtime')")
-    chosen: dict[str, Any] = {"benchmarks": benchmarks, "methods": methods, "scenarios": scenarios}
-    planned = plan(what, **chosen, seeds=seeds, execution=execution, on_event=on_event, **others)
+    options |= {"benchmarks": benchmarks, "methods": methods, "scenarios": scenarios}
+    planned = plan(what, seeds=seeds, execution=execution, on_event=on_event, **options)
     planned.train(on_event)
     return planned.found(include_diverged)
 
@@ -209,24 +193,27 @@ def plan(
     """What a study trains: nothing is trained yet, except for the searches of ``auto``."""
     if what not in STUDIES:
         raise unknown("table", what, STUDIES)
-    execution = Execution() if execution is None else execution
+    how, others = from_keywords(Execution, execution, options)
+    own = {name: value for name, value in others.items() if value is not None and value is not False}
+    if strange := [name for name in own if name not in OWN_OPTIONS]:
+        raise unknown("option", strange[0], [*OWN_OPTIONS, *sorted(field_names(Execution))])
+    if own and what != MINE:
+        raise InputError(f"--{next(iter(own)).replace('_', '-')} is for a study of your own: cclfp study mine")
     asked = {"benchmark": benchmarks, "method": methods, "scenario": scenarios}
     wanted = {kind: [names] if isinstance(names, str) else list(names) for kind, names in asked.items()}
     if what == MINE:
-        results = _plan_mine(wanted, execution, on_event, options)
-    elif options:
-        raise unknown("option", next(iter(options)), sorted(field_names(Execution)))
+        results = _plan_mine(wanted, how, on_event, **own)
     else:
-        results = select(TABLES if what == "all" else [what], wanted)
-    if what != RUNTIME:
-        return Study(what, results, check_seeds(5 if seeds is None else seeds), execution)
-    if seeds is not None:
-        raise InputError(f"seeds={seeds}: run times are measured with one seed, which no table uses; leave it out")
-    if execution.on != "local" or execution.shard is not None:
-        raise InputError("run times are measured on this machine, one run after the other: leave out on and shard")
-    if execution.engine == "auto":
-        execution = dataclasses.replace(execution, engine="eager")
-    return Study(what, results, [TIMING_SEED], execution)
+        results = select(numbers.TABLES if what == "all" else [what], wanted)
+    if what == RUNTIME:
+        if seeds is not None:
+            raise InputError(f"seeds={seeds}: run times are measured with one seed, which no table uses; leave it out")
+        if how.on != "local" or how.shard is not None:
+            raise InputError("run times are measured on this machine, one run after the other: leave out on and shard")
+        seeds = [numbers.TIMING_SEED]
+        if how.engine == "auto":
+            how = dataclasses.replace(how, engine="eager")
+    return Study(what, results, check_seeds(5 if seeds is None else seeds), how)
 
 
 def select(tables: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> list[Result]:
@@ -242,7 +229,7 @@ def select(tables: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> list[R
     found = [
         cell
         for table in tables
-        for cell in (run_time_cells() if table == RUNTIME else cells(table))
+        for cell in (numbers.run_time_cells() if table == RUNTIME else numbers.cells(table))
         if all(not names or getattr(cell.configuration, kind) in names for kind, names in wanted.items())
     ]
     if not found:
@@ -253,34 +240,26 @@ def select(tables: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> list[R
     return found
 
 
-IMAGE_OPTIONS = ("images", *ABOUT_IMAGES)
-OWN_OPTIONS = (*IMAGE_OPTIONS, "tasks", "class_order", "backbone", "memory", "auto")
+OWN_OPTIONS = ("images", *ABOUT_IMAGES, "tasks", "class_order", "backbone", "memory", "auto")
 
 
 def _plan_mine(
-    wanted: Mapping[str, list[str]], execution: Execution, on_event: OnEvent, options: dict[str, Any]
+    wanted: Mapping[str, list[str]],
+    execution: Execution,
+    on_event: OnEvent,
+    memory: int | Sequence[int] = MEMORY,
+    auto: float | None = None,
+    **fields: Any,
 ) -> list[Result]:
-    """Methods by benchmarks of one's own choosing.
-
-    The settings are those that the latest ``cclfp tune`` or ``--auto`` there found, else the preset, else the method's
-    defaults.
-    """
-    if strange := [name for name in options if name not in OWN_OPTIONS]:
-        raise unknown("option", strange[0], [*OWN_OPTIONS, *sorted(field_names(Execution))])
+    """Methods by benchmarks of one's own choosing; ``fields`` are others of a problem."""
     benchmarks, methods, scenarios = wanted.values()
-    options = {name: value for name, value in options.items() if value is not None}
-    images = {name: options.pop(name) for name in IMAGE_OPTIONS if name in options}
-    if "images" in images:
-        benchmarks = [*benchmarks, str(prepare(Problem(**images), on_event).benchmark)]
-    elif benchmarks:
-        prepare(Problem(benchmarks[0], **images))  # refuses options that are about images
-    memory, auto = options.pop("memory", MEMORY), options.pop("auto", None)
-    for what, names in (("benchmark", benchmarks), ("method", methods)):
-        if not names:
-            raise InputError(f"which {what}s? A study of your own needs one or more: --{what} A,B")
+    for kind, is_given in (("benchmark", benchmarks or "images" in fields), ("method", methods)):
+        if not is_given:
+            raise InputError(f"which {kind}s? A study of your own needs one or more: --{kind} A,B")
+    problem = prepare(Problem(None if "images" in fields else benchmarks[0], **fields), on_event)
     chosen = [
-        (method, Problem(benchmark, scenario=scenario, memory=size, **options))
-        for benchmark in dict.fromkeys(benchmarks)
+        (method, dataclasses.replace(problem, benchmark=benchmark, scenario=scenario, memory=size))
+        for benchmark in dict.fromkeys([*benchmarks, str(problem.benchmark)])
         for scenario in scenarios or get_benchmark(benchmark).scenarios[:1]
         for size in dict.fromkeys([memory] if isinstance(memory, int) else memory)
         for method in dict.fromkeys(methods)
@@ -291,14 +270,14 @@ def _plan_mine(
 
 
 def _result(method: str, problem: Problem, auto: float | None, execution: Execution, on_event: OnEvent) -> Result:
-    """A method on a problem with its settings, and where they come from."""
-    if auto is not None:
-        tuned = tune(method, problem=problem, budget=auto, repeatable=True, execution=execution, on_event=on_event)
-        chosen = f"tuned in {auto:g} min"
-    elif (found := latest_search(execution.store, method, problem)) is not None:
-        tuned, chosen = found, "tuned"
+    """A method on a problem with the settings of the latest search there, else of the preset, else its defaults."""
+    if auto is None:
+        tuned = latest_search(execution.store, method, problem)
     else:
-        c = make_one(method, problem)
-        return Result(c, [], method, chosen=origin(c.method, *Result(c, []).column), table=f"memory {problem.memory}")
-    doubts, configuration = tuple(tuned.doubts), make_one(method, problem, tuned.settings)
-    return Result(configuration, [], method, chosen=chosen, table=f"memory {problem.memory}", doubts=doubts)
+        tuned = tune(method, problem=problem, budget=auto, repeatable=True, execution=execution, on_event=on_event)
+    c = make_one(method, problem, None if tuned is None else tuned.settings)
+    chosen = "tuned" if auto is None else f"tuned in {auto:g} min"
+    if tuned is None:
+        chosen = numbers.origin(c.method, c.benchmark, c.scenario)
+    doubts = () if tuned is None else tuple(tuned.doubts)
+    return Result(c, [], method, chosen=chosen, table=f"memory {problem.memory}", doubts=doubts)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from cclfp.metrics import mean_std
-from cclfp.paper.numbers import FIGURES, PANELS, describe_conditions, largest_comparable_group
+from cclfp.paper.numbers import FIGURES, PANELS, comparable
 from cclfp.report.styles import CHARACTER, OURS, OWN_STYLES, STYLES, TEST, TRAIN, Style
 from cclfp.report.tables import Column, Content, Table, column_title, place_title, row_name, variant_name
 from cclfp.runs.results import Result
@@ -294,11 +294,9 @@ def _timed_alike(timed: Sequence[Result]) -> list[Group]:
     groups = []
     for column, several in itertools.groupby(timed, lambda result: result.column):
         results = list(several)
-        alike = largest_comparable_group([result.runs[0] if result.runs else None for result in results])
-        made = [describe_conditions(timing) for timing in alike if timing is not None]
-        shown = [dataclasses.replace(r, runs=r.runs if t else []) for r, t in zip(results, alike, strict=True)]
+        made, shown = comparable(results)
         others = [r.label for r, one in zip(results, shown, strict=True) if r.runs and not one.runs]
-        note = f"Each method alone on {made[0]}" if made else ""
+        note = f"Each method alone on {made}" if made else ""
         note += f"; left out, because they were measured under other conditions: {', '.join(others)}" if others else ""
         groups.append(Group(column_title(column), shown, [note] if note else []))
     return groups

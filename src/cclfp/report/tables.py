@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from cclfp.methods import METHODS
 from cclfp.metrics import signed
@@ -146,15 +146,13 @@ def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False) 
     Means and curves leave out runs that diverged, unless ``include_diverged``.
     """
     tables = [_papers_table(name, store, seeds, include_diverged) for name in TABLES]
-    timed = run_time_cells()
+    timed = gather_timings(run_time_cells(), store)
     in_tables = {run["key"] for table in tables for result in table.results for run in result.runs}
     in_tables |= {cell.key(TIMING_SEED) for cell in timed}
     records = store.records()
     others = [record for record in records if record["key"] not in in_tables]
     held_out = sum(record["configuration"].get("validation", False) for record in others)
     own = _own_tables(records, in_tables, include_diverged, store.path)
-    timings = zip(timed, gather_timings(timed, store), strict=True)
-    timed = [dataclasses.replace(cell, runs=[cast(Record, t)] if t else []) for cell, t in timings]
     return Content(list(seeds), tables, own, timed, len(others) - held_out, held_out)
 
 

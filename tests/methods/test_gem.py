@@ -140,7 +140,7 @@ def test_one_example_of_a_past_task_is_normalised_as_in_testing(share: int) -> N
     z = copy.deepcopy(learner.psi).train(share > 1)(x)
     expected = nn.functional.cross_entropy(learner.f(z), y)
     mask = torch.ones(share, 6, dtype=torch.bool)
-    loss = past_loss(learner.algorithm.net, learner.params, learner.buffers, x, y, mask)
+    loss = past_loss(learner.algorithm.net, *learner.model[:2], x, y, mask)
     torch.testing.assert_close(loss, expected)
     assert all(map(torch.equal, learner.psi.state_dict().values(), before.state_dict().values()))
 

@@ -132,7 +132,7 @@ def test_anchors_and_fine_tuning_leave_batchnorm_alone() -> None:
     assert all(torch.equal(after[name], expected[name]) for name in after)
     before = {name: b.clone() for name, b in buffers.items()}
     learner.end_task()
-    assert all(torch.equal(before[name], b) for name, b in learner.buffers.items())
+    assert all(torch.equal(before[name], b) for name, b in learner.model[1].items())
 
 
 def test_running_statistics_do_not_matter_in_training() -> None:
@@ -142,12 +142,12 @@ def test_running_statistics_do_not_matter_in_training() -> None:
         replica = Replica(CASE.learner(psi=toy_psi(random=False)), CASE.stream())
         train_replicas([replica], tasks=1)
         learner = replica.learner
-        changed = {name: b * factor if "running" in name else b for name, b in learner.buffers.items()}
+        changed = {name: b * factor if "running" in name else b for name, b in learner.model[1].items()}
         assert any("running_var" in name for name in changed)
-        learner.update(learner.params, changed, learner.state, 0)
+        learner.update(learner.model[0], changed, learner.state, 0)
         train_replicas([replica], tasks=2)
         assert len(learner.state["anchors"]["y"]) == 4
-        return {**learner.params, **learner.state["anchors"]}
+        return {**learner.model[0], **learner.state["anchors"]}
 
     usual, other = after_two_tasks(1.0), after_two_tasks(1e-3)
     assert all(torch.equal(usual[name], other[name]) for name in usual)
@@ -161,7 +161,7 @@ def test_dropout_does_not_move_anchors() -> None:
     x = x / 2
     assert isinstance(learner.algorithm, HAL)
     assert any(isinstance(module, nn.Dropout) for module in learner.psi.modules())
-    scores = [learner.algorithm._scores(learner.params, learner.buffers, x) for _ in range(2)]
+    scores = [learner.algorithm._scores(learner.model[0], learner.model[1], x) for _ in range(2)]
     assert torch.equal(*scores)
 
 

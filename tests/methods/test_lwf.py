@@ -97,7 +97,7 @@ def test_the_old_model_is_in_eval_mode_and_the_new_one_in_training() -> None:
     torch.testing.assert_close(loss, expected)
 
     learner.observe(raw.x, raw.y, 1)  # which trains the new model, BatchNorm's statistics included, and not the old one
-    for name, now in (("old", learner.params), ("buffers_old", learner.buffers)):
+    for name, now in (("old", learner.model[0]), ("buffers_old", learner.model[1])):
         assert all(torch.equal(t, learner.state[name][key]) for key, t in before[name].items())
         assert not any(torch.equal(t, now[key]) for key, t in before[name].items())
 

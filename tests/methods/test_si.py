@@ -21,7 +21,7 @@ def far_from_home(lr: float, c: float) -> tuple[Learner, Tensor, Tensor, list[Te
     train(learner, stream[:1])
     learner.begin_task()
     g = torch.Generator().manual_seed(0)
-    for name, p in learner.params.items():
+    for name, p in learner.model[0].items():
         learner.state["importance"][name] = torch.rand(p.shape, dtype=torch.float64, generator=g)
         learner.state["start"][name] = p.detach() + torch.randn(p.shape, dtype=torch.float64, generator=g)
     x, y = stream[1][0]

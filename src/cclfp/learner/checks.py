@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Task = int | Sequence[int] | Tensor
 Model = tuple[Tensors, Tensors, State]  # parameters, buffers of psi, the method's state
 
+PROBE = 10  # examples that show how many features psi gives
 MAX_TASKS = 10_000  # the table of each task's classes has one row per id, up to the largest id
 
 
@@ -142,20 +143,24 @@ def check_preparation(
         raise InputError(f"augment must have draw(n, generator) and take (x, table), not {augment!r}")
 
 
-def transformed(x: Tensor, transform: Transform | None, psi: nn.Module) -> Tensor:
-    """Raw examples after the transform, floats in the dtype of psi's parameters."""
+def prepare(
+    x: Tensor,
+    psi: nn.Module,
+    transform: Transform | None,
+    augment: Augmentation | None = None,
+    table: Tensor | None = None,
+) -> Tensor:
+    """What psi takes: raw examples, augmented as the rows of a table say, transformed, floats in psi's dtype."""
     n = x.shape[0]  # not len(x), which torch.export would take for a constant
-    x = x if transform is None else _as_many("transform", transform(x), n)
+    if augment is not None:
+        assert table is not None, "an augmentation needs its table"
+        x = _as_many("augment", augment(x, table.to(x.device)), n)
+    if transform is not None:
+        x = _as_many("transform", transform(x), n)
     if not x.is_floating_point():
         return x
     floating = (p.dtype for p in psi.parameters() if p.is_floating_point())
     return x.to(next(floating, torch.get_default_dtype()))
-
-
-def augmented(x: Tensor, augment: Augmentation, table: Tensor | None) -> Tensor:
-    """Raw examples, changed as each one's row of the table says."""
-    assert table is not None, "an augmentation needs its table"
-    return _as_many("augment", augment(x, table.to(x.device)), x.shape[0])
 
 
 def _as_many(name: str, given: Any, n: int) -> Tensor:
@@ -165,10 +170,11 @@ def _as_many(name: str, given: Any, n: int) -> Tensor:
     return given
 
 
-def check_features(learner: Learner, x: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
-    """psi of raw examples, once prepared. InputError where it does not take them, or does not return features."""
+def check_features(learner: Learner, x: Tensor) -> Tensor:
+    """psi of the first raw examples. InputError where it does not take them, or does not return features."""
+    x = x[:PROBE]
     with torch.no_grad(), seeded(learner.seed, "probe", 0, x.device):
-        prepared = prepare(x)
+        prepared = learner.for_testing(x)
     try:
         with torch.no_grad():
             z = twin(learner.psi).eval()(prepared)

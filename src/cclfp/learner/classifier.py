@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cclfp.core import trees
-from cclfp.learner.checks import transformed
+from cclfp.learner.checks import prepare
 from cclfp.methods import Method
 from cclfp.nets.network import Network, Tensors
 
@@ -44,7 +44,7 @@ class Classifier(nn.Module):
         params: Tensors = {f"psi.{name}": self.psi.get_parameter(name) for name in self._trained}
         params |= {"f.weight": self.f.weight, "f.bias": self.f.bias}
         state = trees.unflatten([getattr(self, name) for name in self._state], self._spec)
-        prepared = transformed(x, self._transform, self.psi)
+        prepared = prepare(x, self.psi, self._transform)
         return self._method.scores(params, dict(self.psi.named_buffers()), state, prepared).masked_fill(
             ~self.allowed, -torch.inf
         )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from cclfp.errors import InputError
 from cclfp.learner.checks import (
     Model,
     Task,
-    augmented,
     check_batch,
     check_classes,
     check_features,
@@ -28,37 +26,71 @@ from cclfp.learner.checks import (
     check_preparation,
     check_psi,
     check_task,
+    prepare,
     refuse_not_finite,
-    transformed,
 )
 from cclfp.learner.classifier import Classifier
-from cclfp.methods import Batch, Method, TaskContext
+from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import Hyperparameters, State, unpack
 from cclfp.nets import linear
 from cclfp.nets.network import Network, Tensors, chunks, copy_all, psi_mode
 from cclfp.transforms import Augmentation, Transform
 
-PROBE = 10  # examples that show how many features psi gives
 Slots = tuple[Tensor, Tensor, Tensor]  # of the replayed examples; whether each is of a past task; of the new ones
 
 
 class Learner:
-    """A classifier that learns from a stream of batches. Made by :func:`make` or :func:`cclfp.load`.
+    """A classifier that learns from a stream of batches, in your own loop. ``cclfp.make`` is this class.
 
-    ``method`` is its class, ``hyper`` its hyperparameters. ``f`` is None before the first batch, which shows how many
-    features psi gives; ``memory`` is None for a method without one. ``classes`` are the names of the classes, where
-    they are known: the rows of f after them are free. ``steps`` and ``tasks_done`` count what was learned.
+    Parameters
+    ----------
+    method
+        A name (``cclfp list methods``) or your own subclass of :class:`cclfp.Method`.
+    psi
+        Any module that maps a batch to features, one row per example. **It is trained in place**: its parameters with
+        ``requires_grad``, and its BatchNorm statistics. Freezing layers or ``psi.eval()`` later changes nothing.
+    num_classes
+        How many classes there can be; the classifier f has one row per class.
+    classes
+        The names of the classes, which are saved with the learner. Where they are fewer than ``num_classes``, the rows
+        after them are free for classes that come later (:meth:`add_task`).
+    memory
+        How many examples the replay memory holds, for methods that have one.
+    seed
+        All randomness comes from it (f's initial weights, what is remembered and replayed, random layers of psi).
+    scenario
+        Which classes a prediction may choose from: ``"class"``, those seen so far; ``"task"``, those of the example's
+        own task; ``"domain"``, all.
+    tasks
+        The classes of each task. All classes of a task count as seen from its first batch on. Without it, a class
+        counts as seen once an example of it was observed.
+    num_tasks
+        How many tasks there will be, for methods that split their memory evenly over them; by default the length of
+        ``tasks``. Where neither is given, the shares of past tasks shrink with every new task.
+    transform
+        Applied to raw inputs, in training and when predicting: normalise here. A random transform draws from the seed.
+    predict_transform
+        Applied when predicting, instead of ``transform``.
+    augment
+        A random change of raw inputs, such as ``cclfp.transforms.CropFlip(4)``: another one at every training step, of
+        new and replayed examples alike, and none when predicting.
+    replay
+        How many remembered examples are added to each batch; A-GEM has the hyperparameter ``reference`` instead.
+    device
+        Where to train; by default psi's own device.
+    **hyper
+        The method's hyperparameters (``cclfp show METHOD``), such as ``lr``.
 
-    >>> import cclfp
-    >>> learner = cclfp.make("er", psi=nn.Flatten(), num_classes=2, memory=4)
-    >>> x, y = torch.tensor([[-1.0], [1.0]]), torch.tensor([0, 1])
-    >>> losses = [learner.observe(x, y) for _ in range(20)]
-    >>> losses[0] > losses[-1]
+    ``learner.method`` is the method's class and ``learner.hyper`` its hyperparameters. ``f`` is None before the first
+    batch, which shows how many features psi gives, and ``memory`` for a method without one. ``steps`` and
+    ``tasks_done`` count what was learned.
+
+    >>> learner = Learner("ccl-fp+", psi=nn.Sequential(nn.Linear(2, 8), nn.ReLU()), num_classes=4, lr=0.05, w=0.3)
+    >>> loss = learner.observe(torch.randn(10, 2), torch.randint(0, 2, (10,)), task=0)
+    >>> learner.end_task()
+    >>> loss = learner.observe(torch.randn(5, 2), torch.randint(2, 4, (5,)), task=1)
+    >>> set(learner.predict(torch.randn(20, 2), task=1).tolist()) <= {2, 3}
     True
-    >>> learner.predict(torch.tensor([[-3.0], [2.0]]))
-    tensor([0, 1])
-    >>> learner.method.name, learner.hyper
-    ('er', Hyperparameters(lr=0.1))
     """
 
     algorithm: Method  # on the network of psi and f, as soon as there is f
@@ -66,29 +98,30 @@ class Learner:
 
     def __init__(
         self,
-        method: type[Method],
-        psi: nn.Module,
+        method: str | type[Method],
         *,
-        hyper: Mapping[str, float],
+        psi: nn.Module,
         num_classes: int,
-        scenario: str,
-        seed: int,
-        tasks: Sequence[Sequence[int]] | None,
-        num_tasks: int | None,
-        memory: int,
-        replay: int,
-        transform: Transform | None,
-        predict_transform: Transform | None,
-        augment: Augmentation | None,
-        device: str | torch.device | None,
         classes: Sequence[str] | None = None,
+        memory: int = 200,
+        seed: int = 0,
+        scenario: str = "class",
+        tasks: Sequence[Sequence[int]] | None = None,
+        num_tasks: int | None = None,
+        transform: Transform | None = None,
+        predict_transform: Transform | None = None,
+        augment: Augmentation | None = None,
+        replay: int = 10,
+        device: str | torch.device | None = None,
+        **hyper: float,
     ) -> None:
+        self.method = method = get_method(method)
         self.num_classes = check_whole("num_classes", num_classes, at_least=1)
         self.seed = check_whole("seed", seed, at_least=0)
         method.check_scenario(scenario)
         declared, self.num_tasks = check_tasks(tasks, num_tasks, self.num_classes)
         check_preparation(transform, predict_transform, augment)
-        self.method, self.scenario, self.hyper = method, scenario, method.hyper(scenario, **hyper)
+        self.scenario, self.hyper = scenario, method.hyper(scenario, **hyper)
         self.transform, self.augment = transform, augment
         self.predict_transform = transform if predict_transform is None else predict_transform
         check_psi(psi)
@@ -130,28 +163,27 @@ class Learner:
             self.make_classifier(new.x)
             self.mask = self.mask.after(new.y, new.task)
             self.begin_task()
-            memory, batch, slots = self._replay(new)
+            batch, slots = self._with_replayed(new)
             table = self.draw_augmentation(self.steps, len(batch.y))
             loss = self.train_step(batch, self.mask.train(batch.task), len(new.y), slots, table, check=True)
-        if memory is not None:
-            memory.write(new, slots[2].tolist())
-            self.memory = memory
+            if self.memory is not None:
+                self.memory.write(new, slots[2].tolist())
         return None if loss is None else float(loss)
 
-    def _replay(self, new: Examples) -> tuple[Memory | None, Examples, Slots]:
-        """The memory after the step, the new examples followed by those to replay with them, and their slots."""
-        memory, batch, replayed, is_past, placed = None, new, list[int](), list[bool](), [-1] * len(new.y)
+    def _with_replayed(self, new: Examples) -> tuple[Examples, Slots]:
+        """The new examples followed by those to replay with them, and their slots."""
+        batch, replayed, is_past, placed = new, list[int](), list[bool](), [-1] * len(new.y)
         if self.memory is not None:
-            memory, tasks = self.memory.copy(), new.task.tolist()  # a copy, as the step may fail
-            memory.make_room(new)
-            replayed = [s for _ in range(self.method.draws) for s in memory.schedule.draw(self.replay, tasks)]
-            is_past = [memory.schedule.is_from_past_task(slot) for slot in replayed]
-            placed = memory.schedule.place(tasks)
+            schedule, tasks = self.memory.schedule, new.task.tolist()
+            self.memory.make_room(new)
+            replayed = [slot for _ in range(self.method.draws) for slot in schedule.draw(self.replay, tasks)]
+            is_past = [schedule.is_from_past_task(slot) for slot in replayed]
+            placed = schedule.place(tasks)
             if replayed:
-                batch = Examples(*map(torch.cat, zip(new, memory.read(replayed), strict=True)))
+                batch = Examples(*map(torch.cat, zip(new, self.memory.read(replayed), strict=True)))
         kinds = ((replayed, torch.int64), (is_past, torch.bool), (placed, torch.int64))
         slots, past, to = (torch.tensor(values, dtype=dtype, device=self.device) for values, dtype in kinds)
-        return memory, batch, (slots, past, to)
+        return batch, (slots, past, to)
 
     def begin_task(self) -> None:
         """Let the method prepare for a task. Calls before the task's end do nothing."""
@@ -169,9 +201,9 @@ class Learner:
     ) -> Tensor | None:
         """One step on raw examples, the first ``n_current`` of them new and the others replayed.
 
-        Returns the loss, where the method gives one. Nothing changes if it raises. ``table`` says how the examples are
-        augmented, as :meth:`draw_augmentation` gave it for this step. With ``check``, transformed examples and results
-        of the step that are not finite are refused, which makes a GPU wait.
+        Returns the loss, where the method gives one. Nothing changes if it raises. ``table`` is from
+        :meth:`draw_augmentation`. With ``check``, transformed examples and results of the step that are not finite are
+        refused, which makes a GPU wait.
         """
         with seeded(self.seed, "step", self.steps, self.device):
             x = self.for_training(raw.x, table)
@@ -189,7 +221,7 @@ class Learner:
     def update(self, params: Tensors, buffers: Tensors, state: State, steps: int) -> None:
         """Replace :attr:`model` by what ``steps`` steps made of it."""
         with torch.no_grad():
-            for ours, new in ((self.params, params), (self.buffers, buffers)):
+            for ours, new in zip(self.model[:2], (params, buffers), strict=True):
                 copy_all(list(ours.values()), [new[name] for name in ours])
         self.state = state
         self.steps += steps
@@ -197,14 +229,11 @@ class Learner:
     def end_task(self, *, check: bool = True) -> None:
         """Tell the learner that a task is over. The method then does its work (CCL-FP copies psi to psi_old).
 
-        Where the method's state becomes NaN or infinite (``DivergenceError``), the learner is left as it was. Engines
-        do not ``check`` it.
+        A state of the method that becomes NaN or infinite is refused, as in :meth:`observe`; engines do not ``check``.
         """
         if not self.in_task:
             raise InputError("end_task() without an observe() since the last task ended: there is no task to end")
         with self._undone_on_error():
-            if self.memory is not None:
-                self.memory = self.memory.copy()  # which the method may change
             with torch.no_grad(), seeded(self.seed, "end of task", self.tasks_done, self.device):
                 new = self.algorithm.end_task(*self.model, self.hyper_tensors, self.task_context())
             new = self._with_remembered(self.state, new)
@@ -229,6 +258,8 @@ class Learner:
         """Undo what a step, or the end of a task, has changed where it fails."""
         names = ("f", "example", "state", "in_task", "tasks_done", "mask", "memory")
         before = {name: getattr(self, name) for name in names}
+        if self.memory is not None:
+            self.memory = self.memory.copy()
         try:
             yield
         except BaseException:
@@ -238,24 +269,14 @@ class Learner:
     # -- the model ----------------------------------------------------------------------------------------------------
 
     @property
-    def params(self) -> Tensors:
-        """The trained parameters of psi and f, by name."""
-        return self.algorithm.net.params
-
-    @property
-    def buffers(self) -> Tensors:
-        """The buffers of psi, by name."""
-        return self.algorithm.net.buffers
-
-    @property
     def model(self) -> Model:
-        """What a step takes and gives: parameters, buffers, the method's state."""
-        return self.params, self.buffers, self.state
+        """What a step takes and gives: the trained parameters of psi and f, psi's buffers, the method's state."""
+        return self.algorithm.net.params, self.algorithm.net.buffers, self.state
 
     def make_classifier(self, x: Tensor) -> None:
         """Make f for raw inputs like these, where there is none yet. InputError where psi does not take them."""
         if self.f is None:
-            z = check_features(self, x[:PROBE], self.for_testing)
+            z = check_features(self, x)
             f = linear(z.shape[1], self.num_classes, generator(self.seed, "classifier"), z.dtype)
             self.bind(f.to(self.device))
         self.example = (x.shape[1:], x.dtype)
@@ -264,10 +285,7 @@ class Learner:
         """Use ``f`` as the classifier."""
         self.f = f
         self.algorithm = self.method(Network(self.psi, f, self.psi_mode, self.autocast))
-        numbers = {
-            name: torch.tensor(value, dtype=f.weight.dtype, device=self.device)
-            for name, value in dataclasses.asdict(self.hyper).items()
-        }
+        numbers = {name: f.weight.new_tensor(value) for name, value in vars(self.hyper).items()}
         self.hyper_tensors = type(self.hyper)(**numbers)  # type: ignore[arg-type]  # the contract of a step
 
     def to(self, device: str | torch.device) -> Learner:
@@ -282,12 +300,10 @@ class Learner:
             self.bind(self.f.to(self.device))
         return self
 
-    # -- what psi takes -----------------------------------------------------------------------------------------------
-
     def draw_augmentation(self, step: int, n: int, reuse: torch.Generator | None = None) -> Tensor | None:
         """The table that says how the n examples of a step are augmented. It depends on the seed and the step only.
 
-        ``reuse`` is a generator to draw with, for a caller that draws many steps. It is seeded for each.
+        A caller that draws many steps may give a generator to ``reuse``.
         """
         if self.augment is None:
             return None
@@ -298,11 +314,11 @@ class Learner:
 
     def for_training(self, x: Tensor, table: Tensor | None) -> Tensor:
         """What psi takes in training: the examples augmented as ``table`` says, then transformed."""
-        return transformed(x if self.augment is None else augmented(x, self.augment, table), self.transform, self.psi)
+        return prepare(x, self.psi, self.transform, self.augment, table)
 
     def for_testing(self, x: Tensor) -> Tensor:
         """What psi takes when predicting."""
-        return transformed(x, self.predict_transform, self.psi)
+        return prepare(x, self.psi, self.predict_transform)
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
@@ -315,10 +331,9 @@ class Learner:
         return self.logits(x, task).softmax(-1)
 
     def logits(self, x: Any, task: Task | None = None) -> Tensor:
-        """One score per example and class; -inf for the classes that a prediction may not choose.
+        """One score per example and class, f(psi(x)) in eval mode; -inf for those that a prediction may not choose.
 
-        The scores are the logits f(psi(x)). For iCaRL, which classifies by the nearest mean of features, they are
-        negative distances. They are computed in eval mode, without gradients.
+        iCaRL's are negative distances: it classifies by the nearest mean of features.
         """
         x = check_inputs(self, x)
         allowed = self.mask.predict(None if task is None else check_task(self, task, len(x)))
@@ -328,7 +343,7 @@ class Learner:
     def features(self, x: Any) -> Tensor:
         """psi(x) as :meth:`predict` computes it: transformed inputs, in eval mode, without gradients."""
         x = check_inputs(self, x)
-        return self._in_parts(x, lambda part: self.algorithm.net.frozen_features(self.params, self.buffers, part))
+        return self._in_parts(x, lambda part: self.algorithm.net.frozen_features(*self.model[:2], part))
 
     def _in_parts(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         """The function of raw examples, prepared for testing, some at a time.
@@ -347,22 +362,19 @@ class Learner:
     def as_module(self, task: int | None = None) -> nn.Module:
         """One module that maps raw inputs to what :meth:`logits` gives; ``module(x).argmax(-1)`` equals ``predict(x)``.
 
-        ``nn.Sequential(learner.psi, learner.f)`` does not: it neither transforms its inputs nor leaves out the classes
-        that have not been seen. The module is a copy, so training the learner further does not change it. It always
-        computes in eval mode, and ``torch.export`` can export it.
+        ``nn.Sequential(learner.psi, learner.f)`` neither transforms its inputs nor leaves out the classes that have not
+        been seen. The module is a copy, always in eval mode, and ``torch.export`` can export it.
         """
         allowed = self.mask.predict(None if task is None else check_task(self, task, 1))[0]
         if self.f is None:
             raise InputError("nothing has been observed yet, so there is no classifier: observe some examples first")
         return Classifier(self, allowed)
 
-    # -- more classes, files ------------------------------------------------------------------------------------------
-
     def add_task(self, classes: Sequence[int | str]) -> int:
         """Declare one more task of these classes, by name or number, and return its id, for :meth:`observe`.
 
-        A name that is new takes the next free row of f (``make(..., num_classes=...)`` reserves rows). InputError where
-        there is none. Where tasks are not declared, its classes count as seen once they are observed.
+        A name that is new takes the next free row of f; InputError where there is none. Where tasks are not declared,
+        its classes count as seen once they are observed.
         """
         names, numbers = check_classes(self, classes)
         task = len(self.mask.classes_of)
@@ -374,16 +386,15 @@ class Learner:
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write one file with everything that is needed to continue as if the learner had never stopped.
 
-        The file is written atomically: where that fails (OSError), an older file of that name stays as it was. A file
-        that is no learner is replaced with ``force`` only, and what is no regular file never (InputError). The file
-        holds psi's weights, but not its code: :func:`cclfp.load` takes the module again (backbones of this package are
-        rebuilt), and likewise the transform.
+        It is written atomically: where that fails (OSError), an older file of that name stays as it was. A file that is
+        no learner is replaced with ``force`` only, and what is no regular file never (InputError). The code of your own
+        psi and transforms is not in it: :func:`cclfp.load` takes them again.
         """
         from cclfp.learner.saving import save
 
         save(self, Path(path), force=force)
 
     def __repr__(self) -> str:
-        hyper = ", ".join(f"{name}={value:g}" for name, value in dataclasses.asdict(self.hyper).items())
+        hyper = ", ".join(f"{name}={value:g}" for name, value in vars(self.hyper).items())
         held = f", memory {len(self.memory)}/{self.memory.size}" if self.memory is not None else ""
         return f"Learner({self.method.name}: {hyper}; {self.scenario} scenario, {self.steps} steps{held})"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from cclfp.learner.checks import check_features, not_finite
 from cclfp.learner.learner import Learner
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.nets.modules import BACKBONES
+from cclfp.nets.modules import BACKBONES, linear
 from cclfp.transforms import TRANSFORMS, Augmentation, Transform
 
 FORMAT = "cclfp learner 2"
@@ -91,7 +90,7 @@ def load_learner_state(learner: Learner, state: dict[str, Any], pool: Examples |
     learner.f = learner.example = None
     if state["f"] is not None:
         weight = state["f"]["weight"]
-        f = nn.utils.skip_init(nn.Linear, weight.shape[1], learner.num_classes, dtype=weight.dtype)
+        f = linear(weight.shape[1], learner.num_classes, generator(learner.seed, "classifier"), weight.dtype)
         f.load_state_dict(state["f"])
         learner.bind(f.to(learner.device))
         shape, dtype = state["like"]
@@ -146,33 +145,28 @@ def load(
     try:
         kind = _method(method, state["method"])
         psi = psi if isinstance(psi, nn.Module) else _backbone(state, psi)
-        transform = _transform("transform", transform, state["transform"])
-        if predict_transform is None and state["predict_transform"] == "same":
-            predict_transform = transform
-        make = functools.partial(
-            Learner,
-            kind,
-            hyper={**kind.earlier_values(state), **state["hyper"]},  # the file may be older than a hyperparameter
-            tasks=None,
-            memory=state["memory_size"],
-            transform=transform,
-            predict_transform=_transform("predict_transform", predict_transform, state["predict_transform"]),
-            augment=_transform("augment", augment, state["augment"]),
-            device=device,
+        given = {"transform": transform, "predict_transform": predict_transform, "augment": augment}
+        arguments = {
             **{name: state[name] for name in SETTINGS},
-        )
-        trial = make(psi=copy.deepcopy(psi))
-        load_learner_state(trial, state)
-        _try_out(trial)
-        learner = make(psi=psi)
-        load_learner_state(learner, state)
+            **{name: _transform(name, own, state[name]) for name, own in given.items()},
+            "memory": state["memory_size"],
+            "device": device,
+        }
+        hyper = {**kind.earlier_values(state), **state["hyper"]}  # the file may be older than a hyperparameter
+
+        def restored(psi: nn.Module) -> Learner:
+            learner = Learner(kind, psi=psi, **arguments, **hyper)
+            load_learner_state(learner, state)
+            return learner
+
+        _try_out(restored(copy.deepcopy(psi)))
+        return restored(psi)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except DAMAGED as error:
         if (reason := shortage(error)) is not None:
             raise InputError(f"{path} cannot be loaded: {reason}") from error
         raise DamagedError(f"{path} is damaged: {error!r}") from error
-    return learner
 
 
 def _try_out(learner: Learner) -> None:
@@ -182,7 +176,7 @@ def _try_out(learner: Learner) -> None:
     shape, dtype = learner.example
     x = torch.rand(2, *shape, generator=generator(learner.seed, "probe")).to(learner.device, dtype)
     task, y = (learner.mask.classes_of & learner.mask.seen[:, None]).nonzero()[:1].expand(2, -1).unbind(1)
-    features = check_features(learner, x, learner.for_testing)
+    features = check_features(learner, x)
     with torch.no_grad(), seeded(learner.seed, "probe", 0, learner.device):
         prepared = learner.for_testing(x), learner.for_training(x, learner.draw_augmentation(0, len(x)))
     if not_finite(prepared):

@@ -89,5 +89,27 @@ def test_no_part_imports_one_above_it() -> None:
     assert [pair for pair in sorted(imports) if layer[pair[0]] == layer[pair[1]] and pair[::-1] in imports] == []
 
 
+def needed_by(path: Path) -> set[Path]:
+    """The modules that run when one is imported, but for the ``__init__`` of packages."""
+    found, todo = set[Path](), [path]
+    while todo:
+        if (one := todo.pop()) in found:
+            continue
+        found.add(one)
+        for node in nodes_that_run(ast.parse(one.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("cclfp."):
+                base = PACKAGE.joinpath(*node.module.split(".")[1:])
+                names = [base, *(base / alias.name for alias in node.names)]
+                todo += [file for name in names if (file := name.with_suffix(".py")).exists()]
+    return found
+
+
+def test_a_method_is_read_with_few_lines() -> None:
+    """Who reads ER has to read no more than what it imports."""
+    needed = needed_by(PACKAGE / "methods" / "er.py")
+    assert PACKAGE / "nets" / "network.py" in needed
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in needed) <= 1300
+
+
 def test_the_equations_need_torch_alone() -> None:
     assert [imported for importer, imported in imports_between_parts() if importer == "losses"] == []

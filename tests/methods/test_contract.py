@@ -75,7 +75,7 @@ def test_every_step_returns_its_loss(row: dict[str, Any]) -> None:
     assert loss.shape == ()
     assert not loss.requires_grad
     params, buffers, state = learner.model
-    if row["method"] in ("a-gem", "si"):  # A-GEM's is on the new examples; SI's is without the surrogate
+    if row["method"] in ("a-gem", "si", "hal"):  # A-GEM's is on the new examples; SI's is without the surrogate
         n = batch.n_current if row["method"] == "a-gem" else len(batch.y)
         z, _ = learner.algorithm.net.features(params, buffers, batch.x[:n])
         expected = cross_entropy(learner.algorithm.net.classify(params, z), batch.y[:n], batch.mask[:n])

@@ -16,7 +16,6 @@ from cclfp.nets.network import Network, Tensors
 from cclfp.schedules import Ring
 
 RIDGE = 1e-3  # on the diagonal of the dual programme's matrix, as in the authors' code
-LOSS = ".loss"  # which no buffer can be called
 PART = 16_384  # numbers of a gradient that a GPU multiplies at once
 
 
@@ -66,9 +65,6 @@ class GEM(Method):
                     past[str(task)]["mask"] = context.classes.train(raw.task)
         return {"past": past} if past else {}
 
-    def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        return {}
-
     def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
         z, buffers = self.net.features(params, buffers, batch.x)
         return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers
@@ -79,26 +75,28 @@ class GEM(Method):
             return super().step(params, buffers, state, batch, hyper)
         past = list(state["past"].values())
 
-        def losses(copies: Tensors) -> tuple[Tensor, Tensors]:
+        def losses(copies: Tensors) -> tuple[Tensor, dict[str, Any]]:
             """The loss on the batch and those on the past, each a function of its own copy of the parameters.
 
             One backward pass through their sum gives all their gradients.
             """
             copy = [{name: copies[f"{i} {name}"] for name in params} for i in range(1 + len(past))]
-            total, after = self.loss(copy[0], buffers, state, batch, hyper)
-            after = after | {LOSS: total}
+            loss, after = self.loss(copy[0], buffers, state, batch, hyper)
+            total = loss
             for own, task in zip(copy[1:], past, strict=True):
                 mask = task["mask"] if "mask" in task else batch.mask[:1].expand(len(task["y"]), -1)
                 total = total + past_loss(self.net, own, buffers, task["x"], task["y"], mask)
-            return total, after
+            return total, {"buffers": after, "loss": loss}
 
         copies = {f"{i} {name}": p for i in range(1 + len(past)) for name, p in params.items()}
-        grads, after = gradient(losses, copies)
+        grads, aux = gradient(losses, copies)
         rows = torch.cat([g.flatten() for g in grads.values()]).view(1 + len(past), -1)
         parts = project(rows, hyper.gamma).split([p.numel() for p in params.values()])
         projected = {name: part.view_as(p) for (name, p), part in zip(params.items(), parts, strict=True)}
-        loss = after.pop(LOSS)
-        return self.net.sgd(params, projected, hyper.lr), after, state, {"loss": loss}
+        return self.net.sgd(params, projected, hyper.lr), aux["buffers"], state, {"loss": aux["loss"]}
+
+    def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        return {}
 
 
 def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:

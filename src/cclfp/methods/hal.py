@@ -25,7 +25,6 @@ from cclfp.methods.base import (
 from cclfp.nets.network import Tensors
 from cclfp.schedules import Ring, Schedule
 
-FEATURES = ".features"  # which no buffer can be called
 BATCH = 10  # of the fine-tuning on the memory
 
 
@@ -82,19 +81,17 @@ class HAL(Method):
             new["anchors"] = {**anchors, "mask": context.classes.train(anchors["task"]).clone()}
         return new
 
-    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
-        z, after = self.net.features(params, buffers, batch.x)
-        return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), {**after, FEATURES: z}
-
     def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
         """The loss it returns includes the anchors' part, where there are anchors."""
         if not batch.x.is_floating_point():
             raise InputError(f"hal learns anchors in psi's inputs, which must be floating-point, not {batch.x.dtype}")
 
-        def loss(p: Tensors) -> tuple[Tensor, Tensors]:
-            return self.loss(p, buffers, state, batch, hyper)
+        def loss(p: Tensors) -> tuple[Tensor, dict[str, Any]]:
+            z, after = self.net.features(p, buffers, batch.x)
+            return cross_entropy(self.net.classify(p, z), batch.y, batch.mask), {"z": z, "buffers": after}
 
-        def anchored(p: Tensors) -> tuple[Tensor, Tensors]:
+        def anchored(p: Tensors) -> tuple[Tensor, dict[str, Any]]:
+            """L, and what the tentative update changes at the anchors."""
             grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(p)
             tentative = {name: p[name] - hyper.lr * grads[name] for name in p}
             anchors = state["anchors"]
@@ -102,8 +99,8 @@ class HAL(Method):
             return value + hyper.lam * torch.where(anchors["mask"], change, 0).square().sum(-1).mean(), aux
 
         grads, value, aux = gradient_and_loss(anchored if "anchors" in state else loss, params)
-        state = {**state, **_seen(state, aux.pop(FEATURES), batch, hyper.beta)}
-        return self.net.sgd(params, grads, hyper.lr), aux, state, {"loss": value}
+        state = {**state, **_seen(state, aux["z"], batch, hyper.beta)}
+        return self.net.sgd(params, grads, hyper.lr), aux["buffers"], state, {"loss": value}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         memory, g = context.memory, context.generator("anchors")

@@ -46,6 +46,15 @@ class SI(Method):
     reference = "Zenke et al. 2017, Continual Learning Through Synaptic Intelligence"
     Hyper = SIHyper
 
+    def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        """Set omega to 0, and store the parameters at the start of the task: theta*, the end of the last task."""
+        nothing = {name: torch.zeros_like(p) for name, p in params.items()}
+        return {
+            "path": nothing,
+            "start": {name: p.detach().clone() for name, p in params.items()},
+            "importance": state.get("importance", nothing),
+        }
+
     def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
         """The loss it returns is the cross-entropy, without SI's penalty, which the update contains in closed form."""
 
@@ -58,20 +67,12 @@ class SI(Method):
         for name, g in grads.items():
             p = params[name].detach()
             pull = 2 * hyper.lr * hyper.c * state["importance"][name]
-            new[name] = p - (hyper.lr * g + pull * (p - state["start"][name])) / (1 + pull)
-            path[name] = state["path"][name] - g * (new[name] - p)
+            new[name] = p - (hyper.lr * g + pull * (p - state["start"][name])) / (1 + pull)  # theta', in closed form
+            path[name] = state["path"][name] - g * (new[name] - p)  # eq. 3
         return new, buffers, {**state, "path": path}, {"loss": loss}
 
-    def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """Set omega to 0, and store the parameters at the start of the task: theta*, the end of the last task."""
-        nothing = {name: torch.zeros_like(p) for name, p in params.items()}
-        return {
-            "path": nothing,
-            "start": {name: p.detach().clone() for name, p in params.items()},
-            "importance": state.get("importance", nothing),
-        }
-
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        """Add eq. 5 to Omega."""
         importance = {}
         for name, p in params.items():
             moved = p.detach() - state["start"][name]

@@ -72,7 +72,7 @@ class Little:
         path.parent.mkdir(parents=True, exist_ok=True)
         members = {f"{self.source.folder}/{name}": content for name, content in self.files.items()}
         members |= {f"{self.source.folder}/../evil": b"", "/etc/evil": b"", "readme": b"of no use"}
-        path.write_bytes(zipped(members) if self.source.url.endswith(".zip") else tarball(members))
+        path.write_bytes(zipped(members) if self.source.mirrors[0].endswith(".zip") else tarball(members))
         self.publish(md5=hashlib.md5(path.read_bytes()).hexdigest())
         return path
 
@@ -200,7 +200,7 @@ def make(name: str, patch: Patch) -> Little:
     if name == "mnist":
         little.publish(arrays=specs, mirrors=(f"{NOWHERE}/",))
     else:
-        little.publish(arrays=specs, url=f"{NOWHERE}/{little.source.archive}")
+        little.publish(arrays=specs, mirrors=(f"{NOWHERE}/{little.source.archive}",))
     if "cifar" in name:
         little.publish(files={file: hashlib.md5(content).hexdigest() for file, content in little.files.items()})
     return little
@@ -402,7 +402,7 @@ def test_the_official_archive_is_downloaded_and_not_kept(
 ) -> None:
     little = make(name, monkeypatch)
     little.pack(server[1] / little.source.archive)
-    little.publish(url=f"{server[0]}/{little.source.archive}")
+    little.publish(mirrors=(f"{server[0]}/{little.source.archive}",))
     events: list[Any] = []
     fetch(name, events.append)
     little.check()

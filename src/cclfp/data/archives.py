@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from cclfp.data.download import checksum_of, retrieve
-from cclfp.data.source import Arrays, Place, Published
+from cclfp.data.source import Arrays, Published
 from cclfp.errors import DataError, InputError, first_line, visible
 from cclfp.events import OnEvent, with_progress
 
@@ -39,14 +39,13 @@ def read_members(path: Path, names: Sequence[str], on_event: OnEvent, what: str)
 class Archived(Published):
     """A dataset read from its archive, from the folder in that, or from a folder that contains either."""
 
-    url: str
     md5: str
     folder: str  # in the archive
 
     @property
     def archive(self) -> str:
         """The archive's name."""
-        return PurePosixPath(self.url).name
+        return PurePosixPath(self.mirrors[0]).name
 
     @property
     def expected(self) -> str:
@@ -60,7 +59,7 @@ class Archived(Published):
     def decode(self, files: Files, on_event: OnEvent) -> Arrays:
         """Compare the required files with their checksums, and decode them into arrays."""
 
-    def read(self, path: Path, on_event: OnEvent) -> Arrays:
+    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
         names = self.required()
         for folder in (path / self.folder, path):
             if any((folder / name).is_file() for name in names):
@@ -69,16 +68,13 @@ class Archived(Published):
                 return self.decode(files, on_event)
         archive = path if path.is_file() else path / self.archive
         if not archive.is_file():
-            raise self.has_none(path)
+            return None
         if (found := checksum_of(archive, "md5")) != self.md5:
             raise DataError(f"{archive} is not the published {self.archive}: md5 {found}, published {self.md5}")
         return self._read_archive(archive, on_event)
 
-    def places(self) -> list[Place]:
-        return [(self.url, self._download)]
-
-    def _download(self, folder: Path, on_event: OnEvent) -> Arrays:
-        archive = retrieve(self.url, self.md5, folder, on_event, f"{self.name}: downloading")
+    def read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays:
+        archive = retrieve(address, self.md5, folder, on_event, f"{self.name}: downloading")
         return self._read_archive(archive, on_event)
 
     def _read_archive(self, path: Path, on_event: OnEvent) -> Arrays:

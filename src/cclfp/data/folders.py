@@ -24,11 +24,12 @@ LUMINANCE = (19595, 38470, 7471)  # of red, green and blue, in 1 / 65536, as Pil
 
 
 class ImageFile(NamedTuple):
-    """An image file: whether it is for "train" or "test" ("" where that is not decided), its class, its path."""
+    """An image file, its name for messages, its class, and whether it is for "train" or "test": "" if not decided."""
 
-    part: str
-    label: int
     path: Path
+    name: str
+    label: int
+    part: str
 
 
 class ClassFolders(NamedTuple):
@@ -54,9 +55,12 @@ def find_classes(path: Path, on_event: OnEvent, wanted: Sequence[str] | None = N
         for name in sorted(folders.keys() & set(classes)):
             if folders[name].parent.is_relative_to(folders[name].resolve()):
                 on_event(Note(f"{path.name}: the class {visible(name)} is a link to the whole folder"))
-            label, found = classes.index(name), list(_walk(folders[name], ignored))
-            files += [ImageFile(part, label, file) for file in found if file.suffix.lower() in SUFFIXES]
-            other += [file for file in found if file.suffix.lower() not in SUFFIXES]
+            label = classes.index(name)
+            for file in _files(folders[name], ignored):
+                if file.suffix.lower() in SUFFIXES:
+                    files.append(ImageFile(file, file.relative_to(path).as_posix(), label, part))
+                else:
+                    other.append(file)
     if not files:
         raise InputError(f"--images {path}: expected folders of images, one per class, and found none")
     for what, paths in (("skipped files that are not images", other), ("ignored folders", ignored)):
@@ -76,27 +80,25 @@ def _find_parts(path: Path, ignored: list[Path]) -> tuple[dict[str, dict[str, Pa
     return {"train": _folders(folders["train"], ignored), "test": _folders(folders[tests[0]], ignored)}, tests[0]
 
 
+def _walk(top: Path, ignored: list[Path]) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """As os.walk, in the order of names, without hidden files, hidden folders and those that macOS adds to archives."""
+    for below, folders, files in os.walk(top, onerror=_refuse):
+        kept = [name for name in sorted(folders) if not name.startswith(".") and name != "__MACOSX"]
+        ignored += [Path(below, name) for name in sorted({*folders} - {*kept})]
+        folders[:] = kept
+        yield Path(below), kept, sorted(name for name in files if not name.startswith("."))
+
+
 def _folders(path: Path, ignored: list[Path]) -> dict[str, Path]:
-    names = sorted(next(os.walk(path, onerror=_refuse))[1])
-    ignored += [path / name for name in names if _is_ignored(name)]
-    return {name: path / name for name in names if not _is_ignored(name)}
+    return {name: path / name for name in next(_walk(path, ignored))[1]}
 
 
-def _walk(folder: Path, ignored: list[Path]) -> Iterator[Path]:
-    """The files below a folder in the order of their names, except hidden ones and those in ignored folders."""
-    for below, folders, files in os.walk(folder, onerror=_refuse):
-        ignored += [Path(below, name) for name in sorted(filter(_is_ignored, folders))]
-        folders[:] = sorted(name for name in folders if not _is_ignored(name))
-        yield from (Path(below, name) for name in sorted(files) if not name.startswith("."))
+def _files(path: Path, ignored: list[Path]) -> Iterator[Path]:
+    return (below / name for below, _, names in _walk(path, ignored) for name in names)
 
 
 def _refuse(error: OSError) -> None:
     raise DataError(f"{error.filename} cannot be read: {error}") from error
-
-
-def _is_ignored(folder: str) -> bool:
-    """Whether a folder with this name holds no images: hidden, or what macOS adds to archives."""
-    return folder.startswith(".") or folder == "__MACOSX"
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
@@ -105,7 +107,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise InputError(f"{path} does not exist")
-        below = [file for file in _walk(path, []) if file.suffix.lower() in SUFFIXES] if path.is_dir() else [path]
+        below = [file for file in _files(path, []) if file.suffix.lower() in SUFFIXES] if path.is_dir() else [path]
         if not below:
             raise InputError(f"{path}: expected images, and found none")
         found += below
@@ -166,16 +168,13 @@ def decode_files(
 
     Those that cannot be decoded are left out, or in one error, see :func:`report_bad`.
     """
-    pixels, places, errors = np.empty((0, *(size or (1, 1)), 3), np.uint8), list[int](), list[DataError]()
+    pixels, places, errors = _empty(len(files), *(size or (1, 1))), list[int](), list[DataError]()
     are_grey, transparent = True, 0
-    if size is not None:
-        _check_memory(len(files), *size)
     with contextlib.closing(decode(files, len(files), on_event, f"{what}: decoding", size, errors)) as decoded:
         for place, image in decoded:
             height, width = image.pixels.shape[:2]
             if not places:
-                _check_memory(len(files), height, width)
-                pixels = np.empty((len(files), height, width, 3), np.uint8)
+                pixels = _empty(len(files), height, width)
             if image.pixels.shape != pixels.shape[1:]:
                 first = f"{files[places[0]][0]} is {pixels.shape[2]}×{pixels.shape[1]}"
                 raise InputError(
@@ -191,12 +190,14 @@ def decode_files(
     return Decoded(pixels[: len(places)], places, are_grey)
 
 
-def _check_memory(count: int, height: int, width: int) -> None:
+def _empty(count: int, height: int, width: int) -> np.ndarray:
+    """Room for images of a size."""
     if 3 * count * height * width > MOST_BYTES:
         raise InputError(
             f"{count:,} images of {width}×{height} take more than {MOST_BYTES >> 30} GiB of memory: choose a smaller "
             "size, for example --image-size 64, or fewer at a time"
         )
+    return np.empty((count, height, width, 3), np.uint8)
 
 
 def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_bad: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -143,23 +144,21 @@ def _find_in_folder(
     seed = None if folders.test_folder is not None else split_seed or 0
     facts = {"split_seed": seed, "size": size}
     digest = hashlib.sha256(json.dumps([folders.classes, facts]).encode())
-    files: list[ImageFile] = []
-    errors: list[DataError] = []
+    files, errors = list[ImageFile](), list[DataError]()
     for file in with_progress(folders.files, len(folders.files), on_event, f"{path.name}: reading", "files"):
-        relative = file.path.relative_to(path)
         try:
             content = read_file(file.path)
         except DataError as error:
-            errors.append(DataError(f"{relative} {error}"))
-        else:
-            digest.update(os.fsencode(relative.as_posix()) + f"\0{len(content)}\0".encode() + content)
-            files.append(file)
+            errors.append(DataError(f"{file.name} {error}"))
+            continue
+        digest.update(os.fsencode(file.name) + f"\0{len(content)}\0".encode() + content)
+        files.append(file)
     report_bad(errors, path.name, on_event, skip_bad)
     if seed is not None:
-        files = _divide(files, [path / name for name in folders.classes], seed)
+        files = _divide(files, path, folders.classes, seed)
 
     def read() -> tuple[Arrays, list[str]]:
-        named = [(str(file.path.relative_to(path)), file.path) for file in files]
+        named = [(file.name, file.path) for file in files]
         square = None if size is None else (size, size)
         pixels, places, are_grey = decode_files(named, path.name, on_event, size=square, skip_bad=skip_bad)
         arrays: Arrays = {}
@@ -174,7 +173,7 @@ def _find_in_folder(
     return Found(digest.hexdigest(), facts, f", {how}" if seed is None else f", split with seed {seed}", read)
 
 
-def _divide(files: Sequence[ImageFile], classes: Sequence[Path], seed: int) -> list[ImageFile]:
+def _divide(files: Sequence[ImageFile], path: Path, classes: Sequence[str], seed: int) -> list[ImageFile]:
     """The files, each for "train" or "test": a part of every class is for testing."""
     divided = [file._replace(part="train") for file in files]
     members: list[list[int]] = [[] for _ in classes]
@@ -182,7 +181,8 @@ def _divide(files: Sequence[ImageFile], classes: Sequence[Path], seed: int) -> l
         members[file.label].append(row)
     for c, rows in enumerate(members):
         if len(rows) < 2:
-            raise InputError(f"{classes[c]} has {len(rows)} image(s): expected at least two, for training and testing")
+            count = f"{path / classes[c]} has {len(rows)} image(s)"
+            raise InputError(f"{count}: expected at least two, for training and testing")
         order = torch.randperm(len(rows), generator=generator(seed, "test set", c)).tolist()
         for place in order[: max(1, len(rows) // TEST_SHARE)]:
             divided[rows[place]] = files[rows[place]]._replace(part="test")
@@ -202,41 +202,46 @@ def _find_in_npz(path: Path, classes: Sequence[str] | None, on_event: OnEvent) -
 
 def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tuple[Arrays, list[str]]:
     loaded = read_npz(path, ARRAYS, MOST_BYTES)
-    for part in PARTS:
-        _check_arrays(path, part, loaded[f"{part}_images"], loaded[f"{part}_labels"])
-    if (loaded["train_labels"].dtype.kind == "U") != (loaded["test_labels"].dtype.kind == "U"):
+    images = {part: _channels_first(path, part, loaded[f"{part}_images"]) for part in PARTS}
+    labels = {part: _check_labels(path, part, loaded[f"{part}_labels"], len(images[part])) for part in PARTS}
+    if len({values.dtype.kind == "U" for values in labels.values()}) > 1:
         raise InputError(f"{path}: expected whole numbers in train_labels and test_labels, or text in both")
-    values = {part: loaded[f"{part}_labels"].tolist() for part in PARTS}
-    known = [str(value) for value in sorted({*values["train"], *values["test"]})]
+    known = [str(value) for value in sorted({value for values in labels.values() for value in values.tolist()})]
     classes = choose_classes(path.name, known, wanted, on_event)
     number = {name: c for c, name in enumerate(classes)}
     arrays: Arrays = {}
     for part in PARTS:
-        images, labels = loaded[f"{part}_images"], [str(value) for value in values[part]]
-        if wanted is not None:
-            images = images[[row for row, name in enumerate(labels) if name in number]]
-        images = _channels_first(_to_uint8(f"{path.name}: {part}_images", images, on_event))
-        arrays[f"{part}_images"] = np.ascontiguousarray(_without_alpha(path.name, images, on_event))
-        arrays[f"{part}_labels"] = np.array([number[name] for name in labels if name in number], LABELS)
+        names = [str(value) for value in labels[part].tolist()]
+        chosen = images[part] if wanted is None else images[part][[name in number for name in names]]
+        whole = _to_uint8(f"{path.name}: {part}_images", chosen, on_event)
+        arrays[f"{part}_images"] = np.ascontiguousarray(_without_alpha(path.name, whole, on_event))
+        arrays[f"{part}_labels"] = np.array([number[name] for name in names if name in number], LABELS)
     if arrays["train_images"].shape[1:] != arrays["test_images"].shape[1:]:
         shapes = " and ".join(str(arrays[f"{part}_images"].shape[1:]) for part in PARTS)
         raise InputError(f"{path}: training and test images have different shapes, {shapes}")
     return arrays, classes
 
 
-def _check_arrays(path: Path, part: str, images: np.ndarray, labels: np.ndarray) -> None:
-    """Raise InputError unless these are images and their labels."""
-    has_channels = images.ndim == 3 or (images.ndim == 4 and {images.shape[1], images.shape[3]} & {1, 3, 4})
-    if not (images.dtype == np.uint8 or images.dtype.kind == "f") or not images.size or not has_channels:
-        raise InputError(
-            f"{path}: {part}_images is {images.dtype} of shape {images.shape}; expected uint8 or floats from 0 to 1, "
-            "(N, height, width) or (N, height, width, channels), with 1, 3 or 4 channels"
-        )
-    if labels.dtype.kind not in "iuU" or labels.shape != images.shape[:1]:
+def _channels_first(path: Path, part: str, images: np.ndarray) -> np.ndarray:
+    """Images as (N, channels, height, width). Where several axes can be the channels, the last one and 1 or 3 are."""
+    if images.size and (images.dtype == np.uint8 or images.dtype.kind == "f") and images.ndim in (3, 4):
+        whole = images[..., None] if images.ndim == 3 else images
+        for counts, axis in itertools.product(((1, 3), (4,)), (3, 1)):
+            if whole.shape[axis] in counts:
+                return np.moveaxis(whole, axis, 1)
+    raise InputError(
+        f"{path}: {part}_images is {images.dtype} of shape {images.shape}; expected uint8 or floats from 0 to 1, "
+        "(N, height, width) or (N, height, width, channels), with 1, 3 or 4 channels"
+    )
+
+
+def _check_labels(path: Path, part: str, labels: np.ndarray, count: int) -> np.ndarray:
+    if labels.dtype.kind not in "iuU" or labels.shape != (count,):
         raise InputError(
             f"{path}: {part}_labels is {labels.dtype} of shape {labels.shape}; expected whole numbers or text, one for "
-            f"each of the {len(images):,} images"
+            f"each of the {count:,} images"
         )
+    return labels
 
 
 def _to_uint8(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
@@ -248,14 +253,6 @@ def _to_uint8(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
     on_event(Note(f"{what} has floats, which are stored as whole numbers from 0 to 255"))
     whole: np.ndarray = np.rint(images * 255).astype(np.uint8)
     return whole
-
-
-def _channels_first(images: np.ndarray) -> np.ndarray:
-    if images.ndim == 3:
-        return images[:, None]
-    last, first = images.shape[3], images.shape[1]
-    is_last = last in (1, 3) or (first not in (1, 3) and last == 4)
-    return images.transpose(0, 3, 1, 2) if is_last else images
 
 
 def _without_alpha(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
@@ -284,11 +281,8 @@ def _check(path: Path, arrays: Arrays, classes: Sequence[str]) -> None:
 
 def _statistics(images: np.ndarray) -> tuple[list[float], list[float]]:
     """The mean and standard deviation of the pixels divided by 255, per channel, rounded to four digits."""
-    counts = np.zeros((images.shape[1], 256), np.int64)
-    for start in range(0, len(images), 1000):
-        for c in range(images.shape[1]):
-            counts[c] += np.bincount(images[start : start + 1000, c].reshape(-1), minlength=256)
-    values, shares = np.arange(256) / 255, counts / counts.sum(1, keepdims=True)
-    means = shares @ values
-    variances = (shares * (values - means[:, None]) ** 2).sum(1)
-    return [round(float(m), 4) for m in means], [round(max(float(v) ** 0.5, 0.01), 4) for v in variances]
+    count = images.size // images.shape[1]
+    means = images.sum((0, 2, 3), dtype=np.int64) / count
+    variances = np.einsum("nchw,nchw->c", images, images, dtype=np.int64) / count - means**2
+    spread = np.sqrt(np.maximum(variances, 0)) / 255
+    return [round(float(m) / 255, 4) for m in means], [round(max(float(s), 0.01), 4) for s in spread]

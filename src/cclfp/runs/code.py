@@ -24,9 +24,9 @@ from cclfp.methods import METHODS
 from cclfp.runs.record import Record
 
 PACKAGE = Path(__file__).parents[1]
-# The files and folders that train. What a run is comes from its configuration, which its key is of.
-FOLDERS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/")
-TRAINS = (*FOLDERS, "losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/start.py", "runs/training.py")
+# The folders and files that train. What a run is comes from its configuration, which its key is of.
+FILES = ("losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/start.py", "runs/training.py")
+TRAINS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/", *FILES)
 # Files in these folders that no number depends on.
 NEUTRAL = ("core/files.py", "core/workers.py", "learner/use_images.py", "streams/pictures.py")
 OTHER_CODE_HINT = "their numbers may not be those of this code; --other-code retrain trains them again"
@@ -38,16 +38,13 @@ def code(configuration: Mapping[str, Any]) -> dict[str, str]:
 
     A run does not continue from a checkpoint that was made with other code.
     """
-    return {"cclfp": __version__, "torch": str(torch.__version__), "source": _fingerprint_of(configuration)}
-
-
-def _fingerprint_of(configuration: Mapping[str, Any]) -> str:
-    return fingerprint(None if configuration.get("method_file") is not None else configuration["method"])
+    source = fingerprint(None if configuration.get("method_file") is not None else configuration["method"])
+    return {"cclfp": __version__, "torch": str(torch.__version__), "source": source}
 
 
 def is_other_code(record: Record) -> bool:
     """Whether other code than this made the record. One without a fingerprint of this kind is of other code."""
-    return record["environment"].get("source") != _fingerprint_of(record["configuration"])
+    return record["environment"].get("source") != code(record["configuration"])["source"]
 
 
 def made_by(record: Record) -> str:

@@ -51,10 +51,9 @@ class Configuration:
     max_classes: int | None = None  # rows of the classifier, some for classes that come later; None: one per class
 
     def __post_init__(self) -> None:
-        """Check every value, which may come from a file, without reading or running a user's files.
+        """Check every value, which may come from a file. A user's own files and images need not be on this machine.
 
-        A user's own files and images need not be on this machine. For a method in a file only the form of the values
-        is checked.
+        For a method in a file only the form of the values is checked.
         """
         for name in ("class_order", "tasks"):
             if isinstance(value := getattr(self, name), list):  # as JSON has them
@@ -118,13 +117,12 @@ class Configuration:
                 for name in ("tasks", "class_order", "max_classes"):
                     self._expect(name, getattr(self, name) is None, "null: all tasks have all classes")
                 return
-        fine = isinstance(sizes, tuple) and len(sizes) > 0 and all(is_whole(size) and size > 0 for size in sizes)
+        fine = isinstance(sizes, tuple) and bool(sizes) and all(is_whole(size) and size > 0 for size in sizes)
         fine = fine and (benchmark is None or sum(sizes or ()) == benchmark.num_classes)
         in_all = "" if benchmark is None else f", {benchmark.num_classes} in all"
         self._expect("tasks", fine, f"how many classes each task has{in_all}")
         classes = sum(sizes or ())
-        is_order = isinstance(order, tuple) and len(order) == classes and all(map(is_whole, order))
-        is_order = is_order and set(order or ()) == set(range(classes))
+        is_order = isinstance(order, tuple) and all(map(is_whole, order)) and sorted(order) == list(range(classes))
         expected = f'null, "random" or each of the numbers 0 to {classes - 1} once'
         self._expect("class_order", order is None or order == "random" or is_order, expected)
         fine = rows is None or (is_whole(rows) and classes <= rows <= MOST_CLASSES)
@@ -181,6 +179,11 @@ class Configuration:
         """All hyperparameters, what is unusual of the protocol, and augmentation."""
         protocol = {name: v for name, usual in PROTOCOL.items() if (v := getattr(self, name)) not in (None, usual)}
         return {**self.hyperparameters, **protocol, "augment": self.augment}
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks its stream has."""
+        return len(self.tasks or ()) or BENCHMARKS[self.benchmark].num_tasks or 1
 
     @property
     def kind(self) -> type[Method]:

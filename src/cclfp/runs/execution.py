@@ -90,6 +90,7 @@ class Execution:
     )
 
     def __post_init__(self) -> None:
+        """Check all that can be known here: what a Ray cluster has is known when it is reached."""
         from cclfp.runs.store import default_store
 
         seconds, share = cast(Any, self.checkpoint_every), cast(Any, self.gpus_per_cohort)
@@ -114,10 +115,6 @@ class Execution:
             checkpoint_every=float(seconds),
             gpus_per_cohort=None if share is None else float(share),
         )
-        self._check_place()
-
-    def _check_place(self) -> None:
-        """Check what depends on the machine that trains. What a Ray cluster has is not known before it is reached."""
         _ = self.part  # the shard
         if self.ray_address is None:
             self.check_on(pick_device(self.device))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import textwrap
 from collections.abc import Callable, Mapping
@@ -43,14 +44,11 @@ def documented(*kinds: type) -> Callable[[Documented], Documented]:
     """
 
     def document(what: Documented) -> Documented:
-        several = kinds or (what,)
-        fields = [field for kind in several for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-        texts = (re.sub(r"--([a-z-]+)", lambda m: f"``{m[1].replace('-', '_')}``", f.metadata["help"]) for f in fields)
-        entries = (
-            textwrap.fill(text, 110, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
-            for text in texts
-        )
-        listed = "\n".join(f"{field.name}\n{entry}" for field, entry in zip(fields, entries, strict=True))
+        lines: list[str] = []
+        for field in itertools.chain(*map(dataclasses.fields, kinds or (what,))):  # type: ignore[arg-type]
+            text = re.sub(r"--([a-z-]+)", lambda m: f"``{m[1].replace('-', '_')}``", field.metadata["help"])
+            lines += [field.name, *(f"    {line}" for line in textwrap.wrap(text, 106, break_on_hyphens=False))]
+        listed = "\n".join(lines)
         if what.__doc__ is not None:  # python -OO
             what.__doc__ = re.sub(r"^( *)\{fields\}", lambda m: textwrap.indent(listed, m[1]), what.__doc__, flags=re.M)
         return what

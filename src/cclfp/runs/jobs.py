@@ -69,10 +69,7 @@ class Job:
         return None if self.execution.save is None else self.execution.save / name
 
     def label(self, varied: Sequence[str] = (), method: str | None = None) -> str:
-        """What to call the run where only the settings ``varied`` tell it from others.
-
-        ``method`` names its method; by default that of a user's file has its version: ``half@3fa2b1c0``.
-        """
+        """What to call the run of a ``method`` where only the settings ``varied`` tell it from others."""
         c = self.configuration
         settings = {**c.to_dict(), **c.hyperparameters}
         values = [f"{name}={show_value(settings[name])}" for name in varied if settings.get(name) is not None]
@@ -84,9 +81,8 @@ class Job:
 
     def find_record(self, store: Store) -> Record | None:
         """The record that makes this job unnecessary."""
-        if self.execution.fresh or (record := store.find(self.key)) is None or self.replaces(record):
-            return None
-        return record if self.has_learner() else None
+        record = store.find(self.key)
+        return None if record is None or self.replaces(record) or not self.has_learner() else record
 
     def replaces(self, record: Record) -> bool:
         """Whether a record in the store makes room for that of this job."""
@@ -99,7 +95,7 @@ class Job:
     def check_learner(self) -> None:
         """InputError where training would replace a learner that has learned more since, or another file."""
         saved, c = self._saved_learner(), self.configuration
-        tasks = 1 if c.kind.joint else len(c.tasks or ()) or get_benchmark(c.benchmark).num_tasks
+        tasks = 1 if c.kind.joint else c.num_tasks
         if saved is not None and not self.execution.force and (saved["in_task"] or saved["tasks_done"] != tasks):
             self._refuse_learner(f"has learned more since its run of {tasks} tasks")
 
@@ -182,12 +178,12 @@ def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Jo
     return sorted(cohorts, key=lambda cohort: -cost_of(cohort))
 
 
+# -- how much work a run is ---------------------------------------------------------------------------------------
+
+
 def cost_of(jobs: Iterable[Job]) -> float:
     """How much work jobs are, as if each were trained alone: an estimate."""
     return sum(cost(job.configuration) for job in jobs)
-
-
-# -- how much work a run is ---------------------------------------------------------------------------------------
 
 
 def steps(configuration: Configuration) -> int:
@@ -195,18 +191,16 @@ def steps(configuration: Configuration) -> int:
     benchmark = get_benchmark(configuration.benchmark)
     examples = get_dataset(benchmark.dataset).arrays["train_labels"].shape[0]
     if benchmark.domains is not None:
-        examples = DOMAIN_IMAGES * (benchmark.num_tasks or 1)
+        examples = DOMAIN_IMAGES * configuration.num_tasks
     return max(1, configuration.epochs * examples // configuration.batch)
 
 
 def cost(configuration: Configuration) -> float:
     """How much work a run is, in steps of ER on an MLP: an estimate, to begin with the longest."""
-    benchmark = get_benchmark(configuration.benchmark)
     step = COSTS.get(configuration.method, OWN)
     if configuration.method == "gem":
-        tasks = benchmark.num_tasks or 1 if configuration.tasks is None else len(configuration.tasks)
-        step *= 1 + (tasks - 1) / 2
-    psi = parse_backbone(benchmark.backbone) if configuration.backbone is None else configuration.backbone
+        step *= 1 + (configuration.num_tasks - 1) / 2
+    psi = configuration.backbone or parse_backbone(get_benchmark(configuration.benchmark).backbone)
     return steps(configuration) * step * (1 if psi.get("name") == "mlp" else RESNET)
 
 
@@ -214,17 +208,16 @@ def cost(configuration: Configuration) -> float:
 
 
 def take_shard(jobs: Sequence[Job]) -> list[Job]:
-    """The jobs of the part that their execution names, of those whose records its store lacks.
+    """The jobs of the part that their execution names, of those whose records its store lacks; all without a shard.
 
     They are to be stored in its target. The same jobs and the same store give the same parts, on every machine; no job
-    is in two parts. Without a shard, these are all jobs, unchanged.
+    is in two parts, and none is there for a learner that was not saved.
     """
     execution = jobs[0].execution
     if execution.part is None:
         return list(jobs)
     number, count = execution.part
     store = Store(execution.store, read_only=True) if exists(execution.store) else None
-    # Whatever learners there are: a shard has no job for a learner that was not saved.
     missing = {job.key: job for job in jobs if store is None or store.find(job.key) is None}
     part = cut(list(missing.values()), count)[number - 1]
     for path in sorted(execution.target.parent.glob("shard-*-of-*.sqlite")):

@@ -216,8 +216,7 @@ def _check_environment(environment: Mapping[str, Any]) -> None:
 
 def _check_stream(record: Mapping[str, Any], configuration: Configuration) -> None:
     """The tasks and classes are those of the configuration's stream."""
-    known, sizes, matrix = BENCHMARKS.get(configuration.benchmark), configuration.tasks, record["accuracy_matrix"]
-    tasks = known.num_tasks if known is not None and sizes is None else len(sizes or ())
+    known, tasks, matrix = BENCHMARKS.get(configuration.benchmark), configuration.num_tasks, record["accuracy_matrix"]
     expect("accuracy_matrix", matrix, len(matrix[0]) == tasks, f"{tasks} tasks, as its stream has")
     after, confusion = record.get("diverged", 1), record.get("confusion")
     expect("diverged", after, 1 <= after <= tasks, f"after how many of the {tasks} tasks, or no such field")

@@ -72,9 +72,7 @@ class Result:
     chosen: str = ""  # where the settings come from: "preset", "defaults", "tuned"
     standing: Standing = Standing()  # among the others of its column
     include_diverged: bool = False
-    table: str = (
-        ""  # the table of the paper that it belongs to; in a study of one's own the size of the memory in words
-    )
+    table: str = ""  # the paper's table that it belongs to; in a study of one's own the size of the memory in words
     doubts: tuple[str, ...] = ()  # why settings that a search chose may not be the best
 
     def find_runs(self, store: Store, seeds: Sequence[int], include_diverged: bool = False) -> Result:

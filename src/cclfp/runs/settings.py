@@ -78,13 +78,14 @@ def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | Non
     benchmark.check(scenario)
     tasks = None if problem.tasks is None else check_whole("tasks", problem.tasks, at_least=1)
     order, sizes = benchmark.split_into(tasks, problem.class_order)
-    psi = None if problem.backbone is None else parse_backbone(problem.backbone)
+    usual_psi = parse_backbone(benchmark.backbone)
+    psi = usual_psi if problem.backbone is None else parse_backbone(problem.backbone)
     common = {
         "benchmark": benchmark.name,
         "scenario": scenario,
         "class_order": order,
         "tasks": sizes,
-        "backbone": None if psi == parse_backbone(benchmark.backbone) else psi,
+        "backbone": None if psi == usual_psi else psi,
         "validation": problem.validation,
         "max_classes": problem.max_classes,
     }
@@ -161,25 +162,18 @@ def check_values(name: str, values: object) -> list[float]:
     return several if name == "augment" else [float(value) for value in several]
 
 
-def _usual_settings(
-    kind: type[Method], benchmark: Benchmark, scenario: str, backbone: Backbone | None
-) -> dict[str, float]:
-    """What a method's settings are where the user sets none, as far as they differ from the method's defaults."""
-    augment = benchmark.is_own and augments(benchmark, backbone)
+def _usual_settings(kind: type[Method], benchmark: Benchmark, scenario: str, psi: Backbone) -> dict[str, float]:
+    """What a method's settings are where the user sets none, as far as they differ from the method's defaults.
+
+    A user's own images are cropped and mirrored, unless that costs accuracy: if they are small or grey, or the network
+    is not convolutional.
+    """
+    channels, *size = shape = benchmark.image_shape
+    augment = benchmark.is_own and channels == 3 and min(size) >= SMALLEST and is_convolutional(psi, shape)
     usual: dict[str, float] = {"augment": augment, **benchmark.settings}
     if (preset := find_preset(kind.name, benchmark.name, scenario)) is not None:
         usual |= {**preset.hyperparameters, "augment": preset.augment}
     return {name: value for name, value in usual.items() if name in settings_of(kind)}
-
-
-def augments(benchmark: Benchmark, backbone: Backbone | None) -> bool:
-    """Whether a user's own images are cropped and mirrored at random by default.
-
-    On small or grey images, and with networks that are not convolutional, that costs accuracy.
-    """
-    channels, *size = shape = benchmark.image_shape
-    psi = parse_backbone(benchmark.backbone) if backbone is None else backbone
-    return channels == 3 and min(size) >= SMALLEST and is_convolutional(psi, shape)
 
 
 def _as_fields(kind: type[Method], scenario: str, values: Mapping[str, float]) -> dict[str, Any]:

@@ -36,11 +36,11 @@ PRINTED: list[tuple[str, list[str]]] = [
         [
             rf"│ er +│ +{NUMBER} ± {NUMBER} │",
             rf"│ ccl-fp\+ +│ +{NUMBER} ± {NUMBER} │",
-            rf"^er: lr=\S+ augment=\w+ \(\d+ settings tried, {NUMBER}( ± {NUMBER})? % on held-out images\)$",
+            rf"^er: lr=\S+ augment=\w+ \(\d+ settings tried, {NUMBER}( ± {NUMBER})? % on held-out images(; [^)]*\([^)]*\))?\)$",
             r"^ccl-fp\+: lr=\S+ w=\S+ .* beta=\S+ augment=\w+ \(\d+ settings tried, ",
         ],
     ),
-    ("cclfp study mine", [r"│ +best │", r"^  er: lr=.* \(tuned\)$", r"^  ccl-fp\+: lr=.* \(tuned\)$", "^p: two-sided"]),
+    ("cclfp study mine", [r"│ +best │", r"^  er: lr=.* \(tuned", r"^  ccl-fp\+: lr=.* \(tuned", "^p: two-sided"]),
     (
         "cclfp report",
         [r"runs are not in the paper's tables: see Your runs in report/index.html", "^report/index.html "],

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
-import signal
 import subprocess
 import sys
+import threading
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +120,11 @@ def test_many_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
             yield f"{number}.png", encoded(np.full((1 + number % 5, 2, 3), number, np.uint8))
 
     events: list[Any] = []
+    found = []
     with contextlib.closing(decode(files(), 100, events.append, "decoding")) as images:
-        found = [next(images)]
-        assert len(taken) <= 2 * 3 * 3  # no more than a few chunks are held
-        found += images
+        for image in images:
+            found.append(image)
+            assert len(taken) <= len(found) + (2 * 3 + 1) * 3  # no more than a few chunks are held
     assert [place for place, _ in found] == [int(image.pixels[0, 0, 0]) for _, image in found] == list(range(100))
     assert [len(image.pixels) for _, image in found] == [1 + number % 5 for number in range(100)]
     done = [event.done for event in events]
@@ -192,13 +193,32 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     return processes
 
 
-def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(started: list[subprocess.Popen[bytes]]) -> None:
-    images = decode(((str(number), encoded(PIXELS)) for number in range(10_000)), 10_000, ignore, "decoding")
-    next(images)
-    os.kill(started[0].pid, signal.SIGKILL)
-    with pytest.raises(RunError, match=r"a process that decodes images was killed by signal 9, .* at \d+"):
-        list(images)
+def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(
+    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "cores", lambda: 1)
+    large = encoded(np.zeros((3000, 3000), np.uint8))
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        yield from ((str(number), large) for number in range(module.CHUNK - 1))
+        threading.Timer(0.3, lambda: started[0].kill()).start()  # in the middle of these files, which take 2 s
+        yield "last", large
+
+    with pytest.raises(RunError, match=r"a process that decodes images was killed by signal 9, .*, at \d+"):
+        list(decode(files(), module.CHUNK, ignore, ""))
     assert all(process.poll() is not None for process in started)
+
+
+def test_a_worker_that_dies_between_two_chunks_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, death = (b"\0\0\0", 1, 1, True, False), module.Died("was killed", has_started=True)
+
+    def work(self: object, pieces: Iterable[Any], ahead: int) -> Iterator[tuple[int, Any]]:
+        assert len(list(pieces)) == 2
+        yield from ((number, found) for number in (1, 0) for found in (answer, answer, death))
+
+    monkeypatch.setattr(module, "CHUNK", 2)
+    monkeypatch.setattr(module.Workers, "work", work)
+    assert [place for place, _ in decode([(str(number), b"") for number in range(4)], 4, ignore, "")] == [0, 1, 2, 3]
 
 
 @pytest.mark.slow

@@ -59,4 +59,4 @@ def test_progress_and_plans_show_the_version(versions: list[str], small_mnist: P
     assert len(set(re.findall(rf"│ ({VERSION}) +│", cli(*words).out))) == 2
     assert len({str(part["method_file"]) for part in cli(*words, "--json").json["plan"]}) == 2
     answer = cli("run", ",".join(versions), "split-mnist", "lr=0.1", "augment=off", "half=0.5", "--auto=1", "--seed=0")
-    assert len(set(re.findall(rf"{VERSION}: lr=0.1 ", answer.out))) == 2
+    assert len(set(re.findall(rf"^({VERSION}): lr=0.1 ", answer.out, flags=re.MULTILINE))) == 2

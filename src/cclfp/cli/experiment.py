@@ -28,6 +28,7 @@ from cclfp.cli.options import (
     with_fields,
 )
 from cclfp.errors import InputError
+from cclfp.metrics import count_of
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
 
@@ -105,6 +106,7 @@ def _run_tuned(
     minutes: float, methods: Sequence[str], problem: Problem, ranges: dict[str, list[Any]], *, seeds: Any, **how: Any
 ) -> tuple[list[Result], list[Tuned]]:
     """The results of each method with the settings that a search of so many minutes found, and the searches."""
+    from cclfp.cli.printing import show_score
     from cclfp.methods import get_method
     from cclfp.paper.tuning import tune
     from cclfp.runs.run import run
@@ -125,7 +127,10 @@ def _run_tuned(
     for tuned in searches:
         settings = {**tuned.settings, "augment": "on" if tuned.preset.augment else "off"}
         (result,) = run([tuned.method], problem=problem, seeds=seeds, settings=settings, **how)
-        chosen = f"tuned in {minutes:g} min" if tuned.trials else "nothing to search"
+        chosen = "nothing to search"
+        if tuned.trials:
+            best = show_score(tuned.trials[0])
+            chosen = f"{count_of(len(tuned.trials), 'setting')} tried, {best} % on held-out images"
         results.append(dataclasses.replace(result, chosen=chosen, doubts=tuple(tuned.doubts)))
     return results, searches
 

@@ -104,7 +104,7 @@ def print_runs(
     columns = [METHOD, *map(_setting, varied), ACCURACY, *paper, FORGETTING, SECONDS]
     print_results(results, columns, [run["seed"] for run in results[0].runs], *others)
     explain_other_code(results)
-    for result in results if searches is not None else []:
+    for result in labelled(results) if searches is not None else []:
         print_text(_describe_choice(result))
 
 
@@ -328,7 +328,7 @@ def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
 def _print_trials(tuned: Tuned) -> None:
     varied = [name for name in tuned.trials[0].settings if len({t.settings[name] for t in tuned.trials}) > 1]
     rows = [
-        [*(show_value(trial.settings[name]) for name in varied), _score(trial), str(trial.seeds)]
+        [*(show_value(trial.settings[name]) for name in varied), show_score(trial), str(trial.seeds)]
         for trial in tuned.trials[:SHOWN]
     ]
     preset, count = tuned.preset, len(tuned.trials)
@@ -339,7 +339,7 @@ def _print_trials(tuned: Tuned) -> None:
         print_text(f"{diverged} of {count} settings had a run that diverged: they are ranked last and never chosen")
 
 
-def _score(trial: Trial) -> str:
+def show_score(trial: Trial) -> str:
     remark = of_seeds_diverged(len(trial.diverged), trial.seeds)
     parts = [] if trial.mean is None else [plus_minus(trial.mean, trial.std)]
     return "\n".join(parts + [remark] * bool(remark))

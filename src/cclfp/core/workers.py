@@ -74,21 +74,23 @@ class Workers:
         for worker in self.workers:
             worker.end()
 
-    def work(self, pieces: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+    def work(self, pieces: Iterable[Any], ahead: int = sys.maxsize) -> Iterator[tuple[int, Any]]:
         """Yield the number of a piece and an answer to it, as answers come, until all pieces are worked on.
 
         A worker gets its next piece when it has started and has finished the one before; until then the piece is not
-        taken from ``pieces``. Of a worker that ends, only the piece that it had is lost: it is replaced if it could
-        start at all.
+        taken from ``pieces``. None is taken that is ``ahead`` of another that is being worked on. Of a worker that
+        ends, only the piece that it had is lost: it is replaced if it could start at all.
         """
-        waiting, is_empty = enumerate(pieces), False
+        waiting, given, is_empty = enumerate(pieces), 0, False
         while True:
             for worker in self.workers:
-                if worker.is_ready and worker.piece is None and not is_empty:
+                first = min((worker.piece for worker in self.workers if worker.piece is not None), default=given)
+                if worker.is_ready and worker.piece is None and not is_empty and given - first < ahead:
                     following = next(waiting, None)
                     is_empty = following is None
                     if following is not None:
                         worker.give(*following)
+                        given += 1
             if is_empty and all(worker.piece is None for worker in self.workers):
                 return
             worker, message = self.messages.get()

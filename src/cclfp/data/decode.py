@@ -71,10 +71,12 @@ def decode(
     on_event(DataProgress(what, 0, total, "images"))
     first = done = 0
     with Workers(__file__, "decode_chunk", [{}] * count) as workers:
-        for number, answer in workers.work(chunks()):
+        for number, answer in workers.work(chunks(), ahead=2 * count):
             if isinstance(answer, Died):
-                at = f", at {names[number][len(answers[number])]}" if number in names else ""
-                raise RunError(f"a process that decodes images {answer.how}{at}")
+                lost = names.get(number, [])[len(answers[number]) :]
+                if lost or not answer.has_started:  # otherwise it had answered for all files of its chunk
+                    raise RunError(f"a process that decodes images {answer.how}" + (f", at {lost[0]}" if lost else ""))
+                continue
             answers[number].append(answer)
             while first in names and len(answers[first]) == len(names[first]):
                 for name, found in zip(names.pop(first), answers.pop(first), strict=True):

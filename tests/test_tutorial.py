@@ -36,7 +36,7 @@ PRINTED: list[tuple[str, list[str]]] = [
         [
             rf"│ er +│ +{NUMBER} ± {NUMBER} │",
             rf"│ ccl-fp\+ +│ +{NUMBER} ± {NUMBER} │",
-            rf"^er: lr=\S+ augment=\w+ \(\d+ settings tried, {NUMBER}( ± {NUMBER})? % on held-out images(; [^)]*\([^)]*\))?\)$",
+            rf"^er: lr=\S+ augment=\w+ \(\d+ settings tried, {NUMBER}( ± {NUMBER})? % on held-out images",
             r"^ccl-fp\+: lr=\S+ w=\S+ .* beta=\S+ augment=\w+ \(\d+ settings tried, ",
         ],
     ),

@@ -26,7 +26,7 @@ from cclfp.paper import TIMING_SEED
 from cclfp.paper.numbers import LABELS, run_time_cells
 from cclfp.report import Content, collect
 from cclfp.report.tables import RARE_VERDICTS, Table, column_title, count_verdicts, row_name, verdict_of
-from cclfp.report.text import to_markdown
+from cclfp.report.text import render
 from cclfp.runs.configuration import USUAL, Configuration, show_value
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
@@ -349,7 +349,7 @@ def render_document(
     ]
     for one in content.tables:
         parts += [
-            f"#{to_markdown(one).strip()}",
+            "#" + render("table.md", table=one).strip(),
             *(gain_over_er(one) if one.name == "accuracy" else []),
             remarks[one.name],
         ]

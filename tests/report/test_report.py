@@ -30,7 +30,7 @@ from cclfp.paper.numbers import columns
 from cclfp.report import collect, write_report
 from cclfp.report.charts import own_charts
 from cclfp.report.tables import WORTH_TITLE, Content, Table, component_worths, count_verdicts, environments, verdict_of
-from cclfp.report.text import to_csv, to_latex, to_markdown
+from cclfp.report.text import render, to_csv
 from cclfp.runs.results import Result, format_exactly
 from cclfp.runs.settings import make_grid
 from cclfp.runs.store import Store
@@ -88,7 +88,7 @@ def test_the_files_are_those_of_before(which: str, tmp_path: Path) -> None:
     included = collect(store, range(5), include_diverged=True)
     assert count_verdicts(included.results)["diverged"] == 0
     er = next(result for result in included.results if result.diverged)
-    assert "2 of 5 seeds diverged, included" in to_markdown(included.tables[0])
+    assert "2 of 5 seeds diverged, included" in render("table.md", table=included.tables[0])
     assert er.command().endswith("--include-diverged")
 
 
@@ -142,12 +142,12 @@ def test_missing_numbers_are_shown_as_missing(store: Store) -> None:
     counts = count_verdicts(empty.results)
     assert (counts["missing"], sum(counts.values())) == (216, 216)
     for table in empty.tables:
-        assert to_markdown(table).partition(WORTH_TITLE)[0].count("| missing (") == len(table.results)
-        assert to_latex(table).count(r"\textit{missing}") == len(table.results)
+        assert render("table.md", table=table).partition(WORTH_TITLE)[0].count("| missing (") == len(table.results)
+        assert render("table.tex", table=table).count(r"\textit{missing}") == len(table.results)
         assert {line["mean"] for line in rows_of(to_csv([table]))} == {""}
         assert not any(result.standing.best for result in table.results)
-        assert "†" not in to_markdown(table)  # there is nothing to mark
-    assert to_markdown(empty.tables[2]).splitlines()[-1] == (
+        assert "†" not in render("table.md", table=table)  # there is nothing to mark
+    assert render("table.md", table=empty.tables[2]).splitlines()[-1] == (
         "| Rotated MNIST, domain | missing (−0.27) | missing (−0.28) | missing (−1.38) | missing (−0.39) | "
         "missing (+0.12) | missing (+1.24) | not known yet (β) |"
     )
@@ -288,7 +288,7 @@ def test_a_table_and_the_commands_of_its_rows_say_how_the_classes_were_split(
 @pytest.mark.skipif(PDFLATEX is None, reason="no pdflatex here: apt-get install texlive-latex-recommended")
 @pytest.mark.parametrize("columns", ["onecolumn", "twocolumn"])
 def test_latex_tables_fit_a_page(full_content: Content, columns: str, tmp_path: Path) -> None:
-    tables = "".join(to_latex(table) for table in full_content.tables)
+    tables = "".join(render("table.tex", table=table) for table in full_content.tables)
     head = rf"\documentclass[{columns}]{{article}}\usepackage{{booktabs,graphicx}}\begin{{document}}"
     (tmp_path / "tables.tex").write_text(head + tables + r"\end{document}")
     command = [str(PDFLATEX), "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
@@ -415,5 +415,5 @@ def test_a_new_column_is_one_line(own: Store, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("cclfp.report.tables.columns", lambda table: [*columns(table), ("split-fashion", "class")])
     content, _ = write_report(own, own.path.parent / "out")
     assert {row[-1] for row in content.tables[0].rows} == {None}
-    assert to_latex(content.tables[0]).count(r"\begin{tabular}") == 3
-    assert "split-fashion, class" in to_markdown(content.tables[0])
+    assert render("table.tex", table=content.tables[0]).count(r"\begin{tabular}") == 3
+    assert "split-fashion, class" in render("table.md", table=content.tables[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cclfp.core.files import check_output, write_atomic
@@ -11,7 +11,7 @@ from cclfp.report.charts import Chart, make_charts, own_charts
 from cclfp.report.drawing import draw_figure
 from cclfp.report.page import render_page
 from cclfp.report.tables import Content, collect
-from cclfp.report.text import own_markdown, to_csv, to_latex, to_markdown
+from cclfp.report.text import render, to_csv
 from cclfp.runs.store import Store, files_of
 
 __all__ = ["Content", "collect", "write_report"]
@@ -36,8 +36,8 @@ def write_report(
         raise InputError(f"--out {out}: expected a folder, or the name of one to be made: {error}") from error
     content = collect(store, seeds, include_diverged)
     charts = [*make_charts(content), *own_charts(content.own)]
-    files = {Path("tables") / name: text for name, text in _render_tables(content).items()}
-    files |= {Path("figures") / name: picture for name, picture in _render_figures(charts).items()}
+    files = {Path("tables") / name: text.encode() for name, text in _render_tables(content)}
+    files |= {Path("figures") / name: picture for name, picture in _render_figures(charts)}
     page = render_page(content, charts, {path.name: data for path, data in files.items()})
     files[Path("index.html")] = page.encode()  # the last, so that it is never newer than the files beside it
     try:
@@ -60,22 +60,21 @@ def _claim(out: Path, names: Sequence[Path], store: Store, force: bool) -> None:
     write_atomic(listed, lambda file: file.write(text.encode()))
 
 
-def _render_tables(content: Content) -> dict[str, bytes]:
-    found = {"own.md": own_markdown(content.own), "own.csv": to_csv(content.own)} if content.own else {}
+def _render_tables(content: Content) -> Iterator[tuple[str, str]]:
+    if content.own:
+        yield "own.md", render("own.md", several=content.own)
+        yield "own.csv", to_csv(content.own)
     for table in content.tables:
-        found[f"{table.name}.md"] = to_markdown(table)
-        found[f"{table.name}.csv"] = to_csv([table])
-        found[f"{table.name}.tex"] = to_latex(table)
-    return {name: text.encode() for name, text in found.items()}
+        yield f"{table.name}.md", render("table.md", table=table)
+        yield f"{table.name}.csv", to_csv([table])
+        yield f"{table.name}.tex", render("table.tex", table=table)
 
 
-def _render_figures(charts: Sequence[Chart]) -> dict[str, bytes]:
+def _render_figures(charts: Sequence[Chart]) -> Iterator[tuple[str, bytes]]:
     import vl_convert  # only needed here
 
-    found = {}
     for chart in charts:
         drawn = draw_figure(chart)
-        found[f"{chart.name}.svg"] = drawn.encode()
-        found[f"{chart.name}.pdf"] = vl_convert.svg_to_pdf(drawn)
-        found[f"{chart.name}.png"] = vl_convert.svg_to_png(drawn, scale=PNG_SCALE)
-    return found
+        yield f"{chart.name}.svg", drawn.encode()
+        yield f"{chart.name}.pdf", vl_convert.svg_to_pdf(drawn)
+        yield f"{chart.name}.png", vl_convert.svg_to_png(drawn, scale=PNG_SCALE)

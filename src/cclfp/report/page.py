@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-import jinja2
+from typing import Any
 
 from cclfp import metrics
 from cclfp._version import __version__
@@ -23,72 +21,28 @@ from cclfp.streams.benchmarks import benchmark_names, get_benchmark
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○", "diverged": "✕"}
 OWN_SYMBOLS = {"best": "★", "similar": "≈", "worse": "▼", "unknown": "◇"}
-# The title and the media type of the files that the page can save.
-KINDS = {
-    "csv": ("CSV", "text/csv;charset=utf-8"),
-    "md": ("Markdown", "text/markdown;charset=utf-8"),
-    "svg": ("SVG", "image/svg+xml"),
-    "tex": ("LaTeX", "text/x-tex;charset=utf-8"),
-}
 SEED_NUMBERS = ("average_accuracy", "forgetting", "train_seconds", "test_seconds")
+METHOD_GROUPS = {"joint": "bounds", "finetune": "bounds", "ccl-fp": "own", "ccl-fp+": "own"}
 MOST_CLASSES = 20  # with more, only the best row's confusion matrix is shown
-
-
-class Tab(NamedTuple):
-    name: str
-    title: str
-    table: Table | None = None
-    chart: Chart | None = None
 
 
 def render_page(content: Content, charts: Sequence[Chart], files: Mapping[str, bytes]) -> str:
     """The whole page; ``files`` are the tables and figures that it offers to save, by name."""
-    by_name = {table.name: table for table in content.tables}
-    drawn = {chart.name: chart for chart in charts}
-    tabs = [
-        Tab("accuracy", "Accuracy", by_name["accuracy"]),
-        Tab("buffer", "Memory size", by_name["buffer"], drawn["buffer"]),
-        Tab("ablation", "Ablation", by_name["ablation"], drawn["ablation"]),
-        Tab("evolution", "Evolution", chart=drawn["evolution"]),
-        Tab("forgetting", "Forgetting", chart=drawn["forgetting"]),
-        Tab("runtime", "Run time", chart=drawn["runtime"]),
-        *([Tab("own", "Your runs")] if content.own else []),
-        Tab("provenance", "How it was made"),
-    ]
     counts = tables.count_verdicts(content.results)
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            content=content,
-            own_charts=[chart for chart in charts if chart.name.startswith("own-")],
-            files=files,
-            version=__version__,
-            counts={name: count for name, count in counts.items() if count or name not in tables.RARE_VERDICTS},
-            partial=sum(0 < len(result.runs) < len(content.seeds) for result in content.results),
-            tabs=tabs,
-            style=read_template("page.css") + _chart_style(),
-            script=read_template("page.js"),
-            data={"cells": _cells(content), "verdicts": tables.VERDICTS, "symbols": SYMBOLS},
-        )
+    return text.render(
+        "page.html",
+        drawing=drawing,
+        page=sys.modules[__name__],
+        content=content,
+        charts=charts,
+        files=files,
+        version=__version__,
+        counts={name: count for name, count in counts.items() if count or name not in tables.RARE_VERDICTS},
+        partial=sum(0 < len(result.runs) < len(content.seeds) for result in content.results),
+        style=read_template("page.css") + _chart_style(),
+        script=read_template("page.js"),
+        data={"cells": _cells(content), "verdicts": tables.VERDICTS, "symbols": SYMBOLS},
     )
-
-
-def _environment() -> jinja2.Environment:
-    """The templates, which use these modules. Values are escaped, unless one is marked as safe."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader(__package__),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    modules = {"drawing": drawing, "metrics": metrics, "page": sys.modules[__name__], "tables": tables, "text": text}
-    environment.globals |= modules
-    json_options = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    environment.policies["json.dumps_kwargs"] = json_options
-    return environment
 
 
 def _chart_style() -> str:
@@ -104,14 +58,11 @@ def _chart_style() -> str:
 # For the templates ----------------------------------------------------------------------------------------------------
 
 
-def row_group(row: Sequence[Result | None]) -> tuple[int | None, str]:
+def row_group(row: Sequence[Result | None]) -> int | str | None:
     """Equal for rows that stand together: of one memory size, or the bounds, the paper's own and the other methods."""
-    known = [result for result in row if result is not None]
-    memory = known[0].configuration.buffer if known[0].table == "buffer" else None
-    methods = {result.configuration.method for result in known if result.table == "accuracy"}
-    if methods & {"joint", "finetune"}:
-        return memory, "bounds"
-    return memory, "own" if methods & {"ccl-fp", "ccl-fp+"} else ""
+    first = next(result for result in row if result is not None)
+    c = first.configuration
+    return c.buffer if first.table == "buffer" else METHOD_GROUPS.get(c.method)
 
 
 def class_names(table: Table) -> list[str] | None:
@@ -120,9 +71,9 @@ def class_names(table: Table) -> list[str] | None:
     return list(get_benchmark(name).classes) if name in benchmark_names() else None
 
 
-def data_url(data: bytes, kind: str) -> str:
+def data_url(data: bytes, media_type: str) -> str:
     """A file as a link that saves it."""
-    return f"data:{KINDS[kind][1]};base64,{base64.b64encode(data).decode()}"
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
 
 
 def hover_data(chart: Chart, panel: Panel, drawn: Drawing) -> dict[str, Any]:

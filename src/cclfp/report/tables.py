@@ -65,10 +65,6 @@ class Table:
         """The titles of the columns before the numbers."""
         return {"buffer": ["Memory", "Method"], "ablation": ["Components"]}.get(self.name, ["Method"])
 
-    def benchmarks(self, part: slice = slice(None)) -> list[tuple[str, int]]:
-        """The benchmarks of adjacent columns, and the number of columns of each."""
-        return [(name, len(list(group))) for name, group in groupby(self.columns[part], lambda column: column[0])]
-
     def labels(self, row: Sequence[Result | None]) -> list[str]:
         """The contents of these columns."""
         first = next(result for result in row if result is not None)
@@ -339,6 +335,11 @@ def place_title(result: Result) -> str:
     c = result.configuration
     protocol = [f"{name}={v}" for name in ("batch", "epochs") if (v := getattr(c, name)) != PROTOCOL[name]]
     return ", ".join([column_title(result.column), *describe_protocol(c), *protocol])
+
+
+def benchmarks(columns: Sequence[Column]) -> list[tuple[str, int]]:
+    """The titles of the benchmarks of adjacent columns, and the number of columns of each."""
+    return [(benchmark_title(name), len(list(group))) for name, group in groupby(columns, lambda column: column[0])]
 
 
 def column_title(column: Column) -> str:

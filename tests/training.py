@@ -14,6 +14,8 @@ from cclfp.runs.start import choose_engines
 from cclfp.runs.store import Store
 from cclfp.runs.training import train_together
 
+RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward_transfer", "accuracy_matrix")
+
 
 def make_job(configuration: Configuration, seed: int, store: Path, **execution: Any) -> Job:
     """A job of the eager engine on the CPU, unless the execution's fields say otherwise."""
@@ -49,6 +51,11 @@ def train_all(jobs: list[Job], on_event: OnEvent = ignore) -> list[Record]:
     if errors:
         raise errors[0]
     return [records[job.key] for job in jobs]
+
+
+def result(record: Record) -> dict[str, Any]:
+    """What a run has found, without how and when."""
+    return {name: value for name, value in record.items() if name in RESULT}
 
 
 class Stop(Exception):

@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 import cclfp
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
-from cclfp.paper import published
 from cclfp.runs import settings
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.jobs import check_seeds
 from cclfp.runs.settings import configurations, find_preset, presets, read_presets
 from cclfp.streams import BENCHMARKS
 
@@ -41,20 +39,15 @@ def test_tau_is_1_in_the_domain_scenario_and_01_elsewhere() -> None:
 
 def test_a_grid_is_all_combinations_without_repetition() -> None:
     grid = configurations(["ccl-fp"], "split-mnist", settings={"w": [0.1, 0.3, 0.1], "lr": [0.1, 0.01], "batch": [5]})
-    assert [(c.hyperparameters["w"], c.hyperparameters["lr"]) for c in grid] == [
-        (0.1, 0.1),
-        (0.1, 0.01),
-        (0.3, 0.1),
-        (0.3, 0.01),
-    ]
+    values = [(c.hyperparameters["w"], c.hyperparameters["lr"]) for c in grid]
+    assert values == [(0.1, 0.1), (0.1, 0.01), (0.3, 0.1), (0.3, 0.01)]
     assert {c.batch for c in grid} == {5}
     assert len(configurations(["er", "er"], "split-mnist")) == 1
 
 
 def test_a_setting_goes_to_the_methods_that_know_it() -> None:
-    finetune, ccl = configurations(
-        ["finetune", "ccl-fp"], "split-mnist", memory=500, settings={"w": [0.2], "replay": [5]}
-    )
+    settings = {"w": [0.2], "replay": [5]}
+    finetune, ccl = configurations(["finetune", "ccl-fp"], "split-mnist", memory=500, settings=settings)
     assert "w" not in finetune.hyperparameters
     assert (finetune.buffer, finetune.replay) == (None, None)
     assert (ccl.hyperparameters["w"], ccl.buffer, ccl.replay) == (0.2, 500, 5)
@@ -74,16 +67,11 @@ def test_a_setting_goes_to_the_methods_that_know_it() -> None:
         *(({"w": bad}, "w=.*: expected a number or several") for bad in ("0.1", None, ["a"])),
         ({"checkpoint_every": "x"}, "checkpoint_every='x': expected a number of seconds"),
         ({"augment": 0.5}, "augment=0.5: expected on or off"),
-        ({"augment": "on"}, "augment=on: split-mnist cannot be augmented"),
-        ({"memory": 0}, "memory=0"),
         ({"tasks": 0}, "tasks=0: expected a whole number, 1 or more"),
         ({"tasks": 2.5}, "tasks=2.5: expected a whole number, 1 or more"),
-        ({"backbone": "resnet"}, "Did you mean 'resnet18'"),
-        ({"scenario": "domain"}, "split-mnist has no domain scenario"),
         ({"scenario": "klass"}, "Did you mean 'class'"),
-        ({"benchmark": "split_mnist"}, "Did you mean 'split-mnist'"),
         ({"methods": ["er", "gme"]}, "unknown method 'gme'. Did you mean 'gem'"),
-        *(({"seeds": bad}, "seeds?=") for bad in (0, -1, [], [1, 1], [-1], [2**70], 10**9)),
+        *(({"seeds": bad}, "seeds?=") for bad in (-1, [], [1, 1], [-1])),
     ],
 )
 def test_run_refuses(arguments: dict[str, Any], message: str) -> None:
@@ -199,11 +187,6 @@ def test_a_backbone_file_counts_by_what_is_in_it(tmp_path: Path) -> None:
     assert key("a", "def make(): return 1") != one
 
 
-def test_seeds() -> None:
-    assert check_seeds(3) == [0, 1, 2]
-    assert check_seeds([7, 0]) == [7, 0]
-
-
 def test_presets() -> None:
     """What has been measured: all methods on all MNIST streams, and more; each can be read as a user's file is."""
     known = {
@@ -230,14 +213,6 @@ def test_without_a_preset_the_benchmark_says_what_suits_it() -> None:
     assert find_preset("hal", "split-tiny-imagenet", "class") is None
     (c,) = configurations(["hal"], "split-tiny-imagenet")
     assert (c.hyperparameters["lr"], c.augment) == (0.03, True)
-
-
-def test_published_numbers() -> None:
-    assert published("ccl-fp+", "split-mnist", "class", 200) == (89.16, 1.14)
-    assert published("joint", "rotated-mnist", "domain", None) == (84.12, 0.61)
-    assert published("er", "rotated-mnist", "domain", 5000) == (85.87, 1.15)
-    assert published("er", "rotated-mnist", "domain", 300) is None
-    assert published("lwf", "rotated-mnist", "domain", 200) is None
 
 
 GOOD = [dataclasses.asdict(preset) for preset in presets()[:3]]

@@ -33,13 +33,9 @@ def test_it_takes_strings_none_and_numpy(tmp_path: Path) -> None:
     [
         ({"engine": None}, "unknown engine 'None'"),
         ({"engine": "graph", "device": "cpu"}, "engine graph is for device cuda"),
-        ({"device": "tpu"}, "device 'tpu'"),
         ({"precision": "bf16", "device": "cpu"}, "precision bf16 needs a CUDA device"),
-        ({"threads": 0}, "threads=0: expected a whole number, 1 or more"),
-        ({"threads": 10_000}, "threads=10000: this process may use"),
         ({"fresh": "no"}, "fresh='no': expected True or False"),
         ({"other_code": "keep"}, "unknown other_code 'keep'"),
-        ({"checkpoint_every": -1}, "checkpoint_every=-1: expected a number of seconds"),
         ({"checkpoint_every": float("nan")}, "checkpoint_every=nan: expected a number of seconds"),
         *(
             ({"shard": wrong}, f"shard='{wrong}': expected I/N with I from 1 to N")
@@ -64,13 +60,10 @@ def test_wrong_values_are_refused_at_once(wrong: dict[str, Any], message: str) -
             "unknown setting of er 'engine'.*Known: lr, batch, replay, epochs, augment$",
         ),
         (
-            lambda: cclfp.run("er", "split-mnist", engine="eager", execution=Execution()),
+            lambda: cclfp.run("er", engine="eager", execution=Execution()),
             "give engine as part of execution, not beside it",
         ),
-        (
-            lambda: cclfp.run("er", "split-mnist", execution=cast(Any, {"engine": "eager"})),
-            r"expected a cclfp\.Execution",
-        ),
+        (lambda: cclfp.run("er", execution=cast(Any, {"engine": "eager"})), r"expected a cclfp\.Execution"),
     ],
 )
 def test_wrong_options_are_named(call: Callable[[], object], message: str) -> None:

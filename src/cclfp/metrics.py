@@ -36,10 +36,10 @@ def signed(value: float | None) -> str:
 def count_of(number: int, what: str) -> str:
     """A number of things as text.
 
-    >>> count_of(1, "run"), count_of(1200, "run")
-    ('1 run', '1200 runs')
+    >>> count_of(1, "run"), count_of(1200, "run"), count_of(2, "class")
+    ('1 run', '1200 runs', '2 classes')
     """
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"
 
 
 def of_seeds_diverged(diverged: int, of: int) -> str:

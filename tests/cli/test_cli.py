@@ -203,7 +203,7 @@ run erx --images /nowhere                  | unknown method 'erx'
 run er split-mnist --split-seed 1          | can be given with images of your own only
 run er split-mnist --store /dev/null/x     | cannot be used as a store
 run er split-mnist --save /dev/null/x      | learners cannot be saved in /dev/null/x
-run er split-mnist --auto 0                | --auto 0: expected minutes for the search of each method, more than 0
+run er split-mnist --auto 0                | budget=0.0: expected minutes, more than 0
 runs --method erx                          | unknown method 'erx'. Did you mean 'er'?
 list method                                | unknown list 'method'. Did you mean 'methods'?
 show cclfp                                 | unknown method or benchmark 'cclfp'. Did you mean 'ccl-fp'?

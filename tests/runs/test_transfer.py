@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from records import made_up, matrix_of
 
 from cclfp import metrics
-from cclfp.cli.manage_runs import print_records
+from cclfp.cli.manage_runs import describe_records
+from cclfp.cli.output import print_answer
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.record import MEASURES, from_line, to_line
@@ -251,7 +252,7 @@ def test_a_mutated_record_is_refused_or_the_same(data: st.DataObject) -> None:
     for name, measure in MEASURES.items():
         assert found[name] == pytest.approx(measure(found["accuracy_matrix"]))
     with contextlib.redirect_stdout(io.StringIO()):
-        print_records([record], "")
+        print_answer(False, {}, *describe_records([record], ""))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
-from cclfp.cli.streams import OutputError, open_streams
+from cclfp.cli.output import OutputError, open_streams, print_text
 from cclfp.errors import InputError, RunError, Stopped, shortage, visible
 
 RESUMABLE = (["run"], ["study"], ["tune"])  # how their arguments begin
@@ -53,8 +53,6 @@ def _call() -> int | str | None:
     except SystemExit as done:  # how every command ends
         return done.code
     except InputError as error:
-        from cclfp.cli.output import print_text
-
         print_text(f"error: {error}", err=True)
         return 2
     except RunError as error:  # it may have a traceback, which is not wrapped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from cclfp.cli.options import (
     parse_sizes,
     with_fields,
 )
+from cclfp.cli.output import print_text
 from cclfp.errors import InputError
 from cclfp.metrics import count_of
 from cclfp.runs.execution import Execution
@@ -99,7 +99,7 @@ def run(
     varied = [name for name, several in values.items() if len(several) > 1 and auto is None]
     printing.print_runs(results, varied, searches, include_diverged, json)
     if execution.save is not None and not json:
-        print(f"learners saved in {execution.save}")
+        print_text(f"learners saved in {execution.save}")
 
 
 def _run_tuned(
@@ -112,17 +112,15 @@ def _run_tuned(
     from cclfp.runs.run import run
     from cclfp.runs.settings import check_setting_names, make_one, prepare, settings_of
 
-    if not 0 < minutes < float("inf"):
-        raise InputError(f"--auto {minutes:g}: expected minutes for the search of each method, more than 0")
-    kinds = {name: get_method(name) for name in methods}
     check_setting_names(methods, ranges)
     problem = prepare(problem, how["on_event"])
     searched = dataclasses.replace(problem, validation=False, max_classes=None)
-    for name in kinds:
+    for name in methods:
         make_one(name, problem)  # refuses what cannot be trained, before any search
     searches, results = [], []
-    for name, kind in kinds.items():  # all searches first: the first that is refused ends the command
-        own = {setting: values for setting, values in ranges.items() if setting in settings_of(kind)}
+    for name in dict.fromkeys(methods):  # all searches first: the first that is refused ends the command
+        known = settings_of(get_method(name))
+        own = {setting: values for setting, values in ranges.items() if setting in known}
         searches.append(tune(name, problem=searched, settings=own, budget=minutes, repeatable=True, **how))
     for tuned in searches:
         settings = {**tuned.settings, "augment": "on" if tuned.preset.augment else "off"}
@@ -212,10 +210,10 @@ def tune(
         changed = with_preset(known or [], tuned.preset)
         write_presets(changed, write)
         for preset in outdated(changed):
-            words = ["tune", preset.method, preset.benchmark, "--scenario", preset.scenario, "--write", str(write)]
-            words += [] if preset.halved is None else ["--halving", str(preset.halved)]
-            again = shlex.join(["cclfp", *words])
-            print(f"warning: what {preset.method} inherited has changed, tune it again: {again}", file=sys.stderr)
+            again = f"cclfp tune {preset.method} {preset.benchmark} --scenario {preset.scenario}"
+            again += f" --write {shlex.quote(str(write))}"
+            again += "" if preset.halved is None else f" --halving {preset.halved}"
+            print_text(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
     printing.print_tuned(tuned, write, json)
 
 

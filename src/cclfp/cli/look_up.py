@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.cli.options import FORCE, JSON, argument, option
-from cclfp.cli.output import attributes, print_json, print_table, print_text, unwrap
+from cclfp.cli.output import Table, attributes, print_answer, print_json, print_table, print_text, unwrap
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import plus_minus
@@ -20,10 +20,7 @@ def list_(what: str = argument(..., "What to list.", "methods|benchmarks|dataset
     if what not in lists:
         raise unknown("list", what, lists)
     items = lists[what]()
-    if json:
-        print_json({what: items})
-    else:
-        print_table(list(items[0]), [item.values() for item in items])
+    print_answer(json, {what: items}, Table(list(items[0]), [item.values() for item in items]))
 
 
 def _methods() -> list[dict[str, Any]]:
@@ -143,7 +140,7 @@ def _print_benchmark(answer: dict[str, Any]) -> None:
     if len(tasks) > 1 and all(classes == tasks[0] for classes in tasks):
         print_text(f"{len(tasks)} tasks, each with the classes {', '.join(tasks[0])}")
     else:
-        print_table([">task", "classes"], enumerate(tasks, 1))
+        print_table(Table([">task", "classes"], enumerate(tasks, 1)))
     _print_presets(answer["presets"], "method")
     if "images" in answer:
         print_text(f"drawn: {answer['images']}")
@@ -174,7 +171,7 @@ def _print_method(answer: dict[str, Any]) -> None:
     print_text(f"{unwrap(answer['description'])}\n", hang="")
     print_text(f"scenarios: {', '.join(answer['scenarios'])}   memory: {'yes' if answer['memory'] else 'no'}\n")
     rows = [[k["name"], f"{k['default']:g}", k["range"], k["description"]] for k in answer["hyperparameters"]]
-    print_table(["hyperparameter", ">default", "range", "what it is"], rows)
+    print_table(Table(["hyperparameter", ">default", "range", "what it is"], rows))
     _print_presets(answer["presets"], "benchmark")
 
 
@@ -194,6 +191,7 @@ def _print_presets(presets: list[dict[str, Any]], of: str) -> None:
         for p in presets
         for paper in [p["published"]]
     ]
-    print_table([of, "scenario", "hyperparameters", ">paper"], rows, "Presets, and the paper's average accuracy (%)")
+    columns = [of, "scenario", "hyperparameters", ">paper"]
+    print_table(Table(columns, rows, "Presets, and the paper's average accuracy (%)"))
     for p in presets:
         print_text(f"{p['method']} {p['benchmark']} {p['scenario']}: chosen {p['chosen']}")

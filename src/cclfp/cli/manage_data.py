@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from cclfp.cli.options import JSON, YES, argument, ask
-from cclfp.cli.output import print_answer, print_json, print_table
+from cclfp.cli.output import Table, print_answer
 from cclfp.cli.progress import progress
 
 app = typer.Typer(help="List, download, check, import, find and remove the datasets.", no_args_is_help=True)
@@ -22,14 +22,12 @@ def list_(json: bool = JSON) -> None:
     from cclfp.data import list_datasets
 
     found = list_datasets()
-    if json:
-        print_json({"datasets": [{**one._asdict(), "path": str(one.path)} for one in found]})
-        return
     rows = [
         [one.name, "own" if one.own else "published", _size(one.bytes) if one.here else None, one.description]
         for one in found
     ]
-    print_table(["name", "kind", ">on disk", "description"], rows)
+    listed = [{**one._asdict(), "path": str(one.path)} for one in found]
+    print_answer(json, {"datasets": listed}, Table(["name", "kind", ">on disk", "description"], rows))
 
 
 @app.command()
@@ -67,9 +65,9 @@ def verify(name: str | None = OPTIONAL_NAME, json: bool = JSON) -> None:
     from cclfp.data import dataset_names, is_cached, verify
 
     names = [name] if name is not None else [dataset for dataset in dataset_names() if is_cached(dataset)]
+    _answer({name: verify(name) for name in names}, "verified", json)
     if not names and not json:
         print("no dataset is here yet: cclfp data fetch NAME downloads one")
-    _answer({name: verify(name) for name in names}, "verified", json)
 
 
 @app.command("import")

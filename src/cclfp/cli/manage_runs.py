@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import typer
 import typer.core
 
 from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, flag, option
-from cclfp.cli.output import OTHER_CODE, hyperparameters, print_answer, print_json, print_table, print_text
+from cclfp.cli.output import OTHER_CODE, Table, hyperparameters, print_answer, print_text
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import count_of, number
 
@@ -52,13 +51,9 @@ def list_(
     from cclfp.runs.code import is_other_code, made_by
 
     path, records = stored_runs(store, method, benchmark)
-    if json:
-        others = {record["key"]: made_by(record) for record in records if is_other_code(record)}
-        print_json({"store": str(path), "runs": records, "other_code": others})
-    elif records:
-        print_records(records, str(path))
-    else:
-        print(f"no runs in {path}")
+    others = {record["key"]: made_by(record) for record in records if is_other_code(record)}
+    parts = describe_records(records, str(path)) if records else [f"no runs in {path}"]
+    print_answer(json, {"store": str(path), "runs": records, "other_code": others}, *parts)
 
 
 @app.command()
@@ -70,11 +65,9 @@ def check(store: Path | None = STORE, json: bool = JSON) -> None:
     from cclfp.runs.store import Store, default_store, exists
 
     path = store or default_store()
-    if store is not None and not exists(store):
-        raise InputError(f"{store}: there is no store of runs")
     rows: list[StoredRow] = []
     damage: list[str] = []
-    if exists(path):
+    if store is not None or exists(path):  # one that is named must be there
         opened = Store(path, read_only=True, damaged=True)
         damage = opened.damage
         try:
@@ -87,9 +80,9 @@ def check(store: Path | None = STORE, json: bool = JSON) -> None:
     listed = [{**_about(row), "reason": row.reason} for row in bad]
     document = {"store": str(path), "runs": good, "bad": listed, "damage": damage}
     print_answer(json, document, *lines, f"{path}: {count_of(good, 'good record')}, {len(bad)} bad")
+    if lines and not json:
+        print_text(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
     if lines:
-        if not json:
-            print(f"{opened.command('delete', '--bad')} deletes what is bad", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -215,12 +208,13 @@ def _matching(rows: Sequence[StoredRow], method: str | None = None, **wanted: An
     return [row for row in rows if is_method(row) and all(row.values.get(n) == v for n, v in given.items())]
 
 
-def print_records(records: Sequence[Record], title: str) -> None:
-    """A table with a row per record."""
+def describe_records(records: Sequence[Record], title: str) -> list[Table | str]:
+    """A table with a row per record, and which are of other code."""
     from cclfp.runs.code import describe_other_code, is_other_code
     from cclfp.runs.configuration import Configuration, method_labels
 
     made = [Configuration.from_dict(record["configuration"]) for record in records]
+    others = {record["key"]: record for record in records if is_other_code(record)}
     columns = ["key", "finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
     columns += [">accuracy", ">forgetting", ">seconds"]
     rows = [
@@ -235,15 +229,14 @@ def print_records(records: Sequence[Record], title: str) -> None:
             _describe_settings(configuration),
             number(record["average_accuracy"])
             + " diverged" * ("diverged" in record)
-            + f" {OTHER_CODE}" * is_other_code(record),
+            + f" {OTHER_CODE}" * (record["key"] in others),
             number(record["forgetting"]),
             number(record["seconds"], 1),
         ]
         for record, configuration, method in zip(records, made, method_labels(made), strict=True)
     ]
-    print_table(columns, rows, title)
-    if others := [record for record in records if is_other_code(record)]:
-        print_text(f"{OTHER_CODE} {describe_other_code(others, len(records))}")
+    marked = [f"{OTHER_CODE} {describe_other_code(list(others.values()), len(records))}"] if others else []
+    return [Table(columns, rows, title), *marked]
 
 
 def _describe_settings(configuration: Configuration) -> str:
@@ -281,7 +274,7 @@ def warn_of_bad(store: Store, rows: Sequence[StoredRow]) -> None:
     """Warn on stderr of the bad ones of these rows, which are left out."""
     if count := len({row.number for row in rows if row.record is None}):
         text = f"warning: {count_of(count, 'bad record')} in {store.path} left out"
-        print(f"{text}: {store.command('check')} says more", file=sys.stderr)
+        print_text(f"{text}: {store.command('check')} says more", err=True)
 
 
 def _about(row: StoredRow) -> dict[str, Any]:
@@ -291,8 +284,8 @@ def _about(row: StoredRow) -> dict[str, Any]:
 
 
 def _name(row: StoredRow) -> str:
-    """A row in one line. Control characters in bad rows are escaped."""
-    about = {name: "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(v)) for name, v in _about(row).items()}
+    """A row in one line."""
+    about = {name: str(value).replace("\n", "\\n") for name, value in _about(row).items()}
     run = f"{about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
     if row.record is None:
         return f"{about['key']}  {run}"

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 import typer
 
-from cclfp.errors import InputError
+from cclfp.errors import InputError, visible
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
 
@@ -170,6 +170,6 @@ def ask(question: str, yes: bool, json: bool) -> None:
         return
     if json or not sys.stdin.isatty():
         raise InputError("this command asks first, and there is no terminal to ask on: add --yes")
-    if not typer.confirm(question, err=True):
+    if not typer.confirm(visible(question), err=True):
         print("nothing was deleted")
         raise typer.Exit(1)

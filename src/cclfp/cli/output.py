@@ -1,14 +1,17 @@
-"""What commands print: text, tables, JSON."""
+"""What commands print: text, tables and JSON, in any encoding, into streams that may be closed, full or broken."""
 
 from __future__ import annotations
 
 import codecs
+import io
 import json
+import os
 import re
+import select
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cclfp.errors import visible
 
@@ -17,7 +20,25 @@ if TYPE_CHECKING:
 
 LEAST_WIDTH = 20  # columns that a wrapped text has at least
 AS_IT_IS = re.compile(r"^(\s|[-*+] |\d+[.)] |cclfp )", re.MULTILINE)  # what begins lists, commands, indented lines
+COMMAND = re.compile("[^:]*: cclfp ")  # how a line begins that ends in a command to be copied
 OTHER_CODE = "†"  # marks numbers that other code than this has made
+
+
+class Table(NamedTuple):
+    """Names of columns, ``>`` before those that are aligned to the right, and rows of texts and other values."""
+
+    columns: Sequence[str]
+    rows: Iterable[Iterable[Any]]
+    title: str | None = None
+
+
+def print_answer(as_json: bool, document: Mapping[str, Any], *parts: str | Table) -> None:
+    """What a command has found or done: a JSON document, or texts and tables."""
+    if as_json:
+        print_json(document)
+        return
+    for part in parts:
+        print_table(part) if isinstance(part, Table) else print_text(part)
 
 
 def print_json(value: Any) -> None:
@@ -31,24 +52,10 @@ def print_json(value: Any) -> None:
     print(text)
 
 
-def print_answer(as_json: bool, document: Mapping[str, Any], *lines: str) -> None:
-    """What a command has done: a JSON document, or lines."""
-    if as_json:
-        print_json(document)
-    else:
-        for line in lines:
-            print_text(line)
-
-
-def attributes(source: object, *names: str) -> dict[str, Any]:
-    """What a JSON document has of an object."""
-    return {name: getattr(source, name) for name in names}
-
-
 def print_text(text: str, *, err: bool = False, hang: str = "  ") -> None:
-    """Lines on stdout or stderr. On a terminal they are wrapped between words, and ``hang`` indents the rest of a line.
+    """Lines on stdout or stderr. On a terminal they are wrapped between words; ``hang`` indents the rest of a line.
 
-    A word, such as a path, is never broken. A command that is to be copied is printed as it is, on a line of its own.
+    A word, such as a path, is never broken, and a command that is to be copied is on one line.
     """
     console = _console(err)
     for line in visible(text).split("\n"):
@@ -56,27 +63,25 @@ def print_text(text: str, *, err: bool = False, hang: str = "  ") -> None:
         wrapper = textwrap.TextWrapper(
             max(console.width, LEAST_WIDTH), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         )
-        print(wrapper.fill(line) if console.is_terminal else line, file=sys.stderr if err else sys.stdout)
+        is_wrapped = console.is_terminal and not COMMAND.match(line)
+        print(wrapper.fill(line) if is_wrapped else line, file=sys.stderr if err else sys.stdout)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> None:
-    """A table of texts and other values on stdout; ``>`` before a column's name aligns it to the right.
-
-    It is as wide as it needs to be where stdout is no terminal; on a terminal it is wrapped.
-    """
+def print_table(table: Table) -> None:
+    """A table on stdout, as wide as it needs to be where that is no terminal; on a terminal it is wrapped."""
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as Grid
 
     console = _console()
-    if title is not None:  # a table's own title would be wrapped to its width
-        console.print(title, style="bold")
-    table = Table(box=box.ROUNDED, header_style="bold")
-    for name in columns:
+    if table.title is not None:  # a grid's own title would be wrapped to its width
+        console.print(table.title, style="bold")
+    grid = Grid(box=box.ROUNDED, header_style="bold")
+    for name in table.columns:
         is_number = name.startswith(">")
-        table.add_column(name.removeprefix(">"), justify="right" if is_number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(visible(_cell(value)) for value in row))
-    console.print(table)
+        grid.add_column(name.removeprefix(">"), justify="right" if is_number else "left", overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(visible(_cell(value)) for value in row))
+    console.print(grid)
 
 
 def _cell(value: Any) -> str:
@@ -98,6 +103,11 @@ def _console(err: bool = False) -> Console:
     return console if console.is_terminal else Console(**how, width=1000)
 
 
+def attributes(source: object, *names: str) -> dict[str, Any]:
+    """What a JSON document has of an object."""
+    return {name: getattr(source, name) for name in names}
+
+
 def unwrap(text: str) -> str:
     """A text with each paragraph on one line, for a terminal to wrap. Lists, commands and indented lines stay.
 
@@ -113,3 +123,60 @@ def hyperparameters(values: Mapping[str, float]) -> str:
     from cclfp.runs.configuration import show_value
 
     return " ".join(f"{name}={show_value(value)}" for name, value in values.items())
+
+
+# Streams --------------------------------------------------------------------------------------------------------------
+
+
+class OutputError(BaseException):
+    """stdout cannot be written to. No Exception, so that nothing on the way takes it for a failed run."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(error.strerror)
+        self.number = error.errno
+
+
+def open_streams() -> None:
+    """Make ``sys.stdout`` and ``sys.stderr`` fit for any text, and open those of the three that are closed.
+
+    The first write to stdout that fails raises :class:`OutputError`, later ones are dropped. stderr has messages only:
+    a run does not end because nobody reads them. Streams that something else put in place are left as they are.
+    """
+    if os.name != "posix":  # consoles of Windows take any text
+        return
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # or the next file to be opened, perhaps the store, would be this stream
+            mode = os.O_RDONLY if number == 1 else os.O_RDWR  # writing results into nothing would look like success
+            os.set_inheritable(os.open(os.devnull, mode), True)
+    if sys.stdin is None:
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _open(1, sys.stdout)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _open(2, sys.stderr)
+
+
+def _open(number: int, old: Any) -> io.TextIOWrapper:
+    """The stream; what its encoding lacks is escaped, such as ``\\u4e2d``."""
+    encoding = "utf-8" if old is None else old.encoding
+    raw: Any = _Raw(number, "wb", closefd=False)
+    is_terminal = number == 2 or raw.isatty()
+    return io.TextIOWrapper(io.BufferedWriter(raw), encoding, "backslashreplace", line_buffering=is_terminal)
+
+
+class _Raw(io.FileIO):
+    failed = False
+
+    def write(self, data: Any) -> int:
+        while not self.failed:
+            try:
+                if (written := super().write(data)) is not None:
+                    return written
+                select.select([], [self], [])  # it does not block, and has no room
+            except OSError as error:
+                self.failed = True
+                if self.fileno() == 1:
+                    raise OutputError(error) from error
+        return len(data)

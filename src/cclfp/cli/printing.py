@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.output import OTHER_CODE, attributes, hyperparameters, print_json, print_table, print_text
+from cclfp.cli.options import FIELDS
+from cclfp.cli.output import OTHER_CODE, Table, attributes, hyperparameters, print_answer
 from cclfp.metrics import count_of, number, of_seeds_diverged, plus_minus, signed
 from cclfp.paper.compare import TEST, show_difference, show_p
 from cclfp.paper.numbers import TABLES, missing_components, published_for
@@ -51,13 +52,13 @@ FORGETTING: Column = (">forgetting", lambda r: plus_minus(**r.mean_std("forgetti
 SECONDS: Column = (">seconds per run", lambda r: number(r.mean_std("seconds")["mean"], 1))
 
 
-def print_results(
+def table_of(
     results: Sequence[Result], columns: Sequence[Column], seeds: Sequence[int], *others: str, table: str = ""
-) -> None:
+) -> Table:
     """A row per result. The title says what all of them are trained on, with what ``others`` add."""
     numbers = f"seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}"
     title = f"{table}{', '.join([*describe(results[0], *others), numbers])}: mean ± std, %"
-    print_table([head for head, _ in columns], [[text(r) for _, text in columns] for r in results], title)
+    return Table([head for head, _ in columns], [[text(r) for _, text in columns] for r in results], title)
 
 
 def describe(result: Result, *others: str) -> list[str]:
@@ -72,11 +73,21 @@ def labelled(results: Sequence[Result]) -> list[Result]:
     return [dataclasses.replace(result, label=label) for result, label in zip(results, labels, strict=True)]
 
 
-def explain_other_code(results: Sequence[Result]) -> None:
+def explain_other_code(results: Sequence[Result]) -> list[str]:
     """What the mark means, below the tables that have one."""
     runs = {run["key"]: run for result in results for run in result.runs}.values()
-    if others := [run for run in runs if is_other_code(run)]:
-        print_text(f"{OTHER_CODE} {describe_other_code(others, len(runs))}: {OTHER_CODE_HINT}")
+    others = [run for run in runs if is_other_code(run)]
+    return [f"{OTHER_CODE} {describe_other_code(others, len(runs))}: {OTHER_CODE_HINT}"] if others else []
+
+
+def _describe_settings(result: Result) -> str:
+    """The settings, where they come from, and why they may not be the best."""
+    settings = hyperparameters(result.configuration.hyperparameters | {"augment": result.configuration.augment})
+    return f"{result.label}: {settings} ({'; '.join([result.chosen, *result.doubts])})"
+
+
+def _published(result: Result) -> dict[str, Any] | None:
+    return None if result.published is None else result.published._asdict()
 
 
 # cclfp run ------------------------------------------------------------------------------------------------------------
@@ -94,18 +105,15 @@ def print_runs(
         dataclasses.replace(r, published=published_for(r.configuration), include_diverged=include_diverged)
         for r in labelled(results)
     ]
-    if json:
-        auto = {} if searches is None else {"auto": [_tuned_to_dict(tuned) for tuned in searches]}
-        print_json({"configurations": [_result_to_dict(result) for result in results], **auto})
-        return
+    auto = {} if searches is None else {"auto": [_tuned_to_dict(tuned) for tuned in searches]}
+    document = {"configurations": [{**r.to_dict(), "published": _published(r)} for r in results], **auto}
     others = [f"memory {size}" for size in {r.configuration.buffer for r in results} - {None}]
     others += ["tested on held-out training images"] * results[0].configuration.validation
     paper = [PAPER] if any(r.published for r in results) else []
     columns = [METHOD, *map(_setting, varied), ACCURACY, *paper, FORGETTING, SECONDS]
-    print_results(results, columns, [run["seed"] for run in results[0].runs], *others)
-    explain_other_code(results)
-    for result in labelled(results) if searches is not None else []:
-        print_text(_describe_choice(result))
+    table = table_of(results, columns, [run["seed"] for run in results[0].runs], *others)
+    choices = [] if searches is None else map(_describe_settings, results)
+    print_answer(json, document, table, *explain_other_code(results), *choices)
 
 
 def _setting(name: str) -> Column:
@@ -118,24 +126,15 @@ def _setting(name: str) -> Column:
     return name, show
 
 
-def _result_to_dict(result: Result) -> dict[str, Any]:
-    """A configuration for ``--json``, with the published number."""
-    values, published = result.to_dict(), result.published
-    rest = {name: values.pop(name) for name in ("diverged", "other_code", "runs")}
-    return {**values, "published": None if published is None else published._asdict(), **rest}
-
-
 def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> None:
     """How many runs a part has, in which store they are, and how to put the parts together."""
     part, count = execution.part or (1, 1)
     store = execution.target
-    if json:
-        print_json({"shard": execution.shard, "store": str(store), "keys": [record["key"] for record in records]})
-        return
-    runs = f"{count_of(len(records), 'run')}, in {store}"
-    print(f"part {part} of {count}: {runs}" if records else f"part {part} of {count} has no runs")
+    document = {"shard": execution.shard, "store": str(store), "keys": [record["key"] for record in records]}
+    runs = f": {count_of(len(records), 'run')}, in {store}" if records else " has no runs"
     parts = f"{shlex.quote(str(store.parent))}/shard-*-of-{count}.sqlite"
-    print(f"when all parts are there: cclfp runs import {parts} --store {shlex.quote(str(execution.store))}")
+    command = f"cclfp runs import {parts} --store {shlex.quote(str(execution.store))}"
+    print_answer(json, document, f"part {part} of {count}{runs}", f"when all parts are there: {command}")
 
 
 # cclfp study ----------------------------------------------------------------------------------------------------------
@@ -144,19 +143,23 @@ def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> 
 def print_plan(study: Study, json: bool) -> None:
     """What would be trained, by configuration."""
     planned = study.missing()
-    parts = [_planned_to_dict(result, jobs) for result, jobs in planned]
-    missing, total = sum(len(part["seeds"]) for part in parts), sum(part["replica_steps"] for part in parts)
-    if json:
-        counts = {"store": str(study.store), "missing": missing, "replica_steps": total}
-        print_json({**counts, "plan": parts, "not_tuned": study.not_tuned})
-        return
-    if parts:
-        columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
-        rows = map(_planned_row, parts, labelled([result for result, _ in planned]))
-        print_table(columns, rows, "To be trained, the longest runs first")
-    print_text(f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}")
-    print_text(f"{missing} runs to train, {total:,} replica-steps")
-    _print_not_tuned(study)
+    plan = [_planned_to_dict(result, jobs) for result, jobs in planned]
+    missing, total = sum(len(part["seeds"]) for part in plan), sum(part["replica_steps"] for part in plan)
+    document = {"store": str(study.store), "missing": missing, "replica_steps": total, "plan": plan}
+    columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
+    rows = []
+    for part, result in zip(plan, labelled([result for result, _ in planned]), strict=True):
+        settings = part["hyperparameters"] | ({"augment": True} if part["augment"] else {})
+        how = [settings, part["from"], ",".join(map(str, part["seeds"])), f"{part['replica_steps']:,}"]
+        rows.append([*result.column, result.label, part["buffer"], *how])
+    print_answer(
+        json,
+        {**document, "not_tuned": study.not_tuned},
+        *([Table(columns, rows, "To be trained, the longest runs first")] if plan else []),
+        f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}",
+        f"{missing} runs to train, {total:,} replica-steps",
+        *_describe_not_tuned(study),
+    )
 
 
 def _planned_to_dict(result: Result, jobs: Sequence[Job]) -> dict[str, Any]:
@@ -170,52 +173,49 @@ def _planned_to_dict(result: Result, jobs: Sequence[Job]) -> dict[str, Any]:
     }
 
 
-def _planned_row(part: dict[str, Any], result: Result) -> list[Any]:
-    settings = part["hyperparameters"] | ({"augment": True} if part["augment"] else {})
-    first = [part["benchmark"], part["scenario"], result.label, part["buffer"], settings, part["from"]]
-    return [*first, ",".join(map(str, part["seeds"])), f"{part['replica_steps']:,}"]
-
-
 def print_study(study: Study, include_diverged: bool, json: bool) -> None:
     """A table for each column that has runs, and what there is to say about all; nothing where no run is finished."""
     if study.what == RUNTIME:
         _print_times(study, json)
         return
-    found = study.found(include_diverged)
+    found, is_mine = study.found(include_diverged), study.what == MINE
     columns = [results for results in by_column(found).values() if any(result.runs for result in results)]
-    if json and columns:
-        cells = [_own_to_dict(result) if study.what == MINE else _cell_to_dict(result) for result in found]
-        print_json({"store": str(study.store), "cells": cells, "not_tuned": study.not_tuned})
-    if json or not columns:
+    if not columns:
         return
-    for results in columns:
-        _print_column(results, study.seeds)
-    if study.what == MINE:
-        _print_all(columns)
-    else:
-        print_text(f"the paper's {tally(found)}")
-    explain_other_code(found)
-    _print_not_tuned(study)
+    cells = [_own_to_dict(result) if is_mine else _cell_to_dict(result) for result in found]
+    document = {"store": str(study.store), "cells": cells, "not_tuned": study.not_tuned}
+    tables = [part for results in columns for part in _describe_column(results, study.seeds)]
+    summary = _summarise(columns) if is_mine else [f"the paper's {tally(found)}"]
+    print_answer(json, document, *tables, *summary, *explain_other_code(found), *_describe_not_tuned(study))
 
 
-def _print_column(results: Sequence[Result], seeds: Sequence[int]) -> None:
+def _describe_column(results: Sequence[Result], seeds: Sequence[int]) -> list[Table | str]:
     """A column as a table like that of ``cclfp run``: the paper's beside its numbers, one's own beside its best."""
     table = results[0].table
     if table in TABLES:
         first = {"buffer": [MEMORY, METHOD], "ablation": [COMPONENTS]}.get(table, [METHOD])
         columns = [*first, ACCURACY, PAPER, DIFFERENCE, VERDICT]
-        print_results(results, columns, seeds, table=f"{TABLES[table]}: ")
-        return
+        return [table_of(results, columns, seeds, table=f"{TABLES[table]}: ")]
     results = labelled(results)
-    print_results(results, [METHOD, ACCURACY, TO_THE_BEST, P, FORGETTING, SECONDS], seeds, table)
-    for result in results:
-        print_text(f"  {_describe_choice(result)}")
+    columns = [METHOD, ACCURACY, TO_THE_BEST, P, FORGETTING, SECONDS]
+    return [table_of(results, columns, seeds, table), *(f"  {_describe_settings(result)}" for result in results)]
 
 
-def _describe_choice(result: Result) -> str:
-    """The settings, where they come from, and why they may not be the best."""
-    settings = hyperparameters(result.configuration.hyperparameters | {"augment": result.configuration.augment})
-    return f"{result.label}: {settings} ({'; '.join([result.chosen, *result.doubts])})"
+def _summarise(columns: Sequence[Sequence[Result]]) -> list[Table | str]:
+    """One's own columns side by side, with what they have in common in the title, and what the marks mean."""
+    test = [TEST] if any(len(results) > 1 for results in columns) else []
+    if len(columns) == 1:
+        return [*test]
+    every = labelled([result for results in columns for result in results])
+    cells = {(r.column, r.table, r.label): ACCURACY[1](r) + MARKS[r.standing.verdict] * bool(r.runs) for r in every}
+    labels = dict.fromkeys(result.label for result in every)
+    rows = [[label, *(cells[first.column, first.table, label] for first, *_ in columns)] for label in labels]
+    names = [describe(first, first.table) for first, *_ in columns]
+    same = [part for part in names[0] if all(part in other for other in names)]
+    heads = [", ".join(part for part in parts if part not in same) for parts in names]
+    title = f"{', '.join(['All columns', *same])}: mean ± std, %"
+    marks = f"* the best of its column, = not different from it beyond chance (p of {LEVEL:g} or more)"
+    return [*test, Table(["method", *(f">{head}" for head in heads)], rows, title), marks]
 
 
 def _cell_to_dict(result: Result) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def _cell_to_dict(result: Result) -> dict[str, Any]:
         **attributes(result.configuration, "benchmark", "scenario", "method", "buffer"),
         "settings": missing_components(result),
         "preset": result.is_tuned,
-        "published": None if result.published is None else result.published._asdict(),
+        "published": _published(result),
         "runs": len(result.runs),
         **attributes(result, "mean", "std", "difference", "verdict", "diverged", "other_code"),
     }
@@ -255,41 +255,20 @@ def _own_to_dict(result: Result) -> dict[str, Any]:
 
 def _print_times(study: Study, json: bool) -> None:
     """How long each method's run took, per benchmark; a dash where it was not measured like the others."""
-    panels = study.panels()
-    if json:
-        print_json({"store": str(study.store), "panels": panels, "not_tuned": study.not_tuned})
-        return
+    panels, tables = study.panels(), []
     for panel in panels:
         place = f"{benchmark_title(panel['benchmark'])}, {panel['scenario']}-incremental"
         rows = [[name, *(number(seconds, 1) for seconds in times.values())] for name, times in panel["times"].items()]
         columns = ["method", ">training", ">testing", ">seconds per run"]
-        print_table(columns, rows, f"Run time: {place}, each method alone on {panel['made']}")
-    _print_not_tuned(study)
+        tables.append(Table(columns, rows, f"Run time: {place}, each method alone on {panel['made']}"))
+    document = {"store": str(study.store), "panels": panels, "not_tuned": study.not_tuned}
+    print_answer(json, document, *tables, *_describe_not_tuned(study))
 
 
-def _print_not_tuned(study: Study) -> None:
+def _describe_not_tuned(study: Study) -> list[str]:
     """Which methods have neither a preset nor a search."""
-    if several := study.not_tuned:
-        names = ", ".join(f"{c['method']} on {c['benchmark']} ({c['scenario']})" for c in several)
-        print_text(f"no preset, trained with the defaults and not tuned: {names}")
-
-
-def _print_all(columns: Sequence[Sequence[Result]]) -> None:
-    """One's own columns side by side, with what they have in common in the title, and what the marks mean."""
-    if any(len(results) > 1 for results in columns):
-        print_text(TEST)
-    if len(columns) == 1:
-        return
-    every = labelled([result for results in columns for result in results])
-    cells = {(r.column, r.table, r.label): ACCURACY[1](r) + MARKS[r.standing.verdict] * bool(r.runs) for r in every}
-    labels = dict.fromkeys(result.label for result in every)
-    rows = [[label, *(cells[first.column, first.table, label] for first, *_ in columns)] for label in labels]
-    names = [describe(first, first.table) for first, *_ in columns]
-    same = [part for part in names[0] if all(part in other for other in names)]
-    heads = [", ".join(part for part in parts if part not in same) for parts in names]
-    title = f"{', '.join(['All columns', *same])}: mean ± std, %"
-    print_table(["method", *(f">{head}" for head in heads)], rows, title)
-    print_text(f"* the best of its column, = not different from it beyond chance (p of {LEVEL:g} or more)")
+    names = ", ".join(f"{c['method']} on {c['benchmark']} ({c['scenario']})" for c in study.not_tuned)
+    return [f"no preset, trained with the defaults and not tuned: {names}"] if names else []
 
 
 # cclfp tune -----------------------------------------------------------------------------------------------------------
@@ -304,39 +283,37 @@ def _tuned_to_dict(tuned: Tuned) -> dict[str, Any]:
 
 def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
     """The best settings that were tried, what was chosen, and the command that uses it."""
-    if json:
-        print_json(_tuned_to_dict(tuned))
-        return
     preset, problem = tuned.preset, tuned.problem
-    if tuned.trials:
-        _print_trials(tuned)
     settings = hyperparameters(tuned.settings | preset.hyperparameters | {"augment": preset.augment})
-    options = ["--scenario", str(problem.scenario)]
-    options += ["--memory", str(problem.memory)] if problem.memory != 200 else []
-    for name in ("tasks", "class_order", "backbone"):
-        value = getattr(problem, name)
-        options += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
-    print_text(f"chosen: {settings}")
-    print_text(f"how: {preset.chosen}")
-    for doubt in tuned.doubts:
-        print_text(f"note: {doubt}")
-    print(f"to use it: cclfp run {tuned.method} {problem.benchmark} {settings} {shlex.join(options)}")
-    if write is not None:
-        print(f"written to {write}")
+    given = attributes(problem, "scenario", "memory", "tasks", "class_order", "backbone")
+    changed = {name.replace("_", "-"): str(value) for name, value in given.items() if value != FIELDS[name].default}
+    options = [word for name, value in changed.items() for word in (f"--{name}", value)]
+    print_answer(
+        json,
+        _tuned_to_dict(tuned),
+        *(_describe_trials(tuned) if tuned.trials else []),
+        f"chosen: {settings}",
+        f"how: {preset.chosen}",
+        *(f"note: {doubt}" for doubt in tuned.doubts),
+        f"to use it: cclfp run {tuned.method} {problem.benchmark} {settings} {shlex.join(options)}",
+        *([] if write is None else [f"written to {write}"]),
+    )
 
 
-def _print_trials(tuned: Tuned) -> None:
-    varied = [name for name in tuned.trials[0].settings if len({t.settings[name] for t in tuned.trials}) > 1]
+def _describe_trials(tuned: Tuned) -> list[Table | str]:
+    """The best settings, and how many of all had a run that diverged."""
+    preset, trials, count = tuned.preset, tuned.trials, len(tuned.trials)
+    varied = [name for name in trials[0].settings if len({trial.settings[name] for trial in trials}) > 1]
     rows = [
         [*(show_value(trial.settings[name]) for name in varied), show_score(trial), str(trial.seeds)]
-        for trial in tuned.trials[:SHOWN]
+        for trial in trials[:SHOWN]
     ]
-    preset, count = tuned.preset, len(tuned.trials)
     title = f"{preset.method} on {preset.benchmark}, {preset.scenario}-incremental, on held-out training images, %: "
     title += f"the best {SHOWN} of {count} settings" if count > SHOWN else count_of(count, "setting")
-    print_table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
-    if diverged := sum(bool(trial.diverged) for trial in tuned.trials):
-        print_text(f"{diverged} of {count} settings had a run that diverged: they are ranked last and never chosen")
+    diverged = sum(bool(trial.diverged) for trial in trials)
+    remark = f"{diverged} of {count} settings had a run that diverged: they are ranked last and never chosen"
+    table = Table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
+    return [table, remark] if diverged else [table]
 
 
 def show_score(trial: Trial) -> str:

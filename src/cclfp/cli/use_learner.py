@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cclfp.cli.options import JSON, argument, flag, option, parse_classes
-from cclfp.cli.output import print_answer, print_json, print_table
+from cclfp.cli.output import Table, print_answer, print_text
 from cclfp.cli.progress import progress
 from cclfp.errors import InputError, visible
+from cclfp.metrics import count_of
 
 if TYPE_CHECKING:
     from cclfp.learner import Learner
@@ -51,13 +52,12 @@ def predict(
     loaded = load_learner(learner, backbone, method, device)
     with progress() as shown:
         found = predict_images(loaded, images, shown.update, task=task, skip_bad=skip_bad)
-    if json:
-        print_json({"learner": str(learner), "named": loaded.classes is not None, "predictions": found})
-    elif csv:
+    if csv:
         _print_csv(found)
-    else:
-        rows = [[one["image"], one["class"], f"{100 * one['probability']:.1f} %"] for one in found]
-        print_table(["image", "class", ">probability"], rows)
+        return
+    document = {"learner": str(learner), "named": loaded.classes is not None, "predictions": found}
+    rows = [[one["image"], one["class"], f"{100 * one['probability']:.1f} %"] for one in found]
+    print_answer(json, document, Table(["image", "class", ">probability"], rows))
 
 
 def observe(
@@ -95,11 +95,12 @@ def observe(
         loaded.save(learner)
     except OSError as error:
         raise InputError(f"{learner} cannot be replaced, and stays as it was: {error.strerror or error}") from error
-    new = f", new: {', '.join(answer['new_classes'])}" if answer["new_classes"] else ""
-    learned = f"{len(answer['classes'])} class{'es' if len(answer['classes']) > 1 else ''}{new}"
-    free = answer["free_rows"]
-    room = f"room for {free} more class{'es' if free > 1 else ''}" if free else "no room for more classes"
-    text = f"{learner}: learned {answer['images']:,} images of {learned}; {room}"
+    new, free = ", ".join(answer["new_classes"]), answer["free_rows"]
+    learned = f"{answer['images']:,} images of {count_of(len(answer['classes']), 'class')}" + f", new: {new}" * bool(
+        new
+    )
+    room = f"room for {count_of(free, 'more class')}" if free else "no room for more classes"
+    text = f"{learner}: learned {learned}; {room}"
     print_answer(json, {"learner": str(learner), **answer}, text)
 
 
@@ -111,7 +112,7 @@ def load_learner(path: Path, backbone: str | None, method: str | None, device: s
     device = pick_device(device) if device == "auto" else device
     learner = load(path, psi=backbone, method=method, device=device)
     if learner.classes is None:
-        print(f"{path} has no class names, so classes are shown by number", file=sys.stderr)
+        print_text(f"{path} has no class names, so classes are shown by number", err=True)
     return learner
 
 

@@ -15,7 +15,7 @@ import typer.main
 from conftest import Cli
 
 from cclfp.cli.app import app
-from cclfp.cli.output import print_json, print_table, print_text
+from cclfp.cli.output import Table, print_json, print_table, print_text
 
 TEXT = "lr=0.1 w=0.3 beta=0.01 --store /a/path/that/is/longer/than/the/terminal/is/wide.sqlite half=[red]:smile:"
 
@@ -35,7 +35,7 @@ def test_tables_fit_a_terminal_and_leave_nothing_out(
     width: int, terminal: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal.setenv("COLUMNS", str(width))
-    print_table(["key [a]", "settings", ">accuracy"], [["0a48a9a5", TEXT, "79.47 ± 1.49"]], "a title")
+    print_table(Table(["key [a]", "settings", ">accuracy"], [["0a48a9a5", TEXT, "79.47 ± 1.49"]], "a title"))
     title, *lines = plain(capsys.readouterr().out).splitlines()
     assert title == "a title"
     assert all(len(line) <= width for line in lines)
@@ -45,7 +45,7 @@ def test_tables_fit_a_terminal_and_leave_nothing_out(
 
 
 def test_where_stdout_is_no_terminal_nothing_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(["a", "b"], [["x" * 300, "y z"]])
+    print_table(Table(["a", "b"], [["x" * 300, "y z"]]))
     print_text("  word" * 60)
     out = capsys.readouterr().out
     assert "x" * 300 in out
@@ -104,7 +104,7 @@ def test_help_fits_80_columns_and_breaks_no_placeholder(
 def test_in_ascii_a_table_can_be_printed_and_json_is_json() -> None:
     document, written = {"class": "Körding ± 中", "path": "\udcff"}, io.BytesIO()
     with contextlib.redirect_stdout(io.TextIOWrapper(written, "ascii", "backslashreplace")) as stdout:
-        print_table(["method ψ", ">accuracy"], [["er", "19.50 ± 13.44"]])
+        print_table(Table(["method ψ", ">accuracy"], [["er", "19.50 ± 13.44"]]))
         stdout.flush()
         table = written.getvalue().decode("ascii")
         print_json(document)

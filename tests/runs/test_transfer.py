@@ -322,7 +322,7 @@ def test_the_commands(exported: Path, cli: Cli, tmp_path: Path) -> None:
     assert (
         cli("runs", "export", file, "--store", there, "--method", "er").out == f"4 runs of {there} written to {file}\n"
     )
-    assert "no gem runs in" in cli("runs", "export", file, "--store", there, "--method", "gem").err
+    assert "nothing to export" in cli("runs", "export", file, "--store", there, "--method", "gem").err
     file.write_text(lines_of(file)[0])
     assert cli("runs", "import", file, "--store", here).out == f"1 run added to {here}\n"
     again = cli("runs", "import", exported, "--store", here)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cclfp.cli.options import (
-    BENCHMARK,
     INCLUDE_DIVERGED,
     JSON,
     RUN_ONLY,
@@ -20,9 +19,9 @@ from cclfp.cli.options import (
     argument,
     flag,
     option,
-    parse_arguments,
     parse_names,
     parse_seeds,
+    parse_settings,
     parse_sizes,
     with_fields,
 )
@@ -39,20 +38,19 @@ if TYPE_CHECKING:
 MEMORY = typer.Option(None, help="One size of the memory or several.", metavar="N,M,...", show_default="200")
 
 
-@with_fields(leave_out=["benchmark"])
+@with_fields()
 def run(
     method: str = argument(
         ..., "A method, or several with commas (cclfp list methods; FILE.py:NAME is your own).", "METHOD"
     ),
-    benchmark: str | None = BENCHMARK,
+    *,
+    problem: Problem,
     settings: list[str] | None = argument(
         None,
         "Hyperparameters (cclfp show METHOD), batch=10, replay=10, epochs=1, augment=on|off (crop and mirror training "
         "images at random). Several values with commas train a grid. What is not set comes from the presets.",
         "NAME=VALUE",
     ),
-    *,
-    problem: Problem,
     seeds: str | None = SEEDS,
     seed: int | None = SEED,
     auto: float | None = option(
@@ -78,16 +76,14 @@ def run(
     cclfp run er,ccl-fp+ --images photos/ --tasks 5 --auto 10
     """
     names = [name.strip() for name in method.split(",") if name.strip()]
-    benchmark, values = parse_arguments(benchmark, settings)
-    chosen_seeds = parse_seeds(seeds, seed)
+    values, chosen_seeds = parse_settings(settings), parse_seeds(seeds, seed)
 
     from cclfp.cli import printing
-    from cclfp.cli.progress import progress
+    from cclfp.cli.progress import Progress
     from cclfp.runs.run import run
 
-    problem = dataclasses.replace(problem, benchmark=benchmark)
     searches: list[Tuned] | None = None
-    with progress() as shown:
+    with Progress() as shown:
         options: dict[str, Any] = {"seeds": chosen_seeds, "execution": execution, "on_event": shown.update}
         if auto is None:
             results = run(names, problem=problem, settings=values, **options)
@@ -133,15 +129,14 @@ def _run_tuned(
     return results, searches
 
 
-@with_fields(leave_out=[*RUN_ONLY, "benchmark", "shard"])
+@with_fields(leave_out=[*RUN_ONLY, "shard"])
 def tune(
     method: str = argument(..., "A method (cclfp list methods; FILE.py:NAME is your own).", "METHOD"),
-    benchmark: str | None = BENCHMARK,
+    *,
+    problem: Problem,
     settings: list[str] | None = argument(
         None, "Values to search in place of the usual ones; a setting with one value is fixed.", "NAME=V1,V2,..."
     ),
-    *,
-    problem: Problem,
     budget: float | None = option(
         None,
         "Spend about this long, by successive halving: all settings get one seed, the better half another, and so on. "
@@ -179,22 +174,22 @@ def tune(
     cclfp tune fdr split-cifar10 --scenario task --halving 12
     cclfp tune half.py:Half photos-3fa2b1c0 half=0.1,0.5,0.9 --tasks 5 --backbone mlp
     """
-    benchmark, ranges = parse_arguments(benchmark, settings)
+    ranges = parse_settings(settings)
 
     from cclfp.cli import printing
-    from cclfp.cli.progress import progress
+    from cclfp.cli.progress import Progress
     from cclfp.core.files import check_output
     from cclfp.paper.grids import outdated
     from cclfp.paper.tuning import tune
     from cclfp.runs.settings import is_papers, prepare, presets, read_presets, with_preset, write_presets
 
-    problem, known = dataclasses.replace(problem, benchmark=benchmark), None
+    known = None
     if write is not None:
         if problem.images is not None or not is_papers(method, prepare(problem)):
             raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
         check_output(write, lambda head: True)  # presets that cannot be read are refused next
         known = read_presets(write) if write.exists() else []
-    with progress() as shown:
+    with Progress() as shown:
         tuned = tune(
             method,
             problem=problem,
@@ -264,7 +259,7 @@ def study(
     chosen_seeds = None if seeds is None and seed is None else parse_seeds(seeds, seed)
 
     from cclfp.cli import printing
-    from cclfp.cli.progress import progress
+    from cclfp.cli.progress import Progress
     from cclfp.paper.study import plan
 
     own = {**vars(problem), "memory": parse_sizes("--memory", memory), "auto": auto}
@@ -272,17 +267,17 @@ def study(
         raise InputError("--auto trains to find settings, and --dry-run trains nothing: leave out one of the two")
     wanted = {"benchmarks": benchmark, "methods": method, "scenarios": scenario}
     names: dict[str, Any] = {kind: parse_names(f"--{kind.removesuffix('s')}", given) for kind, given in wanted.items()}
-    with progress() as shown:
+    with Progress() as shown:
         planned = plan(table, **names, **own, seeds=chosen_seeds, execution=execution, on_event=shown.update)
     if dry_run:
         printing.print_plan(planned, json)
     elif execution.shard is not None:
-        with progress() as shown:
+        with Progress() as shown:
             records = planned.train(shown.update)
         printing.print_shard(execution, list(records.values()), json)
     else:
         try:
-            with progress() as shown:
+            with Progress() as shown:
                 planned.train(shown.update)
         finally:  # what is finished is printed, also if a run fails
             printing.print_study(planned, include_diverged, json)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cclfp.cli.options import FORCE, JSON, argument, option
 from cclfp.cli.output import Table, attributes, print_answer, print_json, print_table, print_text, unwrap
-from cclfp.cli.progress import progress
+from cclfp.cli.progress import Progress
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import plus_minus
 
@@ -118,7 +118,7 @@ def _show_benchmark(
         "presets": [_preset(preset) for preset in presets() if preset.benchmark == benchmark.name],
     }
     if images is not None:
-        with progress() as shown:
+        with Progress() as shown:
             fetch(benchmark.dataset, shown.update)
         stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
         title = f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}"

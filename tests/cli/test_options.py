@@ -53,18 +53,3 @@ def test_tune_and_study_take_a_subset_of_classes_and_leave_out_bad_images(tmp_pa
     assert get_benchmark(name).classes == ("cat", "dog")
     assert "bad.png" in tuned.err
     assert planned.json["plan"][0]["benchmark"] == name
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("tune er split-mnist --classes=cat", "classes can be given with images of your own only"),
-        ("study mine --method=er --benchmark=split-mnist --skip-bad", "skip_bad can be given with images of your own"),
-        ("study accuracy --skip-bad", "--skip-bad is for a study of your own"),
-        ("study mine --auto 1 --dry-run", "--auto trains to find settings, and --dry-run trains nothing"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(command: str, message: str, cli: Cli) -> None:
-    answer = cli(*command.split())
-    assert (answer.code, answer.out) == (2, "")
-    assert message in answer.err

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer.main
+import typer.rich_utils  # reads FORCE_COLOR when it is imported, once
 from conftest import Cli
 
 from cclfp.cli.app import app

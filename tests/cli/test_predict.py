@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -197,19 +195,6 @@ def test_code_of_ones_own_is_named_again(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("import torch\ndef make(): return torch.nn.Flatten()\n")
     answer = cli("predict", tmp_path / "flat.ckpt", folder, "--backbone", f"{tmp_path}/net.py:make")
     assert "this learner takes inputs of shape (3,) and torch.float32, not images" in answer.err
-
-
-@pytest.mark.slow
-def test_a_killed_command_leaves_the_file_as_it_was(saved: Path, tmp_path: Path) -> None:
-    before = saved.read_bytes()
-    new = pictures(tmp_path / "new", ("ox",), each=30)
-    command = [sys.executable, "-m", "cclfp", "observe", str(saved), "--images", str(new), "--epochs", "100000"]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ)
-    time.sleep(6)
-    assert process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert saved.read_bytes() == before
 
 
 def test_names_that_attack(saved: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

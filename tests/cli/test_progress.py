@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cclfp.cli.progress import MOST_BARS, Progress, duration, progress
+from cclfp.cli.progress import MOST_BARS, Progress, duration
 from cclfp.events import DataProgress, Event, Failed, Finished, Note, Placed, Planned, Step, Stored
 from cclfp.runs.code import code
 
@@ -88,18 +88,6 @@ LINES: dict[str, tuple[list[tuple[float, Event]], list[str]]] = {
             "all runs: 1/3 runs, 50%, 7 min left",
             "[2/3] er seed 1: 79.12 % in 8.0 s",
             "[3/3] er seed 2: 79.12 % in 8.0 s",
-        ],
-    ),
-    "many runs that are compiled": (
-        [
-            (0, MANY), *((0.0, step(key, 0, compiling=True)) for key in "abc"), (600, step("a", 0)),
-            (640, step("a", 3000)), (650, step("a", 3000, compiling=True)), (700, step("a", 3000)),
-            (740, step("a", 6000)),
-        ],
-        [
-            "all runs: 0/3 runs, 0%, compiling",
-            "all runs: 0/3 runs, 32%, 86 s left",
-            "all runs: 0/3 runs, 64%, 46 s left",
         ],
     ),
     "a run that fails is no work any more": (
@@ -200,6 +188,6 @@ def test_live_bars_of_many_runs_are_not_more_than_fit() -> None:
 
 
 def test_plain_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not progress().is_live
+    assert not Progress().is_live
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    assert progress().is_live
+    assert Progress().is_live

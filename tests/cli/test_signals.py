@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 from conftest import Cli
+from processes import alive, children, wait_until
 
 from cclfp.core import workers
 
 GOES_ON = "stopped: what is finished is stored, and the same command continues from the last checkpoint\n"
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and pipes as POSIX has them")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
 def send(*numbers: signal.Signals) -> Callable[..., Any]:
@@ -64,47 +65,27 @@ def test_a_signal_ends_what_does_not_end_by_itself(monkeypatch: pytest.MonkeyPat
 
 
 def test_under_nohup_a_hang_up_stays_ignored(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        monkeypatch.setattr("cclfp.data.fetch", send(signal.SIGHUP))
-        assert cli("data", "fetch", "mnist").code == 0
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    monkeypatch.setattr("cclfp.data.fetch", send(signal.SIGHUP))
+    assert cli("data", "fetch", "mnist").code == 0
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 # With real processes --------------------------------------------------------------------------------------------------
 
 
-def wait_until(condition: Callable[[], Any], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return not Path(f"/proc/{pid}/cmdline").read_bytes()  # empty: a zombie
-    except OSError:
-        return True
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_sigterm_leaves_no_child_and_no_lock(small_mnist: Path) -> None:
     arguments = ["run", "er", "split-mnist", "epochs=1000", "--seeds", "2", "--engine", "eager"]
     command = [sys.executable, "-m", "cclfp", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     locks = small_mnist / "runs.sqlite.checkpoints"
     assert wait_until(lambda: list(locks.glob("*.lock")), 60)  # a run is under way
-    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    started = children(process.pid)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (143, "", GOES_ON)
-    assert all(map(has_ended, children))
+    assert not any(map(alive, started))
     assert list(locks.iterdir()) == []
 
 
@@ -120,26 +101,24 @@ def test_a_worker_whose_parent_is_gone_ends_silently(body: str, message: bytes, 
     (tmp_path / "mine.py").write_text(f"import time\ndef work(piece, answer): {body}\n")
     command = [sys.executable, "-P", "-c", workers._command(str(tmp_path / "mine.py"), "work")[-1]]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, start_new_session=True, **pipes) as process:
-        try:
-            if first == "stdout":
-                process.stdout.close()  # type: ignore[union-attr]
-            process.stdin.write(message)  # type: ignore[union-attr]
-            process.stdin.flush()  # type: ignore[union-attr]
-            if first == "stdin":
-                time.sleep(0.5)
-                process.stdin.close()  # type: ignore[union-attr]
-            assert wait_until(lambda: process.poll() is not None, 10)
-            assert process.stderr.read() == b""  # type: ignore[union-attr]
-        finally:
-            process.kill()
+    process: Any = subprocess.Popen(command, start_new_session=True, **pipes)
+    with process:
+        if first == "stdout":
+            process.stdout.close()
+        process.stdin.write(message)
+        process.stdin.flush()
+        if first == "stdin":
+            time.sleep(0.5)
+            process.stdin.close()
+        ended = wait_until(lambda: process.poll() is not None, 10)
+        process.kill()
+        assert (ended, process.stderr.read()) == (True, b"")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_a_worker_whose_pipe_is_held_by_another_process() -> None:
     """It still ends soon after its parent."""
-    child = "from cclfp.core.workers import end_with_parent; import time; end_with_parent(); print(1, flush=True)"
-    child += "; time.sleep(60)"
+    imports = "import time; from cclfp.core.workers import end_with_parent"
+    child = f"{imports}; end_with_parent(); print(1, flush=True); time.sleep(60)"
     parent = (
         f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {child!r}], stdout=subprocess.PIPE)\n"
         "p.stdout.readline(); print(p.pid)"
@@ -147,4 +126,4 @@ def test_a_worker_whose_pipe_is_held_by_another_process() -> None:
     read, write = os.pipe()  # this process has the other end
     with contextlib.closing(os.fdopen(read)) as stdin, contextlib.closing(os.fdopen(write, "w")):
         done = subprocess.run([sys.executable, "-c", parent], stdin=stdin, stdout=subprocess.PIPE, check=True)
-        assert wait_until(lambda: has_ended(int(done.stdout)), 10)
+        assert wait_until(lambda: not alive(int(done.stdout)), 10)

@@ -36,9 +36,9 @@ Progress = Callable[[int], None]
 Note = Callable[[str], None]
 
 # What takes the steps of many replicas at once, by the engine's name. The eager engine needs nothing of the kind.
-RUNNERS: dict[str, Callable[[Note, Kind | None], Programs | Graphs | None]] = {
+RUNNERS: dict[str, Callable[[Note, Kind | None], Programs | None]] = {
     "eager": lambda note, kind: None,
-    "stacked": functools.partial(Programs, compile=False),
+    "stacked": functools.partial(Programs, compiles=False),
     "compiled": Programs,
     "graph": lambda note, kind: Graphs(note),
 }
@@ -106,7 +106,7 @@ class Cohort:
             self._switch_to_eager(f"torch {torch.__version__} has no {lacking}, which the {engine} engine needs")
         self._fast = RUNNERS[self._engine](note, kind)  # None: the eager engine trains
         if self._fast is not None:
-            self._fast.steps.on_compile = _guarded(on_compile)
+            self._fast.on_compile = _guarded(on_compile)
         self._pool, self._offsets = _join_inputs([replica.stream.train.x for replica in replicas])
         self._planner = Planner(replicas, self._pool.device)
         self._at_once = 0  # how many replicas train at the same time; 0: not known yet
@@ -121,12 +121,12 @@ class Cohort:
     @property
     def has_compiled(self) -> bool:
         """Whether it has trained with compiled programs."""
-        return self._fast is not None and self._fast.steps.has_compiled
+        return self._fast is not None and self._fast.has_compiled
 
     @property
     def compile_seconds(self) -> float:
         """How long the compiler has taken so far."""
-        return 0.0 if self._fast is None else self._fast.steps.compile_seconds
+        return 0.0 if self._fast is None else self._fast.compile_seconds
 
     @property
     def is_done(self) -> bool:
@@ -163,11 +163,11 @@ class Cohort:
         while self._fast is not None and done < len(self.replicas):
             tried, failed = 0, None
             try:
-                self._at_once = self._at_once or self._count_at_once(plans[0], masks[0])
+                self._at_once = self._at_once or self._count_at_once(plans, masks)
                 some = slice(done, done + self._at_once)
                 tried = len(self.replicas[some])
                 guarded = _guarded(self._progress_of(progress, some))
-                if not self._train_some(self._fast, some, plans[some], masks[some], guarded):
+                if not self._fast.train(*self._group(some, plans, masks), guarded):
                     break
                 done += tried
             except _ToldError as error:
@@ -192,37 +192,30 @@ class Cohort:
         else:
             self._switch_to_eager(f"its runs cannot be trained together ({reason})")
 
-    def _train_some(
-        self,
-        fast: Programs | Graphs,
-        some: slice,
-        plans: Sequence[Plan],
-        masks: Sequence[ClassMask],
-        progress: Progress,
-    ) -> bool:
-        """Train one slice of the replicas; False where the task has too few steps for the fast engine to pay."""
+    def _group(self, some: slice, plans: Sequence[Plan], masks: Sequence[ClassMask]) -> tuple[Group, StepTables]:
+        """Some replicas, whose task has begun, as a group, and the tables of their steps."""
         replicas, first = self.replicas[some], self.replicas[0]
-        room = max(first.steps(position) for position in range(len(first.stream.train_rows)))
-        tables = StepTables(plans, [replica.stream.train for replica in replicas], self._offsets[some], room)
+        room = max(map(first.steps, range(len(first.stream.train_rows))))
+        tables = StepTables(plans[some], [replica.stream.train for replica in replicas], self._offsets[some], room)
         learners = [replica.learner for replica in replicas]
-        group = make_group(learners, masks, self._pool, kernels=self._may_use_kernels)
-        return fast.train(group, tables, progress)
+        return make_group(learners, masks[some], self._pool, kernels=self._may_use_kernels), tables
 
-    def _count_at_once(self, plan: Plan, mask: ClassMask) -> int:
+    def _count_at_once(self, plans: Sequence[Plan], masks: Sequence[ClassMask]) -> int:
         """How many replicas train at the same time: all on a CPU, on a GPU as many as fit its memory."""
+        runs = len(self.replicas)
         if not self._pool.is_cuda:
-            return len(self.replicas)
-        fitting = count_fitting(self.replicas[0], plan, mask, self._pool, self._offsets[0])
-        if self._kernels(min(fitting, len(self.replicas))):
-            turns = -(-len(self.replicas) // min(fitting, MAX_STACKED))
-            fitting = -(-len(self.replicas) // turns)
+            return runs
+        fitting = min(runs, count_fitting(*self._group(slice(1), plans, masks)))
+        if self._kernels(fitting):
+            turns = -(-runs // min(fitting, MAX_STACKED))
+            fitting = -(-runs // turns)
             if turns == 1:
-                self._note(f"{len(self.replicas)} runs train as one network, in stacked kernels")
+                self._note(f"{runs} runs train as one network, in stacked kernels")
             else:
-                self._note(f"{len(self.replicas)} runs train in stacked kernels, in {turns} turns of at most {fitting}")
-        elif fitting < len(self.replicas):
-            self._note(f"memory for {fitting} of {len(self.replicas)} runs at once: they take turns")
-        return min(fitting, len(self.replicas))
+                self._note(f"{runs} runs train in stacked kernels, in {turns} turns of at most {fitting}")
+        elif fitting < runs:
+            self._note(f"memory for {fitting} of {runs} runs at once: they take turns")
+        return fitting
 
     def _kernels(self, replicas: int) -> Layout | None:
         """The layout with which our own kernels run a group of this many replicas; None where they do not."""
@@ -306,15 +299,10 @@ def kernels_for(learners: Sequence[Learner], pool: Tensor) -> Layout | None:
     return layout if layout is not None and layout.takes(first.for_testing(pool[:1])) else None
 
 
-def count_fitting(replica: Replica, plan: Plan, mask: ClassMask, pool: Tensor, offset: int) -> int:
-    """How many replicas can train at the same time, from what one step of one replica takes.
-
-    The replica's task has begun. Its inputs start at ``offset`` in the pool.
-    """
-    group = make_group([replica.learner], [mask], pool)
-    tables = StepTables([plan], [replica.stream.train], [offset])
+def count_fitting(group: Group, tables: StepTables) -> int:
+    """How many replicas can train at the same time, from what one step of a group of one replica takes."""
     held = sum(t.numel() * t.element_size() for t in group.changing)
-    longest = max(range(len(plan.sizes)), key=lambda step: sum(plan.sizes[step]))
+    longest = max(range(len(tables.sizes)), key=lambda step: sum(tables.sizes[step]))
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     with torch.no_grad():

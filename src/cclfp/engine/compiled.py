@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core.torch_private import missing
-from cclfp.engine.groups import Compile, Group, Step
+from cclfp.engine.groups import Group, Step
 from cclfp.engine.plan import StepTables
 from cclfp.engine.programs import KeptPrograms, Kind, building_folder, load, working_folder
 from cclfp.errors import named
@@ -25,21 +25,62 @@ from cclfp.errors import named
 WORTH = 3_000  # steps of one kind, over all replicas, that pay for a program: compiling takes about 15 seconds
 
 
-class Steps:
-    """Functions that take steps, by the shapes of their arguments. They are kept from task to task.
+class Programs:
+    """Trains tasks with compiled programs. NotCompiled is raised before a step is taken.
 
-    A function is compiled if it is used often enough, or if ``packages`` has its program; but not once the compiler has
-    ``failed``.
+    Functions that take steps are kept from task to task, by the shapes of their arguments. One is compiled if it is
+    used often enough, or if its program is kept from an earlier run. With ``compiles=False`` the same steps run without
+    the compiler, which is slow, and is for tests.
     """
 
-    def __init__(self, packages: KeptPrograms | None = None) -> None:
-        self._packages = packages or KeptPrograms(None)
-        self._steps: dict[tuple[Hashable, ...], Step] = {}
-        self._programs: dict[Hashable, Step] = {}
-        self._used: Counter[Hashable] = Counter()  # steps of the cohort
-        self.failed = False
+    def __init__(
+        self, note: Callable[[str], None] = lambda text: None, kind: Kind | None = None, *, compiles: bool = True
+    ) -> None:
         self.compile_seconds = 0.0
         self.on_compile: Callable[[], None] = lambda: None  # called before the compiler is
+        self._note, self._compiles = note, compiles
+        self._kept = KeptPrograms(kind, note)
+        self._steps: dict[tuple[Hashable, ...], Step] = {}
+        self._programs: dict[Hashable, Step] = {}
+        self._used: Counter[Hashable] = Counter()  # steps of the cohort by kind
+
+    @property
+    def has_compiled(self) -> bool:
+        return bool(self._programs)
+
+    def train(self, group: Group, tables: StepTables, progress: Callable[[int], None] = lambda step: None) -> bool:
+        """Take all steps of a task and update the learners. Where the steps are too few, do nothing and return False.
+
+        Stacked but not compiled, they would be slower than one replica after the other.
+        """
+        self.count(group, tables)
+        if self._compiles and not any(self.is_compiled(group, tables, segment) for segment in tables.segments()):
+            return False
+        changing = group.changing
+        with torch.no_grad():
+            for segment in tables.segments():
+                step = self._checked_step(group, tables, segment)
+                for i in segment:
+                    changing = step(changing, group.fixed, tables.row(i))
+                    progress(i + 1)
+        group.write_back(changing, len(tables.sizes))
+        return True
+
+    def _checked_step(self, group: Group, tables: StepTables, segment: range) -> Step:
+        """A function for the steps of a segment, compared with the step of each replica alone."""
+        if self._compiles and not self.is_compiled(group, tables, segment):
+            return group.make_steps_alone(tables, segment[0])  # few steps: torch.func would import the compiler
+        step = self.step(group, tables, segment)
+        try:
+            group.check_step(step, tables, segment[0])
+        except ValueError:
+            self._kept.remove()  # so that the next cohort compiles them again
+            raise
+        return step
+
+    def worth(self, group: Group) -> float:
+        """How many steps of one kind pay for a program."""
+        return WORTH / len(group.learners)
 
     def key(self, group: Group, tables: StepTables, segment: range) -> Hashable:
         """What all steps of one function have in common: the kind of a step."""
@@ -52,86 +93,30 @@ class Steps:
         for segment in tables.segments():
             self._used[self.key(group, tables, segment)] += len(segment)
 
-    def is_compiled(self, group: Group, tables: StepTables, segment: range, worth: float) -> bool:
-        """Whether to compile the steps of a segment: ``worth`` of their kind are counted, or they are compiled."""
+    def is_compiled(self, group: Group, tables: StepTables, segment: range) -> bool:
+        """Whether to compile the steps of a segment: enough of their kind are counted, or there is a program."""
         key = self.key(group, tables, segment)
-        return not self.failed and (self._used[key] >= worth or self._packages.has(key))
+        return self._compiles and (self._used[key] >= self.worth(group) or self._kept.has(key))
 
-    def get(self, group: Group, tables: StepTables, segment: range, worth: float) -> Step:
+    def step(self, group: Group, tables: StepTables, segment: range) -> Step:
         """A function for the steps of a segment."""
-        key, compiled = self.key(group, tables, segment), self.is_compiled(group, tables, segment, worth)
+        key, compiled = self.key(group, tables, segment), self.is_compiled(group, tables, segment)
         of_group = (key, compiled, *map(id, group.learners))
         if of_group not in self._steps:
-            self._steps[of_group] = group.make_step(tables, segment[0], self._compiler(key) if compiled else None)
+            compiler = functools.partial(self._compile, key) if compiled else None
+            self._steps[of_group] = group.make_step(tables, segment[0], compiler)
         return self._steps[of_group]
 
-    def forget(self) -> None:
-        """Remove the kept programs, so that the next cohort compiles them again."""
-        self._packages.remove()
-
-    @property
-    def has_compiled(self) -> bool:
-        return bool(self._programs)
-
-    def _compiler(self, key: Hashable) -> Compile:
-        def compile(step: Step, *arguments: list[Tensor]) -> Step:
-            if key not in self._programs:
-                began = time.perf_counter()
-                found = self._packages.load(key)
-                if found is None:
-                    self.on_compile()
-                    found = program(step, *arguments, keep=functools.partial(self._packages.keep, key))
-                self._programs[key] = found
-                self.compile_seconds += time.perf_counter() - began
-            return self._programs[key]
-
-        return compile
-
-
-class Programs:
-    """Trains tasks with compiled programs. NotCompiled is raised before a step is taken.
-
-    With ``compile=False`` the same steps run without the compiler, which is slow, and is for tests.
-    """
-
-    def __init__(
-        self, note: Callable[[str], None] = lambda text: None, kind: Kind | None = None, *, compile: bool = True
-    ) -> None:
-        self.steps = Steps(KeptPrograms(kind, note))
-        self.steps.failed = not compile
-        self._compiles = compile
-        self._note = note
-
-    def train(self, group: Group, tables: StepTables, progress: Callable[[int], None] = lambda step: None) -> bool:
-        """Take all steps of a task and update the learners. Where the steps are too few, do nothing and return False.
-
-        Stacked but not compiled, they would be slower than one replica after the other.
-        """
-        worth = WORTH / len(group.learners)
-        self.steps.count(group, tables)
-        if self._compiles and not any(self.steps.is_compiled(group, tables, s, worth) for s in tables.segments()):
-            return False
-        changing = group.changing
-        with torch.no_grad():
-            for segment in tables.segments():
-                step = self._checked_step(group, tables, segment, worth)
-                for i in segment:
-                    changing = step(changing, group.fixed, tables.row(i))
-                    progress(i + 1)
-        group.write_back(changing, len(tables.sizes))
-        return True
-
-    def _checked_step(self, group: Group, tables: StepTables, segment: range, worth: float) -> Step:
-        """A function for the steps of a segment, compared with the step of each replica alone."""
-        if self._compiles and not self.steps.is_compiled(group, tables, segment, worth):
-            return group.make_steps_alone(tables, segment[0])  # few steps: torch.func would import the compiler
-        step = self.steps.get(group, tables, segment, worth)
-        try:
-            group.check_step(step, tables, segment[0])
-        except ValueError:
-            self.steps.forget()
-            raise
-        return step
+    def _compile(self, key: Hashable, step: Step, *arguments: list[Tensor]) -> Step:
+        if key not in self._programs:
+            began = time.perf_counter()
+            found = self._kept.load(key)
+            if found is None:
+                self.on_compile()
+                found = program(step, *arguments, keep=functools.partial(self._kept.keep, key))
+            self._programs[key] = found
+            self.compile_seconds += time.perf_counter() - began
+        return self._programs[key]
 
 
 # -- from a step to native code, with torch's compiler -----------------------------------------------------------------

@@ -85,7 +85,7 @@ class Group:
         tolerance = tolerance_of(self.learners[0], row[0].device)
         for replica in pick_replicas(self.learners):
             own = self.part_of(before, replica)
-            alone = self._step_alone(replica, [t.clone() for t in own], prepared, current)
+            alone = self.step_alone(replica, [t.clone() for t in own], prepared, current)
             params: dict[str, Tensor] = trees.unflatten(alone, self.spec)[0]
             if not_finite(list(params.values())):  # it diverges: there is nothing to compare
                 continue
@@ -97,7 +97,7 @@ class Group:
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
             prepared = prepare_batches(self.learners[0], fixed, row)
-            return self.join([self._step_alone(i, self.part_of(changing, i), prepared, current) for i in replicas])
+            return self.join([self.step_alone(i, self.part_of(changing, i), prepared, current) for i in replicas])
 
         row = tables.row(like)
         refuse_randomness(lambda: step([t.clone() for t in self.changing], self.fixed, row), row[0].device)
@@ -108,14 +108,20 @@ class Group:
 
         def step(changing: list[Tensor], hypers: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
             hyper = type(learner.hyper)(**dict(zip(vars(learner.hyper), hypers, strict=True)))  # type: ignore[arg-type]
-            return flat_step(method, changing, self.spec, make_batch(batch, current), hyper)
+            params, buffers, state = trees.unflatten(changing, self.spec)
+            stepped = method.step(params, buffers, state, make_batch(batch, current), hyper)
+            new, spec = trees.flatten(stepped[:3])  # without the loss that it may return
+            if spec != self.spec:
+                raise TypeError(f"a step of {method.name} gave a state of another structure than it took")
+            return new
 
         return step
 
-    def _step_alone(self, replica: int, own: list[Tensor], prepared: list[Tensor], current: int) -> list[Tensor]:
+    def step_alone(self, replica: int, own: list[Tensor], prepared: list[Tensor], current: int) -> list[Tensor]:
         """A step of one replica on its part of the prepared batches."""
-        learner, batch = self.learners[replica], make_batch([t[replica] for t in prepared], current)
-        return flat_step(learner.algorithm, own, self.spec, batch, learner.hyper_tensors)
+        learner = self.learners[replica]
+        step = self.step_of(learner, learner.algorithm, current)
+        return step(own, self.hypers[replica], [t[replica] for t in prepared])
 
     def write_back(self, changing: list[Tensor], steps: int) -> None:
         """Update the learners with what ``steps`` steps made of ``changing``: all of them or, on an error, none."""
@@ -126,15 +132,6 @@ class Group:
         for learner, (params, buffers, state) in zip(self.learners, after, strict=True):
             learner.update(params, buffers, state, steps)
         self.changing, self.fixed = [], []  # step functions of this task may be kept, and with them this group
-
-
-def flat_step(method: Method, changing: list[Tensor], spec: trees.Structure, batch: Batch, hyper: Any) -> list[Tensor]:
-    """A step of one replica on flat lists. The loss that it may return is dropped."""
-    params, buffers, state = trees.unflatten(changing, spec)
-    new, new_spec = trees.flatten(method.step(params, buffers, state, batch, hyper)[:3])
-    if new_spec != spec:
-        raise TypeError(f"a step of {method.name} gave a state of another structure than it took")
-    return new
 
 
 def prepare_batches(learner: Learner, fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:

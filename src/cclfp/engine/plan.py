@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,10 +34,10 @@ class Plan:
     augment: Tensor | None  # steps x (batch + replay) x what the augmentation draws for an example; None: no change
 
     def to(self, device: torch.device) -> Plan:
-        augment = None if self.augment is None else self.augment.to(device)
-        names = ("rows", "current", "memory", "slots", "from_past_task", "placed")
-        tables = {name: getattr(self, name).to(device) for name in names}
-        return dataclasses.replace(self, **tables, augment=augment)
+        tables: dict[str, Any] = {
+            name: table.to(device) for name, table in vars(self).items() if isinstance(table, Tensor)
+        }
+        return dataclasses.replace(self, **tables)
 
 
 def plan_task(
@@ -108,12 +108,7 @@ def _rows(slots: np.ndarray, when: np.ndarray, placed: np.ndarray, held: np.ndar
 
 
 def _tables(sizes: np.ndarray, width: int, draw: Callable[[int, int], Tensor | None]) -> Tensor | None:
-    tables = []
-    for step, n in enumerate(sizes.tolist()):
-        table = draw(step, n)
-        if table is None:
-            return None
-        tables.append(table)
+    tables = [table for step, n in enumerate(sizes.tolist()) if (table := draw(step, n)) is not None]
     if not tables:
         return None
     full = tables[0].new_zeros((len(tables), width, *tables[0].shape[1:]))
@@ -222,22 +217,20 @@ class StepTables:
         self.sizes = plans[0].sizes
         if any(plan.sizes != self.sizes for plan in plans):
             raise ValueError("their tasks are of different sizes")
-        # Replicas may share a plan. Streams that share their inputs may still differ in the task of a class.
-        kinds = list(zip(map(id, plans), map(id, streams), offsets, strict=True))
-        distinct = list(dict.fromkeys(kinds))
-        chosen = [(plans[i], streams[i], offsets[i]) for i in map(kinds.index, distinct)]
-        augmented = [plan.augment for plan, _, _ in chosen if plan.augment is not None]
-        tables = Row(
-            torch.stack([plan.rows + offset for plan, _, offset in chosen], 1),
-            torch.stack([stream.y[plan.rows] for plan, stream, _ in chosen], 1),
-            torch.stack([stream.task[plan.rows] for plan, stream, _ in chosen], 1),
-            torch.stack([plan.slots for plan, _, _ in chosen], 1),
-            torch.stack([plan.from_past_task for plan, _, _ in chosen], 1),
-            torch.stack([plan.placed for plan, _, _ in chosen], 1),
-            torch.stack(augmented, 1) if augmented else torch.empty(len(self.sizes), len(chosen), 0),
-        )
-        index = torch.tensor([distinct.index(kind) for kind in kinds], device=tables.rows.device)
-        self.tables = Row(*(_lengthen(t.to(index.device).index_select(1, index), room) for t in tables))
+        none = torch.empty(len(self.sizes), 0, device=plans[0].rows.device)
+        made: dict[Hashable, Row] = {}
+        rows = []
+        for plan, stream, offset in zip(plans, streams, offsets, strict=True):
+            # Replicas may share a plan. Streams that share their inputs may still differ in the task of a class.
+            key = id(plan), id(stream), offset
+            if key not in made:
+                inputs, y, task = plan.rows + offset, stream.y[plan.rows], stream.task[plan.rows]
+                augment = none if plan.augment is None else plan.augment
+                made[key] = Row(inputs, y, task, plan.slots, plan.from_past_task, plan.placed, augment)
+            rows.append(made[key])
+        tables = [torch.stack(several, 1) for several in zip(*rows, strict=True)]
+        missing = max(0, room - len(self.sizes))
+        self.tables = Row(*(torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in tables))
 
     def row(self, step: int) -> list[Tensor]:
         """The row of a step."""
@@ -256,10 +249,3 @@ class StepTables:
         size = current + replayed
         widths = (size, size, size, replayed, replayed, current, size)
         return [t[:, :width] for t, width in zip(row, widths, strict=True)]
-
-
-def _lengthen(table: Tensor, steps: int) -> Tensor:
-    """The table with rows of zeros up to this number of steps."""
-    if len(table) >= steps:
-        return table
-    return torch.cat([table, table.new_zeros(steps - len(table), *table.shape[1:])])

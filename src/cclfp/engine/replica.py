@@ -127,15 +127,11 @@ class Replica:
     @property
     def next_tests(self) -> tuple[int, range]:
         """The next row of the matrix to fill, and the tasks to test for it."""
-        return self._tests_at(self.position)
-
-    def _tests_at(self, position: int) -> tuple[int, range]:
         tasks, is_class = self.stream.num_tasks, self.stream.scenario == "class"
-        if position == 0:  # the untrained network; in the class scenario no class has been seen yet
+        if self.position == 0:  # the untrained network; in the class scenario no class has been seen yet
             return 0, range(0 if is_class else tasks)
-        trained = self.stream.task_ids(position - 1)[-1] + 1
         # The next task is tested too, for forward transfer; in the class scenario it has no class to be found yet.
-        return trained, range(min(trained + (0 if is_class else 1), tasks))
+        return self.trained, range(min(self.trained + (0 if is_class else 1), tasks))
 
     def predicting_tensors(self) -> list[Tensor]:
         """The tensors that its predictions are computed from, without what may be infinite on purpose.

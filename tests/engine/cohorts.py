@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 import cclfp
+from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica
 from cclfp.methods import METHODS, Method
-from cclfp.nets import linear
+from cclfp.nets import ResNet18, linear
 from cclfp.streams import Stream
 from cclfp.testing import stackable_psi, toy_stream
+from cclfp.transforms import Normalise
 
 CASES = [(m, s) for m, method in METHODS.items() for s in method.scenarios()]
 
@@ -59,6 +62,36 @@ def replica(
         **{"memory": 30, "lr": 0.02, **settings},
     )
     return Replica(learner, stream)
+
+
+WIDTH = {"cpu": 8, "cuda": 64}  # of the networks for pictures
+
+
+def pictures(device: str, scenario: str = "class", side: int = 16, each: int = 24) -> Stream:
+    """Three tasks of two classes: blobs in different places and colours, that a network learns in a few steps."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(6 * each) % 6
+    x = torch.randint(0, 60, (len(y), 3, side, side), dtype=torch.uint8, generator=g)
+    for label in range(6):
+        part = slice(side // 4 * (label % 3), side // 4 * (label % 3) + side // 3)
+        x[y == label, label % 3, part, :] += 120
+        x[y == label, (label + label // 3) % 3, :, part] += 60
+    rows = [(y // 2 == t).nonzero().flatten() for t in range(3)]
+    train, transform = Examples(x, y, y // 2), Normalise([0.3] * 3, [0.25] * 3)
+    stream = Stream(scenario, 6, [[0, 1], [2, 3], [4, 5]], train, rows, [train.rows(r) for r in rows], transform)
+    return stream.to(torch.device(device))
+
+
+def picture_replica(
+    method: str, seed: int, stream: Stream, autocast: torch.dtype | None = None, **settings: Any
+) -> Replica:
+    """A replica of ResNet18 on a stream of pictures."""
+    device = stream.train.x.device.type
+    psi = partial(ResNet18, width=WIDTH[device], seed=seed)
+    settings = {"memory": 12, "lr": 0.01, **settings}
+    one = replica(method, stream.scenario, seed, psi=psi, stream=stream, device=device, **settings)
+    one.learner.autocast = autocast
+    return one
 
 
 def trained(

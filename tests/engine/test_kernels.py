@@ -12,38 +12,31 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cohorts
 import plain_kernels
 import pytest
 import torch
-from cohorts import trained
+from cohorts import WIDTH, picture_replica, pictures, trained
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import grad, vmap
 
-from cclfp.core.memory import Examples
 from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort, kernels_for, make_group
 from cclfp.engine.evaluate import count_correct, evaluate_alone
-from cclfp.engine.groups import ParallelGroup, compare_steps, flat_step, make_batch, prepare_batches
+from cclfp.engine.groups import ParallelGroup, compare_steps, prepare_batches
 from cclfp.engine.kernels import Layout, NotStackable, arrange, passes
 from cclfp.engine.kernels.group import KernelGroup
 from cclfp.engine.kernels.stacked_resnet import StackedResNet, on_kernels
 from cclfp.engine.plan import StepTables
-from cclfp.engine.replica import Replica
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import MLP, ResNet18
 from cclfp.nets.network import Network, Tensors, psi_mode
-from cclfp.streams import Stream
 from cclfp.testing import train_replicas
-from cclfp.transforms import Normalise
 
-WIDTH = {"cpu": 8, "cuda": 64}  # of the networks
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 TRITON = Path(__file__).parents[2] / "build" / "triton"  # by itself, for its interpreter
 IS_HOPPER = HAS_TRITON and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
@@ -68,7 +61,7 @@ def layout_of(psi: nn.Module, dtype: torch.dtype | None = torch.bfloat16) -> Lay
 
 
 @pytest.mark.slow
-def test_which_networks_have_kernels() -> None:
+def test_which_networks_and_images_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(ResNet18())
     assert layout is not None
     assert len(layout.layers) == 20
@@ -83,11 +76,6 @@ def test_which_networks_have_kernels() -> None:
     for psi in (*others, frozen, calm, other, changed, hooked):
         assert layout_of(psi) is None
     assert layout_of(ResNet18(), None) is None
-
-
-def test_which_images_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = layout_of(ResNet18())
-    assert layout is not None
     assert not layout.takes(torch.zeros(2, 3, 32, 32))  # on the CPU
     monkeypatch.setattr("cclfp.engine.kernels._has_kernels", lambda device: True)
     assert layout.takes(torch.zeros(2, 3, 32, 32))
@@ -98,7 +86,7 @@ def test_which_images_have_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # -- how they are plugged in, with PyTorch in their place --------------------------------------------------------------
 
-Calls = list[tuple[str, int, int]]  # the name of what was computed, the replicas, and how many networks they have
+Calls = list[tuple[str, int]]  # the name of what was computed, and the replicas
 
 
 @pytest.fixture
@@ -108,13 +96,13 @@ def in_pytorch(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     def counting(name: str, run: Any) -> Any:
         def counted(layout: Layout, first: Tensor, parts: Any, *more: Any) -> Any:
-            calls.append((name, len(first), len(parts[0][0])))
+            calls.append((name, len(first)))
             return run(layout, first, parts, *more)
 
         return counted
 
     def sgd(p: Tensor, *others: Tensor) -> None:
-        calls.append(("update", len(p), len(p)))
+        calls.append(("update", len(p)))
         plain_sgd(p, *others)
 
     def in_float32(psi: nn.Module, mode: Any, dtype: torch.dtype | None) -> Layout | None:
@@ -165,7 +153,7 @@ def gradients(
         z, after = net.features(p, buffers, x)
         return (z * target).sum(), (after, z)
 
-    grads, (after, z) = torch.func.grad(loss, has_aux=True)(params)
+    grads, (after, z) = grad(loss, has_aux=True)(params)
     return grads, after, z
 
 
@@ -184,7 +172,7 @@ def test_psi_under_vmap_as_one_by_one(in_pytorch: Calls) -> None:
     grads, after, z = vmap(lambda *given: gradients(net, *given))(params, buffers, x, target)
     frozen = vmap(net.frozen_features)(params, buffers, x)
     shared = vmap(net.frozen_features, in_dims=(0, 0, None))(params, buffers, x[1])
-    assert in_pytorch == [("training", 3, 3), ("gradient", 3, 3), ("frozen", 3, 3), ("frozen", 3, 3)]
+    assert in_pytorch == [("training", 3), ("gradient", 3), ("frozen", 3), ("frozen", 3)]
     for r in range(3):
         own = gradients(plain, at(params, r), at(buffers, r), x[r], target[r])
         assert off(z[r], own[2]) < 1e-4
@@ -195,41 +183,21 @@ def test_psi_under_vmap_as_one_by_one(in_pytorch: Calls) -> None:
         assert off(shared[r], plain.frozen_features(at(params, r), at(buffers, r), x[1])) < 1e-4
 
 
-def test_minibatches_of_one_network_are_more_replicas_that_share_its_filters(in_pytorch: Calls) -> None:
-    """Copies of them would be most of what a step of GEM moves."""
-    net, plain, params, buffers = networks(2)
-    x, target = torch.randn(2, 3, 2, 3, 16, 16), torch.randn(2, 3, 2, 64)
-
-    def several(params: Tensors, buffers: Tensors, x: Tensor, target: Tensor) -> Any:
-        grads, after, _ = vmap(lambda x, target: gradients(net, params, buffers, x, target))(x, target)
-        return grads, after, vmap(lambda x: net.frozen_features(params, buffers, x))(x)
-
-    grads, after, frozen = vmap(several)(params, buffers, x, target)
-    assert in_pytorch == [("training", 6, 2), ("gradient", 6, 2), ("frozen", 6, 2)]
-    for r, i in ((r, i) for r in range(2) for i in range(3)):
-        own = gradients(plain, at(params, r), at(buffers, r), x[r, i], target[r, i])
-        for ours, theirs in ((at(grads, r, i), own[0]), (at(after, r, i), own[1])):
-            assert all(off(ours[name], theirs[name]) < 1e-3 for name in theirs)
-        assert off(frozen[r, i], plain.frozen_features(at(params, r), at(buffers, r), x[r, i])) < 1e-4
-
-
 def test_what_the_kernels_have_not_got_is_refused(in_pytorch: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     net, _, params, buffers = networks(2)
     x = torch.randn(2, 2, 3, 16, 16)
 
-    def of_input(p: Tensors, b: Tensors, x: Tensor) -> Any:
-        return torch.func.grad(lambda x: net.features(p, b, x)[0].sum())(x)
-
-    def in_eval_mode(p: Tensors, b: Tensors, x: Tensor) -> Any:
-        return torch.func.grad(lambda p: net.frozen_features(p, b, x).sum())(p)
-
     def twice(p: Tensors, b: Tensors, x: Tensor) -> Any:
         def once(p: Tensors) -> Any:
-            return torch.func.grad(lambda p: net.features(p, b, x)[0].sum())(p)["psi.stem.weight"].sum()
+            return grad(lambda p: net.features(p, b, x)[0].sum())(p)["psi.stem.weight"].sum()
 
-        return torch.func.grad(once)(p)
+        return grad(once)(p)
 
-    for function, reason in ((of_input, "psi's input"), (in_eval_mode, "eval mode"), (twice, "second derivatives")):
+    for function, reason in (
+        (lambda p, b, x: grad(lambda x: net.features(p, b, x)[0].sum())(x), "psi's input"),
+        (lambda p, b, x: grad(lambda p: net.frozen_features(p, b, x).sum())(p), "eval mode"),
+        (twice, "second derivatives"),
+    ):
         with pytest.raises(NotStackable, match=reason):
             vmap(function)(params, buffers, x)
     # Their indices have 32 bits: at width 512 twenty replicas have more numbers in a layer's filters.
@@ -253,61 +221,34 @@ def test_an_update_and_its_copies(in_place: bool, in_pytorch: Calls) -> None:
         new = vmap(net.sgd)(p, g, lr)
         kept, old = copies.get(new["filters"]), copies.get(p["filters"])
     for name, t in new.items():
-        rate = lr.view(-1, *[1] * (t.ndim - 1))
-        torch.testing.assert_close(t, before[name] - rate * g[name])
-    assert kept is not None
-    assert old is not None
-    assert torch.equal(kept, new["filters"].to(torch.bfloat16))
-    assert torch.equal(old, p["filters"].to(torch.bfloat16))  # whether p is what it was or not
+        torch.testing.assert_close(t, before[name] - lr.view(-1, *[1] * (t.ndim - 1)) * g[name])
+    for copy, t in ((kept, new["filters"]), (old, p["filters"])):  # whether p is what it was or not
+        assert copy is not None
+        assert torch.equal(copy, t.to(torch.bfloat16))
     assert torch.equal(p["bias"], before["bias"])
     assert (new["filters"].data_ptr() == p["filters"].data_ptr()) == in_place
     assert torch.equal(p["filters"], before["filters"]) != in_place
 
 
-def test_a_step_that_another_builds_on_leaves_its_arguments() -> None:
-    """A subclass may go on to use the parameters that it was given."""
+class Builds(ER):
+    """Builds on a step, and may go on to use the parameters that it was given."""
 
-    class Builds(ER):
-        name = "builds"
+    name = "builds"
 
-        def step(self, *arguments: Any) -> Any:
-            return super().step(*arguments)
+    def step(self, *arguments: Any) -> Any:
+        return super().step(*arguments)
 
-    layout = layout_of(ResNet18())
-    assert layout is not None
-    for method, in_place in ((ER, True), (Builds, False)):
-        plain = method(Network(nn.Flatten(), nn.Linear(3, 2), psi_mode(nn.Flatten())))
-        fast = on_kernels(plain, layout)
-        assert isinstance(fast.net, StackedResNet)
-        assert fast.net._in_place == in_place
-        assert not isinstance(plain.net, StackedResNet)
+
+@pytest.mark.parametrize(("method", "in_place"), [(ER, True), (Builds, False)])
+def test_only_the_last_step_overwrites_parameters(method: type[ER], in_place: bool) -> None:
+    plain = method(Network(nn.Flatten(), nn.Linear(3, 2), psi_mode(nn.Flatten())))
+    fast = on_kernels(plain, Layout((), (), torch.bfloat16)).net
+    assert isinstance(fast, StackedResNet)
+    assert fast._in_place == in_place
+    assert not isinstance(plain.net, StackedResNet)
 
 
 # -- cohorts -----------------------------------------------------------------------------------------------------------
-
-
-def pictures(device: str, scenario: str = "class", side: int = 16, each: int = 24) -> Stream:
-    """Three tasks of two classes: blobs in different places and colours, that a network learns in a few steps."""
-    g = torch.Generator().manual_seed(0)
-    y = torch.arange(6 * each) % 6
-    x = torch.randint(0, 60, (len(y), 3, side, side), dtype=torch.uint8, generator=g)
-    for label in range(6):
-        part = slice(side // 4 * (label % 3), side // 4 * (label % 3) + side // 3)
-        x[y == label, label % 3, part, :] += 120
-        x[y == label, (label + label // 3) % 3, :, part] += 60
-    rows = [(y // 2 == t).nonzero().flatten() for t in range(3)]
-    train = Examples(x, y, y // 2)
-    stream = Stream(scenario, 6, [[0, 1], [2, 3], [4, 5]], train, rows, [train.rows(r) for r in rows])
-    return dataclasses.replace(stream, transform=Normalise([0.3] * 3, [0.25] * 3)).to(torch.device(device))
-
-
-def replica(method: str, seed: int, stream: Stream, autocast: torch.dtype | None = None, **settings: Any) -> Replica:
-    device = stream.train.x.device.type
-    psi = partial(ResNet18, width=WIDTH[device], seed=seed)
-    settings = {"memory": 12, "lr": 0.01, **settings}
-    one = cohorts.replica(method, stream.scenario, seed, psi=psi, stream=stream, device=device, **settings)
-    one.learner.autocast = autocast
-    return one
 
 
 @pytest.mark.slow
@@ -315,7 +256,7 @@ def replica(method: str, seed: int, stream: Stream, autocast: torch.dtype | None
 def test_each_stacked_step_as_one_by_one(method: str, copies: int, in_pytorch: Calls) -> None:
     """Step by step from the same state: in whole runs of so small a network rounding flips a ReLU, on any engine."""
     stream = pictures("cpu", each=6)
-    several = [replica(method, seed, stream) for seed in range(2)]
+    several = [picture_replica(method, seed, stream) for seed in range(2)]
     for _ in range(2):
         plans, masks = [one.plan() for one in several], [one.begin_task() for one in several]
         group = make_group([one.learner for one in several], masks, stream.train.x)
@@ -326,9 +267,9 @@ def test_each_stacked_step_as_one_by_one(method: str, copies: int, in_pytorch: C
             with torch.no_grad():
                 state = group.make_step(tables, i)(state, group.fixed, row)
             batches = prepare_batches(several[0].learner, group.fixed, row)
-            for r, one in enumerate(several):
-                own, batch = group.part_of(before, r), make_batch([t[r] for t in batches], current)
-                alone = flat_step(one.learner.algorithm, own, group.spec, batch, one.learner.hyper_tensors)
+            for r in range(len(several)):
+                own = group.part_of(before, r)
+                alone = group.step_alone(r, own, batches, current)
                 # GEM's projection amplifies rounding, to 1.3e-3 on one processor.
                 compare_steps(own, group.part_of(state, r), alone, 5e-3 if method == "gem" else 1e-3)
         # Only networks are copied: SI's state has tensors with the parameters' names, which no kernel reads.
@@ -336,10 +277,8 @@ def test_each_stacked_step_as_one_by_one(method: str, copies: int, in_pytorch: C
         group.write_back(state, len(tables.sizes))
         for one, plan in zip(several, plans, strict=True):
             one.end_task(plan)
-    names = {name for name, _, _ in in_pytorch}
-    assert "training" in names
-    assert ("update" in names) == (method != "si")  # whose step is not SGD's
-    assert ("frozen" in names) == (method == "ccl-fp+")
+    wanted = {"training": True, "update": method != "si", "frozen": method == "ccl-fp+"}  # SI's step is not SGD's
+    assert {name: (name, 2) in in_pytorch for name in wanted} == wanted
 
 
 def refusing(*arguments: Any) -> Any:
@@ -362,7 +301,7 @@ def test_a_cohort_trains_stacked_or_side_by_side(
     if fails:
         monkeypatch.setattr(passes, "run_training", refusing)
     settings: dict[str, Any] = {"steps": 2} if method == "hal" else {}
-    ours = [replica(method, seed, pictures("cpu", each=6), **settings) for seed in range(2)]
+    ours = [picture_replica(method, seed, pictures("cpu", each=6), **settings) for seed in range(2)]
     notes = train_replicas(ours, "stacked", tasks=2)
     assert notes == ([] if reason is None else [f"its runs cannot be stacked ({reason}): they train side by side"])
     assert bool(in_pytorch) != fails
@@ -374,18 +313,16 @@ def test_a_cohort_trains_stacked_or_side_by_side(
 def test_many_runs_take_turns(fitting: int, at_once: int, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most 20 train as one network, and turns are of about the same size."""
     notes: list[str] = []
-    cohort = SimpleNamespace(
-        replicas=[None] * 25, _pool=SimpleNamespace(is_cuda=True), _offsets=[0], _note=notes.append
-    )
-    cohort._kernels = lambda runs: True
-    monkeypatch.setattr("cclfp.engine.cohort.count_fitting", lambda *arguments: fitting)
-    assert Cohort._count_at_once(cohort, None, None) == at_once  # type: ignore[arg-type]
+    cohort: Any = SimpleNamespace(replicas=[None] * 25, _pool=SimpleNamespace(is_cuda=True), _note=notes.append)
+    cohort._kernels, cohort._group = lambda runs: True, lambda *arguments: ()
+    monkeypatch.setattr("cclfp.engine.cohort.count_fitting", lambda: fitting)
+    assert Cohort._count_at_once(cohort, [], []) == at_once
     assert notes == [f"25 runs train in stacked kernels, in {turns} turns of at most {at_once}"]
 
 
 def test_one_replica_and_other_networks_are_forked(in_pytorch: Calls) -> None:
     stream = pictures("cpu", each=5)
-    two = [replica("er", seed, stream) for seed in range(2)]
+    two = [picture_replica("er", seed, stream) for seed in range(2)]
     masks = [one.begin_task() for one in two]
     learners = [one.learner for one in two]
     assert type(make_group(learners, masks, stream.train.x)) is KernelGroup
@@ -397,13 +334,13 @@ def test_one_replica_and_other_networks_are_forked(in_pytorch: Calls) -> None:
 def test_replicas_of_several_streams_are_tested_together(in_pytorch: Calls) -> None:
     stream = pictures("cpu", "task", each=5)
     other = dataclasses.replace(stream, test=[test.rows(torch.arange(len(test.y)).flip(0)) for test in stream.test])
-    several = [replica("er", 0, stream), replica("er", 1, other), replica("er", 2, stream)]
+    several = [picture_replica("er", 0, stream), picture_replica("er", 1, other), picture_replica("er", 2, stream)]
     for one in several:
         one.begin_task()
     layout = kernels_for([one.learner for one in several], stream.train.x)
     assert layout is not None
     ours = count_correct(several, range(3), on_kernels(several[0].learner.algorithm, layout))
-    assert in_pytorch == [("frozen", 3, 3)] * 3
+    assert in_pytorch == [("frozen", 3)] * 3
     for one, counts in zip(several, torch.stack(ours).T, strict=True):
         evaluate_alone(one)
         right = [round(one.matrix[0][task] * len(one.stream.test[task].y) / 100) for task in range(3)]  # type: ignore[operator]
@@ -445,7 +382,7 @@ def test_each_kernel_against_float64(R: int, N: int, side: int) -> None:
 def test_testing_on_the_card_as_plain_pytorch() -> None:
     """Stacked replicas have as many test examples right as each has by itself, but for those on the fence."""
     stream = pictures("cuda", "task", side=32, each=100)
-    several = [replica("er", seed, stream, torch.bfloat16) for seed in range(3)]
+    several = [picture_replica("er", seed, stream, torch.bfloat16) for seed in range(3)]
     trained(several, "graph", "bf16", notes=[])
     layout = kernels_for([one.learner for one in several], stream.train.x)
     assert layout is not None
@@ -489,7 +426,9 @@ def test_a_cohort_on_the_card(method: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(graph, "SHORTEST", 2)
     stream = dataclasses.replace(pictures("cuda", each=100), scenario=METHODS[method].scenarios()[0])
     more: dict[str, Any] = {"steps": 3, "lam": 0.001} if method == "hal" else {}
-    ours, alone = ([replica(method, seed, stream, torch.bfloat16, **more) for seed in range(3)] for _ in range(2))
+    ours, alone = (
+        [picture_replica(method, seed, stream, torch.bfloat16, **more) for seed in range(3)] for _ in range(2)
+    )
     notes: list[str] = []
     trained(ours, "graph", "bf16", notes)
     assert "3 runs train as one network" in notes[0]

@@ -152,11 +152,10 @@ def lying_like(t: Tensor, model: Tensor) -> Tensor:
     return t if all(a == b for size, a, b in strides if size > 1) else torch.empty_like(model).copy_(t)
 
 
-def parts_of(layout: Layout, tensors: Sequence[Tensor], kinds: int, replicas: int) -> Parts:
-    """The network's tensors, grouped by kind: the vectors once per replica, the filters once per network."""
+def parts_of(layout: Layout, tensors: Sequence[Tensor]) -> Parts:
+    """The network's tensors, grouped by kind."""
     n = len(layout.layers)
-    vectors = [t if len(t) == replicas else t.repeat_interleave(replicas // len(t), 0) for t in tensors[n:]]
-    return [list(tensors[:n]), *(vectors[i * n : (i + 1) * n] for i in range(kinds - 1))]
+    return [list(tensors[i : i + n]) for i in range(0, len(tensors), n)]
 
 
 def convs_of(layout: Layout, side: int) -> list[Any]:

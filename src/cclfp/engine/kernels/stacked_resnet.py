@@ -8,7 +8,7 @@ autograd functions: psi, its gradient, and the update of SGD.
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,21 +77,16 @@ def on_kernels(method: Method, layout: Layout) -> Method:
 
 
 class Folded(torch.autograd.Function):
-    """A function of tensors whose first dimension is the replicas. vmap folds the dimension that it adds into it.
+    """A function of tensors whose first dimension is the replicas. vmap folds the dimension that it adds into it."""
 
-    If vmap adds a dimension to the minibatches but not to the network, the minibatches share one network.
-    """
-
-    kinds: ClassVar[int]  # of the network's tensors, which follow the first tensor: one of each kind per layer
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is saved for a gradient."""
 
     @classmethod
     def vmap(cls, info: Any, dims: Any, layout: Layout, *tensors: Tensor) -> Any:
-        size, network = info.batch_size, range(1, 1 + cls.kinds * len(layout.layers))
-        folded = [t.flatten(0, 1) for t in replicas_first(size, dims[1:], tensors)]
-        shared = [i for i in network if dims[1] is not None and dims[1 + i] is None and len(tensors[i]) == 1]
-        for i in shared:
-            folded[i] = tensors[i]
-        new = cls.apply(layout, *folded)
+        size = info.batch_size
+        new = cls.apply(layout, *(t.flatten(0, 1) for t in replicas_first(size, dims[1:], tensors)))
         if isinstance(new, Tensor):
             return new.unflatten(0, (size, -1)), 0
         return tuple(t.unflatten(0, (size, -1)) for t in new), (0,) * len(new)
@@ -100,12 +95,10 @@ class Folded(torch.autograd.Function):
 class _Train(Folded):
     """z, the new buffers, and the tensors that the gradient needs."""
 
-    kinds = 6
-
     @staticmethod
     def forward(layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
         x, *given = tensors
-        *parts, counts = parts_of(layout, given, 6, len(x))
+        *parts, counts = parts_of(layout, given)
         z, means, variances, saved = passes.run_training(layout, x, parts)
         return (z, *means, *variances, *torch._foreach_add(counts, 1), *saved)
 
@@ -129,17 +122,11 @@ class _Train(Folded):
 class _Gradient(Folded):
     """The gradients of psi's parameters, from the gradient of z."""
 
-    kinds = 3
-
     @staticmethod
     def forward(layout: Layout, *tensors: Tensor) -> tuple[Tensor, ...]:
         n = len(layout.layers)
         dz, *given = tensors
-        return tuple(passes.run_gradient(layout, dz, parts_of(layout, given[: 3 * n], 3, len(dz)), given[3 * n :]))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
+        return tuple(passes.run_gradient(layout, dz, parts_of(layout, given[: 3 * n]), given[3 * n :]))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -149,16 +136,10 @@ class _Gradient(Folded):
 class _Frozen(Folded):
     """z in eval mode."""
 
-    kinds = 5
-
     @staticmethod
     def forward(layout: Layout, *tensors: Tensor) -> Tensor:
         x, *given = tensors
-        return passes.run_frozen(layout, x, parts_of(layout, given, 5, len(x)))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
+        return passes.run_frozen(layout, x, parts_of(layout, given))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -193,19 +174,16 @@ class Update(torch.autograd.Function):
         beside = SideStream(lr.device, 1)
         pairs = list(enumerate(zip(stacked[:n], stacked[n:], strict=True)))
         for i, (p, g) in reversed(pairs):  # the gradients of the last layers are computed first
-            copy = copies.get(p)
+            g, copy = lying_like(g, p), copies.get(p)
             if copy is None:
-                rest.append((i, p, lying_like(g, p)))
-                continue
-            if not in_place:
-                new[i], copy = torch.empty_like(p), torch.empty_like(copy)
-                copies.add(new[i], copy)
-            g = lying_like(g, p)
-            held.append(g)
-            if in_place:
+                rest.append((i, p, g))
+            elif in_place:
+                held.append(g)
                 with beside.after(*(copies.made(g) or events_now(g))):
                     sgd(p, g, lr, p, copy)
             else:
+                new[i], copy = torch.empty_like(p), torch.empty_like(copy)
+                copies.add(new[i], copy)
                 sgd(p, g, lr, new[i], copy)
         beside.join()
         shapes = {p.shape for _, p, _ in rest}

@@ -13,15 +13,11 @@ import cclfp
 from cclfp.core.memory import Examples
 from cclfp.learner import Learner
 from cclfp.methods import Batch, Method, get_method
+from cclfp.testing.case import TASKS, halve
 
-TASKS = [[0, 1], [2, 3], [4, 5]]
 ALL = [list(range(6))] * 3
 Stream = list[list[tuple[Tensor, Tensor]]]  # for each task its batches
 Rows = list[list[float]]
-
-
-def halve(x: Tensor) -> Tensor:
-    return x / 2
 
 
 def tiny_psi(seed: int = 0, *, norm: bool = False) -> nn.Module:

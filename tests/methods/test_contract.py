@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from cclfp.errors import InputError
 from cclfp.losses import cross_entropy
 from cclfp.methods import METHODS
 from cclfp.testing import CHECKS, Case
+from cclfp.testing.case import train_replicas
 from cclfp.testing.contract import in_second_task
 
 ROWS: list[dict[str, Any]] = [
@@ -53,11 +55,13 @@ def test_contract(case: Case, check: Callable[[Case], None]) -> None:
     check(case)
 
 
+OF_CLASSES = [pytest.param(case, id=case.method.name) for case in CASES if case.scenario == "class"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["method"])
-def test_a_step_compiles_without_a_break(row: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", OF_CLASSES)
+def test_a_step_compiles_without_a_break(case: Case) -> None:
     """On the learner's own parameters, in the second task, to the same numbers."""
-    case = Case(METHODS[row["method"]], "class", {name: value for name, value in row.items() if name != "method"})
     learner, batch = in_second_task(case)
     arguments = (*learner.model, batch, learner.hyper_tensors)
     eager = learner.algorithm.step(*arguments)
@@ -66,22 +70,44 @@ def test_a_step_compiles_without_a_break(row: dict[str, Any]) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["method"])
-def test_every_step_returns_its_loss(row: dict[str, Any]) -> None:
+@pytest.mark.parametrize("case", OF_CLASSES)
+def test_every_step_returns_its_loss(case: Case) -> None:
     """It is the value of the method's loss before the step."""
-    case = Case(METHODS[row["method"]], "class", {name: value for name, value in row.items() if name != "method"})
-    learner, batch = in_second_task(case)
+    name, (learner, batch) = case.method.name, in_second_task(case)
     loss = learner.algorithm.step(*learner.model, batch, learner.hyper_tensors)[3]["loss"]  # type: ignore[misc]
     assert loss.shape == ()
     assert not loss.requires_grad
     params, buffers, state = learner.model
-    if row["method"] in ("a-gem", "si", "hal"):  # A-GEM's is on the new examples; SI's is without the surrogate
-        n = batch.n_current if row["method"] == "a-gem" else len(batch.y)
+    if name in ("a-gem", "si", "hal"):  # A-GEM's is on the new examples; SI's is without the surrogate
+        n = batch.n_current if name == "a-gem" else len(batch.y)
         z, _ = learner.algorithm.net.features(params, buffers, batch.x[:n])
         expected = cross_entropy(learner.algorithm.net.classify(params, z), batch.y[:n], batch.mask[:n])
     else:
         expected, _ = learner.algorithm.loss(params, buffers, state, batch, learner.hyper_tensors)
-    if row["method"] == "hal":  # with the anchors' part
+    if name == "hal":  # with the anchors' part
         assert loss > expected
     else:
         torch.testing.assert_close(loss, expected.detach())
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "tasks"),
+    [
+        *(("si", {"c": 5.0}, 1), ("si", {"c": 0.0}, 3), ("lwf", {}, 1), ("lwf", {"lambda_o": 0.0}, 3)),
+        *(("gem", {}, 1), ("a-gem", {}, 1), ("fdr", {}, 1)),
+    ],
+)
+def test_without_a_past_or_its_weight_it_is_finetune(name: str, hyper: dict[str, float], tasks: int) -> None:
+    """BatchNorm's statistics included: what is replayed and does not count yet is not even seen by them."""
+    ours, finetune = Case(METHODS[name], "class", hyper).replica(), Case(METHODS["finetune"], "class", {}).replica()
+    for replica in (ours, finetune):
+        train_replicas([replica], tasks=tasks)
+    assert all(map(torch.equal, tree_leaves(ours.learner.model[:2]), tree_leaves(finetune.learner.model[:2])))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("lwf", "all tasks share their classes"), ("icarl", "its exemplars and distillation")]
+)
+def test_a_scenario_is_refused_with_the_reason(name: str, reason: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is not defined in the domain scenario: {reason}"):
+        Case(METHODS[name], "domain", {}).learner()

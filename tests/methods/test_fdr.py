@@ -6,12 +6,11 @@ import math
 
 import pytest
 import torch
-from by_hand import parameters, stream_of, tiny, train
+from by_hand import stream_of, tiny, train
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cclfp.methods import METHODS, Batch
 from cclfp.methods.fdr import FDR, function_distance
 from cclfp.testing import Case
 from cclfp.testing.case import train_replicas
@@ -43,30 +42,6 @@ def test_the_distance_is_that_of_loops_with_finite_gradients(given_: tuple[Tenso
         assert (gradient[~counts] == 0).all()
 
 
-@pytest.mark.parametrize("scenario", ["class", "task"])
-def test_the_weight_is_used(scenario: str) -> None:
-    """With it the network's answers to what it remembers change less."""
-    stream, changes = stream_of(scenario, steps=40), []
-    known = 0 if scenario == "task" else None
-    for alpha in (0.0, 1.0):
-        learner = train(tiny("fdr", scenario, memory=8, alpha=alpha), stream[:1])
-        assert learner.memory is not None
-        asked = learner.memory.examples().x.clone()
-        before = learner.logits(asked, known).softmax(-1)
-        train(learner, stream[2:], 2)
-        changes.append(float((learner.logits(asked, known).softmax(-1) - before).square().mean().sqrt()))
-    assert changes[1] < 0.8 * changes[0]
-
-
-def test_without_weight_it_is_finetune() -> None:
-    """The labels of the memory teach nothing."""
-    ours, finetune = (train(tiny(*one), stream_of()) for one in (("fdr",), ("finetune",)))
-    weightless = train(tiny("fdr", alpha=0.0), stream_of())
-    for a, b in zip(parameters(weightless), parameters(finetune), strict=True):
-        torch.testing.assert_close(a, b)
-    assert not torch.allclose(parameters(ours)[0], parameters(finetune)[0])
-
-
 @pytest.mark.parametrize("scenario", ["class", "task", "domain"])
 def test_stored_outputs_are_those_of_predicting(scenario: str) -> None:
     """In eval mode, on inputs transformed as for predicting, at the end of the task an example came in."""
@@ -93,35 +68,3 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cclfp.nets.network.CHUNK", 9)  # three examples at a time
     in_parts = train(tiny("fdr", memory=8), stream_of())
     torch.testing.assert_close(whole.state, in_parts.state)
-
-
-def test_leaking_to_new_classes_is_penalised() -> None:
-    """What an old example gives to a class that came later counts, and the stored output has 0 there."""
-    learner = train(tiny("fdr", memory=8, alpha=1.0), stream_of()[:1])
-    stored = learner.state["outputs"]
-    assert (stored[:, 2:] == 0).all()
-    torch.testing.assert_close(stored[:, :2].sum(-1), torch.ones(8, dtype=torch.float64))
-    mask = learner.mask.after_tasks(torch.tensor([1])).train(torch.tensor([1, 0]))
-    learner.begin_task()
-    assert learner.memory is not None
-    held = learner.memory.examples()
-    x = torch.stack([torch.zeros(3, dtype=torch.float64), held.x[0] / 2])
-    y, task, slots = torch.tensor([2, held.y[0]]), torch.tensor([1, 0]), torch.tensor([0])
-    losses = []
-    for from_past_task in (True, False):
-        batch = Batch(x, y, task, mask, 1, slots, torch.tensor([from_past_task]))
-        losses.append(learner.algorithm.loss(*learner.model, batch, learner.hyper_tensors)[0])
-    assert learner.f is not None
-    p = learner.f(learner.psi(x[1:])).detach()[0, :4].softmax(-1)
-    expected = math.dist(p.tolist(), stored[0, :4].tolist())
-    assert expected > 0.01
-    assert math.isclose((losses[0] - losses[1]).item(), expected, rel_tol=1e-9)
-
-
-def test_the_first_task_is_that_of_finetune() -> None:
-    """No replayed example counts yet, so they are not even seen by BatchNorm."""
-    ours, finetune = Case(FDR, "class", {}).replica(), Case(METHODS["finetune"], "class", {}).replica()
-    train_replicas([ours], tasks=1)
-    train_replicas([finetune], tasks=1)
-    for a, b in zip(ours.learner.psi.state_dict().values(), finetune.learner.psi.state_dict().values(), strict=True):
-        assert torch.equal(a, b)

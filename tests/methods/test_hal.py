@@ -116,25 +116,6 @@ def test_a_class_and_a_task_may_come_back() -> None:
     assert all(torch.isfinite(t).all() for t in tree_leaves(learner_state(learner)) if isinstance(t, Tensor))
 
 
-def test_anchors_and_fine_tuning_leave_batchnorm_alone() -> None:
-    """The statistics are those of the minibatch alone, with anchors as without."""
-    replica = Replica(CASE.learner(psi=toy_psi(random=False)), CASE.stream())
-    train_replicas([replica], tasks=1)
-    learner = replica.learner
-    x, y, task = CASE.batches()[1][0]
-    learner.observe(x, y, task)
-    batch = Batch(x / 2, y, task, learner.mask.train(task), len(y), none, none.bool())
-    params, buffers, _ = learner.model
-    assert len(learner.state["anchors"]["y"]) == 2
-    _, after, *_ = learner.algorithm.step(params, buffers, learner.state, batch, learner.hyper_tensors)
-    _, expected = learner.algorithm.net.features(params, buffers, batch.x)
-    assert after.keys() == expected.keys()
-    assert all(torch.equal(after[name], expected[name]) for name in after)
-    before = {name: b.clone() for name, b in buffers.items()}
-    learner.end_task()
-    assert all(torch.equal(before[name], b) for name, b in learner.model[1].items())
-
-
 def test_running_statistics_do_not_matter_in_training() -> None:
     """Anchors and the fine-tuning's minibatches have their own. In eval mode the fine-tuning of ResNet18 diverges."""
 

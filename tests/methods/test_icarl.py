@@ -6,9 +6,8 @@ import copy
 import math
 from typing import Any
 
-import pytest
 import torch
-from by_hand import TASKS, Rows, average, naive_herding, points, unit
+from by_hand import Rows, average, naive_herding, points, unit
 from by_hand import tiny as tiny_learner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,13 +16,12 @@ from torch.utils._pytree import tree_leaves
 
 import cclfp
 from cclfp.engine.replica import Replica
-from cclfp.errors import InputError
 from cclfp.learner import Learner
 from cclfp.learner.saving import learner_state
 from cclfp.methods import Batch
 from cclfp.methods.icarl import ICaRL, herd
 from cclfp.testing import Case, toy_psi, toy_stream
-from cclfp.testing.case import train_replicas
+from cclfp.testing.case import TASKS, train_replicas
 
 
 def tiny(scenario: str = "class", **options: Any) -> Learner:
@@ -220,8 +218,3 @@ def test_replayed_examples_are_not_in_the_running_mean() -> None:
     learner.end_task()
     learner.observe(*points([2, 2, 3], 1), task=1)
     assert learner.state["counts"].tolist() == [3, 3, 2, 1, 0, 0]
-
-
-def test_it_is_refused_in_the_domain_scenario() -> None:
-    with pytest.raises(InputError, match="icarl is not defined in the domain scenario: its exemplars"):
-        tiny(scenario="domain", tasks=None)

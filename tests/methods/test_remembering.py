@@ -10,7 +10,6 @@ import torch
 import cclfp
 from cclfp.engine import compiled
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.methods.base import Batch
 from cclfp.methods.er import ER
@@ -59,32 +58,30 @@ def assert_right(learner: cclfp.Learner) -> None:
     assert not state["inputs"][held:].any()
 
 
+def check_engine(case: Case, engine: str) -> Cohort:
+    replicas, notes = [case.replica(seed, stackable_psi()) for seed in (0, 1)], list[str]()
+    cohort = Cohort(replicas, engine, notes.append)
+    while not cohort.is_done:
+        cohort.advance()
+    assert notes == []
+    for replica in replicas:
+        assert_right(replica.learner)
+    return cohort
+
+
 @pytest.mark.parametrize("schedule", [Reservoir, Ring, PastRing])
 @pytest.mark.parametrize("base", [Remembering, Forgetful])
 def test_values_are_those_of_the_example_in_the_slot(schedule: Any, base: type[ER]) -> None:
     case = Case(of(schedule, base), "class", {})
     assert_right(case.online())
     for engine in ("eager", "stacked"):
-        replicas, notes = [case.replica(seed, stackable_psi()) for seed in (0, 1)], list[str]()
-        cohort = Cohort(replicas, engine, notes.append)
-        while not cohort.is_done:
-            cohort.advance()
-        assert notes == []
-        for replica in replicas:
-            assert_right(replica.learner)
+        check_engine(case, engine)
 
 
 @pytest.mark.slow
 def test_values_are_stored_by_compiled_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "WORTH", 1)
-    case = Case(Remembering, "class", {})
-    replicas: list[Replica] = [case.replica(seed, stackable_psi()) for seed in (0, 1)]
-    cohort = Cohort(replicas, "compiled")
-    while not cohort.is_done:
-        cohort.advance()
-    assert cohort.has_compiled
-    for replica in replicas:
-        assert_right(replica.learner)
+    assert check_engine(Case(Remembering, "class", {}), "compiled").has_compiled
 
 
 @pytest.mark.slow

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import io
-import itertools
 import pickle
-import subprocess
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from training import Stop, stop_at, texts, train
-from training import make_job as make_any_job
+from training import Stop, make_job, stop_at, texts, train
 
 import cclfp
 from cclfp.core.files import read_tensors, write_tensors
@@ -29,14 +25,11 @@ from cclfp.engine.cohort import Cohort
 from cclfp.errors import DamagedError, InputError
 from cclfp.learner.saving import FORMAT, learner_state
 from cclfp.methods import METHODS, Method
-from cclfp.methods.base import State
 from cclfp.methods.ccl_fp import CCLFP
 from cclfp.nets import MLP
 from cclfp.runs import checkpoints, training
 from cclfp.runs.events import Event
-from cclfp.runs.jobs import Job
 from cclfp.runs.settings import configurations
-from cclfp.runs.store import Store
 from cclfp.testing import Case, same
 from cclfp.testing.case import equal
 from cclfp.transforms import CropFlip, Normalise
@@ -54,16 +47,22 @@ def batch(task: int = 0, seed: int = 0, n: int = 6) -> tuple[Tensor, Tensor]:
 
 def trained(method: str | type[Method], tasks: int = 1, in_task: bool = True, **arguments: Any) -> cclfp.Learner:
     """A learner after some tasks and, with ``in_task``, two steps of another."""
-    chosen: dict[str, Any] = {"psi": psi(), "num_classes": 6, "memory": 8, "replay": 3, "lr": 0.01, **arguments}
-    if method == "hal":
-        chosen["steps"] = 3
-    learner = cclfp.make(method, **chosen)
+    usual: dict[str, Any] = {"psi": psi(), "num_classes": 6, "memory": 8, "replay": 3, "lr": 0.01}
+    learner = cclfp.make(method, **{**usual, **arguments})
     for task in range(tasks + in_task):
         for step in range(2):
             learner.observe(*batch(task, step), task=task)
         if task < tasks:
             learner.end_task()
     return learner
+
+
+def saved(learner: cclfp.Learner, folder: Path, **changes: Any) -> Path:
+    """A learner's file, with some values changed."""
+    learner.save(folder / "learner.ckpt")
+    if changes:
+        torch.save(read_tensors(folder / "learner.ckpt", FORMAT) | changes, folder / "learner.ckpt")
+    return folder / "learner.ckpt"
 
 
 # -- bytes --------------------------------------------------------------------------------------------------------
@@ -75,11 +74,9 @@ def contents() -> dict[str, bytes]:
     replica = Case(METHODS["ccl-fp+"], "class", {}).replica()
     Cohort([replica]).advance()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "file"
-        trained("er").save(path)
-        learner = path.read_bytes()
+        learner, path = saved(trained("er"), Path(folder)), Path(folder) / "file"
         write_tensors(path, {"format": checkpoints.FORMAT, "engine": {"threads": 1}, "replica": replica.state_dict()})
-        return {FORMAT: learner, checkpoints.FORMAT: path.read_bytes()}
+        return {FORMAT: learner.read_bytes(), checkpoints.FORMAT: path.read_bytes()}
 
 
 def check_damaged(kind: str, original: bytes, content: bytes) -> bool:
@@ -105,15 +102,8 @@ def test_a_damaged_file_is_refused_or_equal(kind: str, data: st.DataObject) -> N
     end = data.draw(st.integers(start + 1, min(len(original), start + 2000)) | st.just(len(original)))
     part, rest = original[start:end], original[end:]
     flipped = bytes([original[start] ^ 1 << data.draw(st.integers(0, 7))]) + original[start + 1 :]
-    changed = [
-        flipped,
-        b"",
-        bytes(len(part)) + rest,
-        part + part + rest,
-        rest,
-        part[::-1] + rest,
-        part + bytes(99) + rest,
-    ]
+    added = [part + part + rest, part + bytes(99) + rest]
+    changed = [flipped, b"", rest, bytes(len(part)) + rest, part[::-1] + rest, *added]
     check_damaged(kind, original, original[:start] + data.draw(st.sampled_from(changed)))
 
 
@@ -121,9 +111,8 @@ def test_a_damaged_file_is_refused_or_equal(kind: str, data: st.DataObject) -> N
 def test_no_flipped_bit_changes_a_value(tmp_path: Path) -> None:
     """Every part of a file is met: contents, headers, padding, the archive's directory and its end."""
     path = tmp_path / "file"
-    write_tensors(
-        path, {"format": FORMAT, "tensor": torch.arange(9.0), "other": torch.ones(3), "numbers": [1, 2.5, "a"]}
-    )
+    tensors = {"tensor": torch.arange(9.0), "other": torch.ones(3)}
+    write_tensors(path, {"format": FORMAT, **tensors, "numbers": [1, 2.5, "a"]})
     original = path.read_bytes()
     refused, entry = 0, 8 * original.rindex(b"archive/data/0")
     bits = {*range(0, 8 * len(original), 101), *range(entry - 8 * 46, entry)}  # all of an entry of the directory
@@ -145,10 +134,9 @@ def flip(path: Path) -> bytes:
 
 
 def test_a_learner_with_a_flipped_bit_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "learner"
-    trained("er").save(path)
+    path = saved(trained("er"), tmp_path)
     flip(path)
-    with pytest.raises(InputError, match=r"learner cannot be read as a cclfp learner: it is damaged, .*checksum\)"):
+    with pytest.raises(InputError, match=r"learner.ckpt cannot be read as a cclfp learner: it is damaged, .*checksum"):
         cclfp.load(path, psi=psi())
 
 
@@ -183,11 +171,13 @@ def test_rubbish_is_refused(content: bytes) -> None:
 def test_archives_that_are_not_written_here_are_refused(tmp_path: Path) -> None:
     path, original = tmp_path / "file", contents()[FORMAT]
     for compression, times in ((zipfile.ZIP_DEFLATED, 1), (zipfile.ZIP_STORED, 2)):
-        with zipfile.ZipFile(io.BytesIO(original)) as old, zipfile.ZipFile(path, "w", compression) as new:
-            for entry, _ in itertools.product(old.infolist(), range(times)):
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr("warnings.warn", lambda *_, **__: None)  # of names that are there twice
-                    new.writestr(entry.filename, old.read(entry))
+        with (
+            warnings.catch_warnings(action="ignore"),  # of names that are there twice
+            zipfile.ZipFile(io.BytesIO(original)) as old,
+            zipfile.ZipFile(path, "w", compression) as new,
+        ):
+            for entry in old.infolist() * times:
+                new.writestr(entry.filename, old.read(entry))
         with pytest.raises(DamagedError, match="structure"):
             read_tensors(path, FORMAT)
     path.write_bytes(original + original)
@@ -199,11 +189,11 @@ def test_checksums_are_written_whatever_the_user_chose(tmp_path: Path) -> None:
     ours = trained("er")
     torch.serialization.set_crc32_options(False)
     try:
-        ours.save(tmp_path / "learner")
+        path = saved(ours, tmp_path)
         assert not torch.serialization.get_crc32_options()
     finally:
         torch.serialization.set_crc32_options(True)
-    assert same(ours, cclfp.load(tmp_path / "learner", psi=psi()))
+    assert same(ours, cclfp.load(path, psi=psi()))
 
 
 def test_the_names_in_a_file_stay() -> None:
@@ -236,18 +226,14 @@ def test_files_of_the_version_before_are_read(tmp_path: Path) -> None:
     ("name", "value", "message"),
     [
         ("hyper", {"lr": "0.1"}, "lr='0.1': expected a number"),
-        ("hyper", {"lr": float("nan")}, "lr=nan: expected a number"),
         ("hyper", {"momentum": 0.9}, "unknown hyperparameter of er 'momentum'"),
         ("hyper", [1], "is damaged"),
-        ("scenario", "klass", "unknown scenario 'klass'"),
         ("scenario", ["class"], "unknown scenario"),
         ("method", "ghost", "it is a learner of ghost, which does not ship with cclfp"),
         ("method", None, "it is a learner of None"),
         ("num_classes", 6.0, "num_classes=6.0: expected a whole number"),
         ("num_classes", 7, "is damaged"),
         ("num_classes", 10**400, "num_classes=1000"),
-        ("num_tasks", -1, "num_tasks=-1"),
-        ("seed", True, "seed=True"),
         ("replay", 0, "replay=0"),
         ("memory_size", 2**62, "is damaged|cannot be loaded"),
         ("backbone", 3, "is damaged"),
@@ -261,15 +247,11 @@ def test_files_of_the_version_before_are_read(tmp_path: Path) -> None:
         ("state", 3, "is damaged"),
         ("f", {"weight": torch.zeros(3)}, "is damaged"),
         ("class_names", ["a", "a"], "two classes are named 'a'"),
-        ("class_names", [*"abcdefg"], "7 names of classes, but there are 6 classes"),
         ("class_names", {"a": 1}, "expected the names of the classes"),
     ],
 )
 def test_a_wrong_value_is_refused_and_psi_stays_as_it_was(name: str, value: Any, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "learner.ckpt"
-    trained("er").save(path)
-    torch.save(read_tensors(path, FORMAT) | {name: value}, path)
-    mine = None if name == "backbone" else psi()
+    path, mine = saved(trained("er"), tmp_path, **{name: value}), None if name == "backbone" else psi()
     with pytest.raises(InputError, match=message) as refused:
         cclfp.load(path, psi=mine)
     assert "learner.ckpt" in str(refused.value)
@@ -278,13 +260,20 @@ def test_a_wrong_value_is_refused_and_psi_stays_as_it_was(name: str, value: Any,
 
 @pytest.mark.parametrize("name", ["psi", "f"])
 def test_a_learner_that_has_diverged_is_refused(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "learner"
-    trained("er").save(path)
-    state = read_tensors(path, FORMAT)
-    next(iter(state[name].values())).detach().view(-1)[0] = torch.inf
-    torch.save(state, path)
+    ours = trained("er")
+    next(getattr(ours, name).parameters()).detach().view(-1)[0] = torch.inf
     with pytest.raises(InputError, match="predictions are not finite: its training diverged"):
-        cclfp.load(path, psi=psi())
+        cclfp.load(saved(ours, tmp_path), psi=psi())
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [("si", "importance"), ("lwf", "masks"), ("icarl", "means"), ("hal", "embedding")]
+)
+def test_a_learner_is_tried_out_before_it_is_returned(method: str, name: str, tmp_path: Path) -> None:
+    ours = trained(method)
+    del ours.state[name]
+    with pytest.raises(DamagedError, match="is damaged: KeyError"):
+        cclfp.load(saved(ours, tmp_path), psi=psi())
 
 
 def test_buffers_need_not_be_finite(tmp_path: Path) -> None:
@@ -300,27 +289,22 @@ def test_buffers_need_not_be_finite(tmp_path: Path) -> None:
 
     for method in ("ccl-fp", "lwf"):
         ours = trained(method, psi=Masked())
-        ours.save(tmp_path / "learner")
-        assert same(ours, cclfp.load(tmp_path / "learner", psi=Masked()))
+        assert same(ours, cclfp.load(saved(ours, tmp_path), psi=Masked()))
 
 
-@pytest.mark.parametrize(
-    ("method", "name"), [("si", "importance"), ("lwf", "masks"), ("icarl", "means"), ("hal", "embedding")]
-)
-def test_a_learner_is_tried_out_before_it_is_returned(method: str, name: str, tmp_path: Path) -> None:
-    path = tmp_path / "learner"
-    trained(method).save(path)
-    state = read_tensors(path, FORMAT)
-    del state["state"][name]
-    torch.save(state, path)
-    with pytest.raises(DamagedError, match="is damaged: KeyError"):
-        cclfp.load(path, psi=psi())
+class Spread:
+    """An augmentation of a user's own."""
+
+    def draw(self, n: int, g: torch.Generator) -> Tensor:
+        return torch.rand(n, generator=g)
+
+    def __call__(self, x: Tensor, table: Tensor) -> Tensor:
+        return x * table[:, None]
 
 
 def test_load_says_what_is_missing(tmp_path: Path) -> None:
-    path = tmp_path / "learner.ckpt"
-    trained("er", transform=torch.clone, predict_transform=torch.abs, augment=Spread()).save(path)
     own: dict[str, Any] = {"transform": torch.clone, "predict_transform": torch.abs, "augment": Spread()}
+    path = saved(trained("er", **own), tmp_path)
     for name in own:
         with pytest.raises(ValueError, match=f"it was saved with a {name} of your own: give it again"):
             cclfp.load(path, psi=psi(), **{**own, name: None})
@@ -338,55 +322,33 @@ def test_load_says_what_is_missing(tmp_path: Path) -> None:
         cclfp.load(tmp_path / "none")
 
 
-class Spread:
-    """An augmentation of a user's own."""
+class Centred(nn.Module):
+    """Has a buffer that its state_dict leaves out, and a layer that is frozen."""
 
-    def draw(self, n: int, g: torch.Generator) -> Tensor:
-        return torch.rand(n, generator=g)
+    mean: Tensor
 
-    def __call__(self, x: Tensor, table: Tensor) -> Tensor:
-        return x * table[:, None]
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3), persistent=False)
+        self.layers = psi()
+        self.layers[0].weight.requires_grad_(False)  # type: ignore[index]
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean.add_(x.mean(0))
+        return self.layers(x - self.mean)  # type: ignore[no-any-return]
 
 
 def test_psi_counts_as_it_was_given_and_comes_back_whole(tmp_path: Path) -> None:
     """What a user does to psi's mode and flags later, by hand, changes nothing; what is frozen stays so."""
-
-    class Centred(nn.Module):
-        mean: Tensor
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("mean", torch.zeros(3), persistent=False)
-            self.backbone = psi()  # a user's name for a user's module
-
-        def forward(self, x: Tensor) -> Tensor:
-            if self.training:
-                self.mean.add_(x.mean(0))
-            return self.backbone(x - self.mean)  # type: ignore[no-any-return]
-
-    def start() -> cclfp.Learner:
-        module = Centred()
-        module.backbone[0].weight.requires_grad_(False)  # type: ignore[index]
-        return trained("er", psi=module)
-
-    left, touched = start(), start()
-    touched.psi.eval()
-    touched.psi.backbone[0].weight.requires_grad_(True)  # type: ignore[index, union-attr]
+    left, touched = trained("er", psi=Centred()), trained("er", psi=Centred())
+    touched.psi.eval().requires_grad_(True)
     touched.to("cpu")
-    touched.save(tmp_path / "learner.ckpt")
-    loaded = cclfp.load(tmp_path / "learner.ckpt", psi=Centred().eval())
+    loaded = cclfp.load(saved(touched, tmp_path), psi=Centred().eval())
     for one in (left, touched, loaded):
         one.observe(*batch(1, 5), task=1)
     assert same(left, touched)
     assert same(left, loaded)
-
-
-def test_loading_changes_no_random_state(tmp_path: Path) -> None:
-    ours, mine = trained("hal"), psi()
-    ours.save(tmp_path / "learner")
-    before = torch.get_rng_state()
-    assert same(ours, cclfp.load(tmp_path / "learner", psi=mine))
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_what_ships_with_the_package_comes_back_by_itself(tmp_path: Path) -> None:
@@ -394,137 +356,68 @@ def test_what_ships_with_the_package_comes_back_by_itself(tmp_path: Path) -> Non
     ours = cclfp.make("lwf", psi=MLP(48, [5]), num_classes=2, transform=transform, augment=augment)
     x, y = torch.randint(0, 256, (4, 3, 4, 4), dtype=torch.uint8), torch.tensor([0, 1, 1, 0])
     ours.observe(x, y)
-    ours.save(tmp_path / "learner")
-    loaded = cclfp.load(tmp_path / "learner")
+    path, before = saved(ours, tmp_path), torch.get_rng_state()
+    loaded = cclfp.load(path)
+    assert torch.equal(before, torch.get_rng_state())
+    for wrong in (None, {"name": "normalise", "mean": [0.5], "std": [0.5]}):
+        with pytest.raises(InputError):
+            cclfp.load(saved(ours, tmp_path, transform=wrong))
     for one in (ours, loaded):
         one.observe(x, y)
     assert same(ours, loaded)
-    state = read_tensors(tmp_path / "learner", FORMAT)
-    for wrong in (None, {"name": "normalise", "mean": [0.5], "std": [0.5]}):
-        torch.save(state | {"transform": wrong}, tmp_path / "learner")
-        with pytest.raises(InputError):
-            cclfp.load(tmp_path / "learner")
 
 
 class Picky(CCLFP):
-    """More state than the method it is made from; it refuses other batches than those that it was trained on."""
+    """Refuses other batches than those that it was trained on, as the one that loading tries out."""
 
     name = "picky"
 
-    def step(self, params: Any, buffers: Any, state: State, batch: Any, hyper: Any) -> Any:
+    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         assert batch.n_current == 6
         return super().step(params, buffers, state, batch, hyper)
 
-    def end_task(self, params: Any, buffers: Any, state: State, hyper: Any, context: Any) -> State:
-        return {**super().end_task(params, buffers, state, hyper, context), "ended": torch.tensor(context.position)}
+
+def test_a_method_of_ones_own_is_loaded(tmp_path: Path) -> None:
+    ours = trained(Picky)
+    assert same(ours, cclfp.load(saved(ours, tmp_path), psi=psi(), method=Picky))
 
 
-@pytest.mark.parametrize("in_task", [True, False])
-def test_a_method_of_ones_own_is_loaded(in_task: bool, tmp_path: Path) -> None:
-    ours = trained(Picky, tasks=2, in_task=in_task)
-    ours.save(tmp_path / "learner")
-    loaded = cclfp.load(tmp_path / "learner", psi=psi(), method=Picky)
-    for learner in (ours, loaded):
-        learner.observe(*batch(2, 7), task=2)
-    assert same(ours, loaded)
+# -- full disks, damaged checkpoints ------------------------------------------------------------------------------
 
 
-# -- damaged checkpoints ------------------------------------------------------------------------------------------
+def test_a_learner_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = trained("er")
+    path = saved(old, tmp_path)
 
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-def make_job(store: Path, **changes: Any) -> Job:
-    (configuration,) = configurations(["er"], "split-mnist", None)
-    return make_any_job(configuration, 0, store, **changes)
-
-
-def stopped(job: Job, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The checkpoint of a run that was stopped in its second task."""
-    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
-    with pytest.raises(Stop):
-        train(job, stop_at(50))
-    return Store(job.execution.store).checkpoints / f"{job.key}.ckpt"
-
-
-def noted(job: Job) -> tuple[Any, list[str]]:
-    """The accuracies of a run, and what it said."""
-    events: list[Event] = []
-    return train(job, events.append)["accuracy_matrix"], texts(events)
+    monkeypatch.setattr("cclfp.core.files.os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/learner.ckpt'"):
+        trained("si").save(path)
+    assert same(old, cclfp.load(path, psi=psi()))
+    assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.usefixtures("small_mnist")
 def test_a_damaged_checkpoint_is_kept_aside_and_the_run_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right, _ = noted(make_job(tmp_path / "other.sqlite"))
-    job = make_job(tmp_path / "runs.sqlite")
-    for again in range(2):
-        path = stopped(job, monkeypatch)
-        content, kept = flip(path), path.with_suffix(".damaged")
-        matrix, notes = noted(job)
-        assert matrix == right
-        (restart,) = (note for note in notes if "starting again, the checkpoint is damaged" in note)
+    (configuration,) = configurations(["er"], "split-mnist", None)
+    job = make_job(configuration, 0, tmp_path / "runs.sqlite")
+    right = train(make_job(configuration, 0, tmp_path / "other.sqlite"))
+    path = checkpoints.checkpoint_path(job)
+    kept = path.with_suffix(".damaged")
+    monkeypatch.setattr(training, "STEP_EVERY", 0.0)
+    for _ in range(2):
+        with pytest.raises(Stop):
+            train(job, stop_at(50))
+        content, events = flip(path), list[Event]()
+        assert train(job, events.append)["accuracy_matrix"] == right["accuracy_matrix"]
+        (restart,) = (note for note in texts(events) if "starting again, the checkpoint is damaged" in note)
         assert kept.name in restart
         assert "does not match its checksum" in restart
-        assert f"a damaged checkpoint of this run is kept as {kept}" in notes[-1]
+        assert f"a damaged checkpoint of this run is kept as {kept}" in texts(events)[-1]
         assert kept.read_bytes() == content  # the last one, and no other
-        assert list(kept.parent.iterdir()) == [kept], again
-        Store(job.execution.store).path.unlink()
-
-
-# -- full disks ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Makes a file system of so many kB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-
-    def mount(size: int) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "cclfp-test", str(folder)]
-        try:
-            subprocess.run(command, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
-            pytest.skip("no file system can be mounted here")
-        return folder
-
-    yield mount
-    if folder.is_mount():
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_learner_that_does_not_fit_leaves_the_old_one(small_disk: Callable[[int], Path]) -> None:
-    path = small_disk(300) / "learner"
-    ours = cclfp.make("er", psi=MLP(3, [40000]), num_classes=1)
-    old = trained("er")
-    old.save(path)
-    ours.observe(torch.zeros(1, 3), torch.tensor([0]))
-    with pytest.raises(OSError, match=r"No space left on device: '.*/disk/learner'"):
-        ours.save(path)
-    assert same(old, cclfp.load(path, psi=psi()))
-    assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.usefixtures("small_mnist")
-def test_a_disk_that_fills_while_a_checkpoint_is_written(small_disk: Callable[[int], Path], tmp_path: Path) -> None:
-    right, _ = noted(make_job(tmp_path / "other.sqlite"))
-    store = small_disk(300) / "runs.sqlite"
-    matrix, notes = noted(make_job(store))
-    assert matrix == right
-    text = "no checkpoint could be written, continuing without one: [Errno 28] No space left"
-    assert sum(text in note for note in notes) == 4
-    assert list(Store(store).checkpoints.iterdir()) == []
-
-
-@pytest.mark.usefixtures("small_mnist")
-def test_a_disk_that_fills_while_a_learner_is_saved(
-    small_disk: Callable[[int], Path], tmp_path: Path, cli: Cli
-) -> None:
-    folder = small_disk(300) / "learners"
-    answer = cli("run", "er", "split-mnist", "--seeds", "1", "--store", tmp_path / "runs.sqlite", "--save", folder)
-    assert answer.code == 2
-    assert "the run is stored, but its learner cannot be saved as" in answer.err
-    assert "No space left on device" in answer.err
-    assert "Traceback" not in answer.err
-    assert list(folder.iterdir()) == []
-    assert len(list(Store(tmp_path / "runs.sqlite").records())) == 1
+        assert list(kept.parent.iterdir()) == [kept]
+        job.execution.store.unlink()

@@ -26,6 +26,12 @@ class Value(NamedTuple):
     std: float | None = None
     seeds: tuple[float, ...] = ()  # where there are several
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """One standard deviation to each side of the mean."""
+        std = self.std or 0.0
+        return self.mean - std, self.mean + std
+
 
 class Axis(NamedTuple):
     """An axis of values from ``low`` to ``high``, with the labels of its ticks."""
@@ -33,6 +39,11 @@ class Axis(NamedTuple):
     low: float
     high: float
     ticks: dict[float, str]
+
+    def scale(self, start: float, end: float) -> Callable[[float], float]:
+        """Maps values to coordinates from ``start`` to ``end``."""
+        low, high, _ = self
+        return lambda value: start + (end - start) * (min(max(value, low), high) - low) / (high - low)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +85,10 @@ class Panel:
     @property
     def is_empty(self) -> bool:
         return not any(series.known for series in self.ours)
+
+    def known_at(self, i: int) -> list[tuple[Series, Value]]:
+        """The series that have a value of a category."""
+        return [(series, value) for series in self.series if not isinstance(value := series.values[i], str)]
 
     def missing(self, series: Series) -> list[str]:
         """The categories of which a series has no runs."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from statistics import fmean
 from typing import NamedTuple
 
 from cclfp.report.charts import Axis, Chart, Panel, Series, Value
 from cclfp.report.styles import CHARACTER, OURS, style_sheet
+
+Scale = Callable[[float], float]  # from values to coordinates
 
 # Elements -------------------------------------------------------------------------------------------------------------
 
@@ -80,18 +82,6 @@ def _attribute(series: Series | None) -> str:
 # Axes -----------------------------------------------------------------------------------------------------------------
 
 
-class Scale(NamedTuple):
-    """Maps values to coordinates from ``start`` to ``end``."""
-
-    axis: Axis
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        low, high, _ = self.axis
-        return self.start + (self.end - self.start) * (min(max(value, low), high) - low) / (high - low)
-
-
 def linear_axis(low: float, high: float, count: int = 5) -> Axis:
     """Round numbers from about low to about high, with at most ``count`` steps between the two.
 
@@ -105,22 +95,22 @@ def linear_axis(low: float, high: float, count: int = 5) -> Axis:
     return Axis(ticks[0], ticks[-1], {tick: f"{tick:,g}".replace("-", "−") for tick in ticks})
 
 
-def _percentage_axis(several: Sequence[Series], count: int, *, spread: bool) -> Axis:
-    """The axis of lines or dots, with room for standard deviations if ``spread``."""
-    known = [(value.mean, (value.std or 0.0) if spread else 0.0) for series in several for value in series.known]
-    low = max(min((mean - std for mean, std in known), default=0.0), 0.0)
-    high = min(max((mean + std for mean, std in known), default=100.0), 100.0)
+def _percentage_axis(values: Sequence[Value], count: int) -> Axis:
+    """The axis of lines or dots."""
+    ends = [end for value in values for end in value.ends] or [0.0, 100.0]
+    low, high = max(min(ends), 0.0), min(max(ends), 100.0)
     return linear_axis(low, high, count) if high > low else linear_axis(low - 1, high + 1, count)
+
+
+def _stack(known: Sequence[tuple[Series, Value]]) -> Value:
+    """The sum of the values of a row; with its standard deviation where there is but one."""
+    return Value(sum(value.mean for _, value in known), known[0][1].std if len(known) == 1 else None)
 
 
 def _bar_axis(panel: Panel) -> Axis:
     """The axis of bars, which start at 0."""
-    ends = [0.0]
-    for values in zip(*(series.values for series in panel.series), strict=True):
-        known = [value for value in values if not isinstance(value, str)]
-        total = sum(value.mean for value in known)
-        std = (known[0].std or 0.0) if len(values) == len(known) == 1 else 0.0
-        ends += [total - std, total + std]
+    sums = (_stack(panel.known_at(i)) for i in range(len(panel.categories)))
+    ends = [0.0, *(end for value in sums for end in value.ends)]
     low, high = min(ends), max(ends)
     return linear_axis(low, high if high > low else 1.0, 4)
 
@@ -138,13 +128,15 @@ LONGEST_NAME = 12  # characters; curves with longer names are only in the legend
 
 
 class Drawing(NamedTuple):
-    """A drawn panel, its height, and the positions of its categories along ``axis`` ("x" or "y")."""
+    """A drawn panel, and the positions of its categories: along x for curves, along y for bars and dots."""
 
     body: str
-    height: float
-    axis: str
     positions: list[float]
     frame: tuple[float, float, float, float]  # left, top, right and bottom of the plot
+
+    @property
+    def height(self) -> float:
+        return self.frame[3] + BOTTOM
 
 
 def draw_panel(chart: Chart, panel: Panel) -> Drawing:
@@ -154,11 +146,12 @@ def draw_panel(chart: Chart, panel: Panel) -> Drawing:
 def _draw_curves(chart: Chart, panel: Panel) -> Drawing:
     """Curves over the panel's positions, with marks, and the name of each curve beside its end where names fit."""
     few, named = len(panel.categories) <= FEW, _named_curves(panel)
-    axis = panel.axis or _percentage_axis(panel.series if few else panel.ours, 5, spread=few)
+    values = [value for series in (panel.series if few else panel.ours) for value in series.known]
+    axis = panel.axis or _percentage_axis(values if few else [Value(value.mean) for value in values], 5)
     left = max(LEFT, 28 + CHARACTER * max(map(len, axis.ticks.values())))
     right = chart.panel_width - max([RIGHT, *(14 + CHARACTER * len(series.label) for series in named)])
     top, bottom = TOP, TOP + PLOT_HEIGHT
-    scale = Scale(axis, bottom, top)
+    scale = axis.scale(bottom, top)
     first, last = panel.positions[0], panel.positions[-1]
     positions = [left + 8 + (right - left - 16) * (at - first) / (last - first) for at in panel.positions]
     marked = range(len(positions)) if len(positions) <= LABELLED else [0, *range(4, len(positions), 5)]
@@ -175,7 +168,7 @@ def _draw_curves(chart: Chart, panel: Panel) -> Drawing:
     for series in sorted(panel.series, key=lambda series: series.style.is_strong):
         body += _draw_curve(chart, series, positions, marked, scale)
     body += _draw_names(named, positions[-1], right + 8, scale)
-    return Drawing("".join(body), bottom + BOTTOM, "x", positions, (left, top, right, bottom))
+    return Drawing("".join(body), positions, (left, top, right, bottom))
 
 
 def _draw_curve(
@@ -190,12 +183,18 @@ def _draw_curve(
             continue
         line += [pen, x, scale(value.mean)]
         pen = "L"
-        if i in marked:
-            if chart.whiskers and value.std is not None and not series.paper:
-                ends = ("M", x, scale(value.mean - value.std), "V", scale(value.mean + value.std))
-                marks.append(path(f"whisker {series.classes}", *ends, series=series))
-            marks.append(mark(series, x, scale(value.mean)))
+        marks += [_draw_value(chart, series, value, x, scale)] if i in marked else []
     return [path(f"curve {series.classes}", *line, series=series, dashes=series.dashes), *marks]
+
+
+def _draw_value(chart: Chart, series: Series, value: Value, at: float, scale: Scale) -> str:
+    """The mark of a value of a curve or dot, ``at`` the position of its category, and its standard deviation."""
+    lines, center, (low, high) = chart.kind == "lines", scale(value.mean), map(scale, value.ends)
+    whisker = ""
+    if value.std is not None and not series.paper and (chart.whiskers or not lines):
+        ends = ("M", at, low, "V", high) if lines else ("M", low, at, "H", high)
+        whisker = path(f"whisker {series.classes}", *ends, series=series)
+    return whisker + (mark(series, at, center) if lines else mark(series, center, at))
 
 
 def _named_curves(panel: Panel) -> list[Series]:
@@ -209,7 +208,7 @@ def _draw_names(named: Sequence[Series], end: float, x: float, scale: Scale) -> 
     """The names at ``x`` of curves that end at ``end``, with lines that lead to them."""
     body = []
     heights = sorted(((scale(series.known[-1].mean), series) for series in named), key=lambda pair: pair[0])
-    places = spread_out([y for y, _ in heights], NAME_GAP, scale.end, scale.start)
+    places = spread_out([y for y, _ in heights], NAME_GAP, TOP, TOP + PLOT_HEIGHT)
     for (y, series), place in zip(heights, places, strict=True):
         body.append(path(f"leader {series.classes}", "M", end, y, "L", x - 3, place, series=series))
         body.append(text(x, place + 4, series.label, f"name {series.classes}", series))
@@ -250,51 +249,40 @@ def _draw_rows(chart: Chart, panel: Panel) -> Drawing:
     left = 14 + CHARACTER * max(len(name) + name.count("@") for name in panel.categories)  # @ is wide
     right = chart.panel_width - (BAR_LABEL if bars else RIGHT)
     top, bottom = TOP, TOP + ROW_HEIGHT * len(panel.categories)
-    axis = panel.axis or (_bar_axis(panel) if bars else _percentage_axis(panel.series, 4, spread=True))
-    scale = Scale(axis, left, right)
+    every = [value for series in panel.series for value in series.known]
+    axis = panel.axis or (_bar_axis(panel) if bars else _percentage_axis(every, 4))
+    scale = axis.scale(left, right)
     positions = [top + ROW_HEIGHT * (i + 0.5) for i in range(len(panel.categories))]
     body = [text(4, 15, panel.title, "title")]
     for tick, label in axis.ticks.items():
         body.append(path("grid", "M", scale(tick), top, "V", bottom))
         body.append(text(scale(tick), bottom + 16, label, "mid"))
     body.append(text((left + right) / 2, bottom + 31, chart.value_title, "mid"))
-    draw = _draw_bar if bars else _draw_dots
     for i, (y, category) in enumerate(zip(positions, panel.categories, strict=True)):
         body.append(text(left - 8, y + 4, category, "label end"))
-        body += draw(chart, [(series, series.values[i]) for series in panel.series], y, scale)
+        if bars:
+            body += _draw_bar(chart, panel, i, y, scale)
+        else:  # ours over the published ones
+            body += [_draw_value(chart, *known, y, scale) for known in reversed(panel.known_at(i))]
     body.append(path("axis", "M", scale(max(axis.low, 0)) if bars else left, top, "V", bottom))
-    return Drawing("".join(body), bottom + BOTTOM, "y", positions, (left, top, right, bottom))
+    return Drawing("".join(body), positions, (left, top, right, bottom))
 
 
-def _draw_bar(chart: Chart, values: Sequence[tuple[Series, Value | str]], y: float, scale: Scale) -> list[str]:
+def _draw_bar(chart: Chart, panel: Panel, i: int, y: float, scale: Scale) -> list[str]:
     """The values stacked in one bar, their sum beside it, and the standard deviation of a single one."""
-    known = [(series, value) for series, value in values if not isinstance(value, str)]
+    known = panel.known_at(i)
     if not known:
-        return [text(scale(0) + 6, y + 4, str(values[0][1]), "missing")]
-    body, total = [], 0.0
+        return [text(scale(0) + 6, y + 4, str(panel.series[0].values[i]), "missing")]
+    body, start, total = [], 0.0, _stack(known)
     for series, value in known:
-        left, right = sorted((scale(total), scale(total + value.mean)))
+        left, right = sorted((scale(start), scale(start + value.mean)))
         place = f'x="{coordinate(left)}" y="{coordinate(y - 6)}" width="{coordinate(right - left)}" height="12"'
         body.append(f'<rect class="bar {series.style.css_class}"{_attribute(series)} {place}/>')
-        total += value.mean
-    end, std = total, known[0][1].std
-    if len(known) == 1 and std is not None:
-        end = total + std
-        body.append(path("ink whisker", "M", scale(total - std), y, "H", scale(end)))
-    return [*body, text(max(scale(end), scale(0)) + 5, y + 4, chart.format_value(total), "value")]
-
-
-def _draw_dots(_: Chart, values: Sequence[tuple[Series, Value | str]], y: float, scale: Scale) -> list[str]:
-    """A dot per value with its standard deviation; ours over the published ones."""
-    body = []
-    for series, value in reversed(values):
-        if isinstance(value, str):
-            continue
-        if value.std is not None and not series.paper:
-            ends = ("M", scale(value.mean - value.std), y, "H", scale(value.mean + value.std))
-            body.append(path(f"whisker {series.classes}", *ends, series=series))
-        body.append(mark(series, scale(value.mean), y))
-    return body
+        start += value.mean
+    low, high = map(scale, total.ends)
+    if total.std is not None:
+        body.append(path("ink whisker", "M", low, y, "H", high))
+    return [*body, text(max(high, scale(0)) + 5, y + 4, chart.format_value(total.mean), "value")]
 
 
 # Figures --------------------------------------------------------------------------------------------------------------

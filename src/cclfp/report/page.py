@@ -82,7 +82,7 @@ def hover_data(chart: Chart, panel: Panel, drawn: Drawing) -> dict[str, Any]:
         {"at": round(at, 1), "title": _category_title(chart, category), "lines": _values_at(panel, i)}
         for i, (at, category) in enumerate(zip(drawn.positions, panel.categories, strict=True))
     ]
-    return {"axis": drawn.axis, "frame": [round(x, 1) for x in drawn.frame], "stops": stops}
+    return {"axis": "x" if chart.kind == "lines" else "y", "frame": [round(x, 1) for x in drawn.frame], "stops": stops}
 
 
 def _category_title(chart: Chart, category: str) -> str:
@@ -92,8 +92,7 @@ def _category_title(chart: Chart, category: str) -> str:
 
 def _values_at(panel: Panel, i: int) -> list[list[Any]]:
     """The values at a category, the largest first: label, class, text and seeds of each series."""
-    known = [(series, value) for series in panel.series if not isinstance(value := series.values[i], str)]
-    known.sort(key=lambda pair: -pair[1].mean)
+    known = sorted(panel.known_at(i), key=lambda pair: -pair[1].mean)
     return [
         [s.label, s.style.css_class, metrics.plus_minus(v.mean, v.std), [round(seed, 2) for seed in v.seeds]]
         for s, v in known

@@ -21,11 +21,11 @@ from checklist import describe_searches, describe_streams, describe_time
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
-from cclfp.metrics import mean_std, number, plus_minus, signed
+from cclfp.metrics import mean_std, plus_minus, signed
 from cclfp.paper import TIMING_SEED
 from cclfp.paper.numbers import LABELS, run_time_cells
 from cclfp.report import Content, collect
-from cclfp.report.tables import RARE_VERDICTS, Table, column_title, count_verdicts, row_name, verdict_of
+from cclfp.report.tables import Table, column_title, count_verdicts, row_name, verdict_of
 from cclfp.report.text import render
 from cclfp.runs.configuration import USUAL, Configuration, show_value
 from cclfp.runs.record import Record
@@ -114,7 +114,7 @@ def summarise(results: Results) -> list[str]:
         ("– buffer, Rotated MNIST", lambda r: is_mnist(r) and r.table == "buffer"),
         ("– ablation", lambda r: is_mnist(r) and r.table == "ablation"),
     ]
-    shown = [name for name in VERDICTS if name not in RARE_VERDICTS or count_verdicts(content.results)[name]]
+    shown = count_verdicts(content.results, shown=True)
     rows = []
     for title, belongs in parts:
         results_of_part = [result for result in content.results if belongs(result)]
@@ -144,7 +144,7 @@ def gain_over_er(accuracy: Table) -> list[str]:
         before, after = er.accuracies, ours.accuracies
         gains = [accuracy - before[seed] for seed, accuracy in after.items() if seed in before]
         found = mean_std(gains)
-        mean = "missing" if found["mean"] is None else f"{signed(found['mean'])} ± {number(found['std'])}"
+        mean = "missing" if found["mean"] is None else signed(found["mean"], found["std"])
         above = f"{sum(gain > 0 for gain in gains)} of {len(gains)}"
         papers = signed(ours.published.mean - er.published.mean)
         rows.append([column_title((benchmark, scenario)), mean, above, papers])

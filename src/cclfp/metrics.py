@@ -28,9 +28,10 @@ def plus_minus(mean: float | None, std: float | None) -> str:
     return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
 
 
-def signed(value: float | None) -> str:
-    """A difference as text: ``+0.50``, ``−1.20``, ``0.00``; a dash for ``None``."""
-    return number(value) if value is None or not round(value, 2) else f"{value:+.2f}".replace("-", "−")
+def signed(value: float | None, std: float | None = None) -> str:
+    """A difference as text: ``+0.50``, ``−1.20 ± 0.30``, ``0.00``; a dash for ``None``."""
+    text = number(value) if value is None or not round(value, 2) else f"{value:+.2f}".replace("-", "−")
+    return text if std is None else f"{text} ± {number(std)}"
 
 
 def count_of(number: int, what: str) -> str:

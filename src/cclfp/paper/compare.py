@@ -47,9 +47,7 @@ def rank_results(results: Sequence[Result], is_bound: Sequence[bool] | None = No
 
 def show_difference(s: Standing) -> str:
     """The difference from the best in words."""
-    if s.best or s.difference is None:
-        return "best" if s.best else "–"
-    return metrics.signed(s.difference) + ("" if s.std is None else f" ± {s.std:.2f}")
+    return "best" if s.best else metrics.signed(s.difference, s.std)
 
 
 def show_p(p: float | None) -> str:

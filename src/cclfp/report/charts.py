@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from cclfp.metrics import mean_std
 from cclfp.paper.numbers import FIGURES, PANELS, comparable
 from cclfp.report.styles import CHARACTER, OURS, OWN_STYLES, STYLES, TEST, TRAIN, Style
-from cclfp.report.tables import Column, Content, Table, column_title, place_title, row_name, variant_name
+from cclfp.report.tables import Column, Content, Table, column_title, place_title, row_name
 from cclfp.runs.results import Result
 
 MISSING, DIVERGED = "missing", "diverged"  # why there is no value: no runs, or all of them diverged
@@ -192,13 +192,9 @@ def make_charts(content: Content) -> list[Chart]:
     accuracy, buffer, ablation = content.tables
     styles = _choose_styles([accuracy.results])
     evolution, forgetting = ([_group(accuracy, column) for column in PANELS[f]] for f in ("evolution", "forgetting"))
-    extra = [
-        group._replace(title=f"{group.title} (not in the paper)")
-        for group, (benchmark, _) in zip(forgetting, PANELS["forgetting"], strict=True)
-        if benchmark == "split-mnist"
-    ]
+    mnist = _group(accuracy, ("split-mnist", "class"))
     return [
-        _evolution("evolution", [*evolution, *extra], styles),
+        _evolution("evolution", [*evolution, mnist._replace(title=f"{mnist.title} (not in the paper)")], styles),
         _bars("forgetting", forgetting),
         _bars("runtime", _timed_alike(content.timed)),
         _memory("buffer", [_group(buffer, column) for column in buffer.columns], styles),
@@ -276,18 +272,14 @@ def _evolution(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> 
         series = []
         for result in group.compared:
             matrices = [run["accuracy_matrix"] for run in result.counted]
-            values = [_mean(result, [accuracy_so_far(matrix, t) for matrix in matrices]) for t in tasks]
+            values = [_mean(result, [_accuracy_so_far(matrix, t) for matrix in matrices]) for t in tasks]
             series.append(Series(styles[result.label], result.label, values))
         panels.append(Panel(group.title, list(map(str, tasks)), series, list(map(float, tasks)), group.notes))
     return Chart(name, FIGURES["evolution"], "lines", "tasks learned", ACCURACY, panels)
 
 
-def accuracy_so_far(matrix: Sequence[Sequence[float | None]], t: int) -> float | None:
-    """The mean accuracy on the first t tasks after training on them.
-
-    >>> accuracy_so_far([[None, None], [90.0, None], [70.0, 80.0]], 2)
-    75.0
-    """
+def _accuracy_so_far(matrix: Sequence[Sequence[float | None]], t: int) -> float | None:
+    """The mean accuracy on the first t tasks after training on them."""
     known = [accuracy for accuracy in matrix[t][:t] if accuracy is not None]
     return sum(known) / t if len(known) == t else None
 
@@ -350,7 +342,7 @@ def _ablation(groups: Sequence[Group]) -> Chart:
             Series(OURS, "ours", list(map(_value, results))),
             Series(OURS, "paper", list(map(_published, results)), paper=True),
         ]
-        panels.append(Panel(title, [variant_name(result.label) for result in results], series, notes=notes))
+        panels.append(Panel(title, [row_name(result) for result in results], series, notes=notes))
     title = "What each component adds"
     return Chart("ablation", title, "dots", "components", ACCURACY, panels)
 

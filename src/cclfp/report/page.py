@@ -28,7 +28,6 @@ MOST_CLASSES = 20  # with more, only the best row's confusion matrix is shown
 
 def render_page(content: Content, charts: Sequence[Chart], files: Mapping[str, bytes]) -> str:
     """The whole page; ``files`` are the tables and figures that it offers to save, by name."""
-    counts = tables.count_verdicts(content.results)
     return text.render(
         "page.html",
         drawing=drawing,
@@ -37,7 +36,6 @@ def render_page(content: Content, charts: Sequence[Chart], files: Mapping[str, b
         charts=charts,
         files=files,
         version=__version__,
-        counts={name: count for name, count in counts.items() if count or name not in tables.RARE_VERDICTS},
         partial=sum(0 < len(result.runs) < len(content.seeds) for result in content.results),
         style=read_template("page.css") + _chart_style(),
         script=read_template("page.js"),

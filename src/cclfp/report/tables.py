@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.methods import METHODS
-from cclfp.metrics import signed
-from cclfp.paper.compare import Change, Effects, effects, rank_results
+from cclfp.metrics import count_of, signed
+from cclfp.paper.compare import Effects, effects, rank_results
 from cclfp.paper.numbers import COMPONENTS, TABLES, TIMING_SEED, cells, columns, gather_timings, run_time_cells
 from cclfp.paper.searches import stored_doubts
 from cclfp.runs.configuration import PROTOCOL, Configuration, method_labels, show_value
@@ -67,9 +67,7 @@ class Table:
 
     def labels(self, row: Sequence[Result | None]) -> list[str]:
         """The contents of these columns."""
-        first = next(result for result in row if result is not None)
-        memory = [str(first.configuration.buffer)] if self.name == "buffer" else []
-        return [*memory, variant_name(first.label) if self.name == "ablation" else first.label]
+        return row_labels(next(result for result in row if result is not None))
 
     @property
     def notes(self) -> list[str]:
@@ -78,11 +76,10 @@ class Table:
 
     def explain(self, published: str = "with the paper's number in brackets", marks: str = "↑ and ↓") -> str:
         """What the numbers and marks mean, in a few sentences."""
-        count = len(self.seeds)
         own = all(result.published is None or result.published.std is None for result in self.results)
         spread = "of our own standard deviations (the paper gives none)" if own else "published standard deviations"
         sentences = [
-            f"Mean ± standard deviation (%) over {count} seed{'s' * (count != 1)}, {published}.",
+            f"Mean ± standard deviation (%) over {count_of(len(self.seeds), 'seed')}, {published}.",
             f"{marks} mark numbers that are more than two {spread} above or below the paper's.",
             NOTES[self.name],
         ]
@@ -263,15 +260,9 @@ def component_worths(table: Table) -> list[Worth]:
 
 
 def _show_effects(found: Effects) -> list[str]:
-    unknown = None in found.without.values()
-    most = found.most or ("not known yet" if unknown else "none: no removal costs anything")
-    return [*map(_show_change, [*found.without.values(), *found.alone.values()]), most]
-
-
-def _show_change(change: Change | None) -> str:
-    if change is None:
-        return "missing"
-    return signed(change.mean) + ("" if change.std is None else f" ± {change.std:.2f}")
+    changes = [*found.without.values(), *found.alone.values()]
+    most = found.most or ("not known yet" if None in found.without.values() else "none: no removal costs anything")
+    return [*("missing" if change is None else signed(*change) for change in changes), most]
 
 
 # In words -------------------------------------------------------------------------------------------------------------
@@ -284,16 +275,16 @@ def verdict_of(result: Result) -> str:
     return result.verdict or "unjudged"
 
 
-def count_verdicts(results: Sequence[Result]) -> dict[str, int]:
-    """How many results have each verdict."""
+def count_verdicts(results: Sequence[Result], shown: bool = False) -> dict[str, int]:
+    """How many results have each verdict; the rare ones that are ``shown`` are those that a result has."""
     verdicts = [verdict_of(result) for result in results]
-    return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+    names = [name for name in VERDICTS if not shown or name in verdicts or name not in RARE_VERDICTS]
+    return {name: verdicts.count(name) for name in names}
 
 
 def tally(results: Sequence[Result]) -> str:
-    """``44 numbers: 35 within, 5 above, 4 below, 0 missing``; rare verdicts only where a number has them."""
-    counts = count_verdicts(results)
-    parts = [f"{counts[name]} {name}" for name in counts if counts[name] or name not in RARE_VERDICTS]
+    """``44 numbers: 35 within, 5 above, 4 below, 0 missing``."""
+    parts = [f"{count} {name}" for name, count in count_verdicts(results, shown=True).items()]
     return f"{len(results)} numbers: {', '.join(parts)}"
 
 
@@ -313,21 +304,20 @@ def describe_choice(result: Result) -> str:
     return "preset" if result.configuration.buffer in (None, 200) else "preset, tuned with memory 200"
 
 
+def row_labels(result: Result) -> list[str]:
+    """The row of a result: its name, in the table of memories after the size, in that of components with its method.
+
+    >>> row_labels(Result(None, [], "w, α", table="ablation"))
+    ['w, α (CCL-FP)']
+    """
+    known = {"none": "ER", "w, α": "CCL-FP", "w, α, β": "CCL-FP+"} if result.table == "ablation" else {}
+    label = f"{result.label} ({known[result.label]})" if result.label in known else result.label
+    return [str(result.configuration.buffer), label] if result.table == "buffer" else [label]
+
+
 def row_name(result: Result) -> str:
     """A row in words: ``ER-Res., memory 200``."""
-    if result.table == "ablation":
-        return variant_name(result.label)
-    return f"{result.label}, memory {result.configuration.buffer}" if result.table == "buffer" else result.label
-
-
-def variant_name(label: str) -> str:
-    """A row of the ablation, with the method that it is equivalent to.
-
-    >>> variant_name("w, α")
-    'w, α (CCL-FP)'
-    """
-    known = {"none": "ER", "w, α": "CCL-FP", "w, α, β": "CCL-FP+"}
-    return f"{label} ({known[label]})" if label in known else label
+    return ", memory ".join(reversed(row_labels(result)))
 
 
 def place_title(result: Result) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,23 +12,20 @@ def children(pid: int) -> list[int]:
     """The processes that a process has started, with any of its threads, and that are not gone."""
     found: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
+        with contextlib.suppress(OSError):  # the thread has ended
             found += map(int, file.read_text().split())
-        except OSError:  # the thread has ended
-            continue
     return found
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process; empty where it has ended."""
-    try:
+    """The command line of a process; empty where it has ended, also of a zombie."""
+    with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    except OSError:
-        return ""
+    return ""
 
 
 def alive(pid: int) -> bool:
-    return bool(command_of(pid))  # a zombie has none
+    return command_of(pid) != ""
 
 
 def wait_until(is_so: Callable[[], object], seconds: float) -> bool:

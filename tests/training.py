@@ -23,11 +23,6 @@ def make_job(configuration: Configuration, seed: int, store: Path, **execution: 
     return Job(configuration, seed, Execution(**{**usual, **execution}))
 
 
-def change(job: Job, **execution: Any) -> Job:
-    """The job with other fields of its execution."""
-    return job.with_execution(**execution)
-
-
 def train(job: Job, on_event: OnEvent = ignore) -> Record:
     """Train and store one run; an error is raised."""
     (record,) = train_all([job], on_event)

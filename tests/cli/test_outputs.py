@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Cli
-from stores import record
+from records import record
 
 import cclfp
 from cclfp.errors import InputError

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Cli
-from stores import flipped, listing, record, write
+from records import flipped, listing, record, write
 
 from cclfp.runs.store import Store
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Cli
-from listening import Notes
 from PIL import Image
+from training import texts
 
 import cclfp
 from cclfp.data import Dataset, import_images, is_cached, load_dataset, own_datasets, verify
 from cclfp.data.folders import read_images
 from cclfp.errors import DataError, InputError
-from cclfp.events import ignore
+from cclfp.events import Event, ignore
 from cclfp.paper import published_for
 from cclfp.runs.settings import configurations, find_preset
 from cclfp.streams import BENCHMARKS, get_benchmark
@@ -73,11 +73,11 @@ def refused(path: Path, message: str, **options: Any) -> None:
 
 
 def test_a_folder_of_class_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, listener = photos(tmp_path / "My photos.v2"), Notes()
-    name = import_images(folder, on_event=listener)
+    folder, events = photos(tmp_path / "My photos.v2"), list[Event]()
+    name = import_images(folder, on_event=events.append)
     assert name.startswith("my-photos-v2-")
     assert own_datasets() == [name]
-    assert listener.lines == [f"{name}: 4 classes, 32 training and 8 test images, split with seed 0"]
+    assert texts(events) == [f"{name}: 4 classes, 32 training and 8 test images, split with seed 0"]
     verify(name)
     data = load_dataset(name)
     assert data.classes == CLASSES
@@ -95,8 +95,8 @@ def test_a_folder_of_class_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert data.mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), abs=1e-4)
     assert data.std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), abs=1e-4)
     monkeypatch.chdir(folder)
-    assert import_images(".", on_event=listener) == name
-    assert "has not changed since it was imported" in listener.lines[-1]
+    assert import_images(".", on_event=events.append) == name
+    assert "has not changed since it was imported" in texts(events)[-1]
 
 
 @pytest.mark.slow
@@ -117,17 +117,17 @@ def test_others_get_another_name(tmp_path: Path) -> None:
 def test_train_and_test_folders_are_taken_as_they_are(test: str, tmp_path: Path) -> None:
     photos(tmp_path / "data" / "train", each=3)
     photos(tmp_path / "data" / test, each=1)
-    listener = Notes()
-    data = imported(tmp_path / "data", on_event=listener)
+    events = list[Event]()
+    data = imported(tmp_path / "data", on_event=events.append)
     assert (len(data.train_labels), len(data.test_labels)) == (12, 4)
-    assert listener.lines[-1].endswith(f"trained on the folder train, tested on the folder {test}")
+    assert texts(events)[-1].endswith(f"trained on the folder train, tested on the folder {test}")
     refused(tmp_path / "data", "a split seed does not apply to it", split_seed=1)
     (tmp_path / "data" / "other").mkdir()
     refused(tmp_path / "data", f"data has other, .*{test}.*: expected class folders, or only train and test")
 
 
 def test_other_formats_folders_and_files(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos", each=3, mode="L"), Notes()
+    folder, events = photos(tmp_path / "photos", each=3, mode="L"), list[Event]()
     assert imported(folder).train_images.shape == (8, 1, 10, 12)  # all are grey
     (folder / "cat" / "more").mkdir()
     picture(7).save(folder / "cat" / "more" / "a.BMP")
@@ -135,21 +135,21 @@ def test_other_formats_folders_and_files(tmp_path: Path) -> None:
     picture(9, mode="RGBA").save(folder / "dog" / "c.webp")
     (folder / "cat" / "notes.txt").write_text("hello")
     (folder / "cat" / ".DS_Store").write_text("")
-    name = import_images(folder, on_event=listener)
+    name = import_images(folder, on_event=events.append)
     data = load_dataset(name)
     assert len(data.train_labels) + len(data.test_labels) == 15
     assert data.train_images.shape[1:] == (3, 10, 12)
-    assert "photos: skipped files that are not images: cat/notes.txt" in listener.lines
-    assert "photos: 1 image has transparent pixels, which are made white" in listener.lines
+    assert "photos: skipped files that are not images: cat/notes.txt" in texts(events)
+    assert "photos: 1 image has transparent pixels, which are made white" in texts(events)
     for ignored in ("__MACOSX", ".cache", "cat/.thumbnails", "cat/__MACOSX"):
         (folder / ignored).mkdir()
         picture(1).save(folder / ignored / "1.png")
-    assert import_images(folder, on_event=listener) == name
-    assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in listener.lines
+    assert import_images(folder, on_event=events.append) == name
+    assert "photos: ignored folders: .cache, __MACOSX, cat/.thumbnails and 1 more" in texts(events)
 
 
 def test_classes_that_are_the_same_by_mistake_are_told(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos", each=2), Notes()
+    folder, events = photos(tmp_path / "photos", each=2), list[Event]()
     names = ("Ox", "caf\u00e9", "cafe\u0301")  # e with an accent, in one character and in two
     for name in names:
         (folder / name).mkdir()
@@ -157,11 +157,11 @@ def test_classes_that_are_the_same_by_mistake_are_told(tmp_path: Path) -> None:
             picture(number).save(folder / name / f"{number}.png")
     (folder / "all").symlink_to("..")
     same = "these classes differ only by case or Unicode form"
-    import_images(folder, on_event=listener)
-    assert f"photos: {same}: Ox and ox, cafe\u0301 and caf\u00e9" in listener.lines
-    assert "photos: the class all is a link to the whole folder" in listener.lines
-    import_images(npz(tmp_path / "mine.npz", **arrays(labels=["cat", "Cat", "dog", "ox"])), on_event=listener)
-    assert f"mine.npz: {same}: Cat and cat" in listener.lines
+    import_images(folder, on_event=events.append)
+    assert f"photos: {same}: Ox and ox, cafe\u0301 and caf\u00e9" in texts(events)
+    assert "photos: the class all is a link to the whole folder" in texts(events)
+    import_images(npz(tmp_path / "mine.npz", **arrays(labels=["cat", "Cat", "dog", "ox"])), on_event=events.append)
+    assert f"mine.npz: {same}: Cat and cat" in texts(events)
 
 
 def test_sizes(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
 
 
 def test_images_that_cannot_be_read_are_left_out_or_listed_at_once(tmp_path: Path) -> None:
-    folder, listener = photos(tmp_path / "photos"), Notes()
+    folder, events = photos(tmp_path / "photos"), list[Event]()
     clean = import_images(folder)
     unreadable, undecodable = ["cat/a.png", "cat/b.png", "dog/c.png"], ["cat/4.png", "dog/1.png"]
     (folder / "cat" / "a.png").symlink_to("nothing.png")
@@ -235,7 +235,7 @@ def test_images_that_cannot_be_read_are_left_out_or_listed_at_once(tmp_path: Pat
     with pytest.raises(DataError, match=r"photos: 3 images cannot be decoded \(--skip-bad leaves") as raised:
         import_images(folder)
     assert listed(str(raised.value), 3) == unreadable
-    assert import_images(folder, skip_bad=True, on_event=listener) == clean  # they are not there
+    assert import_images(folder, skip_bad=True, on_event=events.append) == clean  # they are not there
     files = [folder / name for name in ("dog/c.png", "cat/0.png", "cat/a.png")]
     with pytest.raises(DataError, match="not a regular file"):
         read_images(files, (3, 10, 12), ignore)
@@ -243,9 +243,9 @@ def test_images_that_cannot_be_read_are_left_out_or_listed_at_once(tmp_path: Pat
     assert (images.shape, places) == ((1, 3, 10, 12), [1])
     for name in undecodable:
         (folder / name).write_bytes(b"not a picture")
-    data = imported(folder, skip_bad=True, on_event=listener)
+    data = imported(folder, skip_bad=True, on_event=events.append)
     assert len(data.train_labels) + len(data.test_labels) == 38
-    notes = [line for line in listener.lines if "left out" in line]
+    notes = [line for line in texts(events) if "left out" in line]
     assert [listed(notes[0], 3), listed(notes[-1], 2)] == [unreadable, undecodable]
 
 
@@ -295,27 +295,27 @@ def test_an_npz(shape: tuple[int, ...], stored: tuple[int, ...], tmp_path: Path)
 
 
 def test_floats_and_texts(tmp_path: Path) -> None:
-    given, listener = arrays(labels=["d", "a", "c", "[/b]"]), Notes()
+    given, events = arrays(labels=["d", "a", "c", "[/b]"]), list[Event]()
     for dtype in (np.float32, np.float64):
         floats = {part: (given[part] / 255).astype(dtype) for part in ("train_images", "test_images")}
-        data = imported(npz(tmp_path / "mine.npz", **given | floats), on_event=listener)
+        data = imported(npz(tmp_path / "mine.npz", **given | floats), on_event=events.append)
         assert np.array_equal(data.train_images.numpy().transpose(0, 2, 3, 1), given["train_images"])
-        assert "mine.npz: train_images has floats, which are stored as whole numbers from 0 to 255" in listener.lines
+        assert "mine.npz: train_images has floats, which are stored as whole numbers from 0 to 255" in texts(events)
         assert data.classes == ("[/b]", "a", "c", "d")
         assert data.train_labels[:4].tolist() == [3, 1, 2, 0]
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 4), (4, 8, 8)])
 def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_path: Path) -> None:
-    given, listener = arrays(shape), Notes()
-    data = imported(npz(tmp_path / "mine.npz", **given), on_event=listener)
+    given, events = arrays(shape), list[Event]()
+    data = imported(npz(tmp_path / "mine.npz", **given), on_event=events.append)
     last = given["train_images"] if shape[-1] == 4 else given["train_images"].transpose(0, 2, 3, 1)
     for i in range(3):
         white = Image.new("RGBA", (8, 8), "white")
         white.alpha_composite(Image.fromarray(last[i]))
         difference = data.train_images[i].numpy().transpose(1, 2, 0).astype(int) - np.asarray(white)[:, :, :3]
         assert np.abs(difference).max() <= 1
-    assert "mine.npz: 40 images have transparent pixels, which are made white" in listener.lines
+    assert "mine.npz: 40 images have transparent pixels, which are made white" in texts(events)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from cohorts import CASES, assert_alike, batch_norm_psi, replica, trained
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
-from training import Stop, change, make_job, stop_at, texts, train, train_all
+from training import Stop, make_job, stop_at, texts, train, train_all
 
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
@@ -527,10 +527,10 @@ def test_a_stopped_cohort_goes_on_where_it_was(step: int, job: Callable[..., Job
     assert Store(jobs[0].execution.store).records() == []
     events: list[Event] = []
     # The engine that the checkpoints name is used again, whatever auto would choose now.
-    again = train_all([change(one, engine="auto") for one in jobs], events.append)
+    again = train_all([one.with_execution(engine="auto") for one in jobs], events.append)
     assert sum("continuing from the checkpoint" in text for text in texts(events)) == 2
     assert {record["environment"]["engine"] for record in again} == {"compiled"}
-    whole = train_all([change(one, store=tmp_path / "other.sqlite") for one in jobs])
+    whole = train_all([one.with_execution(store=tmp_path / "other.sqlite") for one in jobs])
     assert [r["accuracy_matrix"] for r in again] == [r["accuracy_matrix"] for r in whole]
 
 

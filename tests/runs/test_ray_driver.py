@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import Cli
-from stores import configuration, record
+from records import configuration, record
 from training import make_job, texts
 
 from cclfp.core.userfiles import receive, refer, resolve

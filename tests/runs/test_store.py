@@ -21,8 +21,7 @@ from typing import Any
 
 import pytest
 from conftest import Cli
-from records import with_accuracy
-from stores import flipped, listing, record, seal, write
+from records import flipped, listing, record, seal, with_accuracy, write
 
 from cclfp.errors import InputError
 from cclfp.runs import store as store_module
@@ -61,7 +60,7 @@ def test_many_processes_write_at_once(tmp_path: Path) -> None:
     path = tmp_path / "runs.sqlite"
     Store(path).add(record(1000))
     code = (
-        "import sys; sys.path[:0] = sys.argv[3:]; from pathlib import Path; from stores import record\n"
+        "import sys; sys.path[:0] = sys.argv[3:]; from pathlib import Path; from records import record\n"
         "from cclfp.runs.store import Store\n"
         "for i in range(40): Store(Path(sys.argv[1])).add(record(40 * int(sys.argv[2]) + i))"
     )

@@ -111,7 +111,7 @@ def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
     precision = case.precision or PRECISION[case.device]
     execution = Execution(case.device, precision=precision, threads=case.threads)
     replicas = [
-        make_replica(Job(configuration, seed, execution), execution.concrete(), streams)
+        make_replica(Job(configuration, seed, execution).concrete(), streams)
         for configuration in found
         for seed in range(case.seeds)
     ]

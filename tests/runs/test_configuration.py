@@ -46,8 +46,8 @@ def test_a_grid_is_all_combinations_without_repetition() -> None:
 
 
 def test_a_setting_goes_to_the_methods_that_know_it() -> None:
-    settings = {"w": [0.2], "replay": [5]}
-    finetune, ccl = configurations(["finetune", "ccl-fp"], "split-mnist", memory=500, settings=settings)
+    options: dict[str, Any] = {"memory": 500, "settings": {"w": [0.2], "replay": [5]}}
+    finetune, ccl = configurations(["finetune", "ccl-fp"], "split-mnist", **options)
     assert "w" not in finetune.hyperparameters
     assert (finetune.buffer, finetune.replay) == (None, None)
     assert (ccl.hyperparameters["w"], ccl.buffer, ccl.replay) == (0.2, 500, 5)

@@ -20,7 +20,7 @@ from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.events import Note, OnEvent, ignore
 from cclfp.runs.code import code
-from cclfp.runs.execution import MADE_WITH, Execution, pick_device
+from cclfp.runs.execution import MADE_WITH, pick_device
 from cclfp.runs.jobs import Job
 
 FORMAT = "cclfp checkpoint 1"
@@ -41,23 +41,23 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"checkpoints cannot be kept in {folder}: {error}") from error
 
 
-def write_checkpoint(path: Path, job: Job, replica: Replica, execution: Execution, on_event: OnEvent) -> None:
+def write_checkpoint(job: Job, replica: Replica, on_event: OnEvent) -> None:
     """Write what a run needs to continue. A full disk is no reason to lose the run: it only gives a note."""
     state = {
         "format": FORMAT,
         "code": code(job.configuration.to_dict()),
-        "engine": execution.made_with,
+        "engine": job.execution.made_with,
         "fresh": job.execution.fresh,
         "replica": replica.state_dict(),
     }
     try:
-        write_tensors(path, state)
+        write_tensors(checkpoint_path(job), state)
     except (OSError, InputError) as error:
         on_event(Note(f"no checkpoint could be written, continuing without one: {error}", job.key))
 
 
-def read_checkpoint(path: Path, job: Job) -> tuple[Execution, Any]:
-    """How a run was trained, and the state of its replica, as a checkpoint has them.
+def read_checkpoint(path: Path, job: Job) -> tuple[Job, Any]:
+    """The job as it was trained, and the state of its replica.
 
     InputError where this job cannot use it, DamagedError where no job can.
     """
@@ -71,9 +71,9 @@ def read_checkpoint(path: Path, job: Job) -> tuple[Execution, Any]:
         asked = str(getattr(job.execution, name)).partition(":")[0]  # cuda:0,2 is cuda
         if name != "threads" and asked not in ("auto", made_with):
             raise InputError(f"it was made with {name} {made_with}, not with the {asked} asked for")
-    execution = job.execution.with_made(**made)
-    execution.check_on(pick_device(execution.device))
-    return execution, saved["replica"]
+    job = job.with_made(**made)
+    job.execution.check_on(pick_device(job.execution.device))
+    return job, saved["replica"]
 
 
 def put_aside(path: Path) -> Path:

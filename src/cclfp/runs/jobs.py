@@ -79,6 +79,15 @@ class Job:
         """The same run with other fields of its execution."""
         return dataclasses.replace(self, execution=dataclasses.replace(self.execution, **changes))
 
+    def with_made(self, **made: Any) -> Job:
+        """The same run with other values of what :attr:`Execution.made_with` has: not checked."""
+        return dataclasses.replace(self, execution=self.execution.with_made(**made))
+
+    def concrete(self) -> Job:
+        """The same run with a device, a precision, and the engine that was chosen for it."""
+        engine = self.execution.engine if self.engine == "auto" else self.engine
+        return dataclasses.replace(self, execution=self.execution.concrete().with_made(engine=engine))
+
     def find_record(self, store: Store) -> Record | None:
         """The record that makes this job unnecessary."""
         record = store.find(self.key)

@@ -8,7 +8,7 @@ import json
 import platform
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
@@ -25,7 +25,6 @@ from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint, remove_checkpoint
 from cclfp.runs.code import code
 from cclfp.runs.configuration import Configuration
-from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, into_cohorts
 from cclfp.runs.record import Record
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
@@ -35,13 +34,11 @@ KNOWN_PACKAGES = sys.stdlib_module_names | {"cclfp", "numpy", "torch"}  # whose 
 Streams = dict[tuple[int, str], Stream]  # by seed and device: replicas of one seed share a stream
 
 
-@dataclasses.dataclass(frozen=True)
-class Started:
-    """A job with its replica, at its beginning or where its checkpoint left it."""
+class Started(NamedTuple):
+    """A job and its replica, at the beginning or as a checkpoint left it; the execution is :meth:`concrete`."""
 
     job: Job
     replica: Replica
-    execution: Execution  # with a device, a precision and an engine
 
 
 def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
@@ -53,15 +50,15 @@ def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
     groups: dict[Any, list[Started]] = {}
     for job in jobs:
         one = _continue(job, streams, on_event) or _begin(job, streams)
-        alone = job.key if one.execution.engine == "eager" else None
-        groups.setdefault((one.replica.position, one.execution, alone), []).append(one)
+        execution = one.job.execution
+        alone = job.key if execution.engine == "eager" else None
+        groups.setdefault((one.replica.position, execution, alone), []).append(one)
     return list(groups.values())
 
 
 def _begin(job: Job, streams: Streams) -> Started:
-    execution = job.execution.concrete()
-    execution = execution.with_made(engine=job.engine) if job.engine != "auto" else execution
-    return Started(job, make_replica(job, execution, streams), execution)
+    job = job.concrete()
+    return Started(job, make_replica(job, streams))
 
 
 def _continue(job: Job, streams: Streams, on_event: OnEvent) -> Started | None:
@@ -70,8 +67,8 @@ def _continue(job: Job, streams: Streams, on_event: OnEvent) -> Started | None:
     if not checkpoint.exists():
         return None
     try:
-        execution, state = read_checkpoint(checkpoint, job)
-        replica = make_replica(job, execution, streams)
+        continued, state = read_checkpoint(checkpoint, job)
+        replica = make_replica(continued, streams)
         _load(replica, state)
     except DamagedError as error:
         kept = put_aside(checkpoint)
@@ -85,7 +82,7 @@ def _continue(job: Job, streams: Streams, on_event: OnEvent) -> Started | None:
     else:
         text = f"continuing from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
         on_event(Note(text, job.key))
-        return Started(job, replica, execution)
+        return Started(continued, replica)
     return None
 
 
@@ -101,9 +98,9 @@ def _load(replica: Replica, state: Any) -> None:
 # -- replicas -----------------------------------------------------------------------------------------------------
 
 
-def make_replica(job: Job, execution: Execution, streams: Streams) -> Replica:
-    """The replica of a job at its beginning; its stream is added to ``streams``."""
-    c = job.configuration
+def make_replica(job: Job, streams: Streams) -> Replica:
+    """The replica of a concrete job at its beginning; its stream is added to ``streams``."""
+    c, execution = job.configuration, job.execution
     with computing_threads(execution.threads):
         key = job.seed, execution.device
         if key not in streams:
@@ -170,7 +167,7 @@ def _engine_of_checkpoint(jobs: Sequence[Job]) -> str | None:
     for job in jobs:
         with contextlib.suppress(InputError):
             if (path := checkpoint_path(job)).exists():
-                return read_checkpoint(path, job)[0].engine
+                return read_checkpoint(path, job)[0].execution.engine
     return None
 
 
@@ -178,9 +175,9 @@ def _fastest(cohort: Sequence[Job], device: str, on_event: OnEvent) -> str:
     """The engine that trains a cohort first, compilation included: a few steps of the first job tell."""
     if device == "cuda" and not torch.cuda.is_available():  # the GPUs are those of a cluster
         return "graph"
-    job, execution = cohort[0], cohort[0].execution.with_made(device=device).concrete()
-    with computing_threads(execution.threads), computing_in(execution.precision):
-        probe = make_replica(job, execution, {})
+    job = cohort[0].with_made(device=device).concrete()
+    with computing_threads(job.execution.threads), computing_in(job.execution.precision):
+        probe = make_replica(job, {})
         name, seconds = choose_engine(probe, len(cohort), kind_of_programs(job, len(cohort)))
     on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", job.key))
     return name

@@ -15,7 +15,7 @@ from cclfp.engine.replica import Replica, computing_threads
 from cclfp.errors import InputError, named
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.metrics import number
-from cclfp.runs.checkpoints import checkpoint_path, locked, make_folder, remove_checkpoint, write_checkpoint
+from cclfp.runs.checkpoints import locked, make_folder, remove_checkpoint, write_checkpoint
 from cclfp.runs.code import code, commit, device_name
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record, complete
@@ -96,15 +96,14 @@ def _train(group: Sequence[Started], on_event: OnEvent) -> str:
 
     Returns the name of the engine that was used in the end: what cannot be compiled or recorded is trained eagerly.
     """
-    jobs, replicas, execution = [one.job for one in group], [one.replica for one in group], group[0].execution
-    progress = _Progress(group, on_event)
+    first, execution, progress = group[0].job, group[0].job.execution, _Progress(group, on_event)
     last_checkpoint = time.monotonic()
     with computing_threads(execution.threads):
-        kind = kind_of_programs(jobs[0], len(jobs)) if execution.engine == "compiled" else None
+        kind = kind_of_programs(first, len(group)) if execution.engine == "compiled" else None
         cohort = Cohort(
-            replicas,
+            [replica for _, replica in group],
             execution.engine,
-            lambda text: on_event(Note(text, jobs[0].key)),
+            lambda text: on_event(Note(text, first.key)),
             execution.precision,
             kind,
             functools.partial(progress.send, compiling=True),
@@ -112,9 +111,9 @@ def _train(group: Sequence[Started], on_event: OnEvent) -> str:
         while not cohort.is_done:
             cohort.advance(progress.in_task)
             progress.after_task()
-            if not cohort.is_done and time.monotonic() - last_checkpoint >= jobs[0].execution.checkpoint_every:
-                for job, replica in zip(jobs, replicas, strict=True):
-                    write_checkpoint(checkpoint_path(job), job, replica, execution, on_event)
+            if not cohort.is_done and time.monotonic() - last_checkpoint >= execution.checkpoint_every:
+                for job, replica in group:
+                    write_checkpoint(job, replica, on_event)
                 last_checkpoint = time.monotonic()
     return cohort.engine
 
@@ -138,32 +137,30 @@ class _Progress:
     def after_task(self) -> None:
         self.step = 0
         self.send()
-        for one in self.group:
-            replica = one.replica
+        for job, replica in self.group:
             if replica.diverged == replica.trained:  # found just now
                 when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
                 text = f"weights are not finite {when}: the run has diverged; try a smaller lr"
-                self.on_event(Note(text, one.job.key))
+                self.on_event(Note(text, job.key))
 
     def send(self, *, compiling: bool = False) -> None:
         task, tasks, steps = min(self.first.position + 1, len(self.steps)), len(self.steps), sum(self.steps)
         step = sum(self.steps[: self.first.position]) + self.step
-        for one in self.group:
-            self.on_event(Step(one.job.key, task, tasks, step, steps, one.replica.accuracy, compiling))
+        for job, replica in self.group:
+            self.on_event(Step(job.key, task, tasks, step, steps, replica.accuracy, compiling))
 
 
 def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_event: OnEvent) -> None:
     """Keep the records of trained runs, then save the learners if asked. If saving fails, no record is lost."""
     records: dict[str, Record] = {}
-    for one in group:
-        job, environment = one.job, {**one.execution.made_with, "engine": engine_used, "together": len(group)}
-        record = make_record(job, one.replica, environment)
+    for job, replica in group:
+        record = make_record(job, replica, {"engine": engine_used, "together": len(group)})
         records[job.key] = record if store is None else keep_record(job, record, store, on_event)
-    for one in group:
-        job, failed = one.job, None
+    for job, replica in group:
+        failed = None
         try:
             if job.learner_file is not None:
-                one.replica.learner.save(job.learner_file, force=job.execution.force)
+                replica.learner.save(job.learner_file, force=job.execution.force)
         except (OSError, InputError) as error:
             text = f"the run is stored, but its learner cannot be saved as {job.learner_file}"
             failed = Failed(job.key, InputError(f"{text}: {getattr(error, 'strerror', None) or error}"))
@@ -174,25 +171,18 @@ def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_ev
             on_event(failed)
 
 
-def make_record(job: Job, replica: Replica, environment: dict[str, Any]) -> Record:
+def make_record(job: Job, replica: Replica, used: dict[str, Any]) -> Record:
     """The record of a trained run. Where runs were trained together, the seconds of each are its share."""
-    c = job.configuration
-    return complete(
-        c,
-        {
-            "seed": job.seed,
-            "accuracy_matrix": replica.matrix,
-            "train_seconds": replica.train_seconds,
-            "test_seconds": replica.test_seconds,
-            "environment": {
-                **environment,
-                **code(c.to_dict()),
-                "commit": commit(),
-                "device_name": device_name(environment["device"]),
-                "platform": platform.platform(),
-            },
-            "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "diverged": replica.diverged,
-            "confusion": None if c.validation else replica.confusion,
-        },
-    )
+    c, device = job.configuration, device_name(job.execution.device)
+    made = {**code(c.to_dict()), "commit": commit(), "device_name": device, "platform": platform.platform()}
+    found = {
+        "seed": job.seed,
+        "accuracy_matrix": replica.matrix,
+        "train_seconds": replica.train_seconds,
+        "test_seconds": replica.test_seconds,
+        "environment": {**job.execution.made_with, **used, **made},
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "diverged": replica.diverged,
+        "confusion": None if c.validation else replica.confusion,
+    }
+    return complete(c, found)

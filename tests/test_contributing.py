@@ -53,7 +53,7 @@ from cclfp.nets.network import Tensors
 class WeightedHyper(Hyperparameters):
     """Hyperparameters of weighted ER."""
 
-    weight: float = setting(0.5, "of the loss", low=0)
+    weight: float = setting(0.5, "of the loss", low=0, search=(0.5, 1.0))
 
 
 class Weighted(ER):
@@ -111,7 +111,6 @@ def add_method(root: Path) -> None:
         (methods, "from cclfp.methods.si import SI\n", "from cclfp.methods.weighted import Weighted\n"),
         (methods, "HAL, CCLFP, CCLFPPlus", ", Weighted"),
         (contract, row, '    {"method": "weighted"},\n'),
-        ("src/cclfp/paper/grids.py", '    "er": {"lr": _LR},\n', '    "weighted": {"weight": [0.5, 1.0]},\n'),
     ]
     follow(root, "Add a method", edits, {"src/cclfp/methods/weighted.py": METHOD})
 

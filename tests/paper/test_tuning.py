@@ -18,10 +18,9 @@ import cclfp
 from cclfp.errors import InputError
 from cclfp.methods import METHODS, setting
 from cclfp.paper import tuning
-from cclfp.paper.grids import CONVOLUTIONAL, GRIDS, outdated, plan_anywhere
 from cclfp.paper.search import Settings, Trial
 from cclfp.paper.searches import Tuned, find_doubts, latest_search
-from cclfp.paper.tuning import tune
+from cclfp.paper.tuning import CONVOLUTIONAL, GRIDS, LR, outdated, plan_anywhere, ranges_of, tune
 from cclfp.runs.events import Note, Planned
 from cclfp.runs.problem import Problem
 from cclfp.runs.settings import Preset, is_papers, make_one, presets, read_presets, with_preset, write_presets
@@ -72,11 +71,9 @@ def known_presets(scenario: str = "class", benchmark: str = "split-cifar10") -> 
 
 
 def test_the_grids_are_of_settings_that_the_methods_know() -> None:
-    assert list(GRIDS) == list(METHODS)
-    for method, grid in GRIDS.items():
-        names = {field.name for field in dataclasses.fields(METHODS[method].Hyper)}
-        assert "lr" in grid
-        assert set(grid) <= names
+    assert set(GRIDS) <= set(METHODS)
+    for kind in METHODS.values():
+        assert {"lr"} <= set(ranges_of(kind)) <= {field.name for field in dataclasses.fields(kind.Hyper)}
     assert GRIDS["ccl-fp+"]["w"] == [0.1, 0.3, 0.5]  # the paper's ranges
     assert GRIDS["ccl-fp+"]["alpha"] == GRIDS["ccl-fp+"]["beta"] == GRIDS["ccl-fp"]["alpha"] == [0.01, 0.1, 0.5, 1.0]
 
@@ -88,9 +85,9 @@ def test_anywhere_lr_and_augmentation_are_searched_first_and_a_methods_own_setti
     first, *rest = plan.grids
     assert plan.start == {**usual.hyperparameters, "augment": usual.augment}
     assert list(first) == ["lr", "augment"]
-    assert [name for grid in rest for name in grid] == [name for name in GRIDS[method] if name != "lr"]
+    assert [name for grid in rest for name in grid] == [name for name in ranges_of(METHODS[method]) if name != "lr"]
     if method == "ccl-fp+":
-        assert plan.switched_off == plan.start | {"w": 0, "alpha": 0, "beta": 0}  # CCL-FP+ can become ER
+        assert plan.starts == [plan.start, plan.start | {"w": 0, "alpha": 0, "beta": 0}]  # CCL-FP+ can become ER
 
 
 def test_which_places_are_the_papers() -> None:
@@ -208,7 +205,7 @@ def test_a_search_is_on_held_out_data_the_best_mean_wins_and_it_becomes_the_pres
     assert sorted({record["seed"] for record in records}) == [100, 101]
     scores = {
         lr: [r["average_accuracy"] or 0.0 for r in records if r["configuration"]["hyperparameters"]["lr"] == lr]
-        for lr in GRIDS["er"]["lr"]
+        for lr in LR
     }
     assert all(len(several) == 2 for several in scores.values())
     best = max(scores, key=lambda lr: sum(scores[lr]))

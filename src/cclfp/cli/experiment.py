@@ -179,8 +179,7 @@ def tune(
     from cclfp.cli import printing
     from cclfp.cli.progress import Progress
     from cclfp.core.files import check_output
-    from cclfp.paper.grids import outdated
-    from cclfp.paper.tuning import tune
+    from cclfp.paper.tuning import outdated, tune
     from cclfp.runs.settings import is_papers, prepare, presets, read_presets, with_preset, write_presets
 
     known = None

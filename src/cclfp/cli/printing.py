@@ -284,7 +284,7 @@ def _tuned_to_dict(tuned: Tuned) -> dict[str, Any]:
 def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
     """The best settings that were tried, what was chosen, and the command that uses it."""
     preset, problem = tuned.preset, tuned.problem
-    settings = hyperparameters(tuned.settings | preset.hyperparameters | {"augment": preset.augment})
+    settings = hyperparameters(tuned.settings | preset.settings)
     given = attributes(problem, "scenario", "memory", "tasks", "class_order", "backbone")
     changed = {name.replace("_", "-"): str(value) for name, value in given.items() if value != FIELDS[name].default}
     options = [word for name, value in changed.items() for word in (f"--{name}", value)]

@@ -13,7 +13,6 @@ from typing import Any
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
 from cclfp.metrics import count_of
-from cclfp.paper.grids import Plan
 from cclfp.paper.search import Grid, Settings, Trial
 from cclfp.runs.code import code, is_other_code, made_by
 from cclfp.runs.configuration import Configuration, show_value
@@ -24,7 +23,7 @@ from cclfp.runs.settings import Preset, make_one
 
 ENOUGH_SEEDS = 3  # fewer say little
 
-Json = dict[str, Any]
+Json = dict[str, Any]  # a search: the request, which is all that determines it, and what was found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,29 +59,18 @@ def find_doubts(trials: Sequence[Trial], grids: Sequence[Grid]) -> list[str]:
     ]
 
 
-def make_request(
-    method: str, problem: Problem, plan: Plan, seeds: Sequence[int], budget: float | None, halving: int | None
-) -> Json:
-    """All that determines a search: the same request finds the same search."""
-    what = {"place": make_one(method, problem).place, "start": plan.start, "grids": plan.grids}
-    return {**what, "seeds": list(seeds), "budget": budget, "halving": halving}
-
-
 def save_search(store: Path, request: Json, tuned: Tuned) -> None:
     """Keep the result of a search."""
+    found = dataclasses.asdict(tuned)
     content = {
         "request": request,
-        "settings": tuned.settings,
-        "preset": dataclasses.asdict(tuned.preset),
-        "trials": [dataclasses.asdict(trial) for trial in tuned.trials],
-        "doubts": tuned.doubts,
+        **{name: found[name] for name in ("settings", "preset", "trials", "doubts")},
         "code": code(request["place"]),
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    text = json.dumps(content, indent=1) + "\n"
     path = _path(store, request)
     try:
-        write_atomic(path, lambda file: file.write(text.encode()))
+        write_atomic(path, lambda file: file.write(f"{json.dumps(content, indent=1)}\n".encode()))
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error}") from error
 
@@ -116,7 +104,7 @@ def stored_doubts(store: Path, configuration: Configuration) -> list[str]:
 def _searches_at(store: Path, place: Json) -> list[Json]:
     """The searches at a place, whatever the size of their memory; the latest is the last."""
     wanted = _text({**place, "buffer": None})
-    several = [_read(path) for path in sorted(_folder(store).glob("*.json"))]
+    several = [_read(path) for path in sorted(_path(store, {}).parent.glob("*.json"))]
     alike = [content for content in several if _text({**content["request"]["place"], "buffer": None}) == wanted]
     return sorted(alike, key=lambda content: content["finished_at"])
 
@@ -146,12 +134,8 @@ def _other_code(content: Json) -> list[str]:
     return [f"searched with other code ({made_by(made)})"] if is_other_code(made) else []
 
 
-def _folder(store: Path) -> Path:
-    return store.with_name(store.name + ".searches")
-
-
 def _path(store: Path, request: Json) -> Path:
-    return _folder(store) / f"{_key(request)}.json"
+    return store.with_name(f"{store.name}.searches") / f"{_key(request)}.json"
 
 
 def _key(request: Json) -> str:

@@ -172,7 +172,7 @@ def _usual_settings(kind: type[Method], benchmark: Benchmark, scenario: str, psi
     augment = benchmark.is_own and channels == 3 and min(size) >= SMALLEST and is_convolutional(psi, shape)
     usual: dict[str, float] = {"augment": augment, **benchmark.settings}
     if (preset := find_preset(kind.name, benchmark.name, scenario)) is not None:
-        usual |= {**preset.hyperparameters, "augment": preset.augment}
+        usual |= preset.settings
     return {name: value for name, value in usual.items() if name in settings_of(kind)}
 
 
@@ -199,6 +199,11 @@ class Preset:
     chosen: str
     inherited: dict[str, list[str]] = dataclasses.field(default_factory=dict)  # which settings, from which method
     halved: int | None = None  # how many settings the search had, if it was by halving without a limit of time
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """The hyperparameters and the augmentation."""
+        return {**self.hyperparameters, "augment": self.augment}
 
 
 @functools.cache

@@ -148,12 +148,18 @@ def add_option(root: Path) -> None:
     follow(root, "Add an option", edits)
 
 
+def add_column(root: Path) -> None:
+    last = "accuracy,ccl-fp+,rotated-mnist,domain,200,,,,82.06,1.29\n"
+    cell = "accuracy,er,split-stripes,class,200,,,,75.0,2.5\n"
+    follow(root, "Add a column to a table", [("src/cclfp/paper/published.csv", last, cell)])
+
+
 @pytest.mark.slow
 def test_what_the_recipes_add_is_listed_tested_trained_tuned_and_reported(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info"))
     (tmp_path / "tests" / "methods").mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "methods" / "test_contract.py", tmp_path / "tests" / "methods")
-    for add in (add_method, add_benchmark, add_option):
+    for add in (add_method, add_benchmark, add_option, add_column):
         add(tmp_path)
     presets, how = "src/cclfp/runs/presets.json", "--seeds 1 --engine eager"
     one_check = ["weighted-class and survives_saving or every_method_has_a_row"]
@@ -168,7 +174,8 @@ def test_what_the_recipes_add_is_listed_tested_trained_tuned_and_reported(tmp_pa
         "cclfp run --help": "--patience DAYS How long to wait.",
         f"cclfp run weighted split-stripes weight=0.25 {how} --patience 3": "Split Stripes, class-incremental",
         f"cclfp run er split-stripes {how} --patience -1": "patience=-1: expected days, 0 or more",
-        f"cclfp tune weighted split-stripes {how} --write {presets}": f"written to {presets}",
+        f"cclfp tune weighted split-stripes {how} --write {presets}": "0.3, weight from 0.5 1",
+        f"cclfp study accuracy --benchmark split-stripes {how} --dry-run": "1 runs to train",
         "cclfp report --out report": "report/index.html",
     }
     commands = [command.split() + one_check * command.startswith("pytest") for command in expected]
@@ -179,4 +186,7 @@ def test_what_the_recipes_add_is_listed_tested_trained_tuned_and_reported(tmp_pa
         assert code == (2 if "-1" in command else 0), f"{command}: {out} {err}"
         assert expected[command] in (err if code else out), f"{command}: {out} {err}"
     assert json.loads((tmp_path / presets).read_text("utf-8"))[-1]["benchmark"] == "split-stripes"
-    assert "weighted" in (tmp_path / "report" / "tables" / "own.md").read_text("utf-8")
+    tables = tmp_path / "report" / "tables"
+    assert "weighted" in (tables / "own.md").read_text("utf-8")
+    assert "Split Stripes, class" in (tables / "accuracy.md").read_text("utf-8")
+    assert (tables / "accuracy.tex").read_text("utf-8").count(r"\begin{tabular}") == 3

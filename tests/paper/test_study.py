@@ -26,13 +26,12 @@ from cclfp.paper.numbers import (
     FIGURES,
     LABELS,
     PANELS,
-    columns,
     comparable,
     describe_conditions,
     gather_timings,
     missing_components,
 )
-from cclfp.paper.study import Study, plan, select
+from cclfp.paper.study import plan
 from cclfp.runs.code import device_name
 from cclfp.runs.events import OnEvent
 from cclfp.runs.execution import Execution
@@ -212,7 +211,7 @@ def test_what_a_component_is_worth() -> None:
     ablation = cells("ablation")
     by_column = {
         column: effects({c.label: {0: c.published.mean} for c in ablation if c.column == column and c.published})
-        for column in columns("ablation")
+        for column in dict.fromkeys(c.column for c in ablation)
     }
     mnist = by_column["split-mnist", "class"]
     assert means(mnist.without) == pytest.approx({"w": 78.31 - 89.16, "α": 82.95 - 89.16, "β": 88.67 - 89.16})
@@ -232,12 +231,13 @@ def test_what_a_component_is_worth() -> None:
 
 
 def test_select_and_longest_first(tmp_path: Path) -> None:
-    chosen = select(TABLES, {"benchmark": ["rotated-mnist", "split-cifar10"], "method": ["er", "gem"]})
+    wanted: dict[str, Any] = {"benchmarks": ["rotated-mnist", "split-cifar10"], "methods": ["er", "gem"]}
+    study = plan("all", **wanted, seeds=2, execution=Execution(store=tmp_path / "runs.sqlite"))
+    chosen, ordered = study.results, study.jobs
     assert {(c.configuration.method, c.configuration.benchmark) for c in chosen} == {
         (method, benchmark) for method in ("er", "gem") for benchmark in ("rotated-mnist", "split-cifar10")
     }
     assert len(chosen) == 6 + 12  # of the accuracy and the buffer table; the ablation is all CCL-FP+
-    ordered = Study("all", chosen, range(2), Execution(store=tmp_path / "runs.sqlite")).jobs
     assert len(ordered) == 2 * (6 + 9)  # a memory of 200 is the same runs
     costs = [cost(job.configuration) for job in ordered]
     assert costs == sorted(costs, reverse=True)

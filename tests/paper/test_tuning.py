@@ -18,8 +18,7 @@ import cclfp
 from cclfp.errors import InputError
 from cclfp.methods import METHODS, setting
 from cclfp.paper import tuning
-from cclfp.paper.search import Settings, Trial
-from cclfp.paper.searches import Tuned, find_doubts, latest_search
+from cclfp.paper.search import Settings, Trial, Tuned, latest_search
 from cclfp.paper.tuning import CONVOLUTIONAL, GRIDS, LR, outdated, plan_anywhere, ranges_of, tune
 from cclfp.runs.events import Note, Planned
 from cclfp.runs.problem import Problem
@@ -399,10 +398,9 @@ def test_what_is_doubtful_about_a_choice_is_said_by_tune_by_study_and_in_the_rep
 def test_few_seeds_and_edges_of_ranges_are_doubtful() -> None:
     grids: list[dict[str, list[float]]] = [{"lr": [0.01, 0.1, 1.0], "augment": [False, True]}, {"w": [0.0, 0.5]}]
     best = Trial({"lr": 0.1, "augment": True, "w": 0.0}, [80.0] * 3)
-    assert find_doubts([best], grids) == []  # a weight of 0 is no edge
-    assert find_doubts([], grids) == []
+    assert best.doubts(grids) == []  # a weight of 0 is no edge
     largest = Trial({"lr": 1.0, "augment": True, "w": 0.0}, [80.0, 81.0])
-    assert [text.split()[0] for text in find_doubts([largest], grids)] == ["chosen", "lr=1"]
+    assert [text.split()[0] for text in largest.doubts(grids)] == ["chosen", "lr=1"]
 
 
 # Refusals, and files of presets ---------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from cclfp.data import import_images
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.paper import TABLES, TIMING_SEED, cells
-from cclfp.paper.numbers import columns
 from cclfp.report import collect, write_report
 from cclfp.report.charts import own_charts
 from cclfp.report.tables import WORTH_TITLE, Content, Table, component_worths, count_verdicts, environments, verdict_of
@@ -397,7 +396,7 @@ def test_a_file_in_the_way_and_a_store_that_is_not_there_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-# A new method and a new column ----------------------------------------------------------------------------------------
+# A new method ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_method_needs_nothing_in_the_report(own: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,11 +408,3 @@ def test_a_new_method_needs_nothing_in_the_report(own: Store, monkeypatch: pytes
     assert "new" in [row.label for row in content.own[0].results]
     evolution = own_charts(content.own)[0]
     assert {series.label: series.style.name for series in evolution.panels[0].series}["new"].startswith("own-")
-
-
-def test_a_new_column_is_one_line(own: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.report.tables.columns", lambda table: [*columns(table), ("split-fashion", "class")])
-    content, _ = write_report(own, own.path.parent / "out")
-    assert {row[-1] for row in content.tables[0].rows} == {None}
-    assert render("table.tex", table=content.tables[0]).count(r"\begin{tabular}") == 3
-    assert "split-fashion, class" in render("table.md", table=content.tables[0])

@@ -32,7 +32,7 @@ from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
 
 if TYPE_CHECKING:
-    from cclfp.paper.searches import Tuned
+    from cclfp.paper.search import Tuned
     from cclfp.runs.results import Result
 
 MEMORY = typer.Option(None, help="One size of the memory or several.", metavar="N,M,...", show_default="200")

@@ -22,8 +22,7 @@ from cclfp.runs.jobs import Job, steps
 from cclfp.runs.results import LEVEL, Result, benchmark_title, describe_protocol
 
 if TYPE_CHECKING:
-    from cclfp.paper.search import Trial
-    from cclfp.paper.searches import Tuned
+    from cclfp.paper.search import Trial, Tuned
     from cclfp.runs.record import Record
 
 SHOWN = 10  # how many of the settings that were tried are shown

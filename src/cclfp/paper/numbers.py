@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -50,19 +51,15 @@ FIGURES = {
 # The panels of each figure. The paper does not say in which scenario it took the time: the first of each benchmark.
 PANELS = {
     "evolution": [
-        ("split-cifar10", "class"),
-        ("split-cifar10", "task"),
-        ("split-cifar100", "class"),
-        ("split-cifar100", "task"),
-        ("permuted-mnist", "domain"),
-        ("rotated-mnist", "domain"),
+        *itertools.product(["split-cifar10", "split-cifar100"], ["class", "task"]),
+        *itertools.product(["permuted-mnist", "rotated-mnist"], ["domain"]),
     ],
     "forgetting": [("split-mnist", "class"), ("split-cifar10", "task"), ("rotated-mnist", "domain")],
     "runtime": [("split-cifar10", "class"), ("split-tiny-imagenet", "class"), ("rotated-mnist", "domain")],
 }
 TIMING_SEED = 200  # the seed of runs that are made to measure time; neither the tables nor tuning use it
 
-Line = Mapping[str, str]  # a line of published.csv: a number and its place in a table
+Line = dict[str, str]  # a line of published.csv: a number and its place in a table
 
 
 @functools.cache
@@ -108,11 +105,6 @@ def missing_components(cell: Result) -> dict[str, float]:
     """The settings by which a row of the ablation differs from CCL-FP+'s preset; none in other tables."""
     names = COMPONENTS.values() if cell.table == "ablation" else ()
     return {name: 0.0 for name in names if cell.configuration.hyperparameters[name] == 0}
-
-
-def columns(table: str) -> list[tuple[str, str]]:
-    """The benchmark and scenario of each column, in the paper's order."""
-    return list(dict.fromkeys((line["benchmark"], line["scenario"]) for line in _lines(table)))
 
 
 def published(method: str, benchmark: str, scenario: str, buffer: int | None) -> Published | None:

@@ -1,22 +1,39 @@
-"""The search for the best of several settings: grids one after the other, with all seeds at once or in limited time."""
+"""The search for the best of several settings, with all seeds at once or in limited time; what it found is kept.
+
+It is kept beside the store of runs, so that repeating a search chooses the same settings.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
+import json
 import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from cclfp import metrics
+from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
 from cclfp.events import Event, Finished, Step, Stored
+from cclfp.runs.code import code, is_other_code, made_by
+from cclfp.runs.configuration import Configuration, show_value
+from cclfp.runs.execution import Execution
+from cclfp.runs.problem import Problem
+from cclfp.runs.record import parse_json
+from cclfp.runs.settings import Preset, make_one
 
 MEASURED = 1.0  # seconds of training that tell how long a run will take
+ENOUGH_SEEDS = 3  # fewer say little
 
 Settings = dict[str, float]
 Grid = dict[str, list[float]]
+Json = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,10 +65,19 @@ class Trial:
         """The smaller the better: no run that diverged, then the most seeds, then the mean of all runs."""
         return bool(self.diverged), -self.seeds, -sum([*self.scores, *self.diverged]) / self.seeds
 
-    def add(self, other: Trial) -> None:
-        """Take over the runs of the same settings with other seeds."""
-        self.scores.extend(other.scores)
-        self.diverged.extend(other.diverged)
+    def doubts(self, grids: Sequence[Grid]) -> list[str]:
+        """Why it may not be the best, in words: too few seeds for a choice, or the edge of a range that was searched.
+
+        >>> Trial({"lr": 0.3}, [80.0]).doubts([{"lr": [0.03, 0.1, 0.3]}])
+        ['chosen with 1 seed, which says little', 'lr=0.3 is at the edge of what was searched (0.03 0.1 0.3)']
+        """
+        few = [f"chosen with {metrics.count_of(self.seeds, 'seed')}, which says little"]
+        searched = {name: values for grid in grids for name, values in grid.items() if name != "augment"}
+        return few * (self.seeds < ENOUGH_SEEDS) + [
+            f"{name}={show_value(value)} is at the edge of what was searched ({' '.join(map(show_value, values))})"
+            for name, values in searched.items()
+            if (value := self.settings.get(name)) in (min(values), max(values)) and value and len(values) > 1
+        ]
 
 
 # Gives the trials of settings with these seeds, and how many runs had to be trained for them.
@@ -103,17 +129,16 @@ class Limit:
         """
         if self.a_run is not None or self.unmeasured > 1:
             return
+        seconds = 0.0  # of a run
         if isinstance(event, Stored) or (isinstance(event, Finished) and not self._has_compiled):
-            self._refuse_above(event.record["seconds"])
+            seconds = event.record["seconds"]
         elif isinstance(event, Step) and event.compiling:
             self._first_step, self._has_compiled = None, True
         elif isinstance(event, Step):
             now = time.monotonic()
             since, first = self._first_step = self._first_step or (now, event.step)
             if event.step > first and now - since >= MEASURED and now > self.end:
-                self._refuse_above((now - since) * event.steps / (event.step - first))
-
-    def _refuse_above(self, seconds: float) -> None:
+                seconds = (now - since) * event.steps / (event.step - first)
         if seconds > 60 * self.minutes:
             enough = math.ceil(seconds / 6) / 10
             raise InputError(
@@ -153,7 +178,8 @@ def search(
             break
         found = limited.train(train, [trial.settings for trial in survivors], [seed])
         for trial, more in zip(survivors, found, strict=False):
-            trial.add(more)
+            trial.scores.extend(more.scores)
+            trial.diverged.extend(more.diverged)
     return sorted(trials, key=lambda trial: trial.rank)
 
 
@@ -179,8 +205,112 @@ def neighbours(best: Settings, grid: Grid) -> list[Settings]:
     return sorted(combine(best, grid), key=distance)
 
 
-def spread(several: Sequence[Settings]) -> list[Settings]:
-    """The settings in an order whose beginning is spread over their grid: the fractions of the golden ratio."""
-    golden = (math.sqrt(5) - 1) / 2
-    order = sorted(range(len(several)), key=lambda i: (i * golden) % 1)
-    return [several[i] for i in order]
+def spread(start: Settings, grid: Grid, count: int) -> list[Settings]:
+    """So many settings that are spread over a grid, by the fractions of the golden ratio."""
+    several, golden = combine(start, grid), (math.sqrt(5) - 1) / 2
+    return [several[i] for i in sorted(range(len(several)), key=lambda i: (i * golden) % 1)[:count]]
+
+
+# What a search found, and where it is kept ----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """The settings that were found, and all that was tried, the best first: nothing where there is nothing to search.
+
+    ``preset`` has the hyperparameters and how they were chosen, ``settings`` what ``run`` needs to use them.
+    """
+
+    method: str  # a name or FILE.py:NAME
+    problem: Problem
+    preset: Preset
+    settings: Settings
+    trials: list[Trial]
+    doubts: list[str] = dataclasses.field(default_factory=list)  # why the choice may not be the best, in words
+
+
+def save_search(store: Path, request: Json, tuned: Tuned) -> None:
+    """Keep the result of a search."""
+    found = dataclasses.asdict(tuned)
+    content = {
+        "request": request,
+        **{name: found[name] for name in ("settings", "preset", "trials", "doubts")},
+        "code": code(request["place"]),
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    path = _path(store, request)
+    try:
+        write_atomic(path, lambda file: file.write(f"{json.dumps(content, indent=1)}\n".encode()))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}") from error
+
+
+def find_search(execution: Execution, request: Json, method: str, problem: Problem) -> Tuned | None:
+    """The result of a search that was made before, unless one of other code is to be made again."""
+    path = _path(execution.store, request)
+    if execution.fresh or not path.exists():
+        return None
+    content = _read(path)
+    is_outdated = execution.other_code == "retrain" and _other_code(content)
+    return None if is_outdated else _tuned(content, method, problem)
+
+
+def latest_search(store: Path, method: str, problem: Problem) -> Tuned | None:
+    """The latest search at a place; with another size of the memory where there is none with this one."""
+    place = make_one(method, problem).place
+    found = _searches_at(store, place)
+    found = [content for content in found if content["request"]["place"]["buffer"] == place["buffer"]] or found
+    return _tuned(found[-1], method, problem) if found else None
+
+
+def stored_doubts(store: Path, configuration: Configuration) -> list[str]:
+    """What the latest search says about a run's settings, if it chose them."""
+    settings = {**configuration.hyperparameters, "augment": configuration.augment}
+    found = _searches_at(store, configuration.place)
+    found = [content for content in found if settings.items() <= content["settings"].items()]
+    return list(found[-1]["doubts"]) if found else []
+
+
+def _searches_at(store: Path, place: Json) -> list[Json]:
+    """The searches at a place, whatever the size of their memory; the latest is the last."""
+    wanted = _text({**place, "buffer": None})
+    several = [_read(path) for path in sorted(_path(store, {}).parent.glob("*.json"))]
+    alike = [content for content in several if _text({**content["request"]["place"], "buffer": None}) == wanted]
+    return sorted(alike, key=lambda content: content["finished_at"])
+
+
+def _read(path: Path) -> Json:
+    """A kept search, checked. One that is older than its doubts has those that can be known from its trials."""
+    try:
+        content: Json = parse_json(path.read_bytes())
+        if _key(content["request"]) != path.stem:
+            raise InputError("it was changed")
+        trials = [Trial(**trial) for trial in content["trials"]]
+        found = {"preset": Preset(**content["preset"]), "trials": trials, "finished_at": str(content["finished_at"])}
+        older = {"doubts": trials[0].doubts(content["request"]["grids"]) if trials else [], "code": {}}
+        return {**older, **content, **found, "settings": dict(content["settings"])}
+    except (OSError, InputError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a stored search ({error}): delete it, and search again") from error
+
+
+def _tuned(content: Json, method: str, problem: Problem) -> Tuned:
+    doubts = [*content["doubts"], *_other_code(content)]
+    return Tuned(method, problem, content["preset"], content["settings"], content["trials"], doubts)
+
+
+def _other_code(content: Json) -> list[str]:
+    """That other code than this has made the search; nothing where this has."""
+    made: Any = {"environment": content["code"], "configuration": content["request"]["place"]}
+    return [f"searched with other code ({made_by(made)})"] if is_other_code(made) else []
+
+
+def _path(store: Path, request: Json) -> Path:
+    return store.with_name(f"{store.name}.searches") / f"{_key(request)}.json"
+
+
+def _key(request: Json) -> str:
+    return hashlib.sha256(_text(request).encode()).hexdigest()
+
+
+def _text(values: Json) -> str:
+    return json.dumps(values, sort_keys=True)

@@ -14,7 +14,7 @@ from cclfp.events import OnEvent, Planned, ignore
 from cclfp.methods import METHODS
 from cclfp.paper import numbers
 from cclfp.paper.compare import rank_results
-from cclfp.paper.searches import latest_search
+from cclfp.paper.search import latest_search
 from cclfp.paper.tuning import tune
 from cclfp.runs.code import device_name
 from cclfp.runs.configuration import method_labels
@@ -32,8 +32,6 @@ from cclfp.streams import BENCHMARKS, get_benchmark
 
 RUNTIME, MINE = "runtime", "mine"
 STUDIES = (*numbers.TABLES, "all", RUNTIME, MINE)
-
-Column = tuple[str, str, str]  # the table, or the size of the memory in words; a benchmark and a scenario
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +115,9 @@ class Study:
         return panels
 
 
-def by_column(results: Iterable[Result]) -> dict[Column, list[Result]]:
-    """The results of each table or memory, benchmark and scenario."""
-    columns: dict[Column, list[Result]] = {}
+def by_column(results: Iterable[Result]) -> dict[tuple[str, str, str], list[Result]]:
+    """The results of each table (of one's own: memory, in words), benchmark and scenario."""
+    columns: dict[tuple[str, str, str], list[Result]] = {}
     for result in results:
         columns.setdefault((result.table, *result.column), []).append(result)
     return columns
@@ -204,7 +202,7 @@ def plan(
     if what == MINE:
         results = _plan_mine(wanted, how, on_event, **own)
     else:
-        results = select(numbers.TABLES if what == "all" else [what], wanted)
+        results = _select(list(numbers.TABLES) if what == "all" else [what], wanted)
     if what == RUNTIME:
         if seeds is not None:
             raise InputError(f"seeds={seeds}: run times are measured with one seed, which no table uses; leave it out")
@@ -216,16 +214,11 @@ def plan(
     return Study(what, results, check_seeds(5 if seeds is None else seeds), how)
 
 
-def select(tables: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> list[Result]:
-    """The cells of the tables, of the ``"benchmark"``, ``"method"`` and ``"scenario"`` wanted where any are given.
-
-    The table "runtime" is the run-time figure, whose cells are some of the accuracy table's.
-    """
+def _select(tables: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> list[Result]:
+    """The cells of the tables, of the ``"benchmark"``, ``"method"`` and ``"scenario"`` wanted where any are given."""
     for kind, known in (("benchmark", BENCHMARKS), ("method", METHODS), ("scenario", SCENARIOS)):
-        for name in wanted.get(kind, ()):
-            if name not in known:
-                raise unknown(kind, name, known)
-    tables = list(tables)
+        if strange := [name for name in wanted[kind] if name not in known]:
+            raise unknown(kind, strange[0], known)
     found = [
         cell
         for table in tables
@@ -233,9 +226,9 @@ def select(tables: Iterable[str], wanted: Mapping[str, Sequence[str]]) -> list[R
         if all(not names or getattr(cell.configuration, kind) in names for kind, names in wanted.items())
     ]
     if not found:
-        shown = " on ".join(", ".join(names) for kind in ("method", "benchmark") if (names := wanted.get(kind)))
-        shown += f" ({', '.join(names)})" if (names := wanted.get("scenario")) else ""
-        where = "run-time figure" if tables == [RUNTIME] else f"table {' or '.join(tables)}"
+        shown = " on ".join(", ".join(wanted[kind]) for kind in ("method", "benchmark") if wanted[kind])
+        shown += f" ({', '.join(wanted['scenario'])})" if wanted["scenario"] else ""
+        where = "run-time figure" if RUNTIME in tables else f"table {' or '.join(tables)}"
         raise InputError(f"the paper has no number for {shown} in its {where}")
     return found
 

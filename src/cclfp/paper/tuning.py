@@ -11,8 +11,7 @@ from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError
 from cclfp.events import Event, Finished, Note, OnEvent, Planned, ignore
 from cclfp.methods import METHODS, Method, get_method
-from cclfp.paper.search import Grid, Limit, Settings, Trial, combine, search, spread
-from cclfp.paper.searches import Tuned, find_doubts, find_search, save_search
+from cclfp.paper.search import Grid, Limit, Settings, Trial, Tuned, find_search, save_search, search, spread
 from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import make_jobs, name_runs
@@ -260,7 +259,7 @@ class _Search:
         self.on_event(Note(f"{name}: {f'searching {plan.describe()}' if plan.grids else 'nothing to search'}"))
         starts, grids = plan.starts, plan.grids
         if self.halving is not None:
-            starts, grids = spread(combine(plan.start, plan.ranges))[: self.halving], []
+            starts, grids = spread(plan.start, plan.ranges, self.halving), []
         trials = search(starts, grids, self.seeds, self.train, self.limit) if plan.grids else []
         if trials and trials[0].diverged:
             several = f"all {len(trials)} settings" if len(trials) > 1 else "the one setting"
@@ -272,7 +271,7 @@ class _Search:
         inherited = {other: list(settings) for other, settings in plan.inherited.items()}
         text = self._describe(trials)
         preset = Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, text, inherited, tried)
-        doubts = [*find_doubts(trials, plan.grids), *(self._compare_with_preset(trials, known) if trials else [])]
+        doubts = [*trials[0].doubts(plan.grids), *self._compare_with_preset(trials, known)] if trials else []
         return Tuned(self.method, self.problem, preset, best, trials, doubts)
 
     def configuration(self, settings: Settings) -> Configuration:
@@ -326,17 +325,17 @@ class _Search:
 
     def _describe(self, trials: Sequence[Trial]) -> str:
         """How settings were chosen, in words."""
-        plan, text, left = self.plan, "by cclfp tune", list[str]()
-        minutes = math.inf if self.limit is None else self.limit.minutes
+        plan, text, limit = self.plan, "by cclfp tune", self.limit
+        minutes = None if limit is None or self.halving is not None else limit.minutes
+        varied = {name for name in plan.ranges if len({trial.settings[name] for trial in trials}) > 1}
+        left = [] if minutes is None or not trials else [name for name in plan.ranges if name not in varied]
         if trials:
-            if minutes < math.inf:
-                left = [name for name in plan.ranges if len({trial.settings[name] for trial in trials}) == 1]
             used = list(map(str, self.seeds[: len(trials[0].scores)]))
             several = f"seeds {', '.join(used[:-1])} and {used[-1]}" if len(used) > 1 else f"seed {used[0]}"
             text += f" on held-out training data, {several} ({trials[0].mean:.2f} %): {plan.describe(left)}"
         text += f"; not searched for want of time: {' '.join(left)}" if left else ""
         for other, settings in plan.inherited.items():
             text += f"; inherited from {other}: {' '.join(f'{name}={show_value(v)}' for name, v in settings.items())}"
-        if minutes < math.inf:
+        if minutes is not None:
             text += f"; by successive halving in {minutes:g} min, {len(trials)} settings tried"
         return text + (f"; by successive halving of {len(trials)} settings" if self.halving is not None else "")

@@ -12,8 +12,8 @@ from typing import Any
 from cclfp.methods import METHODS
 from cclfp.metrics import count_of, signed
 from cclfp.paper.compare import Effects, effects, rank_results
-from cclfp.paper.numbers import COMPONENTS, TABLES, TIMING_SEED, cells, columns, gather_timings, run_time_cells
-from cclfp.paper.searches import stored_doubts
+from cclfp.paper.numbers import COMPONENTS, TABLES, TIMING_SEED, cells, gather_timings, run_time_cells
+from cclfp.paper.search import stored_doubts
 from cclfp.runs.configuration import PROTOCOL, Configuration, method_labels, show_value
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result, Standing, benchmark_title, describe_protocol
@@ -159,8 +159,9 @@ def _papers_table(name: str, store: Store, seeds: Sequence[int], include_diverge
     for (column, memory), results in compared.items():
         for result in _mark_best(results):
             rows[result.label, memory][column] = result
-    in_columns = [[row.get(column) for column in columns(name)] for row in rows.values()]
-    return Table(name, TABLES[name], columns(name), in_columns, seeds)
+    columns = list(dict.fromkeys(column for column, _ in compared))
+    in_columns = [[row.get(column) for column in columns] for row in rows.values()]
+    return Table(name, TABLES[name], columns, in_columns, seeds)
 
 
 def _mark_best(results: Sequence[Result]) -> list[Result]:

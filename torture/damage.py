@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -51,8 +52,9 @@ DAMAGES: dict[str, Callable[[Random, bytearray], None]] = {
 }
 
 
-def damage_bytes(random: Random, original: bytes) -> tuple[str, bytes]:
-    """The kind of damage, and the damaged content, which always differs from the original."""
+def damage_bytes(random: Random, path: Path) -> tuple[str, bytes]:
+    """The kind of damage, and the damaged content of a file, which always differs from the original."""
+    original = path.read_bytes()
     while True:
         name = random.choice(["flipped bits", *DAMAGES])
         content = bytearray(original)
@@ -72,35 +74,12 @@ def nested(depth: int) -> Any:
     return value
 
 
-PLAIN: list[Callable[[], Any]] = [
-    lambda: None,
-    lambda: True,
-    lambda: -1,
-    lambda: 0,
-    lambda: 3,
-    lambda: 0.5,
-    lambda: 1e300,
-    lambda: -1e-320,
-    lambda: 2**63,
-    lambda: 10**400,
-    lambda: math.nan,
-    lambda: math.inf,
-    lambda: "",
-    lambda: "x",
-    lambda: SCRIPT,
-    lambda: "\x00\u2028\u202e",
-    lambda: "../../../etc/passwd",
-    lambda: "a" * 100_000,
-    lambda: "evil.py:Evil",
-    lambda: [],
-    lambda: [None],
-    lambda: {},
-    lambda: {"": 1},
-    lambda: nested(200),
-]
+NUMBERS = (True, -1, 0, 3, 0.5, 1e300, -1e-320, 2**63, 10**400, math.nan, math.inf)
+TEXTS = ("", "x", SCRIPT, "\x00\u2028\u202e", "../../../etc/passwd", "a" * 100_000, "evil.py:Evil")
+ODD: tuple[Any, ...] = (*NUMBERS, *TEXTS, None, [], [None], {}, {"": 1}, nested(200))
 
 
-def forge_value(random: Random, original: Any, values: list[Callable[[], Any]]) -> tuple[str, Any]:
+def forge_value(random: Random, original: Any) -> tuple[str, Any]:
     """The kind of change, and a copy of nested values with one of them changed, removed or swapped with another."""
     changed = copy.deepcopy(original)
     places = _places(changed)
@@ -117,7 +96,7 @@ def forge_value(random: Random, original: Any, values: list[Callable[[], Any]]) 
     elif how == "altered value":
         container[key] = _alter(random, container[key])
     else:
-        container[key] = random.choice(values)()
+        container[key] = copy.deepcopy(random.choice(ODD))
     return how, changed
 
 

@@ -1,20 +1,21 @@
 """Hostile files, many per process. Each must be refused with a clean message, or give what the original gives.
 
-A *damaged* file must not give a different result. A *forged* record (changed values) must be refused or remain usable:
-whatever is done with it next ends in a result or a clean message. Files of tensors are believed for their checksums.
+A *damaged* file must not give a different result. A *forged* file (changed values, with valid checksums) must be
+refused or remain usable: whatever is done with it next ends in a result or a clean message.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
-import shutil
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,9 @@ import torch
 
 import cclfp
 from cclfp.cli import main
-from cclfp.data import dataset_path, load_dataset, verify
+from cclfp.data import load_dataset, verify
 from cclfp.data.images import import_images
 from cclfp.errors import InputError, RunError
-from cclfp.learner import Learner
 from cclfp.learner.saving import learner_state
 from cclfp.nets import MLP
 from cclfp.runs.checkpoints import checkpoint_path
@@ -38,10 +38,8 @@ from cclfp.runs.settings import configurations, read_presets, with_preset, write
 from cclfp.runs.store import Store, import_runs
 from torture.campaign import Case, Fault, Kind, Verdict
 from torture.commands import RESULT, Ended, check, digest
-from torture.damage import PLAIN, damage_bytes, forge_value
+from torture.damage import damage_bytes, forge_value
 from torture.material import copy, put_arrays, put_images, put_mnist, put_store, record_lines
-
-Use = Callable[[Case, Path, bool], object]  # uses a file, which may be forged; returns what it has read
 
 METHODS = ("er", "ccl-fp+", "icarl", "gem", "lwf", "si", "hal", "fdr", "a-gem", "joint")
 CLASSES, INPUTS = 6, 5
@@ -57,26 +55,43 @@ ODD_TEXTS = (
     b"[NaN]",
     b"\x00",
 )
+WITHOUT_CHECKSUMS = (".jpg", ".gif", ".bmp", ".tif")  # a damaged image may be read as a different one
 PROTECTED = ("method", "benchmark", "scenario", "buffer", "seed", "configuration", *RESULT[:-1])
 
 
-def attempt(case: Case, path: Path, is_forged: bool, use: Use, expected: object) -> Verdict:
-    """Use a file and judge the outcome."""
+Forge = Callable[[Random, Path], tuple[str, bytes]]  # the kind of change, and the new content
+Use = Callable[[Path, Path, Path], Any]  # uses a file, given a folder and the material; gives what it has read there
+
+
+def prepare(write: Callable[[Path], None], use: Use, material: Path) -> None:
+    """Write the material and the files to damage, which lie in its folder "originals", and use each of them."""
+    (material / "originals").mkdir()
+    write(material)
+    expected = {}
+    for path in sorted((material / "originals").iterdir()):
+        place = material / f"used {path.name}"
+        place.mkdir()
+        expected[path.name] = use(place, material, path)
+    (material / "expected.json").write_text(json.dumps(expected))
+
+
+def run(use: Use, forge: Forge | None, case: Case) -> Verdict:
+    """Use a damaged or forged file."""
+    original = case.random.choice(sorted((case.material / "originals").iterdir()))
+    is_forged = forge is not None and case.random.random() < 0.4
+    change = forge if forge is not None and is_forged else damage_bytes
+    what, content = change(case.random, original)
+    case.tries[what] += 1
+    path = case.folder / original.name
+    path.write_bytes(content)
     try:
-        found = use(case, path, is_forged)
+        found = json.loads(json.dumps(use(case.folder, case.material, path)))
     except (InputError, RunError):
         return Verdict.REFUSED
-    if not is_forged and found != expected:
+    expected = json.loads((case.material / "expected.json").read_text())[original.name]
+    if found != expected and not is_forged and path.suffix not in WITHOUT_CHECKSUMS:
         raise Fault(Verdict.WRONG, f"{path.name}: {str(found)[:300]}, not {str(expected)[:300]}")
     return Verdict.SURVIVED
-
-
-def damage_or_forge(case: Case, forge: Callable[[], tuple[str, bytes]] | None, original: bytes) -> tuple[bool, bytes]:
-    """Damage or forge a file, and count it: whether it was forged, and the new content."""
-    is_forged = forge is not None and case.random.random() < 0.4
-    what, content = forge() if is_forged and forge is not None else damage_bytes(case.random, original)
-    case.tries[what] += 1
-    return is_forged, content
 
 
 def call(*arguments: str | Path) -> str:
@@ -98,7 +113,7 @@ def call(*arguments: str | Path) -> str:
 # -- learner files --------------------------------------------------------------------------------------------------
 
 
-def prepare_learners(material: Path) -> None:
+def write_learners(material: Path) -> None:
     for method in METHODS:
         learner = cclfp.make(
             method, psi=MLP(INPUTS, (8, 8)), num_classes=CLASSES, memory=12, tasks=[[0, 1], [2, 3], [4, 5]]
@@ -108,7 +123,7 @@ def prepare_learners(material: Path) -> None:
                 learner.observe(*batch(task, step), task=task)
             learner.end_task()
         learner.observe(*batch(2, 0), task=2)
-        learner.save(material / f"{method}.ckpt")
+        learner.save(material / "originals" / f"{method}.ckpt")
 
 
 def batch(task: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,25 +131,10 @@ def batch(task: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(6, INPUTS, generator=g), torch.tensor([2 * task, 2 * task + 1] * 3)
 
 
-def run_learner(case: Case) -> Verdict:
-    method = case.random.choice(METHODS)
-    path = case.folder / f"{method}.ckpt"
-    original = (case.material / path.name).read_bytes()
-    is_forged, content = damage_or_forge(case, None, original)
-    path.write_bytes(content)
-    expected = digest(learner_state(cclfp.load(case.material / path.name)))
-    return attempt(case, path, is_forged, use_learner, expected)
-
-
-def use_learner(case: Case, path: Path, is_forged: bool) -> str:
+def use_learner(folder: Path, material: Path, path: Path) -> str:
     """Load a learner and continue training."""
     learner = cclfp.load(path)
     state = digest(learner_state(learner))
-    continue_training(learner, case.folder / "again.ckpt")
-    return state
-
-
-def continue_training(learner: Learner, path: Path) -> None:
     x, y = batch(2, 1)
     for _ in range(2):
         predicted = learner.predict(x)
@@ -142,8 +142,9 @@ def continue_training(learner: Learner, path: Path) -> None:
             raise Fault(Verdict.WRONG, f"predicted {predicted.tolist()} of {CLASSES} classes")
         learner.observe(x, y, task=2)
     learner.end_task()
-    learner.save(path)
-    cclfp.load(path).predict(x)
+    learner.save(folder / "again.ckpt")
+    cclfp.load(folder / "again.ckpt").predict(x)
+    return state
 
 
 # -- checkpoints ----------------------------------------------------------------------------------------------------
@@ -153,117 +154,94 @@ class Stop(Exception):
     """Simulates a SIGKILL."""
 
 
-def job_in(folder: Path, seed: int = 0) -> Job:
+def job_in(folder: Path) -> Job:
     (configuration,) = configurations(["er"], "split-mnist", memory=20, backbone="mlp:width=8")
-    return Job(configuration, seed, Execution("cpu", "eager", store=folder / "runs.sqlite", checkpoint_every=0.0))
+    return Job(configuration, 0, Execution("cpu", "eager", store=folder / "runs.sqlite", checkpoint_every=0.0))
 
 
-def train(job: Job, on_event: OnEvent = ignore) -> dict[str, Any]:
-    """Train one run in this process, and give its record."""
-    return dict(run_jobs([job], on_event, Pool())[job.key])
+def train(job: Job, on_event: OnEvent = ignore) -> list[Any]:
+    """Train one run in this process, and give its result."""
+    record = dict(run_jobs([job], on_event, Pool())[job.key])
+    return [record[name] for name in RESULT]
 
 
-def prepare_checkpoints(material: Path) -> None:
+def write_checkpoints(material: Path) -> None:
     put_mnist(material)
     os.environ["CCLFP_HOME"] = str(material / "home")
-    whole = train(job_in(material / "whole"))
-    (material / "expected.json").write_text(json.dumps([whole[name] for name in RESULT]))
 
     def stop(event: Event) -> None:
         if isinstance(event, Step) and event.task > 3:
             raise Stop
 
+    job = job_in(material)
     with contextlib.suppress(Stop):
-        train(job_in(material / "stopped"), stop)
-    (checkpoint,) = (material / "stopped" / "runs.sqlite.checkpoints").glob("*.ckpt")
-    shutil.copy(checkpoint, material / "original.ckpt")
+        train(job, stop)
+    checkpoint_path(job).rename(material / "originals" / "run.ckpt")
 
 
-def run_checkpoint(case: Case) -> Verdict:
-    os.environ["CCLFP_HOME"] = str(case.material / "home")
-    original = case.material / "original.ckpt"
-    is_forged, content = damage_or_forge(case, None, original.read_bytes())
-    job = job_in(case.folder)
-    path = checkpoint_path(job)
-    path.parent.mkdir()
-    path.write_bytes(content)
-    return attempt(case, path, is_forged, use_checkpoint, json.loads((case.material / "expected.json").read_text()))
-
-
-def use_checkpoint(case: Case, path: Path, is_forged: bool) -> list[Any]:
-    record = train(job_in(case.folder))
-    return [record[name] for name in RESULT]
+def use_checkpoint(folder: Path, material: Path, path: Path) -> list[Any]:
+    os.environ["CCLFP_HOME"] = str(material / "home")
+    job = job_in(folder)
+    checkpoint_path(job).parent.mkdir()
+    checkpoint_path(job).write_bytes(path.read_bytes())
+    return train(job)
 
 
 # -- run records and stores -----------------------------------------------------------------------------------------
 
 
-def run_record(case: Case) -> Verdict:
-    """A file of records. No check covers a run's times, its environment and the inner accuracies of its matrix."""
-    line = case.random.choice(record_lines())
-    record = json.loads(line)
-    is_forged, content = damage_or_forge(case, lambda: forge_json(case, record), line.encode())
-    path = case.folder / "records.jsonl"
-    path.write_bytes(content)
-    return attempt(case, path, is_forged, use_record, [_protected(record)])
+def write_records(material: Path) -> None:
+    for number, line in enumerate(record_lines()[::10]):
+        (material / "originals" / f"{number}.jsonl").write_text(line, encoding="utf-8")
 
 
-def use_record(case: Case, path: Path, is_forged: bool) -> list[Any]:
-    store = Store(case.folder / "runs.sqlite")
+def use_records(folder: Path, material: Path, path: Path) -> list[Any]:
+    """Import a file of records, or a store.
+
+    No check covers a run's times, its environment and the inner accuracies of its matrix.
+    """
+    store = Store(folder / "runs.sqlite")
     import_runs([path], store)
-    found = [_protected(record) for record in store.records()]
     call("runs", "--store", store.path)
     call("runs", "--json", "--store", store.path)
-    call("runs", "export", case.folder / "again.jsonl", "--store", store.path)
-    return found
+    call("runs", "export", folder / "again.jsonl", "--store", store.path)
+    return [_protected(dict(record)) for record in store.records()]
 
 
-def forge_json(case: Case, original: Any) -> tuple[str, bytes]:
-    if case.random.random() < 0.05:
-        return "odd text", case.random.choice(ODD_TEXTS)
-    how, value = forge_value(case.random, original, PLAIN)
+def forge_json(random: Random, original: Path) -> tuple[str, bytes]:
+    if random.random() < 0.05:
+        return "odd text", random.choice(ODD_TEXTS)
+    how, value = forge_value(random, json.loads(original.read_bytes()))
     return how, json.dumps(value).encode()
 
 
-def _protected(record: Mapping[str, Any]) -> list[Any]:
+def _protected(record: dict[str, Any]) -> list[Any]:
     """The values of a record that its key and its accuracies protect, rounded to five digits."""
     values = [record[name] for name in PROTECTED]
     return [round(value, 5) if isinstance(value, float) else value for value in values]
 
 
-def prepare_stores(material: Path) -> None:
+def write_stores(material: Path) -> None:
     put_store(material / "place", step=60)
-    records = Store(material / "place" / "runs.sqlite").records()
-    (material / "expected.json").write_text(json.dumps([_protected(record) for record in records]))
+    (material / "place" / "runs.sqlite").rename(material / "originals" / "stored.sqlite")
 
 
-def run_store(case: Case) -> Verdict:
-    path = case.folder / "runs.sqlite"
-    _, content = damage_or_forge(case, None, (case.material / "place" / "runs.sqlite").read_bytes())
-    path.write_bytes(content)
-    return attempt(case, path, False, use_store, json.loads((case.material / "expected.json").read_text()))
-
-
-def use_store(case: Case, path: Path, is_forged: bool) -> list[Any]:
-    found = json.loads(json.dumps([_protected(record) for record in Store(path).records()]))
+def use_store(folder: Path, material: Path, path: Path) -> list[Any]:
+    found = [_protected(dict(record)) for record in Store(path).records()]
     call("runs", "--store", path)
-    call("runs", "export", case.folder / "again.jsonl", "--store", path)
-    return list(found)
+    call("runs", "export", folder / "again.jsonl", "--store", path)
+    return found
 
 
-def run_presets(case: Case) -> Verdict:
+def write_presets_file(material: Path) -> None:
+    several = json.loads(Path(cclfp.runs.settings.__file__).with_name("presets.json").read_bytes())[:8]
+    (material / "originals" / "presets.json").write_text(json.dumps(several))
+
+
+def use_presets(folder: Path, material: Path, path: Path) -> None:
     """Presets are text that users edit: accepted presets must have values that the methods accept."""
-    original = Path(cclfp.runs.settings.__file__).with_name("presets.json").read_bytes()
-    several = json.loads(original)[:8]
-    _, content = damage_or_forge(case, lambda: forge_json(case, several), json.dumps(several).encode())
-    path = case.folder / "presets.json"
-    path.write_bytes(content)
-    return attempt(case, path, True, use_presets, None)
-
-
-def use_presets(case: Case, path: Path, is_forged: bool) -> None:
     found = read_presets(path)
-    again = case.folder / "again.json"
+    again = folder / "again.json"
     write_presets(with_preset(found, found[0]) if found else [], again)
     if read_presets(again) != found:
         raise Fault(Verdict.WRONG, "presets differ after they were written and read again")
@@ -272,10 +250,10 @@ def use_presets(case: Case, path: Path, is_forged: bool) -> None:
 # -- images and arrays ----------------------------------------------------------------------------------------------
 
 
-def own_home(case: Case) -> Path:
-    """Give the case its own CCLFP_HOME."""
-    os.environ["CCLFP_HOME"] = str(case.folder / "home")
-    return case.folder / "home"
+def own_home(folder: Path) -> Path:
+    """Use a CCLFP_HOME in this folder."""
+    os.environ["CCLFP_HOME"] = str(folder / "home")
+    return folder / "home"
 
 
 def dataset_checksum(name: str) -> str:
@@ -285,28 +263,20 @@ def dataset_checksum(name: str) -> str:
     return digest([*(torch.as_tensor(np.array(array)) for array in arrays), list(data.classes)])
 
 
-def prepare_arrays(material: Path) -> None:
-    put_arrays(material)
-    os.environ["CCLFP_HOME"] = str(material / "home")
-    name = import_images(material / "pets.npz")
-    (material / "expected.json").write_text(json.dumps([name, dataset_checksum(name)]))
+def write_npz(material: Path) -> None:
+    put_arrays(material / "originals")
 
 
-def run_npz(case: Case) -> Verdict:
-    own_home(case)
-    original = case.material / "pets.npz"
-    path = case.folder / "pets.npz"
-    is_forged, content = damage_or_forge(case, lambda: forge_npz(case, original), original.read_bytes())
-    path.write_bytes(content)
-    _, expected = json.loads((case.material / "expected.json").read_text())
-    return attempt(case, path, is_forged, lambda case, path, is_forged: dataset_checksum(import_images(path)), expected)
+def use_npz(folder: Path, material: Path, path: Path) -> str:
+    own_home(folder)
+    return dataset_checksum(import_images(path))
 
 
-def forge_npz(case: Case, path: Path) -> tuple[str, bytes]:
+def forge_npz(random: Random, path: Path) -> tuple[str, bytes]:
     """A file in which one array has another header or content, with valid checksums."""
     with np.load(path) as arrays:
         members = {name: _npy(arrays[name]) for name in arrays.files}
-    name = case.random.choice(list(members))
+    name = random.choice(list(members))
     header, body = members[name][:128], members[name][128:]
     shape, dtype = "(30, 6, 6)", "|u1"
     dtypes, others = (
@@ -314,19 +284,19 @@ def forge_npz(case: Case, path: Path) -> tuple[str, bytes]:
         [np.zeros((2, 2)), np.array("x"), np.zeros((3, 0), "u1")],
     )
     forgeries: dict[str, Callable[[], bytes]] = {
-        "huge shape": lambda: _header(f"({10 ** case.random.randint(6, 30)}, 6, 6)", dtype) + body,
+        "huge shape": lambda: _header(f"({10 ** random.randint(6, 30)}, 6, 6)", dtype) + body,
         "negative shape": lambda: _header("(-1, 6, 6)", dtype) + body,
-        "odd dtype": lambda: _header(shape, case.random.choice(dtypes)) + body,
+        "odd dtype": lambda: _header(shape, random.choice(dtypes)) + body,
         "deep header": lambda: _header("(" * 5000, dtype) + body,
         "no header": lambda: body,
         "short content": lambda: header + body[: len(body) // 2],
-        "another array": lambda: _npy(case.random.choice(others)),
+        "another array": lambda: _npy(random.choice(others)),
         "text": lambda: b"ant,bee,cat\n" * 20,
     }
-    how = case.random.choice(list(forgeries))
+    how = random.choice(list(forgeries))
     members[name] = forgeries[how]()
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", case.random.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as archive:
+    with zipfile.ZipFile(buffer, "w", random.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as archive:
         for member, content in members.items():
             archive.writestr(f"{member}.npy", content)
     return how, buffer.getvalue()
@@ -343,55 +313,55 @@ def _header(shape: str, dtype: str) -> bytes:
     return b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text
 
 
-def run_cached(case: Case) -> Verdict:
-    """Stored arrays: cclfp data verify finds every change, and a run does not crash."""
-    home = copy(case.material / "home", own_home(case))
-    name, expected = json.loads((case.material / "expected.json").read_text())
-    files = sorted((home / "data" / name / "arrays").iterdir())
-    path = case.random.choice(files)
-    _, content = damage_or_forge(case, None, path.read_bytes())
-    path.write_bytes(content)
+def write_arrays(material: Path) -> None:
+    put_arrays(material)
+    name = import_images(own_home(material).parent / "pets.npz")
+    for path in (material / "home" / "data" / name / "arrays").iterdir():
+        (material / "originals" / path.name).write_bytes(path.read_bytes())
+
+
+def use_arrays(folder: Path, material: Path, path: Path) -> str:
+    """Stored arrays: a run does not crash, and cclfp data verify finds every change."""
+    home = copy(material / "home", own_home(folder))
+    (arrays,) = (home / "data").glob("*/arrays")
+    name = arrays.parent.name
+    (arrays / path.name).write_bytes(path.read_bytes())
     with contextlib.suppress(InputError):  # for example a label without a class
         cclfp.run("finetune", name, seeds=1, tasks=3, backbone="mlp:width=8", engine="eager", store=home / "r.sqlite")
-    return attempt(case, path, False, use_cached, (name, expected))
-
-
-def use_cached(case: Case, path: Path, is_forged: bool) -> tuple[str, str]:
-    name = path.parents[1].name
     verify(name)
-    return dataset_path(name).name, dataset_checksum(name)
+    return dataset_checksum(name)
 
 
-def run_image(case: Case) -> Verdict:
-    """Only PNG files have checksums. A damaged image of another format may be read as a different image."""
-    own_home(case)
-    photos = case.folder / "photos"
-    shutil.copytree(case.material / "photos", photos)
-    path = case.random.choice(sorted(photos.rglob("*.*")))
-    _, content = damage_or_forge(case, None, path.read_bytes())
-    path.write_bytes(content)
-    is_checked = path.suffix == ".png"
-    expected = (case.material / "expected").read_text()
-    return attempt(case, photos, not is_checked, lambda *_: dataset_checksum(import_images(photos, size=8)), expected)
-
-
-def prepare_images(material: Path) -> None:
+def write_images(material: Path) -> None:
     put_images(material)
-    os.environ["CCLFP_HOME"] = str(material / "home")
-    (material / "expected").write_text(dataset_checksum(import_images(material / "photos", size=8)))
+    for path in (material / "photos").rglob("*.*"):
+        (material / "originals" / f"{path.parent.name}-{path.name}").write_bytes(path.read_bytes())
 
 
-def _kind(name: str, run: Callable[[Case], Verdict], prepare: Callable[[Path], None] | None, **more: Any) -> Kind:
-    return Kind("files", name, run, prepare, **{"batch": 50, "minimum": 400, "quick": 40, "limit": 60, **more})
+def use_image(folder: Path, material: Path, path: Path) -> str:
+    own_home(folder)
+    photos = copy(material / "photos", folder / "photos")
+    (photos / path.name.replace("-", "/")).write_bytes(path.read_bytes())
+    return dataset_checksum(import_images(photos, size=8))
 
 
+FILES: dict[str, tuple[Callable[[Path], None], Use, Forge | None, dict[str, Any]]] = {
+    "learner files": (write_learners, use_learner, None, {"share": 2, "minimum": 1200}),
+    "checkpoints": (write_checkpoints, use_checkpoint, None, {"share": 3, "minimum": 300, "batch": 20, "quick": 8}),
+    "run records": (write_records, use_records, forge_json, {"share": 2, "minimum": 1000}),
+    "stores": (write_stores, use_store, None, {"quick": 20}),
+    "presets": (write_presets_file, use_presets, forge_json, {"share": 0.3}),
+    "npz files": (write_npz, use_npz, forge_npz, {"share": 0.5}),
+    "stored arrays": (write_arrays, use_arrays, None, {"share": 0.7, "minimum": 200, "batch": 20, "quick": 15}),
+    "images": (write_images, use_image, None, {"minimum": 150, "batch": 20, "quick": 8}),
+}
 KINDS = [
-    _kind("learner files", run_learner, prepare_learners, share=2, minimum=1200),
-    _kind("checkpoints", run_checkpoint, prepare_checkpoints, share=3, minimum=300, batch=20, quick=8),
-    _kind("run records", run_record, None, share=2, minimum=1000),
-    _kind("stores", run_store, prepare_stores, share=1, minimum=400, quick=20),
-    _kind("presets", run_presets, None, share=0.3),
-    _kind("npz files", run_npz, prepare_arrays, share=0.5),
-    _kind("stored arrays", run_cached, prepare_arrays, share=0.7, minimum=200, batch=20, quick=15),
-    _kind("images", run_image, prepare_images, share=1, minimum=150, batch=20, quick=8),
+    Kind(
+        "files",
+        name,
+        functools.partial(run, use, forge),
+        functools.partial(prepare, write, use),
+        **{"batch": 50, "minimum": 400, "quick": 40, "limit": 60, **more},
+    )
+    for name, (write, use, forge, more) in FILES.items()
 ]

@@ -1,8 +1,13 @@
-"""SIGKILL at random times: the same command, run again, must give the result of an undisturbed one."""
+"""SIGKILL at random times, and faults at operations on files: the same command, run again, gives an undisturbed result.
+
+Of a small run with a store, a checkpoint and a learner's file, every operation on files fails once and is once the last
+one before SIGKILL, as SQLite is tested by its authors.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -117,6 +122,13 @@ _ALL = (
 )
 
 WORKLOADS = {work.name: work for work in _ALL}
+TRAIN = "run er split-mnist --seeds 1 --tasks 3 --backbone mlp:width=8 --engine eager --checkpoint-every 0"
+SMALL = (
+    Workload("a run", f"{TRAIN} --store runs.sqlite --save learners --checkpoints .", put_mnist),
+    WORKLOADS["export"],
+    WORKLOADS["import"],
+)
+PARTS = 20  # a case has every 20th operation, so that cases run side by side
 
 
 def prepare(work: Workload, material: Path) -> None:
@@ -209,16 +221,49 @@ def _kill_at_operation(work: Workload, case: Case, place: Path, operations: int)
     """Start the command on one core and kill it at a random operation on files, or right after it."""
     number = case.random.randint(1, operations)
     delay = case.random.choice([0.0, case.random.uniform(0, 0.003)])
+    command = _disturb(work, place, number, lambda event: kill_itself(delay))
+    if command.ended is not None and command.ended.code == -signal.SIGKILL:
+        case.tries["at a file operation"] += 1
+    return command
+
+
+def _disturb(work: Workload, place: Path, number: int, fault: Callable[[str], object]) -> Command:
+    """Run the command on one core, with a fault at its n-th operation on files."""
 
     def before() -> None:
         if work.before is not None:
             work.before()
-        at_operation(place, number, lambda event: kill_itself(delay))
+        at_operation(place, number, fault)
 
     command = Command(work.arguments, place, before=before)
-    if command.wait().code == -signal.SIGKILL:
-        case.tries["at a file operation"] += 1
+    command.wait()
     return command
+
+
+def _fail(code: int, event: str) -> None:
+    raise OSError(code, os.strerror(code))
+
+
+FAULTS: dict[str, Callable[[str], object]] = {
+    "disk full": functools.partial(_fail, errno.ENOSPC),
+    "device error": functools.partial(_fail, errno.EIO),
+    "killed": lambda event: kill_itself(0),
+}
+
+
+def run_operations(work: Workload, case: Case) -> Verdict:
+    """Disturb the command at every operation of this case, with every fault, and run it again each time."""
+    _, expected = start(case)
+    for number in range(1 + case.number % PARTS, expected["operations"] + 1, PARTS):
+        for name, fault in FAULTS.items():
+            one = Case(number, case.random, case.folder / f"{number} {name}", case.material)
+            one.folder.mkdir()
+            place, _ = start(one)
+            _disturb(work, place, number, fault)
+            wait_for_orphans()
+            finish(work, place, expected)
+            case.tries[name] += 1
+    return Verdict.SURVIVED
 
 
 def kind_of(group: str, work: Workload, run: Callable[[Workload, Case], Verdict], **more: Any) -> Kind:
@@ -227,6 +272,11 @@ def kind_of(group: str, work: Workload, run: Callable[[Workload, Case], Verdict]
     return Kind(group, work.name, **{"limit": 300.0, **steps, **more})
 
 
+OPERATIONS = {"minimum": PARTS, "most": PARTS, "limit": 600.0}
 KINDS = [
-    kind_of("kills", work, run, share=work.share, minimum=work.minimum, quick=work.quick) for work in WORKLOADS.values()
+    *(
+        kind_of("kills", work, run, share=work.share, minimum=work.minimum, quick=work.quick)
+        for work in WORKLOADS.values()
+    ),
+    *(kind_of("operations", work, run_operations, quick=int(work.name == "a run"), **OPERATIONS) for work in SMALL),
 ]

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import torch
 
-from torture import disks, files, kills, limits, operations, planted, signals, streams, surroundings, writers
+from torture import files, kills, planted, shortages, signals, streams, surroundings, writers
 from torture.campaign import Kind
 from torture.files import call
 
-MODULES = (kills, operations, writers, files, planted, disks, limits, signals, surroundings, streams)
+MODULES = (kills, writers, files, planted, shortages, signals, surroundings, streams)
 KINDS: list[Kind] = [kind for module in MODULES for kind in module.KINDS]
 
 

@@ -89,7 +89,7 @@ def named_learner(case: Case, field: str) -> None:
 
 def checkpoint(case: Case, form: str) -> None:
     put_mnist(case.folder)
-    own_home(case)
+    own_home(case.folder)
     job = job_in(case.folder)
     path = checkpoint_path(job)
     path.parent.mkdir()
@@ -98,7 +98,7 @@ def checkpoint(case: Case, form: str) -> None:
 
 
 def npz(case: Case, form: str) -> None:
-    own_home(case)
+    own_home(case.folder)
     put_arrays(case.folder)
     path = case.folder / "pets.npz"
     with np.load(path) as file:
@@ -112,7 +112,7 @@ def npz(case: Case, form: str) -> None:
 
 
 def stored_array(case: Case, form: str) -> None:
-    home = own_home(case)
+    home = own_home(case.folder)
     put_arrays(case.folder)
     name = import_images(case.folder / "pets.npz")
     planted = np.array([Touch(case.folder / "marker")] * 30, dtype=object)
@@ -158,7 +158,7 @@ def _import(case: Case, change: Callable[[dict[str, Any]], object]) -> None:
 
 def postscript(case: Case, suffix: str) -> None:
     """PostScript with the name of an image: Pillow could start Ghostscript, here a program that creates the marker."""
-    own_home(case)
+    own_home(case.folder)
     put_images(case.folder)
     program = case.folder / "bin" / "gs"
     program.parent.mkdir()

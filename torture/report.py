@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections import Counter
@@ -29,7 +28,7 @@ NAMES = {
     Verdict.LEFT_BEHIND: ("left behind", "left behind"),
     Verdict.HANG: ("hang", "hangs"),
 }  # of failures, singular and plural
-TEMPLATE, DEFECTS = (Path(__file__).with_name(name) for name in ("reliability.md", "defects.json"))
+TEMPLATE = Path(__file__).with_name("reliability.md")
 
 
 def facts(seed: int, seconds: float, kinds: Sequence[Kind], outcomes: Sequence[Outcome]) -> Facts:
@@ -105,17 +104,10 @@ def _counts(counts: dict[str, int]) -> str:
 def render(facts: Facts) -> str:
     """The text of RELIABILITY.md, from its template."""
     tables = {row["group"]: _table([r for r in facts["kinds"] if r["group"] == row["group"]]) for row in facts["kinds"]}
-    rows = [f"| {defect} | {', '.join(f'`{test}`' for test in tests)} |" for defect, tests in defects()]
-    parts = {**tables, "campaign": _campaign(facts), "defects": "\n".join(["| defect | tests |", "|---|---|", *rows])}
     text = TEMPLATE.read_text(encoding="utf-8")
-    for name, part in parts.items():
+    for name, part in {**tables, "campaign": _campaign(facts)}.items():
         text = text.replace(f"{{{name}}}", part)
     return text
-
-
-def defects() -> list[tuple[str, list[str]]]:
-    """The defects that an earlier campaign found, each with the tests of its fix."""
-    return [tuple(defect) for defect in json.loads(DEFECTS.read_text(encoding="utf-8"))]
 
 
 def _campaign(facts: Facts) -> str:

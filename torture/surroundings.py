@@ -1,10 +1,11 @@
-"""Commands as users start them, with unusual locales, unusual values of CCLFP_HOME and faulty files of their own."""
+"""Commands as users start them: unusual locales and values of CCLFP_HOME, faulty files of their own, full outputs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 from torture.campaign import Case, Fault, Kind, Verdict
@@ -45,6 +46,13 @@ OWN = {
     "a class without loss": "import cclfp\nclass Mine(cclfp.Method):\n    name = 'mine'\n",
     "something else": "Mine = 3\n",
 }
+WRITING = (
+    *PRINTING,
+    "runs --json --store runs.sqlite",
+    "--help",
+    "runs export out.jsonl --store runs.sqlite",
+)
+OUTPUTS = ("a full device", "a closed pipe")
 Surrounding = tuple[str, str, str]  # what is unusual, its value, the command
 ALL: list[Surrounding] = [
     *(("locale", name, arguments) for name in LOCALES for arguments in PRINTING),
@@ -78,4 +86,26 @@ def run(case: Case) -> Verdict:
     return Verdict.REFUSED if ended.code else Verdict.SURVIVED
 
 
-KINDS = [Kind("surroundings", "as users start it", run, prepare, share=1, minimum=len(ALL), quick=2, most=len(ALL))]
+def run_output(case: Case) -> Verdict:
+    """Run a command whose standard output cannot be written."""
+    output = OUTPUTS[case.number % len(OUTPUTS)]
+    arguments = WRITING[case.number // len(OUTPUTS) % len(WRITING)]
+    case.tries[f"stdout to {output}"] += 1
+    place = copy(case.material / "before", case.folder / "place")
+    if output == "a full device":
+        handle = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, handle = os.pipe()
+        os.close(reader)
+    ended = run_real(arguments, place, {}, stdout=handle, stderr=subprocess.PIPE)
+    os.close(handle)
+    if output == "a full device" and ended.code == 0:
+        raise Fault(Verdict.LOST, f"cclfp {arguments} > /dev/full printed nothing and ended with 0")
+    return Verdict.REFUSED if ended.code else Verdict.SURVIVED
+
+
+COUNT = len(OUTPUTS) * len(WRITING)
+KINDS = [
+    Kind("surroundings", "as users start it", run, prepare, "before", minimum=len(ALL), quick=2, most=len(ALL)),
+    Kind("surroundings", "outputs", run_output, prepare, "before", share=0.5, minimum=COUNT, quick=2, most=COUNT),
+]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,7 +43,7 @@ class TaskError(Lost):
 class Answers(list[Any]):
     """What a task answers, in the place of Ray's stream of references."""
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __next__(self) -> Any:
         if not self:
@@ -52,29 +52,29 @@ class Answers(list[Any]):
 
 
 class Cluster(RayCluster):
-    """A cluster whose tasks answer what a test says, one after the other."""
+    """A cluster of one node whose tasks answer what a test says, one after the other. An answer may be an error."""
 
     def __init__(self, execution: Execution, *tasks: list[Any]) -> None:
         super().__init__(execution)
-        self.tasks: Iterator[list[Any]] = iter(tasks)
-        self.orders: list[Order] = []
+        self.tasks, self.orders = iter(tasks), list[Order]()
         node = {"NodeManagerHostname": "a", "Alive": True, "Resources": {"CPU": 4.0}}
+
+        def get(answer: Any) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        def remote(order: Order, packed: list[Any]) -> Answers:
+            self.orders.append(order)
+            return Answers(next(self.tasks))
+
         vars(self)["ray"] = SimpleNamespace(
             exceptions=SimpleNamespace(RayTaskError=TaskError, RayError=Lost),
             nodes=lambda: [node],
             wait=lambda several, **options: (several[:1], several[1:]),
-            get=self.get,
+            get=get,
         )
-        vars(self)["task"] = SimpleNamespace(remote=self.remote)
-
-    def get(self, answer: Any) -> Any:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def remote(self, order: Order, packed: list[Any]) -> Answers:
-        self.orders.append(order)
-        return Answers(next(self.tasks))
+        vars(self)["task"] = SimpleNamespace(remote=remote)
 
 
 @pytest.fixture
@@ -202,8 +202,19 @@ def test_places_that_do_not_exist(wrong: str, cli: Cli) -> None:
     answer = cli("run", "er", "split-mnist", f"--on={wrong}")
     assert answer.code == 2
     assert f"on='{wrong}': expected local, ray or ray:ADDRESS" in answer.err
-    with pytest.raises(InputError, match="expected local, ray or ray:ADDRESS"):
-        Execution(on=wrong)
+
+
+@pytest.mark.parametrize(
+    ("execution", "message"),
+    [
+        ({"threads": 5}, "a cohort needs 5 CPUs, and no node has them (a has 4 CPUs, 0 GPUs)"),
+        ({"device": "cuda"}, "a cohort needs 1 CPUs and 1 GPUs, and no node has them"),
+        ({"device": "auto", "engine": "graph"}, "engine graph is for device cuda, not cpu"),
+    ],
+)
+def test_more_than_any_node_has(execution: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        _ = Cluster(Execution(**{"on": "ray", **execution})).workers
 
 
 def test_what_is_refused_before_ray_is_asked(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
@@ -235,10 +246,9 @@ def test_a_connection_to_another_cluster_is_refused(monkeypatch: pytest.MonkeyPa
         is_initialized=lambda: True, get_runtime_context=lambda: SimpleNamespace(gcs_address="10.0.0.1:6379")
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
-    with connected("ray:10.0.0.1:6379", "10.0.0.1:6379") as found:
-        assert found is ray
-    with connected("ray", "") as found:
-        assert found is ray
+    for address in ("10.0.0.1:6379", ""):
+        with connected("ray", address) as found:
+            assert found is ray
     with (
         pytest.raises(InputError, match=r"on='ray:10.0.0.2:6379': this process is connected to 10.0.0.1:6379"),
         connected("ray:10.0.0.2:6379", "10.0.0.2:6379"),

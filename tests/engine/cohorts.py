@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -104,6 +104,16 @@ def trained(
         cohort.advance()
     assert said == []
     return replicas
+
+
+def assert_as_alone(
+    make: Sequence[Callable[[], Replica]], engine: str, notes: list[str] | None = None
+) -> list[Replica]:
+    """The replicas, trained together, are as each trained alone."""
+    ours = trained([one() for one in make], engine, notes=notes)
+    for mine, one in zip(ours, make, strict=True):
+        assert_alike(mine, trained([one()])[0])
+    return ours
 
 
 def assert_alike(ours: Replica, theirs: Replica, tolerance: float = 1e-8) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
+from cohorts import replica, trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from cclfp.core.memory import Examples, Memory
 from cclfp.core.randomness import generator
+from cclfp.engine.cohort import Cohort
 from cclfp.engine.plan import plan_task
+from cclfp.engine.replica import Replica
 from cclfp.methods import METHODS
 from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring, Schedule
-from cclfp.testing import Case
+from cclfp.testing import Case, toy_stream
 from cclfp.transforms import CropFlip
 
 
@@ -114,3 +118,29 @@ def test_orders_differ_between_seeds_epochs_and_tasks() -> None:
     assert first == order(0, 0)
     assert sorted(first[:25]) == sorted(first[25:]) == list(range(25))
     assert len({tuple(part) for part in (first[:25], first[25:], order(1, 0)[:25], order(0, 1)[:25])}) == 4
+
+
+def test_plans_are_made_once_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, original, stream = list[int](), Replica.plan_maker, toy_stream("class")
+
+    def planning(self: Replica, after: Any = None) -> Any:
+        made.append(self.learner.seed)
+        return original(self, after)
+
+    monkeypatch.setattr(Replica, "plan_maker", planning)
+    trained([replica("er", "class", seed, stream=stream, lr=lr) for seed in range(2) for lr in (0.1, 0.05)], "stacked")
+    assert made == [0, 1] * 3
+
+
+@pytest.mark.parametrize("method", ["ccl-fp+", "a-gem", "hal"])
+def test_a_plan_made_ahead_is_the_plan(method: str) -> None:
+    mine = replica(method, "class")
+    while not mine.is_done:
+        ahead = mine.plan_maker(mine.plan_maker()())() if mine.can_plan_ahead else None
+        Cohort([mine]).advance()
+        if ahead is not None:
+            then = mine.plan_maker()()
+            assert ahead.sizes == then.sizes
+            for name in ("rows", "current", "memory", "slots", "from_past_task"):
+                assert torch.equal(getattr(ahead, name), getattr(then, name)), name
+    assert not replica("icarl", "class").can_plan_ahead

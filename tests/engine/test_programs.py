@@ -14,21 +14,25 @@ import pytest
 import torch
 from torch import Tensor
 from torture.material import write_little_dataset
+from training import Stop, make_job, stop_at, texts, train, train_all
 
 from cclfp.core.randomness import generator
 from cclfp.core.userfiles import imported_by, refer
 from cclfp.engine import compiled, programs
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.compiled import has_constants, program, trace
+from cclfp.engine.eager import seconds_per_step
 from cclfp.engine.programs import KeptPrograms, Kind, building_folder, cache_folder
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.nets import linear
+from cclfp.runs.events import Event, Step
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.settings import configurations
 from cclfp.runs.start import kind_of_programs
+from cclfp.runs.store import Store
 from cclfp.testing import Case
 
 KIND = Kind("er")
@@ -88,6 +92,11 @@ def make_a_link(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
+def make_a_file(path: Path) -> None:
+    path.rmdir()
+    path.touch(mode=0o600)
+
+
 def give_away(path: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can give files away")
@@ -115,40 +124,25 @@ def test_a_program_that_cannot_be_trusted_is_removed(damage: str) -> None:
     assert not KeptPrograms(KIND).any()
 
 
-def other_mode(path: Path) -> str:
-    path.mkdir(parents=True)
-    path.chmod(0o750)
-    return "has mode 750"
+SPOILT: dict[str, Callable[[Path], object]] = {
+    "has mode 750": lambda path: path.chmod(0o750),
+    "is a symbolic link": make_a_link,
+    "is not a folder": make_a_file,
+    "belongs to another user": give_away,
+}
 
 
-def link(path: Path) -> str:
-    (path.parent / "elsewhere").mkdir(parents=True, mode=0o700)
-    path.symlink_to("elsewhere")
-    return "is a symbolic link"
-
-
-def file(path: Path) -> str:
-    path.parent.mkdir()
-    path.touch(mode=0o600)
-    return "is not a folder"
-
-
-def of_another(path: Path) -> str:
-    path.mkdir(parents=True, mode=0o700)
-    give_away(path)
-    return "belongs to another user"
-
-
-@pytest.mark.parametrize("spoil", [other_mode, link, file, of_another])
-def test_a_folder_that_is_not_private_is_not_used(spoil: Callable[[Path], str]) -> None:
-    reason = spoil(cache_folder())
+@pytest.mark.parametrize("reason", SPOILT)
+def test_a_folder_that_is_not_private_is_not_used(reason: str) -> None:
+    cache_folder().mkdir(parents=True, mode=0o700)
+    SPOILT[reason](cache_folder())
     notes: list[str] = []
     ours = KeptPrograms(KIND, notes.append)
     ours.keep(KEY, Path(__file__), has_constants=False)
     assert not ours.any()
     assert ours.load(KEY) is None
-    assert len(notes) == 1
-    assert f"compiled programs are not kept: {cache_folder()} {reason}" in notes[0]
+    (note,) = notes
+    assert f"compiled programs are not kept: {cache_folder()} {reason}" in note
     with building_folder() as folder:
         assert not folder.is_relative_to(cache_folder())
 
@@ -294,3 +288,76 @@ def test_a_step_that_solves_equations_is_compiled_but_not_kept() -> None:
     arguments = [torch.ones(2)], [matrix], [torch.tensor([3.0, 5.0])]
     compiled_step = program(step, *arguments, keep=lambda library, has_constants: pytest.fail("kept"))
     assert torch.allclose(compiled_step(*arguments)[0], torch.tensor([1.8, 2.4]))
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path: Path, small_mnist: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
+    """Makes a job with this seed and fields of its execution; each step is an event."""
+    monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
+
+    def make(seed: int = 0, **execution: Any) -> Job:
+        (configuration,) = configurations(["er"], "split-mnist")
+        return make_job(configuration, seed, **{"store": tmp_path / "runs.sqlite", "engine": "compiled", **execution})
+
+    return make
+
+
+def test_a_step_of_the_eager_engine_is_timed() -> None:
+    assert 0 < seconds_per_step(replica()) < 1
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(("seconds", "kept", "engine"), [(0.0, 0, "eager"), (9, 0, "eager"), (9, 1, "compiled")])
+def test_auto_compiles_where_there_is_enough_to_train(
+    seconds: float, kept: int, engine: str, job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eager takes 9 s: too few for the compiler, but not where its programs are kept."""
+
+    monkeypatch.setattr("cclfp.engine.eager.seconds_per_step", lambda r: seconds / sum(map(r.steps, range(5))))
+    for seed in range(kept):
+        train(job(seed))
+    events: list[Event] = []
+    assert train(job(9, engine="auto"), events.append)["environment"]["engine"] == engine
+    assert any(text.startswith(f"engine: {engine} (eager would take about") for text in texts(events))
+
+
+@pytest.mark.usefixtures("compiler")
+def test_events_say_when_a_run_waits_for_the_compiler(job: Callable[..., Job]) -> None:
+    events: list[Event] = []
+    train(job(), events.append)
+    steps = [event for event in events if isinstance(event, Step)]
+    waiting = [i for i, event in enumerate(steps) if event.compiling]
+    assert waiting
+    for i in waiting[1:]:
+        assert steps[i].step == steps[i - 1].step  # those before it are taken
+        assert steps[i].task in (steps[i - 1].task, steps[i - 1].task + 1)
+    assert not steps[-1].compiling
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize("step", [40, 75])
+def test_a_stopped_cohort_goes_on_where_it_was(step: int, job: Callable[..., Job], tmp_path: Path) -> None:
+    jobs = [job(seed) for seed in range(2)]
+    with pytest.raises(Stop):
+        train_all(jobs, stop_at(step))
+    assert Store(jobs[0].execution.store).records() == []
+    events: list[Event] = []
+    # The engine that the checkpoints name is used again, whatever auto would choose now.
+    again = train_all([one.with_execution(engine="auto") for one in jobs], events.append)
+    assert sum("continuing from the checkpoint" in text for text in texts(events)) == 2
+    assert {record["environment"]["engine"] for record in again} == {"compiled"}
+    whole = train_all([one.with_execution(store=tmp_path / "other.sqlite") for one in jobs])
+    assert [r["accuracy_matrix"] for r in again] == [r["accuracy_matrix"] for r in whole]
+
+
+@pytest.mark.usefixtures("compiler")
+def test_another_engine_asked_for_starts_again(job: Callable[..., Job]) -> None:
+    with pytest.raises(Stop):
+        train(job(), stop_at(40))
+    events: list[Event] = []
+    record = train(job(engine="eager"), events.append)
+    assert any("it was made with engine compiled, not with the eager asked for" in text for text in texts(events))
+    assert record["environment"]["engine"] == "eager"

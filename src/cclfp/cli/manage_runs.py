@@ -244,7 +244,7 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
     from cclfp.runs.store import Store, default_store, exists
-    from cclfp.streams.benchmarks import benchmark_names, unknown_benchmark
+    from cclfp.streams.benchmarks import get_benchmark
 
     path = store or default_store()
     rows: list[StoredRow] = []
@@ -256,8 +256,8 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     records = [row.record for row in found if row.record is not None]
     if method is not None and not records and method not in METHODS and not is_reference(method):
         raise unknown("method", method, METHODS)
-    if benchmark is not None and not records and benchmark not in benchmark_names():
-        raise unknown_benchmark(benchmark)
+    if benchmark is not None and not records:
+        get_benchmark(benchmark)  # InputError if it is unknown
     return path, records
 
 

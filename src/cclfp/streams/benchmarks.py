@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import operator
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -124,13 +123,13 @@ class Benchmark:
         known = {str(number): number for number in range(len(names))}
         known |= {name: number for number, name in enumerate(names)}
         ids, wrong, missing = list[int](), list[Any](), dict.fromkeys(range(len(names)))
-        for c in order:
-            number = known.get(c) if isinstance(c, str) else _whole(c)
-            if number in missing:
+        for value in map(_plain, order):
+            number = known.get(value) if isinstance(value, str) else value
+            if type(number) is int and number in missing:
                 del missing[number]
                 ids.append(number)
             else:
-                wrong.append(c)
+                wrong.append(value)
         if not wrong and not missing:
             return ids
         orders = "".join(f", {name!r}" for name in self.class_orders)
@@ -160,9 +159,8 @@ class Benchmark:
         if isinstance(class_order, str) and class_order == "random":
             order = "random"
         elif class_order is not None:
-            groups, are_tasks = _groups(class_order)
-            order = tuple(self.class_ids(itertools.chain(*groups)))
-            sizes = tuple(map(len, groups)) if are_tasks else None
+            classes, sizes = _read_order(class_order)
+            order = tuple(self.class_ids(classes))
         if sizes is not None and tasks not in (None, len(sizes)):
             raise InputError(f"tasks={tasks}, but the class order has {len(sizes)} tasks")
         if sizes is None and tasks is not None:
@@ -176,32 +174,25 @@ class Benchmark:
         return None if is_by_label else order, None if sizes == self.sizes else sizes
 
 
-def _groups(order: Any) -> tuple[list[list[Any]], bool]:
-    """The classes of each task and True, or all classes in one list and False."""
+def _read_order(order: Any) -> tuple[list[Any], tuple[int, ...] | None]:
+    """The classes in their order, and how many of them each task has, where the order is of tasks."""
     if isinstance(order, str):
-        texts = [[unquote(c) for c in split_names(group)] for group in split_names(order, "/")]
-        return texts, len(texts) > 1
-    values = _as_list(order) or []
-    groups = [group for value in values if (group := _as_list(value)) is not None]
-    are_tasks = len(groups) == len(values) > 0
-    if not values or (are_tasks and not all(groups)):
+        tasks = [[unquote(c) for c in split_names(task)] for task in split_names(order, "/")]
+        values = tasks if len(tasks) > 1 else tasks[0]
+    else:
+        plain = _plain(order)
+        values = [_plain(value) for value in plain] if isinstance(plain, list) else []
+    are_tasks = all(isinstance(value, list) for value in values)
+    if not values or (are_tasks and not all(values)):
         raise InputError("class order: expected 'random', classes, or the classes of each task, which has some")
-    return (groups, True) if are_tasks else ([values], False)
+    return (list(itertools.chain(*values)), tuple(map(len, values))) if are_tasks else (values, None)
 
 
-def _as_list(values: Any) -> list[Any] | None:
-    """The values of a sequence, array or tensor; None for a single class and for anything that is not a sequence."""
-    values = values.tolist() if callable(getattr(values, "tolist", None)) else values
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
-        return None
-    return list(itertools.islice(values, MOST_CLASSES + 1))  # anything longer is invalid anyway
-
-
-def _whole(value: Any) -> int | None:
-    try:
-        return None if isinstance(value, bool) else operator.index(value)
-    except (TypeError, ValueError, RuntimeError):  # numpy and torch raise different errors for arrays
-        return None
+def _plain(value: Any) -> Any:
+    """Numbers, arrays, tensors and sequences as Python's own numbers and lists; anything else as it is."""
+    value = value.tolist() if callable(getattr(value, "tolist", None)) else value
+    is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+    return list(itertools.islice(value, MOST_CLASSES + 1)) if is_list else value  # anything longer is invalid anyway
 
 
 def _shown(value: object) -> str:
@@ -296,16 +287,11 @@ def show_order(benchmark: str, class_order: ClassOrder) -> str:
     return "classes by label" if class_order is None else "other class order"
 
 
-def unknown_benchmark(name: str) -> InputError:
-    """The error for an unknown name. Of the user's own images it shows only those with a similar name."""
-    return unknown("benchmark", name, BENCHMARKS, own_datasets())
-
-
 def get_benchmark(name: str) -> Benchmark:
     """A benchmark by name: one of BENCHMARKS, or the user's own images that were imported under that name."""
     if name in BENCHMARKS:
         return BENCHMARKS[name]
     if name not in benchmark_names():
-        raise unknown_benchmark(str(name))
+        raise unknown("benchmark", str(name), BENCHMARKS, own_datasets())
     settings = {"lr": 0.03}  # and augment, which depends on the images and the backbone
     return Benchmark(name=name, title=name, dataset=name, settings=settings, description=get_dataset(name).title)

@@ -1,32 +1,52 @@
-"""Image files of every kind to pixels, by processes that may fail."""
+"""Image files of every kind to pixels, by processes that may fail. Harmful files are refused and start nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
+import os
+import struct
 import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Cli
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image as pil
+from PIL import PngImagePlugin
+from samples import EDITS, PIXELS, edited, encoded, imported, photos, refused
 
+from cclfp.core.workers import Died, Workers
 from cclfp.data import decode as module
 from cclfp.data.decode import Image, decode
+from cclfp.data.folders import SUFFIXES
 from cclfp.errors import DataError, RunError
 from cclfp.events import ignore
 
-pil = pytest.importorskip("PIL.Image")
-
-
-def encoded(pixels: np.ndarray, kind: str = "png", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    pil.fromarray(pixels).save(buffer, kind, **options)
-    return buffer.getvalue()
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 12 10
+%%EndComments
+0 0 12 10 rectfill
+showpage
+%%EOF
+"""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "png": {},
+    "jpeg": {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0"},
+    "gif": {"save_all": True, "append_images": [pil.fromarray(255 - PIXELS)]},
+    "webp": {"lossless": True},
+    "bmp": {},
+    "tiff": {"compression": "tiff_lzw"},
+    "ppm": {},
+}
 
 
 def one(content: bytes, size: tuple[int, int] | None = None) -> Image:
@@ -35,12 +55,9 @@ def one(content: bytes, size: tuple[int, int] | None = None) -> Image:
     return image
 
 
-PIXELS = np.random.default_rng(0).integers(0, 256, (5, 7, 3), np.uint8)
-
-
 @pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "ppm"])
 def test_formats(kind: str) -> None:
-    image = one(encoded(PIXELS, kind))
+    image = one(encoded(kind=kind))
     assert not image.is_grey
     assert np.array_equal(image.pixels, PIXELS)
 
@@ -127,12 +144,11 @@ def test_many_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
             assert len(taken) <= len(found) + (2 * 3 + 1) * 3  # no more than a few chunks are held
     assert [place for place, _ in found] == [int(image.pixels[0, 0, 0]) for _, image in found] == list(range(100))
     assert [len(image.pixels) for _, image in found] == [1 + number % 5 for number in range(100)]
-    done = [event.done for event in events]
-    assert done == [*range(0, 100, 3), 100]
-
-
-def test_nothing_to_decode() -> None:
+    assert [event.done for event in events] == [*range(0, 100, 3), 100]
     assert list(decode([], 0, ignore, "decoding")) == []
+
+
+JPEG = encoded(np.zeros((300, 300, 3), np.uint8), "jpeg")
 
 
 @pytest.mark.parametrize(
@@ -140,84 +156,53 @@ def test_nothing_to_decode() -> None:
     [
         (b"", "cannot be decoded: not an image"),
         (b"rubbish", "cannot be decoded: not an image"),
-        (encoded(PIXELS)[:-40], "cannot be decoded: (OSError|SyntaxError)"),
-        (
-            encoded(np.zeros((300, 300, 3), np.uint8), "jpeg")[:-300],
-            "cannot be decoded: OSError: image file is truncated",
-        ),
+        (encoded()[:-40], "cannot be decoded: (OSError|SyntaxError)"),
+        (JPEG[:-300], "cannot be decoded: OSError: image file is truncated"),
         (Path("nowhere.png"), "cannot be read: .*No such file"),
         (Path(), "is not a regular file"),
+        (Path("/dev/zero"), "is not a regular file"),
     ],
 )
 def test_what_cannot_be_decoded_is_named(content: Any, message: str) -> None:
-    files = [(f"{number}.png", encoded(PIXELS)) for number in range(5)]
+    files = [(f"{number}.png", encoded()) for number in range(5)]
     files = [*files, ("bad.png", content), *files]
     with pytest.raises(DataError, match=rf"^bad\.png {message}"):
         list(decode(files, 11, ignore, "decoding"))
     errors: list[DataError] = []
-    assert [place for place, _ in decode(files, 11, ignore, "decoding", errors=errors)] == [
-        0,
-        1,
-        2,
-        3,
-        4,
-        6,
-        7,
-        8,
-        9,
-        10,
-    ]
+    places = [place for place, _ in decode(files, 11, ignore, "decoding", errors=errors)]
+    assert places == [place for place in range(11) if place != 5]
     assert len(errors) == 1
 
 
-@pytest.mark.parametrize("side", [10_000, 20_000])  # Pillow warns of the one and refuses the other
-def test_a_huge_image_is_refused(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_PIXELS", 99_000_000)
-    header = b"IHDR" + side.to_bytes(4, "big") * 2 + b"\x08\x02\0\0\0"
-    content = b"\x89PNG\r\n\x1a\n\0\0\0\r" + header + zlib.crc32(header).to_bytes(4, "big")
-    content += b"\0\0\0\0IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
-    with pytest.raises(DataError, match="mine has more than 99,000,000 pixels"):
-        one(content)
-
-
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    processes = []
-    real = subprocess.Popen
+def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, real = [], subprocess.Popen
 
     def start(*arguments: Any, **options: Any) -> Any:
         processes.append(real(*arguments, **options))
         return processes[-1]
 
-    monkeypatch.setattr(subprocess, "Popen", start)
-    return processes
-
-
-def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(
-    started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "cores", lambda: 1)
-    large = encoded(np.zeros((3000, 3000), np.uint8))
-
     def files() -> Iterator[tuple[str, bytes]]:
         yield from ((str(number), large) for number in range(module.CHUNK - 1))
-        threading.Timer(0.3, lambda: started[0].kill()).start()  # in the middle of these files, which take 2 s
+        threading.Timer(0.3, processes[0].kill).start()  # in the middle of these files, which take 2 s
         yield "last", large
 
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(module, "cores", lambda: 1)
+    large = encoded(np.zeros((3000, 3000), np.uint8))
     with pytest.raises(RunError, match=r"a process that decodes images was killed by signal 9, .*, at \d+"):
         list(decode(files(), module.CHUNK, ignore, ""))
-    assert all(process.poll() is not None for process in started)
+    assert processes[0].poll() is not None
 
 
 def test_a_worker_that_dies_between_two_chunks_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, death = (b"\0\0\0", 1, 1, True, False), module.Died("was killed", has_started=True)
+    answer, death = (b"\0\0\0", 1, 1, True, False), Died("was killed", has_started=True)
 
     def work(self: object, pieces: Iterable[Any], ahead: int) -> Iterator[tuple[int, Any]]:
         assert len(list(pieces)) == 2
         yield from ((number, found) for number in (1, 0) for found in (answer, answer, death))
 
     monkeypatch.setattr(module, "CHUNK", 2)
-    monkeypatch.setattr(module.Workers, "work", work)
+    monkeypatch.setattr(Workers, "work", work)
     assert [place for place, _ in decode([(str(number), b"") for number in range(4)], 4, ignore, "")] == [0, 1, 2, 3]
 
 
@@ -225,7 +210,7 @@ def test_a_worker_that_dies_between_two_chunks_loses_nothing(monkeypatch: pytest
 def test_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """Where it has a folder and modules of its own that shadow others."""
     (tmp_path / "PIL.py").write_text("raise SystemExit('imported from the current folder')")
-    (tmp_path / "mine.png").write_bytes(encoded(PIXELS))
+    (tmp_path / "mine.png").write_bytes(encoded())
     script = tmp_path / "folder" / "script.py"
     script.parent.mkdir()
     script.write_text(
@@ -237,3 +222,107 @@ def test_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout == f"{PIXELS.sum()}\n", done.stderr
+
+
+# -- harmful files ------------------------------------------------------------------------------------------------
+
+
+def test_an_eps_file_named_png_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    mark, programs = tmp_path / "started", tmp_path / "programs"
+    programs.mkdir()
+    for name in ("gs", "gswin32c", "gswin64c", "djpeg", "ppmtogif", "xv", "sh"):
+        (programs / name).write_text(f"#!/bin/sh\necho {name} >> '{mark}'\nexit 1\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    folder = photos(tmp_path / "photos", each=2)
+    (folder / "cat" / "bad.png").write_bytes(EPS)
+    answer = cli("run", "er", "--images", folder, "--tasks", "2")
+    assert answer.code == 2
+    assert "cat/bad.png cannot be decoded: not an image in the format BMP or GIF or JPEG or PNG or PPM" in answer.err
+    for suffix in SUFFIXES:
+        (folder / "cat" / f"bad{suffix}").write_bytes(EPS)
+    refused(folder, "cat/bad.webp cannot be decoded: not an image")
+    assert not mark.exists()
+
+
+def test_a_file_may_have_the_format_of_another_suffix(tmp_path: Path) -> None:
+    for name, kind in itertools.product(("cat", "dog"), OPTIONS):
+        (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
+        file = os.fsdecode(b"\xff.png") if kind == "ppm" else f"{kind}.png"  # and a name that is no UTF-8
+        (tmp_path / "photos" / name / file).write_bytes(encoded(kind=kind))
+    assert imported(tmp_path / "photos").train_images.shape == (12, 3, 10, 12)
+
+
+def test_a_png_whose_pixels_were_changed_is_refused() -> None:
+    """Decoding skips checksums: without them some of these are other images."""
+    content = encoded(np.random.default_rng(0).integers(0, 80, (12, 12, 3)).astype(np.uint8))
+    for position in range(content.index(b"IDAT"), len(content) - 12):
+        damaged = content[:position] + bytes(16) + content[position + 16 :]
+        with pytest.raises((SyntaxError, OSError)):
+            module._decode(damaged, None)
+
+
+def png(side: int) -> bytes:
+    """The beginning of a PNG file of that many black and white pixels in a row."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    chunks = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    return b"\x89PNG\r\n\x1a\n" + chunks + b"\0\0\0\0IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+
+
+def test_what_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = PngImagePlugin.PngInfo()
+    text.add_text("bomb", "a" * (1 << 21), zip=True)
+    for content, message in (
+        (png(10_008), "has more than 100,000,000 pixels"),  # Pillow warns of this one
+        (png(20_000), "has more than 100,000,000 pixels"),
+        (encoded(pnginfo=text), "cannot be decoded: ValueError: Decompressed data too large"),
+        (encoded(icc_profile=bytes(1 << 21)), "cannot be decoded: ValueError: Decompressed data too large"),
+    ):
+        assert len(content) < 10_000
+        with pytest.raises(DataError, match=f"mine {message}"):
+            list(module.decode([("mine", content)], 1, ignore, "", size=(8, 8)))
+    folder = photos(tmp_path / "photos", each=2)
+    refused(folder, "8 images of 30000×30000 take more than 8 GiB of memory", size=30_000)
+    monkeypatch.setattr("cclfp.data.folders.MOST_BYTES", 1000)
+    refused(folder, "8 images of 12×10 take more than .*--image-size 64")
+    monkeypatch.setattr(module, "MOST_FILE", 10)
+    refused(folder, "cat/0.png has .* bytes, more than 10 for one image")
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Callable[[bytes], Any]]:
+    """Decodes one file after another in one process, which must survive them all."""
+    given: list[bytes] = []
+    pieces = (([given.pop()], 10_000, None) for _ in itertools.count())
+    with Workers(module.__file__, "decode_chunk", [{}]) as workers:
+        answers = workers.work(pieces)
+
+        def answer(content: bytes) -> Any:
+            given.append(content)
+            _, found = next(answers)
+            assert not isinstance(found, Died), found
+            return found
+
+        yield answer
+
+
+def test_formats_that_no_suffix_promises_are_not_read(worker: Callable[[bytes], Any]) -> None:
+    for kind in ("ico", "pcx", "tga", "dds", "pdf", "icns"):
+        assert worker(encoded(kind=kind)).startswith("cannot be decoded: not an image in the format BMP or GIF")
+
+
+FILES = [encoded(kind=kind, **options) for kind, options in OPTIONS.items()] + [EPS]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(FILES), EDITS, st.none() | st.integers(0, 2000))
+def test_any_image_file_is_decoded_or_refused(
+    worker: Callable[[bytes], Any], capfd: pytest.CaptureFixture[str], file: bytes, edits: Any, end: int | None
+) -> None:
+    answer = worker(edited(file, edits)[:end])
+    if not isinstance(answer, str):
+        pixels, height, width, *_ = answer
+        assert len(pixels) == 3 * height * width
+        assert 0 < height * width <= 10_000
+    assert answer
+    assert capfd.readouterr() == ("", "")

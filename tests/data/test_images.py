@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from pathlib import Path
@@ -12,62 +11,17 @@ import numpy as np
 import pytest
 from conftest import Cli
 from PIL import Image
+from samples import CLASSES, arrays, imported, npz, photos, picture, refused
 from training import texts
 
 import cclfp
-from cclfp.data import Dataset, import_images, is_cached, load_dataset, own_datasets, verify
+from cclfp.data import import_images, load_dataset, own_datasets, verify
 from cclfp.data.folders import read_images
 from cclfp.errors import DataError, InputError
 from cclfp.events import Event, ignore
 from cclfp.paper import published_for
 from cclfp.runs.settings import configurations, find_preset
 from cclfp.streams import BENCHMARKS, get_benchmark
-
-CLASSES = ("Bird", "cat", "dog", "ox")
-
-
-def picture(seed: int, size: tuple[int, int] = (12, 10), mode: str = "RGB") -> Image.Image:
-    rng = np.random.default_rng(seed)
-    channels = {"RGB": 3, "L": 1, "RGBA": 4}[mode]
-    pixels = rng.integers(0, 256, (size[1], size[0], channels), dtype=np.uint8)
-    return Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
-
-
-def photos(folder: Path, each: int = 10, mode: str = "RGB", size: tuple[int, int] = (12, 10)) -> Path:
-    """A folder of class folders with PNG files."""
-    for c, name in enumerate(CLASSES):
-        (folder / name).mkdir(parents=True)
-        for i in range(each):
-            picture(100 * c + i, size, mode).save(folder / name / f"{i}.png")
-    return folder
-
-
-def arrays(shape: tuple[int, ...] = (8, 8, 3), labels: Any = (3, 5, 7, 9)) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return {
-        "train_images": rng.integers(0, 256, (40, *shape), dtype=np.uint8),
-        "train_labels": np.array(labels)[np.arange(40) % 4],
-        "test_images": rng.integers(0, 256, (12, *shape), dtype=np.uint8),
-        "test_labels": np.array(labels)[np.arange(12) % 4],
-    }
-
-
-def npz(path: Path, **change: Any) -> Path:
-    contents = {**arrays(), **change}
-    np.savez(path, **{name: value for name, value in contents.items() if value is not None})
-    return path
-
-
-def imported(path: Path, **options: Any) -> Dataset:
-    return load_dataset(import_images(path, **options))
-
-
-def refused(path: Path, message: str, **options: Any) -> None:
-    before = own_datasets()
-    with pytest.raises(InputError, match=message):
-        import_images(path, **options)
-    assert own_datasets() == before
-
 
 # -- folders ------------------------------------------------------------------------------------------------------
 
@@ -217,6 +171,8 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     (test / "cat").rename(test / "lynx")
     refused(tmp_path / "data", "no train images of lynx and no test images of cat, dog; --classes A,B,... takes only")
     refused(photos(tmp_path / "one"), "at least two classes, and found only cat", classes=["cat"])
+    for option in ({"size": 3}, {"split_seed": 3}):
+        refused(npz(tmp_path / "good.npz"), "is an .npz: size and split seed do not apply to it", **option)
 
 
 def test_images_that_cannot_be_read_are_left_out_or_listed_at_once(tmp_path: Path) -> None:
@@ -269,86 +225,6 @@ def test_a_subset_of_the_classes(tmp_path: Path) -> None:
     assert data.train_labels.tolist() == [0, 1] * 10
 
 
-# -- arrays -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shape", "stored"),
-    [
-        ((8, 8, 3), (3, 8, 8)),
-        ((8, 8, 1), (1, 8, 8)),
-        ((8, 9), (1, 8, 9)),
-        ((3, 8, 8), (3, 8, 8)),
-        ((3, 8, 3), (3, 3, 8)),
-    ],
-)
-def test_an_npz(shape: tuple[int, ...], stored: tuple[int, ...], tmp_path: Path) -> None:
-    given = arrays(shape)
-    data = imported(npz(tmp_path / "mine.npz", **given))
-    assert data.train_images.shape[1:] == stored
-    assert data.classes == ("3", "5", "7", "9")
-    assert data.train_labels.tolist() == [0, 1, 2, 3] * 10
-    wanted = given["train_images"]
-    wanted = wanted[:, None] if wanted.ndim == 3 else wanted
-    wanted = wanted if wanted.shape[1:] == stored else wanted.transpose(0, 3, 1, 2)
-    assert np.array_equal(data.train_images.numpy(), wanted)
-
-
-def test_floats_and_texts(tmp_path: Path) -> None:
-    given, events = arrays(labels=["d", "a", "c", "[/b]"]), list[Event]()
-    for dtype in (np.float32, np.float64):
-        floats = {part: (given[part] / 255).astype(dtype) for part in ("train_images", "test_images")}
-        data = imported(npz(tmp_path / "mine.npz", **given | floats), on_event=events.append)
-        assert np.array_equal(data.train_images.numpy().transpose(0, 2, 3, 1), given["train_images"])
-        assert "mine.npz: train_images has floats, which are stored as whole numbers from 0 to 255" in texts(events)
-        assert data.classes == ("[/b]", "a", "c", "d")
-        assert data.train_labels[:4].tolist() == [3, 1, 2, 0]
-
-
-@pytest.mark.parametrize("shape", [(8, 8, 4), (4, 8, 8)])
-def test_arrays_of_four_channels_are_put_on_white(shape: tuple[int, ...], tmp_path: Path) -> None:
-    given, events = arrays(shape), list[Event]()
-    data = imported(npz(tmp_path / "mine.npz", **given), on_event=events.append)
-    last = given["train_images"] if shape[-1] == 4 else given["train_images"].transpose(0, 2, 3, 1)
-    for i in range(3):
-        white = Image.new("RGBA", (8, 8), "white")
-        white.alpha_composite(Image.fromarray(last[i]))
-        difference = data.train_images[i].numpy().transpose(1, 2, 0).astype(int) - np.asarray(white)[:, :, :3]
-        assert np.abs(difference).max() <= 1
-    assert "mine.npz: 40 images have transparent pixels, which are made white" in texts(events)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"test_labels": None}, "lacks test_labels; it has train_images"),
-        ({"train_images": np.zeros((40, 8, 8, 3), np.int32)}, "train_images is int32 .*; expected uint8 or floats"),
-        ({"train_images": np.full((40, 8, 8, 3), 1.5)}, "train_images has floats that are not from 0 to 1"),
-        ({"test_images": np.full((12, 8, 8, 3), np.nan)}, "test_images has floats that are not from 0 to 1"),
-        ({"train_images": np.zeros((40, 8), np.uint8)}, r"uint8 of shape \(40, 8\); expected uint8 .* \(N, height"),
-        ({"train_images": np.zeros((0, 8, 8), np.uint8)}, "expected uint8"),
-        ({"train_images": np.zeros((40, 8, 8, 5), np.uint8)}, "with 1, 3 or 4 channels"),
-        ({"train_images": np.zeros((39, 8, 8, 3), np.uint8)}, r"int64 of shape \(40,\); .* each of the 39 images"),
-        ({"train_images": np.zeros((40, 9, 8, 3), np.uint8)}, "different shapes"),
-        ({"train_labels": np.zeros(40)}, "train_labels is float64 .*expected whole numbers or text"),
-        ({"train_labels": np.zeros((40, 2), int)}, "expected whole numbers or text"),
-        ({"test_labels": np.full(12, 3)}, "no test images of 5, 7, 9"),
-        ({"train_images": np.zeros((70_000, 2, 2), np.uint8), "train_labels": np.arange(70_000)}, "has 70,000 classes"),
-        ({"train_labels": np.full(40, 3), "test_labels": np.full(12, 3)}, "at least two classes"),
-        ({"train_labels": np.array([{}] * 40)}, "cannot be read .Object arrays cannot be loaded"),
-        ({"test_labels": np.array(list("abcdabcdabcd"))}, "in train_labels and test_labels, or text in both"),
-        (arrays(labels=["a", "b", "c", "d\ne"]), "has a name that cannot be printed"),
-    ],
-)
-def test_npz_files_that_are_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    refused(npz(tmp_path / "mine.npz", **change), message)
-
-
-def test_options_that_do_not_apply_to_an_npz(tmp_path: Path) -> None:
-    for option in ({"size": 3}, {"split_seed": 3}):
-        refused(npz(tmp_path / "good.npz"), "is an .npz: size and split seed do not apply to it", **option)
-
-
 # -- in use -------------------------------------------------------------------------------------------------------
 
 
@@ -386,37 +262,6 @@ def test_the_python_call_is_as_short(tmp_path: Path) -> None:
             cclfp.run("er", images=odd, tasks=2)
     with pytest.raises(InputError, match=r"resnet18 takes images of 9×9 pixels or more, not 3×8×8: try mlp"):
         cclfp.run("er", images=npz(tmp_path / "small.npz"), tasks=2, seeds=1)
-
-
-def test_datasets_are_listed_and_removed(cli: Cli, tmp_path: Path) -> None:
-    name = import_images(photos(tmp_path / "photos"), split_seed=3, size=6)
-    about = tmp_path / "home" / "data" / name / "arrays" / "about.json"
-    facts = json.loads(about.read_text())
-    assert (facts["split_seed"], facts["size"], facts["classes"]) == (3, 6, list(CLASSES))
-    listed = {one["name"]: one for one in cli("data", "list", "--json").json["datasets"]}
-    assert listed[name]["own"]
-    assert listed[name]["bytes"] > 40 * 3 * 36
-    assert not listed["mnist"]["here"]
-    assert re.search(rf"│ {name} │ own +│ +0.0 MB │ photos: 4 classes", cli("data", "list").out)
-    assert "no terminal to ask on: add --yes" in cli("data", "remove", name).err
-    assert cli("data", "remove", name, "mnist", "--yes").code == 2  # all or none
-    about.rename(about.with_name("away"))
-    assert own_datasets() == []
-    assert is_cached(name)  # the arrays alone are no dataset
-    assert import_images(tmp_path / "photos", split_seed=3, size=6) == name
-    assert cli("data", "remove", name, "--yes").out == f"{name}: removed, 0.0 MB\n"
-    assert own_datasets() == []
-    assert not (tmp_path / "home" / "data" / name).exists()
-    assert (tmp_path / "photos" / "cat" / "0.png").exists()
-
-
-def test_files_placed_by_hand_stay(cli: Cli, small_mnist: Path) -> None:
-    by_hand = small_mnist / "data" / "mnist" / "train-images-idx3-ubyte.gz"
-    by_hand.write_bytes(b"placed by hand")
-    assert cli("data", "remove", "mnist", "--yes").code == 0
-    assert by_hand.exists()
-    assert not is_cached("mnist")
-    assert "mnist is not stored" in cli("data", "remove", "mnist", "--yes").err
 
 
 def test_show_and_similar_names(cli: Cli, tmp_path: Path) -> None:

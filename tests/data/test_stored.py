@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,26 +15,18 @@ import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from samples import CLASSES, EDITS, ORIGINAL, edited, npz, photos
 
 from cclfp.data import datasets, import_images, is_cached, list_datasets, load_dataset, own_datasets, remove_dataset
 from cclfp.data.datasets import get_dataset, pack, store, unpack, verify
 from cclfp.data.source import ARRAYS
 from cclfp.errors import DataError, InputError
 
-RNG = np.random.default_rng(0)
-ORIGINAL = {
-    "train_images": RNG.integers(0, 256, (8, 4, 5, 3), np.uint8),
-    "train_labels": np.array(["cat", "ox"])[np.arange(8) % 2],
-    "test_images": RNG.integers(0, 256, (4, 4, 5, 3), np.uint8),
-    "test_labels": np.array(["cat", "ox"])[np.arange(4) % 2],
-}
-
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     """The folder of arrays of an imported .npz."""
-    np.savez(tmp_path / "mine.npz", allow_pickle=False, **ORIGINAL)
-    return tmp_path / "home" / "data" / import_images(tmp_path / "mine.npz") / "arrays"
+    return tmp_path / "home" / "data" / import_images(npz(tmp_path / "mine.npz", **ORIGINAL)) / "arrays"
 
 
 def check_loaded(name: str) -> None:
@@ -67,17 +60,6 @@ def test_a_flipped_bit_is_found_when_the_arrays_are_loaded(array: str, stored: P
     assert f"the stored {name} cannot be read" in answer.err.replace("\n", " ")
     assert import_images(tmp_path / "mine.npz") == name  # again
     check_loaded(name)
-
-
-def edited(content: bytes, edits: list[tuple[int, bytes, int]]) -> bytes:
-    """Some bytes replaced by others."""
-    for place, new, removed in edits:
-        place = place % (len(content) + 1)
-        content = content[:place] + new + content[place + removed :]
-    return content
-
-
-EDITS = st.lists(st.tuples(st.integers(0, 10_000), st.binary(max_size=4), st.integers(0, 4)), max_size=4)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -204,6 +186,37 @@ def test_other_files_beside_the_stored_ones_stay(stored: Path, tmp_path: Path) -
     assert all(file.read_text() == "mine" for file in others)
     assert len(list(stored.parent.iterdir())) == 3
     assert own_datasets() == []
+
+
+def test_datasets_are_listed_and_removed(cli: Cli, tmp_path: Path) -> None:
+    name = import_images(photos(tmp_path / "photos"), split_seed=3, size=6)
+    about = tmp_path / "home" / "data" / name / "arrays" / "about.json"
+    facts = json.loads(about.read_text())
+    assert (facts["split_seed"], facts["size"], facts["classes"]) == (3, 6, list(CLASSES))
+    listed = {one["name"]: one for one in cli("data", "list", "--json").json["datasets"]}
+    assert listed[name]["own"]
+    assert listed[name]["bytes"] > 40 * 3 * 36
+    assert not listed["mnist"]["here"]
+    assert re.search(rf"│ {name} │ own +│ +0.0 MB │ photos: 4 classes", cli("data", "list").out)
+    assert "no terminal to ask on: add --yes" in cli("data", "remove", name).err
+    assert cli("data", "remove", name, "mnist", "--yes").code == 2  # all or none
+    about.rename(about.with_name("away"))
+    assert own_datasets() == []
+    assert is_cached(name)  # the arrays alone are no dataset
+    assert import_images(tmp_path / "photos", split_seed=3, size=6) == name
+    assert cli("data", "remove", name, "--yes").out == f"{name}: removed, 0.0 MB\n"
+    assert own_datasets() == []
+    assert not (tmp_path / "home" / "data" / name).exists()
+    assert (tmp_path / "photos" / "cat" / "0.png").exists()
+
+
+def test_files_placed_by_hand_stay(cli: Cli, small_mnist: Path) -> None:
+    by_hand = small_mnist / "data" / "mnist" / "train-images-idx3-ubyte.gz"
+    by_hand.write_bytes(b"placed by hand")
+    assert cli("data", "remove", "mnist", "--yes").code == 0
+    assert by_hand.exists()
+    assert not is_cached("mnist")
+    assert "mnist is not stored" in cli("data", "remove", "mnist", "--yes").err
 
 
 # -- on the way to another machine --------------------------------------------------------------------------------

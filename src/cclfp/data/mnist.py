@@ -34,21 +34,21 @@ class Idx(Published):
         return f"the files {', '.join(FILES.values())} (raw, or gzipped as .gz)"
 
     def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
-        found = {array: _find(path, file) for array, file in FILES.items()}
-        if not any(file.is_file() for file in found.values()):
-            return None
-        return {array: _decode(file, self.arrays[array].shape) for array, file in found.items()}
+        return self._read(path) if any(_find(path, file).is_file() for file in FILES.values()) else None
 
-    def read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays | None:
+    def _read(self, folder: Path) -> Arrays:
+        return {array: _decode(_find(folder, file), self.arrays[array].shape) for array, file in FILES.items()}
+
+    def read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays:
         with tempfile.TemporaryDirectory() as temporary:
             for file in FILES.values():
                 retrieve(f"{address}{file}.gz", None, Path(temporary), on_event, f"{self.name}: downloading {file}.gz")
-            return self.read(Path(temporary), on_event)
+            return self._read(Path(temporary))
 
-    def read_package(self, package: Path, on_event: OnEvent) -> Arrays | None:
+    def read_package(self, package: Path, on_event: OnEvent) -> Arrays:
         with tarfile.open(package) as archive:
             archive.extractall(package.parent, filter="data")
-        return self.read(package.parent / "package" / "data", on_event)
+        return self._read(package.parent / "package" / "data")
 
 
 def _find(folder: Path, file: str) -> Path:

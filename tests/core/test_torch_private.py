@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,13 @@ from torch import Tensor
 import cclfp
 from cclfp.core.torch_private import NEEDED, missing
 from cclfp.engine import compiled
-from cclfp.engine.cohort import Cohort
 from cclfp.engine.kernels import Layout, NotStackable
 from cclfp.engine.kernels.stacked_resnet import StackedResNet
+from cclfp.engine.replica import Replica
 from cclfp.methods import METHODS
 from cclfp.nets.network import Network, copy_all, psi_mode, sgd
 from cclfp.testing import Case, same, stackable_psi
+from cclfp.testing.case import train_replicas
 
 PACKAGE = Path(cclfp.__file__).parent
 FOREACH = ("_foreach_copy_", "_foreach_mul", "_foreach_sub")
@@ -56,24 +56,20 @@ def test_all_are_listed() -> None:
     assert {user: used[user] for user in used if used[user]} == {user: set(names) for user, names in NEEDED.items()}
 
 
-def ignore(note: str) -> None: ...
-
-
-def trained(method: str, engine: str = "eager", seeds: int = 1, note: Callable[[str], None] = ignore) -> Cohort:
-    case = Case(METHODS[method], "class", {})
-    cohort = Cohort([case.replica(seed, stackable_psi()) for seed in range(seeds)], engine, note)
-    while not cohort.is_done:
-        cohort.advance()
-    return cohort
+def trained(method: str, engine: str = "eager", seeds: int = 1) -> tuple[Replica, list[str]]:
+    """The first of some replicas, and what the engine notes."""
+    replicas = [Case(METHODS[method], "class", {}).replica(seed, stackable_psi()) for seed in range(seeds)]
+    notes = train_replicas(replicas, engine)
+    return replicas[0], notes
 
 
 @pytest.mark.parametrize("method", ["er", "gem", "icarl"])
 def test_the_eager_engine_needs_none(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_all = trained(method).replicas[0]
+    with_all, _ = trained(method)
     for name in FOREACH:
         monkeypatch.delattr(torch, name)
     monkeypatch.delattr(torch._C._functorch, "maybe_current_level")
-    without = trained(method).replicas[0]
+    without, _ = trained(method)
     torch.testing.assert_close(without.learner.model, with_all.learner.model)
     assert without.matrix == with_all.matrix
 
@@ -108,13 +104,10 @@ def test_an_engine_that_lacks_one_is_not_used_and_it_is_said(
     monkeypatch.delattr(name, raising=False)
     if engine == "graph":  # builds for the CPU have none of them
         monkeypatch.setitem(NEEDED, "graph", (name,))
-    notes: list[str] = []
-    cohort = trained("er", engine, 2, notes.append)
-    assert len(notes) == 1
-    assert f"has no {name}" in notes[0]
-    assert "continuing eagerly" in notes[0]
-    assert cohort.engine == "eager"
-    assert same(cohort.replicas[0].learner, trained("er").replicas[0].learner)
+    replica, (note,) = trained("er", engine, 2)
+    assert f"has no {name}" in note
+    assert "continuing eagerly" in note
+    assert same(replica.learner, trained("er")[0].learner)
 
 
 def test_kernels_that_lack_one_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

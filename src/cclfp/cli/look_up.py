@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cclfp.cli.options import FORCE, JSON, argument, option
 from cclfp.cli.output import Table, attributes, print_answer, print_json, print_table, print_text, unwrap
 from cclfp.cli.progress import Progress
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import plus_minus
+
+if TYPE_CHECKING:
+    from cclfp.methods import Method
 
 
 def list_(what: str = argument(..., "What to list.", "methods|benchmarks|datasets"), json: bool = JSON) -> None:
@@ -26,28 +29,20 @@ def list_(what: str = argument(..., "What to list.", "methods|benchmarks|dataset
 def _methods() -> list[dict[str, Any]]:
     from cclfp.methods import METHODS
 
-    return [
-        {
-            "name": method.name,
-            "scenarios": method.scenarios(),
-            "memory": method.schedule is not None,
-            "reference": method.reference,
-        }
-        for method in METHODS.values()
-    ]
+    return [_about(method) for method in METHODS.values()]
+
+
+def _about(method: type[Method]) -> dict[str, Any]:
+    has_memory = method.schedule is not None
+    return {"name": method.name, "scenarios": method.scenarios(), "memory": has_memory, "reference": method.reference}
 
 
 def _benchmarks() -> list[dict[str, Any]]:
     from cclfp.streams.benchmarks import benchmark_names, get_benchmark
 
-    return [
-        {
-            **attributes(benchmark, "name", "dataset", "scenarios"),
-            "tasks": benchmark.num_tasks,
-            **attributes(benchmark, "backbone", "description"),
-        }
-        for benchmark in map(get_benchmark, benchmark_names())
-    ]
+    found = [get_benchmark(name) for name in benchmark_names()]
+    first, last = ("name", "dataset", "scenarios"), ("backbone", "description")
+    return [{**attributes(one, *first), "tasks": one.num_tasks, **attributes(one, *last)} for one in found]
 
 
 def _datasets() -> list[dict[str, Any]]:
@@ -153,11 +148,8 @@ def _show_method(name: str) -> dict[str, Any]:
 
     kind = get_method(name)
     return {
-        "name": kind.name,
-        "reference": kind.reference,
+        **_about(kind),
         "description": inspect.cleandoc(kind.__doc__ or ""),
-        "scenarios": kind.scenarios(),
-        "memory": kind.schedule is not None,
         "hyperparameters": [
             {"name": f.name, "default": f.default, "range": interval(f), "description": f.metadata["doc"]}
             for f in dataclasses.fields(kind.Hyper)

@@ -71,8 +71,6 @@ def test_run_json(small_mnist: Path, cli: Cli) -> None:
     a, b = [run["average_accuracy"] for run in er["runs"]]
     assert er["average_accuracy"] == pytest.approx({"mean": (a + b) / 2, "std": abs(a - b) / 2**0.5})
     assert joint["forgetting"] == {"mean": None, "std": None}
-    for run in er["runs"]:
-        assert sum(run["accuracy_matrix"][-1]) / 5 == pytest.approx(run["average_accuracy"])
     assert er["published"] is None  # the paper has no memory of 50
     assert joint["published"] == {"mean": 95.59, "std": 0.31}
 
@@ -82,9 +80,7 @@ def test_a_grid_on_another_split_tested_on_held_out_images(small_mnist: Path, cl
     """What varies has a column; no published number stands beside another protocol."""
     how = ("--class-order", "9,8,7/0,1,2,3,4,5,6", "--seeds", "1", "--validation")
     out = cli("run", "finetune", "split-mnist", "batch=20,30", *how).out
-    assert out.startswith(
-        "Split MNIST, class-incremental, tested on held-out training images, other class order, 2 tasks"
-    )
+    assert out.startswith("Split MNIST, class-incremental, tested on held-out training images, other class order, 2 ")
     head, *rows = rows_of(out)
     assert head == ["method", "batch", "average accuracy", "forgetting", "seconds per run"]
     assert [row[1] for row in rows] == ["20", "30"]
@@ -92,10 +88,8 @@ def test_a_grid_on_another_split_tested_on_held_out_images(small_mnist: Path, cl
     assert answer["tasks"] == [3, 7]
     assert answer["average_accuracy"]["std"] is None  # of one seed
     (run,) = answer["runs"]
-    held_out = [
-        round(value * count / 100, 6) for value, count in zip(run["accuracy_matrix"][-1], (45, 105), strict=True)
-    ]
-    assert all(count.is_integer() for count in held_out)
+    counts = [value * images / 100 for value, images in zip(run["accuracy_matrix"][-1], (45, 105), strict=True)]
+    assert counts == pytest.approx(list(map(round, counts)))
     assert "lr=0.1 batch=20 validation other class order 2 tasks" in cli("runs").out
 
 
@@ -121,22 +115,13 @@ def test_save_writes_learners_that_load_opens(cli: Cli, small_data: Path, tmp_pa
     assert "augment=on resnet18:width=2" in cli("runs").out
 
 
-MORE = """
-class Thief(Half):
-    name = "er"
-
-class Nameless(Half):
-    name = None
-"""
-
-
 @pytest.mark.slow
 def test_run_files_of_ones_own(cli: Cli, small_mnist: Path, tmp_path: Path) -> None:
     file, net = tmp_path / "half.py", tmp_path / "net.py"
-    file.write_text(HALF + MORE)
+    file.write_text(HALF)
     net.write_text("from torch import nn\ndef flat(): return nn.Flatten()\n")
     arguments = ("run", f"er,{file}:Half", "split-mnist", "half=0.2,0.4", "--seeds", "2", "--backbone", f"{net}:flat")
-    answer = cli(*arguments, "--save", tmp_path / "learners")
+    answer = cli(*arguments)
     assert answer.code == 0
     assert "net.py:flat" in answer.out
     assert answer.out.count("│ half ") == 3  # the column of the setting, too
@@ -146,21 +131,10 @@ def test_run_files_of_ones_own(cli: Cli, small_mnist: Path, tmp_path: Path) -> N
     assert [one["hyperparameters"]["half"] for one in (first, second)] == [0.2, 0.4]
     shown = cli("show", f"{file}:Half", "--json").json
     assert [knob["name"] for knob in shown["hyperparameters"]] == ["lr", "half", "other"]
-    saved = next((tmp_path / "learners").glob("half*"))
-    with pytest.raises(cclfp.InputError, match=r"a learner of half, which does not ship with cclfp: give the class"):
-        cclfp.load(saved, psi=f"{net}:flat")
-    assert cclfp.load(saved, method=f"{file}:Half", psi=f"{net}:flat").method.name == "half"
-    file.write_text(HALF.replace("setting(0.5, ", "setting(0.7, ") + MORE)
+    file.write_text(HALF.replace("setting(0.5, ", "setting(0.7, "))
     assert "[6/6]" in cli(*arguments).err  # another method now
-    for name, message in (
-        ("Thief", "has the name 'er' of a method that ships with cclfp"),
-        ("Nameless", "has the name None: expected letters"),
-        ("HalfHyper", "half.py:HalfHyper is not a method"),
-        ("Nothing", "has no function or class 'Nothing'"),
-    ):
-        refused = cli("run", f"{file}:{name}", "split-mnist")
-        assert refused.code == 2
-        assert message in refused.err
+    assert "half.py:HalfHyper is not a method" in cli("run", f"{file}:HalfHyper", "split-mnist").err
+    assert "has no function or class 'Nothing'" in cli("run", f"{file}:Nothing", "split-mnist").err
 
 
 REFUSED = """

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from cclfp.losses import cross_entropy
-from cclfp.methods import Method, gradient, sgd
+from cclfp.methods import Method, gradient
 from cclfp.methods.er import ER
 from cclfp.schedules import Exemplars
 from cclfp.testing import Case, check_method
-from cclfp.testing.contract import trains_inside_the_mask
+from cclfp.testing.contract import is_not_disturbed_by_others, repeats, trains_inside_the_mask
 
 
 class Good(ER):
@@ -23,8 +21,8 @@ class Good(ER):
 
 
 class Idle(ER):
-    def loss(self, *arguments: Any) -> Any:
-        loss, buffers = super().loss(*arguments)
+    def loss(self, *given: Any) -> Any:
+        loss, buffers = super().loss(*given)
         return 0 * loss, buffers
 
 
@@ -32,22 +30,21 @@ class Secretive(ER):
     """Keeps something in itself, where saving does not find it."""
 
     count = 0
+    weight = 1e-3
 
-    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
+    def step(self, *given: Any) -> Any:
         self.count += 1
-        params, buffers, state, *_ = super().step(params, buffers, state, batch, hyper)
-        return {**params, "psi.0.bias": params["psi.0.bias"] + 1e-3 * self.count}, buffers, state
+        params, *others = super().step(*given)
+        return {**params, "psi.0.bias": params["psi.0.bias"] + self.weight * self.count}, *others
 
 
-class Shared(ER):
+class Shared(Secretive):
     """Keeps something in its class, where replicas meet."""
 
-    count = [0]  # noqa: RUF012
+    weight = 1e-6
 
-    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-        self.count[0] += 1
-        params, buffers, state, *_ = super().step(params, buffers, state, batch, hyper)
-        return {**params, "psi.0.bias": params["psi.0.bias"] + 1e-6 * self.count[0]}, buffers, state
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(Shared, name, value) if name == "count" else super().__setattr__(name, value)
 
 
 class InPlace(ER):
@@ -60,24 +57,23 @@ class InPlace(ER):
 
 
 class Branching(ER):
-    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-        grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
-        if grads["f.bias"].sum() > 1e9:
-            return params, buffers, state
-        return sgd(params, grads, hyper.lr), buffers, state
+    def step(self, params: Any, *given: Any) -> Any:
+        stepped = super().step(params, *given)
+        if params["f.bias"].sum() > 1e9:
+            return params, *stepped[1:]
+        return stepped
 
 
 class Aliasing(ER):
     """Keeps psi's own tensors, which go on changing, for a copy."""
 
-    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-        z, buffers = self.net.features(params, buffers, batch.x)
-        loss = cross_entropy(self.net.classify(params, z), batch.y, batch.mask)
+    def loss(self, params: Any, buffers: Any, state: Any, *given: Any) -> Any:
+        loss, buffers = super().loss(params, buffers, state, *given)
         if state:
             loss = loss + 0.01 * (params["f.weight"] - state["old"]).square().sum()
         return loss, buffers
 
-    def end_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+    def end_task(self, params: Any, *given: Any) -> Any:
         return {"old": params["f.weight"].detach()}
 
 
@@ -98,23 +94,22 @@ class Wordy(ER):
 class Infinite(ER):
     """Returns a loss that is not a number."""
 
-    def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-        stepped = super().step(params, buffers, state, batch, hyper)
-        return *stepped[:3], {"loss": torch.tensor(torch.nan)}
+    def step(self, *given: Any) -> Any:
+        return *super().step(*given)[:3], {"loss": torch.tensor(torch.nan)}
 
 
 class Growing(ER):
     """Has a state whose structure depends on the replica's seed, so that replicas cannot be stacked."""
 
-    def begin_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
-        return {f"seed {context.seed}": torch.zeros(())}
+    def begin_task(self, *given: Any) -> Any:
+        return {f"seed {given[-1].seed}": torch.zeros(())}
 
 
 class Peeking(ER):
     """Reads the learner's own parameters, which stacked replicas do not update, instead of those that it is given."""
 
-    def loss(self, *arguments: Any) -> Any:
-        loss, buffers = super().loss(*arguments)
+    def loss(self, *given: Any) -> Any:
+        loss, buffers = super().loss(*given)
         return loss * (1 + self.net.params["f.bias"].detach().abs().sum()), buffers
 
 
@@ -124,23 +119,19 @@ class TwicePassing(ER):
         return super().loss(params, buffers, state, batch, hyper)
 
 
-class Forgetful(Method):
+class Forgetful(Maskless):
     """Never says which exemplars to keep."""
 
-    name = "forgetful"
     schedule = Exemplars
     keeps_task = True
     replays = False
-
-    def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-        z, buffers = self.net.features(params, buffers, batch.x)
-        return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers
+    moves_every_row = True
 
 
 class Silent(ER):
     """Fails without a word."""
 
-    def loss(self, *arguments: Any) -> Any:
+    def loss(self, *given: Any) -> Any:
         raise AssertionError
 
 
@@ -165,13 +156,12 @@ class Misspelt(ER):
 
 class Vector(ER):
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
-        z, buffers = self.net.features(params, buffers, batch.x)
-        return z, buffers
+        return self.net.features(params, buffers, batch.x)
 
 
 class Lonely(ER):
-    def loss(self, *arguments: Any) -> Any:
-        return super().loss(*arguments)[0]
+    def loss(self, *given: Any) -> Any:
+        return super().loss(*given)[0]
 
 
 @pytest.mark.slow
@@ -217,14 +207,10 @@ def test_a_wrong_hyperparameter_is_refused() -> None:
 @pytest.mark.parametrize(
     ("method", "first", "second"),
     [
-        (
-            OneHot,
-            "in loss: return loss .*one_hot",
-            "steps_purely: step does not run under vmap: it needs the value",
-        ),
+        (OneHot, "in loss: return loss .*one_hot", "steps_purely: step does not run under vmap: it needs the value"),
         (Choosy, "in loss: return loss .*batch.slots", "steps_purely: step does not run under vmap: a shape depends"),
         (Misspelt, "in loss: .*batch.current", "AttributeError: 'Batch' object has no attribute 'current'"),
-        (Branching, "in step: if grads", "step does not run under vmap: it needs the value of a tensor"),
+        (Branching, "in step: if params", "step does not run under vmap: it needs the value of a tensor"),
     ],
 )
 def test_the_line_of_ones_own_comes_first(method: type[Method], first: str, second: str) -> None:
@@ -239,18 +225,13 @@ def test_the_line_of_ones_own_comes_first(method: type[Method], first: str, seco
     assert raised.value.__suppress_context__
 
 
-def test_progress_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_and_the_number_of_threads_stays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines: list[str] = []
     check_method(Good, quick=True, progress=lines.append)
     assert (len(lines), lines[0]) == (7, "[1/7] good, class scenario, steps_purely")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    check_method(Good, quick=True)
-    shown = capsys.readouterr().err
-    assert "[7/7] good, class scenario, trains_stacked" in shown
-    assert shown.endswith("\r\033[K")
-
-
-def test_the_number_of_threads_stays() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -258,17 +239,16 @@ def test_the_number_of_threads_stays() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+    shown = capsys.readouterr().err
+    assert "[7/7] good, class scenario, trains_stacked" in shown
+    assert shown.endswith("\r\033[K")
 
 
 def test_random_losses_draw_from_the_seed() -> None:
     class Noisy(ER):
-        name = "noisy"
-
-        def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> tuple[Tensor, Any]:
-            loss, buffers = super().loss(params, buffers, state, batch, hyper)
+        def loss(self, *given: Any) -> Any:
+            loss, buffers = super().loss(*given)
             return loss * (1 + 0.1 * torch.rand(())), buffers
-
-    from cclfp.testing.contract import is_not_disturbed_by_others, repeats
 
     repeats(Case(Noisy, "class", {}))
     is_not_disturbed_by_others(Case(Noisy, "class", {}))

@@ -22,17 +22,8 @@ from cclfp.methods import Method, get_method
 from cclfp.testing.case import Case, same, stackable_psi, toy_psi, toy_stream, train_replicas
 from cclfp.testing.contract import CHECKS, QUICK, first_sentence
 
-__all__ = [
-    "CHECKS",
-    "QUICK",
-    "Case",
-    "check_method",
-    "same",
-    "stackable_psi",
-    "toy_psi",
-    "toy_stream",
-    "train_replicas",
-]
+__all__ = ["CHECKS", "QUICK", "Case", "check_method"]
+__all__ += ["same", "stackable_psi", "toy_psi", "toy_stream", "train_replicas"]  # for other tests of a method
 
 CLEAR = (AssertionError, InputError)  # errors whose message says what the method does wrong
 
@@ -55,22 +46,23 @@ def check_method(
     for scenario in scenarios:
         kind.hyper(scenario, **hyper)  # InputError for an unknown name or invalid value
     todo = [(scenario, check) for scenario in scenarios for check in (QUICK if quick else CHECKS)]
-    show = progress or (_show if sys.stderr.isatty() else lambda line: None)
+    show = progress or _show
     try:
         # One thread: the tensors are small, and threads of a busy machine wait for each other.
         with computing_threads(1):
-            for number, (scenario, check) in enumerate(todo):
+            for number, (scenario, check) in enumerate(todo, start=1):
                 name = f"{kind.name}, {scenario} scenario, {check.__name__}"
-                show(f"[{number + 1}/{len(todo)}] {name}")
+                show(f"[{number}/{len(todo)}] {name}")
                 _run(check, name, Case(kind, scenario, hyper))
     finally:
-        if show is _show:
-            show("")
+        if progress is None:
+            _show("")
 
 
 def _show(line: str) -> None:
-    """Show a line in place of the last one."""
-    print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+    """Show a line in place of the last one, on a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 
 
 def _run(check: Callable[[Case], None], name: str, case: Case) -> None:
@@ -79,10 +71,10 @@ def _run(check: Callable[[Case], None], name: str, case: Case) -> None:
         check(case)
     except Exception as error:  # noqa: BLE001  whatever a user's method may raise
         line, is_clear = _own_line(error, case.method), isinstance(error, CLEAR) and str(error)
-        said = first_sentence(str(error))
-        cause = str(error) if is_clear else f"{type(error).__name__}{': ' if said else ''}{said}"
-        text = f"{name}: {cause}" if line is None else f"{line}\n{name}: {cause}"
-        raise AssertionError(text) from (None if is_clear or line is not None else error)
+        parts = [type(error).__name__, *filter(None, [first_sentence(str(error))])]
+        text = f"{name}: {error if is_clear else ': '.join(parts)}"
+        shown = text if line is None else f"{line}\n{text}"
+        raise AssertionError(shown) from (None if is_clear or line is not None else error)
 
 
 def _own_line(error: BaseException, method: type[Method]) -> str | None:

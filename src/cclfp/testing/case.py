@@ -94,26 +94,20 @@ class Case:
 
     def batches(self, seed: int = 0) -> list[list[tuple[Tensor, Tensor, Tensor]]]:
         """For each task, the batches (x, y, task) of its plan."""
-        replica = self.replica(seed)
-        train = replica.stream.train
-        tasks = []
+        replica, tasks = self.replica(seed), []
         for position in range(len(replica.stream.train_rows)):
             replica.position = position
             plan = replica.plan()
             rows = [plan.rows[step, :current] for step, (current, _) in enumerate(plan.sizes)]
-            tasks.append([tuple(train.rows(r)) for r in rows])
+            tasks.append([tuple(replica.stream.train.rows(r)) for r in rows])
         return tasks  # type: ignore[return-value]
 
-    def online(
-        self,
-        seed: int = 0,
-        after_step: Callable[[Learner], Learner | None] | None = None,
-    ) -> Learner:
+    def online(self, seed: int = 0, after_step: Callable[[Learner], Learner | None] | None = None) -> Learner:
         """A learner trained with ``observe``; ``after_step`` may look at it, or return another to continue with."""
         learner = self.learner(seed)
         for batches in self.batches(seed):
-            for x, y, task in batches:
-                learner.observe(x, y, task)
+            for batch in batches:
+                learner.observe(*batch)
                 if after_step is not None:
                     learner = after_step(learner) or learner
             learner.end_task()

@@ -61,6 +61,21 @@ def full_content(full_store: Store) -> Content:
 
 
 @pytest.fixture
+def store(tmp_path: Path) -> Store:
+    from cclfp.runs.store import Store
+
+    return Store(tmp_path / "runs.sqlite")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Store:
+    """A store with runs of one's own."""
+    from report_records import own_store
+
+    return own_store(tmp_path)
+
+
+@pytest.fixture
 def small_mnist(own_home: None, tmp_path: Path) -> Path:
     """A CCLFP_HOME with a little dataset in MNIST's place, quick to train on."""
     write_little_dataset(tmp_path / "home", "mnist", 10, (1, 28, 28), train=1500, test=200)

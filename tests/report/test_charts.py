@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_records import ENVIRONMENT, add_all, add_own, cell_of, made_up_record, own_store
+from report_records import ENVIRONMENT, add_all, add_own, cell_of, made_up_record
 
 from cclfp.paper import TIMING_SEED, run_time_cells
 from cclfp.report import collect
@@ -19,16 +18,6 @@ from cclfp.report.drawing import _apart, draw_figure, draw_panel, linear_axis, s
 from cclfp.report.styles import CHARACTER, STYLES
 from cclfp.report.tables import Content, column_title
 from cclfp.runs.store import Store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "runs.sqlite")
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Store:
-    return own_store(tmp_path)
 
 
 def chart_of(store: Store, name: str) -> Chart:
@@ -67,10 +56,7 @@ def test_run_times_are_those_of_methods_that_trained_alone_and_under_the_same_co
     cells = [cell for cell in run_time_cells() if cell.configuration.benchmark == "rotated-mnist"]
     panel, records = run_times(full_store), [made_up_record(cell, TIMING_SEED) for cell in cells]
     assert panel.categories == [cell.label for cell in cells]
-    assert [(series.style.name, series.label) for series in panel.series] == [
-        ("train", "training"),
-        ("test", "testing"),
-    ]
+    assert [(one.style.name, one.label) for one in panel.series] == [("train", "training"), ("test", "testing")]
     for series, part in zip(panel.series, ("train_seconds", "test_seconds"), strict=True):
         assert series.values == [Value(record[part]) for record in records]
     assert panel.notes == ["Each method alone on A made-up processor for tests, eager engine, float32, 1 thread"]

@@ -12,35 +12,28 @@ from charts import BENCH_STYLES
 from cclfp.paper.numbers import LABELS
 from cclfp.report.styles import DARK_COLOURS, LIGHT_COLOURS, METHOD_STYLES, OWN_STYLES, STYLES, TEST, TRAIN, Style
 
+
+def matrix(text: str) -> np.ndarray:
+    return np.array(text.split(), dtype=float).reshape(3, 3)
+
+
 # How dichromats see linear RGB: Machado, Oliveira & Fernandes 2009, A Physiologically-based Model for Simulation of
 # Color Vision Deficiency, table 1, severity 1.0.
 VISIONS = {
     "normal": np.eye(3),
-    "protanopia": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deuteranopia": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-    "tritanopia": np.array(
-        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
-    ),
+    "protanopia": matrix("0.152286 1.052583 -0.204868 0.114503 0.786281 0.099216 -0.003882 -0.048116 1.051998"),
+    "deuteranopia": matrix("0.367322 0.860646 -0.227968 0.280085 0.672501 0.047413 -0.011820 0.042940 0.968881"),
+    "tritanopia": matrix("1.255528 -0.076749 -0.178779 -0.078411 0.930809 0.147602 0.004733 0.691367 0.303900"),
 }
 # From linear RGB to cones and from their cube roots to OKLab: Ottosson 2020, A perceptual color space for image
 # processing.
-TO_CONES = np.array(
-    [
-        [0.4122214708, 0.5363325363, 0.0514459929],
-        [0.2119034982, 0.6806995451, 0.1073969566],
-        [0.0883024619, 0.2817188376, 0.6299787005],
-    ]
+TO_CONES = matrix(
+    "0.4122214708 0.5363325363 0.0514459929 0.2119034982 0.6806995451 0.1073969566 "
+    "0.0883024619 0.2817188376 0.6299787005"
 )
-TO_OKLAB = np.array(
-    [
-        [0.2104542553, 0.7936177850, -0.0040720468],
-        [1.9779984951, -2.4285922050, 0.4505937099],
-        [0.0259040371, 0.7827717662, -0.8086757660],
-    ]
+TO_OKLAB = matrix(
+    "0.2104542553 0.7936177850 -0.0040720468 1.9779984951 -2.4285922050 0.4505937099 "
+    "0.0259040371 0.7827717662 -0.8086757660"
 )
 PAGES = {"light": LIGHT_COLOURS["paper"], "dark": DARK_COLOURS["paper"]}
 

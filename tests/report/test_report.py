@@ -161,10 +161,11 @@ def test_each_command_trains_the_runs_of_its_number(
 
     def run(names: list[str], **options: Any) -> list[Any]:
         asked.update(options, names=names)
-        return []
+        return [asked["result"]]
 
     monkeypatch.setattr("cclfp.runs.run.run", run)
     for result in full_content.results:
+        asked["result"] = result
         words = shlex.split(result.command(full_content.seeds))
         assert cli(*words[1:], "--json").code == 0
         settings = {

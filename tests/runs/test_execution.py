@@ -36,7 +36,7 @@ def test_it_takes_strings_none_and_numpy(tmp_path: Path) -> None:
         ({"precision": "bf16", "device": "cpu"}, "precision bf16 needs a CUDA device"),
         ({"fresh": "no"}, "fresh='no': expected True or False"),
         ({"other_code": "keep"}, "unknown other_code 'keep'"),
-        ({"checkpoint_every": float("nan")}, "checkpoint_every=nan: expected a number of seconds"),
+        ({"checkpoint_every": float("nan")}, "checkpoint_every=nan: expected seconds, 0 or more"),
         *(
             ({"shard": wrong}, f"shard='{wrong}': expected I/N with I from 1 to N")
             for wrong in ("", "1", "0/3", "4/3", "1/0", "-1/3", "1/2/3", "a/b", "1.0/2", "1/999999999")
@@ -127,11 +127,11 @@ def test_every_visible_gpu_is_used(cards: Cards) -> None:
 @pytest.mark.parametrize(
     ("count", "wrong", "message"),
     [
-        (2, "cuda:9", "expected different GPUs that are there, torch finds 2, numbered from 0"),
-        (2, "cuda:0,2", "expected different GPUs that are there"),
-        (2, "cuda:0,0", "expected different GPUs that are there"),
-        (0, "cuda:0", "expected different GPUs that are there, torch finds no CUDA device on this machine"),
-        (0, "cuda", "expected different GPUs that are there, torch finds no CUDA device on this machine"),
+        (2, "cuda:9", "expected GPUs of this machine, each once, but torch finds 2, numbered from 0"),
+        (2, "cuda:0,2", "expected GPUs of this machine, each once"),
+        (2, "cuda:0,0", "expected GPUs of this machine, each once"),
+        (0, "cuda:0", "expected GPUs of this machine, each once, but torch finds no CUDA device on this machine"),
+        (0, "cuda", "expected GPUs of this machine, each once, but torch finds no CUDA device on this machine"),
         *((2, wrong, "expected auto, cpu, cuda, or GPUs") for wrong in ("cuda:", "cuda:-1", "cuda:1,", "gpu:0", "")),
     ],
 )

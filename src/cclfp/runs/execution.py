@@ -97,7 +97,7 @@ class Execution:
         is_share = share is None or (isinstance(share, numbers.Real) and 0 < float(share) <= 1)
         again = self.fresh or self.other_code == "retrain"
         for name, fine, expected in (
-            ("checkpoint_every", isinstance(seconds, numbers.Real) and float(seconds) >= 0, "a number of seconds"),
+            ("checkpoint_every", isinstance(seconds, numbers.Real) and float(seconds) >= 0, "seconds, 0 or more"),
             ("gpus_per_cohort", is_share, "more than 0 and at most 1, the share of one GPU"),
             ("force", isinstance(self.force, bool), "True or False"),
             ("fresh", isinstance(self.fresh, bool), "True or False"),
@@ -206,7 +206,7 @@ def pick_cards(wanted: str) -> list[int]:
     cards = [int(number) for number in re.findall(r"\d+", wanted)] or found
     if not cards or set(cards) - set(found) or len(set(cards)) < len(cards):
         seen = f"finds {len(found)}, numbered from 0" if found else "finds no CUDA device on this machine"
-        raise InputError(f"device {wanted!r}: expected different GPUs that are there, torch {seen}")
+        raise InputError(f"device {wanted!r}: expected GPUs of this machine, each once, but torch {seen}")
     return cards
 
 

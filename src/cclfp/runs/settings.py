@@ -158,7 +158,8 @@ def check_values(name: str, values: object) -> list[float]:
         several = [SWITCHES.get(str(value).casefold()) for value in several]
     if not several or not all(isinstance(value, numbers.Real) for value in several):
         expected = "on or off" if name == "augment" else "a number or several"
-        raise InputError(f"{name}={values if isinstance(values, str) else repr(values)}: expected {expected}")
+        given = ",".join(map(str, values)) if is_several else values  # type: ignore[call-overload]
+        raise InputError(f"{name}={given}: expected {expected}")
     return several if name == "augment" else [float(value) for value in several]
 
 

@@ -114,7 +114,7 @@ class Store:
         self.path, self.read_only, self.on_bad = path, read_only, on_bad
         if not exists(path):
             if read_only:
-                raise InputError(f"{path}: there is no store of runs")
+                raise InputError(f"{path}: there is no store of runs; cclfp run makes one, --store FILE names another")
             with _usable(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
         self.checkpoints = checkpoints_of(path)

@@ -7,15 +7,18 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import cclfp
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
 from cclfp.engine.cohort import Cohort
+from cclfp.engine.kernels import Layout
+from cclfp.engine.kernels.stacked_resnet import StackedResNet
 from cclfp.engine.replica import Replica
 from cclfp.methods import METHODS, Method
 from cclfp.nets import ResNet18, linear
+from cclfp.nets.network import Network, Tensors, psi_mode
 from cclfp.streams import Stream
 from cclfp.testing import stackable_psi, toy_stream
 from cclfp.transforms import Normalise
@@ -92,6 +95,55 @@ def picture_replica(
     one = replica(method, stream.scenario, seed, psi=psi, stream=stream, device=device, **settings)
     one.learner.autocast = autocast
     return one
+
+
+def layout_of(psi: nn.Module, dtype: torch.dtype | None = torch.bfloat16) -> Layout | None:
+    return Layout.of(psi, psi_mode(psi), dtype)
+
+
+def networks(
+    R: int, device: str = "cpu", autocast: torch.dtype | None = torch.bfloat16
+) -> tuple[StackedResNet, Network, Tensors, Tensors]:
+    """A network in our kernels and in PyTorch's, and stacked tensors of R such, away from where they begin.
+
+    On the CPU both compute in float32.
+    """
+    autocast = None if device == "cpu" else autocast
+    psis = [ResNet18(width=WIDTH[device], seed=seed).to(device) for seed in range(R)]
+    f = nn.Linear(8 * WIDTH[device], 10, device=device)
+    net, layout = Network(psis[0], f, psi_mode(psis[0]), autocast), layout_of(psis[0])
+    assert layout is not None
+    g = torch.Generator().manual_seed(0)
+
+    def stack(name: str) -> Tensor:
+        ts = torch.stack([psi.state_dict()[name] for psi in psis])
+        if not ts.is_floating_point():
+            return ts + 3
+        noise = torch.randn(ts.shape, generator=g).to(device)
+        return ts + (0.3 * noise.abs() if "running_var" in name else 0.1 * noise * (1 if ts.ndim == 2 else ts.std()))
+
+    params = {f"psi.{name}": stack(name) for name, _ in psis[0].named_parameters()}
+    stacked = StackedResNet(net, layout, in_place=False)
+    return stacked, net, params, {name: stack(name) for name, _ in psis[0].named_buffers()}
+
+
+def gradients(
+    net: Network, params: Tensors, buffers: Tensors, x: Tensor, target: Tensor
+) -> tuple[Tensors, Tensors, Tensor]:
+    def loss(p: Tensors) -> tuple[Tensor, tuple[Tensors, Tensor]]:
+        z, after = net.features(p, buffers, x)
+        return (z * target).sum(), (after, z)
+
+    grads, (after, z) = torch.func.grad(loss, has_aux=True)(params)
+    return grads, after, z
+
+
+def off(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-12))
+
+
+def at(tensors: Tensors, *place: int) -> Tensors:
+    return {name: t[place] for name, t in tensors.items()}
 
 
 def trained(

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from records import made_up
 from torch import Tensor, nn
-from training import Stop, stop_at, texts, train
-from training import make_job as make_any_job
+from training import Stop, make_job, stop_at, texts, train
 
 import cclfp
 from cclfp.errors import DivergenceError, InputError
@@ -95,13 +94,14 @@ def test_the_task_is_the_first_after_which_it_was_found() -> None:
 
 
 class NanMeans(ICaRL):
-    """Its weights stay finite; the class means it predicts by do not."""
+    """Its weights stay finite; the class means it predicts by do not, after the tasks in ``bad``."""
 
     name = "nan-means"
+    bad: Sequence[int] = range(9)
 
     def end_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
         after = super().end_task(params, buffers, state, hyper, context)
-        return {**after, "means": after["means"] * torch.nan}
+        return {**after, "means": after["means"] * (torch.nan if context.position in self.bad else 1)}
 
 
 class InfinityOnPurpose(ICaRL):
@@ -136,26 +136,20 @@ def test_only_what_predictions_use_counts_and_infinities_on_purpose_do_not() -> 
 # -- records, commands and means ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def make_job(small_mnist: Path, tmp_path: Path) -> Callable[..., Job]:
-    def make(lr: float, seed: int = 0, **changes: Any) -> Job:
-        (configuration,) = configurations(["er"], "split-mnist", None, settings={"lr": [lr]})
-        return make_any_job(configuration, seed, **{"store": tmp_path / "runs.sqlite", **changes})
+@pytest.mark.usefixtures("small_mnist")
+def test_a_diverged_run_is_stored_as_such_and_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def job(lr: float, store: str = "runs.sqlite") -> Job:
+        (configuration,) = configurations(["er"], "split-mnist", settings={"lr": [lr]})
+        return make_job(configuration, 0, tmp_path / store)
 
-    return make
-
-
-def test_a_diverged_run_is_stored_as_such_and_said_once(
-    make_job: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("cclfp.runs.training.STEP_EVERY", 0.0)
     events: list[Event] = []
-    record = train(make_job(1e20), events.append)
+    record = train(job(1e20), events.append)
     assert record["diverged"] == 1
     assert texts(events) == ["weights are not finite after task 1 of 5: the run has diverged; try a smaller lr"]
-    assert Store(make_job(1e20).execution.store).records() == [record]
-    assert "diverged" not in train(make_job(0.1))
-    stopped = make_job(1e20, store=tmp_path / "stopped.sqlite")
+    assert Store(tmp_path / "runs.sqlite").records() == [record]
+    assert "diverged" not in train(job(0.1))
+    stopped = job(1e20, "stopped.sqlite")
     with pytest.raises(Stop):
         train(stopped, stop_at(41))
     events.clear()
@@ -164,9 +158,8 @@ def test_a_diverged_run_is_stored_as_such_and_said_once(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("small_mnist")
-def test_run_says_it_beside_the_mean_of_the_others(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 1)  # no other process is started
+@pytest.mark.usefixtures("small_mnist", "one_core")
+def test_run_says_it_beside_the_mean_of_the_others(cli: Cli, tmp_path: Path) -> None:
     command = ("run", "er", "split-mnist", "lr=0.1,1e20", "--seeds", "2", "--store", tmp_path / "runs.sqlite")
     answer = cli(*command, "--engine", "eager")
     assert answer.code == 0
@@ -185,20 +178,18 @@ def test_run_says_it_beside_the_mean_of_the_others(cli: Cli, tmp_path: Path, mon
 def test_the_mean_is_of_the_others() -> None:
     (configuration,) = configurations(["er"], "split-mnist", None)
 
-    def runs(accuracies: Sequence[float], diverged: Sequence[int]) -> list[Record]:
-        found = []
-        for seed, accuracy in enumerate(accuracies):
-            record = made_up(configuration, seed, [[None] * 5 for _ in range(5)] + [[accuracy] * 5])
-            found.append(record | ({"diverged": 2} if seed in diverged else {}))
+    def runs(*accuracies: float, diverged: int) -> list[Record]:
+        found = [made_up(configuration, n, [[None] * 5] * 5 + [[value] * 5]) for n, value in enumerate(accuracies)]
+        found[diverged]["diverged"] = 2
         return found
 
-    result = Result(configuration, runs([80, 10, 82], [1]))
+    result = Result(configuration, runs(80, 10, 82, diverged=1))
     assert result.mean_std("average_accuracy") == {"mean": 81, "std": pytest.approx(2**0.5)}
     included = dataclasses.replace(result, include_diverged=True)
     assert included.mean_std("average_accuracy")["mean"] == pytest.approx(172 / 3)
     assert result.diverged == [1]
     assert result.text() == "81.00 ± 1.41, 1 of 3 seeds diverged"
-    assert dataclasses.replace(result, runs=runs([9.0], [0])).text() == "1 of 1 seed diverged"
+    assert dataclasses.replace(result, runs=runs(9.0, diverged=0)).text() == "1 of 1 seed diverged"
     assert dataclasses.replace(result, runs=[]).text() == "–"
 
 
@@ -214,15 +205,20 @@ def online(method: str | type[Method]) -> cclfp.Learner:
     return cclfp.make(method, psi=toy_psi(), num_classes=6, memory=12)  # with BatchNorm and dropout
 
 
+def teach(learners: Sequence[cclfp.Learner], batches: range, length: int = 5) -> None:
+    """Tasks are of so many batches."""
+    for learner in learners:
+        for number in batches:
+            learner.observe(*batch(number), task=number // length)
+            if number % length == length - 1:
+                learner.end_task()
+
+
 @pytest.mark.parametrize("warm", [0, 1, 9], ids=["first", "second", "later"])
 @pytest.mark.parametrize("method", [name for name, kind in METHODS.items() if not kind.joint])
 def test_a_step_that_diverges_leaves_the_learner_as_it_was(method: str, warm: int) -> None:
     ours, theirs = online(method), online(method)
-    for learner in (ours, theirs):
-        for number in range(warm):
-            learner.observe(*batch(number), task=number // 5)
-            if number == 4:
-                learner.end_task()
+    teach([ours, theirs], range(warm))
     tensors = [*ours.psi.parameters(), *ours.psi.buffers()]
     pool = None if ours.memory is None else vars(ours.memory)["_pool"]
     torch.manual_seed(1)
@@ -238,11 +234,7 @@ def test_a_step_that_diverges_leaves_the_learner_as_it_was(method: str, warm: in
     assert ours.memory is None or vars(ours.memory)["_pool"] is pool
     assert torch.equal(torch.get_rng_state(), random)
     assert same(ours, theirs)
-    for learner in (ours, theirs):
-        for number in range(warm, warm + 3):
-            learner.observe(*batch(number), task=number // 5)
-        learner.end_task()
-        learner.observe(*batch(50), task=7)
+    teach([ours, theirs], range(warm, warm + 5))
     assert same(ours, theirs)
 
 
@@ -269,30 +261,13 @@ def test_a_memory_of_a_streams_rows_stays_so() -> None:
     assert same(rows.learner, never.learner)
 
 
-class BadEnd(NanMeans):
-    """The end of its second task gives NaN, unless told otherwise."""
-
-    name = "bad-end"
-    bad = True
-
-    def end_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
-        kind = NanMeans if context.position == 1 and BadEnd.bad else ICaRL
-        return kind.end_task(self, params, buffers, state, hyper, context)
-
-
 def test_a_task_whose_end_diverges_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = online(BadEnd), online(BadEnd)
-    for learner in (ours, theirs):
-        for number in range(4):
-            learner.observe(*batch(number), task=number // 2)
-            if number == 1:
-                learner.end_task()
+    monkeypatch.setattr(NanMeans, "bad", [1])
+    ours, theirs = online(NanMeans), online(NanMeans)
+    teach([ours, theirs], range(3), length=2)
     with pytest.raises(DivergenceError, match=r"the end of the task made a state that is not finite .* state means"):
         ours.end_task()
     assert same(ours, theirs)
-    monkeypatch.setattr(BadEnd, "bad", False)
-    for learner in (ours, theirs):
-        learner.observe(*batch(4), task=1)
-        learner.end_task()
-        learner.observe(*batch(5), task=2)
+    monkeypatch.setattr(NanMeans, "bad", [])
+    teach([ours, theirs], range(3, 5), length=2)
     assert same(ours, theirs)

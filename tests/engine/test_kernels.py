@@ -19,7 +19,7 @@ from typing import Any
 import plain_kernels
 import pytest
 import torch
-from cohorts import WIDTH, picture_replica, pictures, trained
+from cohorts import WIDTH, at, gradients, layout_of, networks, off, picture_replica, pictures, trained
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
@@ -54,10 +54,6 @@ def test_each_kernel_in_the_interpreter() -> None:
 
 
 # -- which networks and images have kernels ----------------------------------------------------------------------------
-
-
-def layout_of(psi: nn.Module, dtype: torch.dtype | None = torch.bfloat16) -> Layout | None:
-    return Layout.of(psi, psi_mode(psi), dtype)
 
 
 @pytest.mark.slow
@@ -118,51 +114,6 @@ def in_pytorch(monkeypatch: pytest.MonkeyPatch) -> Calls:
     monkeypatch.setattr("cclfp.engine.kernels.WIDTH", WIDTH["cpu"])
     monkeypatch.setattr(Layout, "of", in_float32)
     return calls
-
-
-def networks(
-    R: int, device: str = "cpu", autocast: torch.dtype | None = torch.bfloat16
-) -> tuple[StackedResNet, Network, Tensors, Tensors]:
-    """A network in our kernels and in PyTorch's, and stacked tensors of R such, away from where they begin.
-
-    On the CPU both compute in float32.
-    """
-    autocast = None if device == "cpu" else autocast
-    psis = [ResNet18(width=WIDTH[device], seed=seed).to(device) for seed in range(R)]
-    f = nn.Linear(8 * WIDTH[device], 10, device=device)
-    net, layout = Network(psis[0], f, psi_mode(psis[0]), autocast), layout_of(psis[0])
-    assert layout is not None
-    g = torch.Generator().manual_seed(0)
-
-    def stack(name: str) -> Tensor:
-        ts = torch.stack([psi.state_dict()[name] for psi in psis])
-        if not ts.is_floating_point():
-            return ts + 3
-        noise = torch.randn(ts.shape, generator=g).to(device)
-        return ts + (0.3 * noise.abs() if "running_var" in name else 0.1 * noise * (1 if ts.ndim == 2 else ts.std()))
-
-    params = {f"psi.{name}": stack(name) for name, _ in psis[0].named_parameters()}
-    stacked = StackedResNet(net, layout, in_place=False)
-    return stacked, net, params, {name: stack(name) for name, _ in psis[0].named_buffers()}
-
-
-def gradients(
-    net: Network, params: Tensors, buffers: Tensors, x: Tensor, target: Tensor
-) -> tuple[Tensors, Tensors, Tensor]:
-    def loss(p: Tensors) -> tuple[Tensor, tuple[Tensors, Tensor]]:
-        z, after = net.features(p, buffers, x)
-        return (z * target).sum(), (after, z)
-
-    grads, (after, z) = grad(loss, has_aux=True)(params)
-    return grads, after, z
-
-
-def off(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-12))
-
-
-def at(tensors: Tensors, *place: int) -> Tensors:
-    return {name: t[place] for name, t in tensors.items()}
 
 
 def test_psi_under_vmap_as_one_by_one(in_pytorch: Calls) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from cohorts import CASES, assert_alike, batch_norm_psi, relu_psi, replica, trained
+from cohorts import CASES, assert_alike, assert_as_alone, batch_norm_psi, relu_psi, replica, trained
 from torch import Tensor, nn
 from training import Stop, make_job, stop_at, texts, train_all
 
 import cclfp
 from cclfp.core.memory import Examples
 from cclfp.engine import graph
-from cclfp.engine.cohort import Cohort, autocast_of
+from cclfp.engine.cohort import autocast_of
 from cclfp.engine.replica import Replica
 from cclfp.errors import DivergenceError
 from cclfp.learner.checks import not_finite
@@ -35,7 +35,7 @@ on_cuda = partial(replica, device="cuda", memory=20)
 bare_psi = partial(toy_psi, random=False)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def short_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "SHORTEST", 2)
 
@@ -151,24 +151,20 @@ def test_jobs_stopped_and_resumed(engine: str, tmp_path: Path, monkeypatch: pyte
 # -- graphs ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("short_graphs")
 @pytest.mark.parametrize(
     ("method", "scenario", "psi"),
     [(*case, stackable_psi) for case in CASES] + [(method, None, batch_norm_psi) for method in METHODS],
 )
 def test_together_in_a_graph_as_each_alone(method: str, scenario: str, psi: Callable[[], nn.Module]) -> None:
-    make = [partial(on_cuda, method, scenario, s, psi=psi, lr=lr) for s, lr in ((0, 0.02), (1, 0.02), (1, 0.01))]
-    for mine, one in zip(trained([one() for one in make], "graph"), make, strict=True):
-        assert_alike(mine, trained([one()])[0])
+    kinds = ((0, 0.02), (1, 0.02), (1, 0.01))
+    assert_as_alone([partial(on_cuda, method, scenario, seed, psi=psi, lr=lr) for seed, lr in kinds], "graph")
 
 
-@pytest.mark.usefixtures("short_graphs")
 def test_one_in_a_graph_as_among_twenty() -> None:
     many = trained([on_cuda("ccl-fp+", "class", seed) for seed in range(20)], "graph")
     assert_alike(trained([on_cuda("ccl-fp+", "class", 7)], "graph")[0], many[7])
 
 
-@pytest.mark.usefixtures("short_graphs")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("psi", [stackable_psi, batch_norm_psi])
 def test_nothing_waits_for_the_device_inside_a_task(psi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,14 +186,12 @@ def test_nothing_waits_for_the_device_inside_a_task(psi: Any, monkeypatch: pytes
     assert len(watched) >= 3
 
 
-@pytest.mark.usefixtures("short_graphs")
 def test_runs_take_turns_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cclfp.engine.cohort.SHARE", 1e-6)
     notes: list[str] = []
-    ours = trained([on_cuda("ccl-fp+", "class", seed) for seed in range(3)], "graph", notes=notes)
-    assert len(notes) == 1
-    assert "they take turns" in notes[0]
-    assert_alike(ours[2], trained([on_cuda("ccl-fp+", "class", 2)])[0])
+    assert_as_alone([partial(on_cuda, "ccl-fp+", "class", seed) for seed in range(3)], "graph", notes)
+    (note,) = notes
+    assert "they take turns" in note
 
 
 class Peeks(ER):
@@ -211,22 +205,19 @@ class Peeks(ER):
         return super().step(params, buffers, state, batch, hyper)
 
 
-@pytest.mark.usefixtures("short_graphs")
 def test_what_cannot_be_recorded_is_said_and_trained_eagerly() -> None:
     notes: list[str] = []
     ours = trained([on_cuda(Peeks, "class", seed, psi=batch_norm_psi) for seed in range(2)], "graph", notes=notes)
-    assert len(notes) == 1
-    assert "continuing eagerly" in notes[0]
+    (note,) = notes
+    assert "continuing eagerly" in note
     # Nothing is left of the capture that failed: not its stream, nor its hold on the generator and the memory.
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.rand(3, device="cuda")
     torch.cuda.empty_cache()
-    others = trained([on_cuda("er", "class", seed, psi=batch_norm_psi) for seed in range(2)], "graph")
+    others = assert_as_alone([partial(on_cuda, "er", "class", seed, psi=batch_norm_psi) for seed in range(2)], "graph")
     assert_alike(others[1], ours[1])
-    assert_alike(ours[1], trained([on_cuda("er", "class", 1, psi=batch_norm_psi)])[0])
 
 
-@pytest.mark.usefixtures("short_graphs")
 @pytest.mark.parametrize("psi", [stackable_psi, batch_norm_psi])
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])
 def test_precisions_stay_near(precision: str, psi: Callable[[], nn.Module]) -> None:
@@ -246,20 +237,15 @@ def test_precisions_stay_near(precision: str, psi: Callable[[], nn.Module]) -> N
             assert (p - after).norm() <= 0.3 * (after - before).norm() + 1e-3, name
 
 
-@pytest.mark.usefixtures("short_graphs")
 @pytest.mark.parametrize("psi", [stackable_psi, batch_norm_psi])
 def test_compiled_in_a_graph(psi: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "WORTH", 1)
-    ours = trained([on_cuda("er", "domain", seed, psi=psi) for seed in range(2)], "graph")
-    assert_alike(ours[1], trained([on_cuda("er", "domain", 1, psi=psi)])[0])
+    assert_as_alone([partial(on_cuda, "er", "domain", seed, psi=psi) for seed in range(2)], "graph")
 
 
 @pytest.mark.parametrize("psi", [bare_psi, relu_psi])
 @pytest.mark.parametrize("engine", ["eager", "graph"])
 def test_divergence_is_found_beside_replicas_that_are_well(engine: str, psi: Any) -> None:
     runs = [(0, 0.02), (1, 1e30), (2, 0.02)]
-    cohort = Cohort([on_cuda("ccl-fp+", "class", seed, psi=psi, lr=lr) for seed, lr in runs], engine, pytest.fail)
-    while not cohort.is_done:
-        cohort.advance()
-    assert [one.diverged for one in cohort.replicas] == [None, 1, None]
-    assert cohort.engine == engine
+    ours = trained([on_cuda("ccl-fp+", "class", seed, psi=psi, lr=lr) for seed, lr in runs], engine)
+    assert [one.diverged for one in ours] == [None, 1, None]

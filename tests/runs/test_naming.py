@@ -13,7 +13,7 @@ from training import make_job
 import cclfp
 from cclfp.paper.study import plan
 from cclfp.runs.events import Event, Planned
-from cclfp.runs.jobs import Job, name_runs
+from cclfp.runs.jobs import name_runs
 from cclfp.runs.settings import configurations
 
 VERSION = r"half@[0-9a-f]{8}"
@@ -31,12 +31,8 @@ def versions(tmp_path: Path) -> list[str]:
     return names
 
 
-def make_jobs(methods: list[str], store: Path) -> list[Job]:
-    return [make_job(c, 0, store) for c in configurations(methods, "split-mnist")]
-
-
 def test_runs_are_told_apart_by_version_where_that_is_needed(versions: list[str], tmp_path: Path) -> None:
-    jobs = make_jobs(["er", *versions], tmp_path / "runs.sqlite")
+    jobs = [make_job(c, 0, tmp_path / "runs.sqlite") for c in configurations(["er", *versions], "split-mnist")]
     names = list(name_runs(jobs).values())
     assert names[0] == "er seed 0"
     assert all(re.fullmatch(f"{VERSION} seed 0", name) for name in names[1:])

@@ -14,7 +14,6 @@ from typing import Any
 
 from cclfp.core.arguments import check_whole
 from cclfp.core.files import write_atomic
-from cclfp.core.scenarios import check_scenario
 from cclfp.core.userfiles import is_reference, refer
 from cclfp.data import import_images
 from cclfp.errors import InputError, unknown
@@ -74,8 +73,7 @@ def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | Non
     if not methods:
         raise InputError("no method was given: cclfp list methods names them")
     benchmark = get_benchmark(str(problem.benchmark))
-    scenario = check_scenario(problem.scenario) if problem.scenario is not None else benchmark.scenarios[0]
-    benchmark.check(scenario)
+    scenario = benchmark.scenarios[0] if problem.scenario is None else problem.scenario
     tasks = None if problem.tasks is None else check_whole("tasks", problem.tasks, at_least=1)
     order, sizes = benchmark.split_into(tasks, problem.class_order)
     usual_psi = parse_backbone(benchmark.backbone)

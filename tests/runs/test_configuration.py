@@ -65,7 +65,7 @@ def test_a_setting_goes_to_the_methods_that_know_it() -> None:
         ({"batch": float("nan")}, "batch=nan"),
         ({"w": []}, r"w=\[\]: expected a number or several"),
         *(({"w": bad}, "w=.*: expected a number or several") for bad in ("0.1", None, ["a"])),
-        ({"checkpoint_every": "x"}, "checkpoint_every='x': expected a number of seconds"),
+        ({"checkpoint_every": "x"}, "checkpoint_every='x': expected seconds, 0 or more"),
         ({"augment": 0.5}, "augment=0.5: expected on or off"),
         ({"tasks": 0}, "tasks=0: expected a whole number, 1 or more"),
         ({"tasks": 2.5}, "tasks=2.5: expected a whole number, 1 or more"),

@@ -156,7 +156,7 @@ def check_values(name: str, values: object) -> list[float]:
         several = [SWITCHES.get(str(value).casefold()) for value in several]
     if not several or not all(isinstance(value, numbers.Real) for value in several):
         expected = "on or off" if name == "augment" else "a number or several"
-        given = ",".join(map(str, values)) if is_several else values  # type: ignore[call-overload]
+        given = (",".join(map(str, values)) or repr(values)) if is_several else values  # type: ignore[call-overload]
         raise InputError(f"{name}={given}: expected {expected}")
     return several if name == "augment" else [float(value) for value in several]
 

@@ -55,19 +55,15 @@ def one(content: bytes, size: tuple[int, int] | None = None) -> Image:
     return image
 
 
-@pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "ppm"])
+@pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "ppm", "gif", "webp"])
 def test_formats(kind: str) -> None:
-    image = one(encoded(kind=kind))
+    """The first frame is taken, in formats that have several."""
+    pixels = PIXELS if kind != "gif" else np.full_like(PIXELS, 200)
+    others = {"append_images": [pil.fromarray(np.full_like(PIXELS, i)) for i in range(100)], "save_all": True}
+    options = {**({} if kind in ("bmp", "ppm") else others), **({"lossless": True} if kind == "webp" else {})}
+    image = one(encoded(pixels, kind, **options))
     assert not image.is_grey
-    assert np.array_equal(image.pixels, PIXELS)
-
-
-@pytest.mark.parametrize("kind", ["gif", "webp", "tiff", "png"])
-def test_the_first_of_many_frames_is_taken(kind: str) -> None:
-    first = np.full((4, 5, 3), 200, np.uint8)
-    others = [pil.fromarray(np.full_like(first, i)) for i in range(100)]
-    options = {"lossless": True} if kind == "webp" else {}
-    assert np.array_equal(one(encoded(first, kind, save_all=True, append_images=others, **options)).pixels, first)
+    assert np.array_equal(image.pixels, pixels)
 
 
 def test_kinds_of_pixels() -> None:
@@ -194,16 +190,23 @@ def test_a_worker_that_is_killed_is_an_error_and_not_a_wait(monkeypatch: pytest.
     assert processes[0].poll() is not None
 
 
-def test_a_worker_that_dies_between_two_chunks_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("answered", [0, 1, 2])
+def test_a_worker_that_dies(answered: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It loses the files of its chunk for which it has not answered."""
     answer, death = (b"\0\0\0", 1, 1, True, False), Died("was killed", has_started=True)
 
     def work(self: object, pieces: Iterable[Any], ahead: int) -> Iterator[tuple[int, Any]]:
         assert len(list(pieces)) == 2
-        yield from ((number, found) for number in (1, 0) for found in (answer, answer, death))
+        yield from ((number, found) for number in (1, 0) for found in [*[answer] * answered, death])
 
     monkeypatch.setattr(module, "CHUNK", 2)
     monkeypatch.setattr(Workers, "work", work)
-    assert [place for place, _ in decode([(str(number), b"") for number in range(4)], 4, ignore, "")] == [0, 1, 2, 3]
+    images = decode([(f"{number}.png", b"") for number in range(4)], 4, ignore, "")
+    if answered == 2:
+        assert [place for place, _ in images] == [0, 1, 2, 3]
+    else:
+        with pytest.raises(RunError, match=f"a process that decodes images was killed, at {2 + answered}.png"):
+            list(images)
 
 
 @pytest.mark.slow

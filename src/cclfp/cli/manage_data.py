@@ -62,9 +62,9 @@ def fetch(name: str = NAME, json: bool = JSON) -> None:
 @app.command()
 def verify(name: str | None = OPTIONAL_NAME, json: bool = JSON) -> None:
     """Check a dataset on disk against the published checksums."""
-    from cclfp.data import dataset_names, is_cached, verify
+    from cclfp.data import list_datasets, verify
 
-    names = [name] if name is not None else [dataset for dataset in dataset_names() if is_cached(dataset)]
+    names = [name] if name is not None else [one.name for one in list_datasets() if one.here]
     _answer({name: verify(name) for name in names}, "verified", json)
     if not names and not json:
         print("no dataset is here yet: cclfp data fetch NAME downloads one")
@@ -87,11 +87,11 @@ def import_(
 @app.command()
 def path(name: str | None = OPTIONAL_NAME, json: bool = JSON) -> None:
     """Print where datasets are kept; files placed there by hand are found by fetch."""
-    from cclfp.data import dataset_names, dataset_path, is_cached
+    from cclfp.data import list_datasets, look_up
 
-    found = {name: str(dataset_path(name)) for name in ([name] if name is not None else dataset_names())}
-    listed = [{"name": n, "path": path, "status": "here" if is_cached(n) else "missing"} for n, path in found.items()]
-    print_answer(json, {"datasets": listed}, *found.values())
+    found = [look_up(name)] if name is not None else list_datasets()
+    listed = [{"name": f.name, "path": str(f.path), "status": "here" if f.here else "missing"} for f in found]
+    print_answer(json, {"datasets": listed}, *(str(one.path) for one in found))
 
 
 def _size(count: int) -> str:

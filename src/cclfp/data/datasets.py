@@ -88,11 +88,6 @@ def own_datasets() -> list[str]:
     return sorted(path.parents[1].name for path in (home() / "data").glob(f"*/arrays/{ABOUT}"))
 
 
-def dataset_names() -> list[str]:
-    """The names of all datasets: the published ones, then the user's own images."""
-    return [*DATASETS, *own_datasets()]
-
-
 def dataset_path(name: str) -> Path:
     """The folder of a dataset under ``CCLFP_HOME``. :func:`fetch` finds raw files that were placed there by hand."""
     if name not in DATASETS and name not in own_datasets():
@@ -122,10 +117,11 @@ class StoredDataset(NamedTuple):
 
 def list_datasets() -> list[StoredDataset]:
     """The published datasets, then the user's own images."""
-    return [_look_up(name) for name in dataset_names()]
+    return [look_up(name) for name in (*DATASETS, *own_datasets())]
 
 
-def _look_up(name: str) -> StoredDataset:
+def look_up(name: str) -> StoredDataset:
+    """What is known of a dataset, whose description may be damaged."""
     try:
         description = get_dataset(name).title
     except DataError:
@@ -199,6 +195,7 @@ def _lock(name: str) -> Iterator[None]:
     with os_error_as_data_error(f"{name} cannot be stored in {folder}, which CCLFP_HOME can change"):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock", is_singleton=True):  # who has it may take it again
+            remove_stale(folder, r"arrays(\.removed)?", folders=True)
             yield
 
 
@@ -206,7 +203,6 @@ def _lock(name: str) -> Iterator[None]:
 def _new_folder(name: str) -> Iterator[Path]:
     """A folder that takes the place of the stored arrays once its files are written; the caller has the lock."""
     target = arrays_folder(name)
-    remove_stale(target.parent, r"arrays(\.removed)?", folders=True)
     temporary = target.with_name(temporary_name("arrays"))
     temporary.mkdir()
     try:
@@ -240,7 +236,6 @@ def remove_dataset(name: str) -> int:
     check_stored(name)
     size = _size(arrays)
     with _lock(name):
-        remove_stale(folder, r"arrays\.removed", folders=True)
         _remove(arrays)
     with contextlib.suppress(OSError):  # it has other files, or another process has just locked it
         (folder / ".lock").unlink(missing_ok=True)

@@ -148,14 +148,6 @@ def abbreviate(names: list[str]) -> str:
     return ", ".join(map(visible, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-class Decoded(NamedTuple):
-    """Images of one size."""
-
-    pixels: np.ndarray  # uint8 (N, height, width, 3)
-    places: list[int]  # of each one in the files that were to be decoded
-    are_grey: bool  # all of them
-
-
 def decode_files(
     files: Sequence[tuple[str, Path]],
     what: str,
@@ -163,10 +155,11 @@ def decode_files(
     *,
     size: tuple[int, int] | None = None,
     skip_bad: bool = False,
-) -> Decoded:
+) -> tuple[np.ndarray, list[int], bool]:
     """Decode image files, given with their names for messages; ``size``, height and width, is the first one's if None.
 
-    Those that cannot be decoded are left out, or in one error, see :func:`report_bad`.
+    The result is the images as uint8 (N, height, width, 3), the place of each one in ``files``, and whether all are
+    grey. Those that cannot be decoded are left out, or in one error, see :func:`report_bad`.
     """
     pixels, places, errors = _empty(len(files), *(size or (1, 1))), list[int](), list[DataError]()
     are_grey, transparent = True, 0
@@ -187,7 +180,7 @@ def decode_files(
             transparent += image.is_transparent
     report_bad(errors, what, on_event, skip_bad)
     say_transparent(what, transparent, on_event)
-    return Decoded(pixels[: len(places)], places, are_grey)
+    return pixels[: len(places)], places, are_grey
 
 
 def _empty(count: int, height: int, width: int) -> np.ndarray:

@@ -25,7 +25,6 @@ Arrays = dict[str, np.ndarray]  # by the names in ARRAYS
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 # The names of the classes of each dataset.
 CLASSES: dict[str, Any] = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_text(encoding="utf-8"))
-CHUNK = 1 << 24  # bytes hashed at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +123,4 @@ def os_error_as_data_error(name: str) -> Iterator[None]:
 
 def sha256_of(values: np.ndarray) -> str:
     """The SHA-256 checksum of an array's bytes."""
-    digest = hashlib.sha256()
-    flat = np.ascontiguousarray(values).reshape(-1)
-    for start in range(0, len(flat), CHUNK):
-        digest.update(flat[start : start + CHUNK].data)
-    return digest.hexdigest()
+    return hashlib.sha256(np.ascontiguousarray(values).reshape(-1).data).hexdigest()

@@ -26,7 +26,7 @@ def step(key: str, step: int, accuracy: float | None = None, *, compiling: bool 
 
 
 def data(done: int, total: int = 170) -> DataProgress:
-    return DataProgress("cifar10: downloading", done, total, "MB")
+    return DataProgress("my \x1b[2J photos: reading", done, total, "MB")
 
 
 @pytest.fixture
@@ -112,7 +112,10 @@ LINES: dict[str, tuple[list[tuple[float, Event]], list[str]]] = {
     ),
     "a dataset": (
         [(0, data(0)), (5, data(10)), (10, data(17)), (15, data(80)), (25, data(1234, total=0))],
-        ["cifar10: downloading: 17/170 MB, 10%, 2 MB/s, 90 s left", "cifar10: downloading: 1,234 MB, 49 MB/s"],
+        [
+            "my \\x1b[2J photos: reading: 17/170 MB, 10%, 2 MB/s, 90 s left",
+            "my \\x1b[2J photos: reading: 1,234 MB, 49 MB/s",
+        ],
     ),
 }  # fmt: skip
 
@@ -153,8 +156,8 @@ def test_live_bars(clock: Callable[[float], None]) -> None:
         for done in (0, 20, 40):
             shown.update(data(done))
             clock(done)
-        assert "40/170 MB" in screen.line("cifar10: downloading")
-        assert "MB/s" in screen.line("cifar10: downloading")
+        line = screen.line("my \\x1b[2J photos: reading")
+        assert all(text in line for text in ("40/170 MB", "MB/s"))
         shown.update(data(170))
         assert not shown.bars.tasks  # it is done, and there are no runs
         shown.update(Planned({"a": label, "b": "er seed 1"}, "runs.sqlite"))

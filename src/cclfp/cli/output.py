@@ -74,7 +74,7 @@ def print_table(table: Table) -> None:
 
     console = _console()
     if table.title is not None:  # a grid's own title would be wrapped to its width
-        console.print(table.title, style="bold")
+        console.print(visible(table.title), style="bold")
     grid = Grid(box=box.ROUNDED, header_style="bold")
     for name in table.columns:
         is_number = name.startswith(">")

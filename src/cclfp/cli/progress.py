@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cclfp.errors import visible
+from cclfp.events import DataProgress, Event, Failed, Finished, Note, Placed, Planned, Step, Stored
 from cclfp.metrics import count_of
-
-if TYPE_CHECKING:
-    from cclfp.events import DataProgress, Event, Finished, Planned, Step
-    from cclfp.runs.record import Record
 
 HEARTBEAT = 10.0  # seconds between two plain lines about a run or a dataset
 ALL_HEARTBEAT = 30.0  # seconds between two plain lines about all runs
@@ -71,7 +68,7 @@ class Progress:
         from rich.progress import Progress as Bars
 
         self.labels: dict[str, str] = {}
-        self.stored: list[Record] = []  # that were not reported yet
+        self.stored: list[Any] = []  # records that were not reported yet
         self.work: dict[str, Work] = {}  # of runs, by their keys, and of datasets
         self.all, self.is_many = Work("all runs"), False  # plain lines about many runs are about all together
         self.is_live = sys.stderr.isatty() if is_live is None else is_live
@@ -93,13 +90,11 @@ class Progress:
     def say(self, line: str) -> None:
         """Print a line that stays."""
         if self.is_live:
-            self.bars.console.print(line, highlight=False, markup=False)
+            self.bars.console.print(visible(line), highlight=False, markup=False)
         else:
-            print(line, file=sys.stderr, flush=True)
+            print(visible(line), file=sys.stderr, flush=True)
 
     def update(self, event: Event) -> None:
-        from cclfp.events import DataProgress, Failed, Finished, Note, Placed, Planned, Step, Stored
-
         if isinstance(event, Planned | Step | Finished):
             self._report_stored()
         match event:
@@ -111,7 +106,7 @@ class Progress:
                 self.stored.append(event.record)
                 self._leave_out(event.key)
             case Note():
-                self.say(visible(event.text if event.key is None else f"{self.labels[event.key]}: {event.text}"))
+                self.say(event.text if event.key is None else f"{self.labels[event.key]}: {event.text}")
             case Placed():
                 self.nodes |= dict.fromkeys(event.keys, event.node)
                 self.is_many = True
@@ -137,7 +132,7 @@ class Progress:
         self._show_all()
 
     def _read(self, event: DataProgress) -> None:
-        work = self.work.setdefault(event.what, Work(event.what, event.unit))
+        work = self.work.setdefault(event.what, Work(visible(event.what), event.unit))
         work.total, of = event.total, f"/{event.total:,}" if event.total else ""
         work.detail = f"{event.done:,}{of} {event.unit}"
         work.advance(event.done)

@@ -7,16 +7,22 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import typer.main
 from conftest import Cli
 from own import HALF
 from PIL import Image
 from records import made_up, matrix_of
 
 import cclfp
+from cclfp.cli.app import app
+from cclfp.cli.options import RUN_ONLY
 from cclfp.methods import METHODS
+from cclfp.runs.execution import Execution
+from cclfp.runs.problem import Problem
 from cclfp.runs.settings import configurations, presets
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
@@ -36,6 +42,26 @@ def test_help_imports_nothing_that_takes_long(command: str, shown: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("command", "left_out"),
+    [
+        ("run", ()),
+        ("tune", (*RUN_ONLY, "shard")),
+        ("study", (*RUN_ONLY, "scenario", "memory")),  # of which a study takes several
+    ],
+)
+def test_every_field_of_a_problem_and_of_an_execution_is_an_option(command: str, left_out: tuple[str, ...]) -> None:
+    fields = {f.name: f for kind in (Problem, Execution) for f in dataclasses.fields(kind) if f.name != "benchmark"}
+    commands: Any = typer.main.get_command(app)
+    found = {p.name: p for p in commands.commands[command].params if p.param_type_name == "option" and p.name in fields}
+    assert found.keys() - {"scenario", "memory"} == fields.keys() - set(left_out) - {"scenario", "memory"}
+    for name in found.keys() - set(left_out):
+        option, field = found[name], fields[name]
+        assert option.opts == [f"--{name.replace('_', '-')}"]
+        shown = (option.metavar, option.help.replace("\\[", "["), option.default)
+        assert shown == (field.metadata["metavar"], field.metadata["help"], field.default)
 
 
 def rows_of(out: str) -> list[list[str]]:

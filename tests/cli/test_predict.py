@@ -39,8 +39,9 @@ def pictures(folder: Path, names: tuple[str, ...], each: int = 6, size: tuple[in
 def trained(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The file of a learner of cats and dogs with room for two more classes."""
     folder = tmp_path_factory.mktemp("trained")
-    pictures(folder / "pets", ("cat", "dog"), each=40)
-    command = "run er --images pets --tasks 1 --backbone mlp --seed 0 augment=off --max-classes 4 --save learners"
+    pictures(folder / "pets", ("cat", "dog", "ox"), each=40)
+    command = "run er --images pets --classes cat,dog --tasks 1 --backbone mlp --seed 0 augment=off"
+    command += " --max-classes 4 --save learners"
     home = os.environ | {"CCLFP_HOME": str(folder / "home")}
     subprocess.run([sys.executable, "-m", "cclfp", *command.split()], cwd=folder, env=home, check=True)
     (path,) = (folder / "learners").glob("*.ckpt")

@@ -294,6 +294,12 @@ def test_a_psi_that_gives_no_features(module: nn.Module, message: str) -> None:
         ({"psi": nn.DataParallel(nn.Flatten())}, "psi is a DataParallel: pass the plain module"),
         ({"psi": nn.LazyLinear(3)}, "lazy layers that have seen no input"),
         ({"memory": 2.5}, "memory=2.5"),
+        ({"classes": "cat"}, "expected the names of the classes"),
+        ({"classes": ["cat", 3]}, "expected the names of the classes"),
+        ({"classes": 3}, "expected the names of the classes"),
+        ({"classes": ["cat\n"]}, "expected the names of the classes"),
+        ({"classes": ["a", "b", "a"]}, "two classes are named 'a'"),
+        ({"classes": [*"abcdefg"]}, "7 names of classes, but there are 6 classes"),
     ],
 )
 def test_make_refuses(arguments: dict[str, Any], message: str) -> None:

@@ -120,22 +120,6 @@ def test_classes_of_datasets_are_names(source: Source) -> None:
     assert check_names(source.classes, source.num_classes) == source.classes
 
 
-@pytest.mark.parametrize(
-    ("classes", "message"),
-    [
-        ("cat", "expected the names of the classes"),
-        (["cat", 3], "expected the names of the classes"),
-        (3, "expected the names of the classes"),
-        (["cat\n"], "expected the names of the classes"),
-        (["a", "b", "a"], "two classes are named 'a'"),
-        (["a", "b", "c", "d"], "4 names of classes, but there are 3 classes"),
-    ],
-)
-def test_names_that_are_refused(classes: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        cclfp.make("er", psi=nn.Flatten(), num_classes=3, classes=classes)
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("tasks", [None, [[0, 1], [2]]])
 def test_new_classes_take_free_rows(method: str, tasks: Any, tmp_path: Path) -> None:

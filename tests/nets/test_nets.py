@@ -57,12 +57,7 @@ def test_resnet18_is_what_its_equations_say(size: int) -> None:
 
 
 def test_resnet18_has_the_papers_size() -> None:
-    net = ResNet18()
-    assert sum(p.numel() for p in net.parameters()) == 11_168_832  # 11,173,962 with ten classes
-    widths = [net.blocks[2 * stage].conv1.weight.shape[0] for stage in range(4)]  # type: ignore[union-attr, index]
-    assert widths == [64, 128, 256, 512]
-    stem = net.stem
-    assert (stem.kernel_size, stem.stride, stem.padding) == ((3, 3), (1, 1), (1, 1))
+    assert sum(p.numel() for p in ResNet18().parameters()) == 11_168_832  # 11,173,962 with ten classes
 
 
 @pytest.mark.parametrize("kind", [MLP, ResNet18])

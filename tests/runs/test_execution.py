@@ -163,10 +163,8 @@ def test_each_worker_sees_one_gpu(cards: Cards, monkeypatch: pytest.MonkeyPatch,
 
         __enter__, __exit__ = lambda self: self, lambda self, *error: None
 
-        def work(self, pieces: Iterator[tuple[list[Job], dict[str, str]]]) -> Iterator[tuple[int, Event]]:
-            for jobs, changes in pieces:
-                given.extend(jobs)
-                assert changes == {"device": "cuda"}
+        def work(self, pieces: Iterator[list[Job]]) -> Iterator[tuple[int, Event]]:
+            given.extend(job for jobs in pieces for job in jobs)
             return iter(())
 
     monkeypatch.setattr("cclfp.runs.pool.Workers", FakeWorkers)
@@ -174,7 +172,7 @@ def test_each_worker_sees_one_gpu(cards: Cards, monkeypatch: pytest.MonkeyPatch,
     jobs = make_jobs(configurations(["er"], "split-mnist"), range(4), execution)
     local_executor(execution).run([[job] for job in jobs], ignore)
     assert environments == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "2"}]
-    assert [job.seed for job in given] == [0, 1, 2, 3]
+    assert [(job.seed, job.execution.device) for job in given] == [(seed, "cuda") for seed in range(4)]
 
 
 def sizes(cohorts: list[list[Job]]) -> list[int]:

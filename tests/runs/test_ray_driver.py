@@ -165,8 +165,9 @@ def test_an_order_has_what_a_node_may_lack(tmp_path: Path, monkeypatch: pytest.M
     order = order_of([make_job(mine, 0, Path("runs.sqlite"), save="kept")], "cuda")
     assert order.files == [(tmp_path / "mine.py").read_bytes()]
     assert order.dataset == "mnist"
-    assert (order.execution["on"], order.execution["device"]) == ("local", "cuda")
-    paths = [order.execution[name] for name in ("store", "save", "checkpoints")]
+    execution = order.jobs[0].execution
+    assert (execution.on, execution.device) == ("local", "cuda")
+    paths = [getattr(execution, name) for name in ("store", "save", "checkpoints")]
     assert paths == [tmp_path / name for name in ("runs.sqlite", "kept", "runs.sqlite.checkpoints")]
 
 

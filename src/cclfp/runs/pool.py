@@ -89,10 +89,11 @@ class Pool:
                 train_cohort(cohort, on_event, Store(cohort[0].execution.store))
             return
         environments = [{"CUDA_VISIBLE_DEVICES": visible_as(card)} for card in self.cards[:count]] or [{}] * count
-        changes = {"device": "cuda"} if self.cards else {}  # the only GPU that the worker sees
+        device = {"device": "cuda"} if self.cards else {}  # the only GPU that the worker sees
+        pieces = ([job.with_made(**device) for job in cohort] for cohort in cohorts)
         ended: set[str] = set()  # the keys of runs that have finished or failed
         with Workers(__file__, "train_in_worker", environments) as workers:
-            for number, answer in workers.work((cohort, changes) for cohort in cohorts):
+            for number, answer in workers.work(pieces):
                 left = [job for job in cohorts[number] if job.key not in ended]
                 for event in _failures(left, answer) if isinstance(answer, Died) else [answer]:
                     if isinstance(event, Finished | Failed):
@@ -111,9 +112,8 @@ def _failures(jobs: Sequence[Job], died: Died) -> list[Event]:
     return [Failed(job.key, RunError(text)) for job in jobs]
 
 
-def train_in_worker(piece: tuple[Sequence[Job], dict[str, str]], answer: Callable[[Event], None]) -> None:
-    """Train a cohort, with changes of its execution, in a worker process, and answer with its events."""
-    jobs = [job.with_execution(**piece[1]) for job in piece[0]]
+def train_in_worker(jobs: Sequence[Job], answer: Callable[[Event], None]) -> None:
+    """Train a cohort in a worker process, and answer with its events."""
     labels = {job.key: job.label() for job in jobs}
 
     def send(event: Event) -> None:

@@ -250,7 +250,6 @@ class Order:
     """A cohort to train, with what its node may lack."""
 
     jobs: Sequence[Job]
-    execution: dict[str, Any]  # what is different there
     files: list[bytes]  # the user's own methods and backbones
     dataset: str
     code: dict[str, str]  # the driver's: the node must have the same
@@ -261,9 +260,10 @@ def order_of(jobs: Sequence[Job], device: str) -> Order:
     execution, configuration = jobs[0].execution, jobs[0].configuration  # they differ in hyperparameters alone
     paths = {name: path.absolute() for name in PATHS if (path := getattr(execution, name)) is not None}
     there = {"on": "local", "device": device, "checkpoints": execution.checkpoint_folder.absolute(), **paths}
+    jobs = [job.with_made(**there) for job in jobs]
     own = {"method": configuration.method_file, "backbone": configuration.backbone}
     files = [content_of(what, reference) for what, reference in own.items() if reference and "file" in reference]
-    return Order(jobs, there, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()))
+    return Order(jobs, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()))
 
 
 def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]]:
@@ -290,7 +290,7 @@ def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]
         training.result()
 
 
-def _prepare(order: Order, packed: list[Any], node: str, folder: Path, on_event: OnEvent) -> list[Job]:
+def _prepare(order: Order, packed: list[Any], node: str, folder: Path, on_event: OnEvent) -> Sequence[Job]:
     """The jobs, after making sure that this node has what they need."""
     if order.code != (here := code(order.jobs[0].configuration.to_dict())):
         raise InputError(f"this node has other code, {here}, than the driver, {order.code}: install the same on both")
@@ -302,8 +302,7 @@ def _prepare(order: Order, packed: list[Any], node: str, folder: Path, on_event:
         import ray
 
         unpack(order.dataset, ray.get(packed[0]))
-    jobs = [job.with_execution(**order.execution) for job in order.jobs]
-    shared = jobs[0].execution.checkpoint_folder
+    jobs, shared = order.jobs, order.jobs[0].execution.checkpoint_folder
     if not (shared / CLUSTER_LOCK).exists():  # the driver holds it: this is another folder of the same name
         text = f"{node} has no folder {shared}: what it loses starts again from its beginning, unless "
         on_event(Note(text + "--checkpoints names a folder that all nodes share"))

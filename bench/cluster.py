@@ -57,11 +57,8 @@ def measure_idle(count: int) -> list[Result]:
         jobs = _jobs(count, engine="eager", store=Path(folder) / "runs.sqlite", on="ray")
         execution = jobs[0].execution
         cluster = _idle_cluster(execution)
-        try:
-            cluster.run(into_cohorts(jobs[:100], cluster.workers, "cpu"), lambda event: None)  # starts the workers
-            parts = _watch_parts(lambda listen: cluster.run(into_cohorts(jobs, 1, "cpu"), listen), count)
-        finally:
-            cluster.close()
+        cluster.run(into_cohorts(jobs[:100], cluster.workers, "cpu"), lambda event: None)  # starts the workers
+        parts = _watch_parts(lambda listen: cluster.run(into_cohorts(jobs, 1, "cpu"), listen), count)
         stored = len(Store(execution.store).records())
     if stored != count:
         raise SystemExit(f"{count} cohorts were submitted, and {stored} records were stored")
@@ -97,7 +94,9 @@ def _idle_cluster(execution: Execution) -> Any:
         def task(self) -> Any:
             return self.ray.remote(num_cpus=1, max_retries=0, num_returns="streaming")(finish_at_once)
 
-    return IdleCluster(execution)
+    import ray  # which _private_cluster has connected
+
+    return IdleCluster(execution, ray)
 
 
 def finish_at_once(order: Any, packed: Any) -> Any:

@@ -55,7 +55,6 @@ class Cluster(RayCluster):
     """A cluster of one node whose tasks answer what a test says, one after the other. An answer may be an error."""
 
     def __init__(self, execution: Execution, *tasks: list[Any]) -> None:
-        super().__init__(execution)
         self.tasks, self.orders = iter(tasks), list[Order]()
         node = {"NodeManagerHostname": "a", "Alive": True, "Resources": {"CPU": 4.0}}
 
@@ -68,12 +67,9 @@ class Cluster(RayCluster):
             self.orders.append(order)
             return Answers(next(self.tasks))
 
-        vars(self)["ray"] = SimpleNamespace(
-            exceptions=SimpleNamespace(RayTaskError=TaskError, RayError=Lost),
-            nodes=lambda: [node],
-            wait=lambda several, **options: (several[:1], several[1:]),
-            get=get,
-        )
+        errors = SimpleNamespace(RayTaskError=TaskError, RayError=Lost)
+        ray = {"nodes": lambda: [node], "wait": lambda several, **options: (several[:1], several[1:])}
+        super().__init__(execution, SimpleNamespace(exceptions=errors, get=get, **ray))
         vars(self)["task"] = SimpleNamespace(remote=remote)
 
 

@@ -132,6 +132,14 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
     sync_directory(path.parent)
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write bytes with :func:`write_atomic`; InputError where that fails."""
+    try:
+        write_atomic(path, lambda file: file.write(content))
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}") from error
+
+
 def sync_directory(path: Path) -> None:
     """Make a rename inside ``path`` survive a power failure, where the platform supports it."""
     if os.name == "posix":

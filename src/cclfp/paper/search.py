@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cclfp import metrics
-from cclfp.core.files import write_atomic
+from cclfp.core.files import write_file
 from cclfp.errors import InputError
 from cclfp.events import Event, Finished, Step, Stored
 from cclfp.runs.code import code, is_other_code, made_by
@@ -238,11 +238,7 @@ def save_search(store: Path, request: Json, tuned: Tuned) -> None:
         "code": code(request["place"]),
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    path = _path(store, request)
-    try:
-        write_atomic(path, lambda file: file.write(f"{json.dumps(content, indent=1)}\n".encode()))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}") from error
+    write_file(_path(store, request), f"{json.dumps(content, indent=1)}\n".encode())
 
 
 def find_search(execution: Execution, request: Json, method: str, problem: Problem) -> Tuned | None:

@@ -36,14 +36,14 @@ class Executor(Protocol):
 
 @contextlib.contextmanager
 def make_executor(execution: Execution) -> Iterator[Executor]:
-    """The executor that an execution asks for. A cluster stays connected until the end."""
+    """The executor that an execution asks for. A cluster is connected until the end."""
     if execution.ray_address is None:
         yield local_executor(execution)
         return
-    from cclfp.runs.ray import RayCluster  # here, because Ray is optional
+    from cclfp.runs.ray import RayCluster, connected  # here, because Ray is optional
 
-    with contextlib.closing(RayCluster(execution)) as cluster:
-        yield cluster
+    with connected(execution.on, execution.ray_address) as ray:
+        yield RayCluster(execution, ray)
 
 
 def local_executor(execution: Execution, *, one_at_a_time: bool = False) -> Pool:

@@ -44,16 +44,10 @@ ANSWER_EVERY = 0.25  # seconds between two answers of a node
 
 
 class RayCluster:
-    """An executor on the Ray cluster that an execution names. It connects when it is first used."""
+    """An executor on a Ray cluster, to which the module ``ray`` is connected."""
 
-    def __init__(self, execution: Execution) -> None:
-        self.execution = execution
-        self._connection = contextlib.ExitStack()
-
-    @functools.cached_property
-    def ray(self) -> Any:
-        """The module, connected."""
-        return self._connection.enter_context(connected(self.execution.on, self.execution.ray_address or ""))
+    def __init__(self, execution: Execution, ray: Any) -> None:
+        self.execution, self.ray = execution, ray
 
     @functools.cached_property
     def device(self) -> str:
@@ -106,23 +100,15 @@ class RayCluster:
             missing = [[job for job in jobs if not finish_stored(job, store, pass_on)] for jobs in cohorts]
             _Driver(self, store, pass_on).run([jobs for jobs in missing if jobs])
 
-    def close(self) -> None:
-        self._connection.close()
-
 
 @dataclasses.dataclass
 class _Sent:
     """A cohort that was submitted."""
 
-    jobs: dict[str, Job]  # by key
+    left: dict[str, Job]  # those that have neither finished nor failed, by key
     attempt: int = 1
     node: str = ""  # as soon as it is known
     lost_on: str = ""  # the node of the attempt before
-    ended: set[str] = dataclasses.field(default_factory=set)  # the keys of runs that have finished or failed
-
-    @property
-    def unfinished(self) -> dict[str, Job]:
-        return {key: job for key, job in self.jobs.items() if key not in self.ended}
 
 
 class _Driver:
@@ -132,12 +118,14 @@ class _Driver:
         self.cluster, self.store, self.on_event = cluster, store, on_event
         self.ray = cluster.ray
         self.running: dict[Any, _Sent] = {}  # by the stream of a task's answers
+        self.jobs: dict[str, Job] = {}  # by key
         self.datasets: dict[str, list[Any]] = {}  # those that a node lacked, in Ray's object store
         self.notes: set[str] = set()  # those about no run in particular, each of which is passed on once
         self.room, self.last_look = 0, -LOOK_EVERY
 
     def run(self, cohorts: Sequence[Sequence[Job]]) -> None:
         waiting = deque(cohorts)
+        self.jobs = {job.key: job for cohort in cohorts for job in cohort}
         try:
             while waiting or self.running:
                 self._look()
@@ -158,7 +146,7 @@ class _Driver:
                 self._note("no node of the cluster has room for a cohort: waiting for one")
 
     def _submit(self, sent: _Sent) -> None:
-        order = order_of(list(sent.jobs.values()), self.cluster.device)
+        order = order_of(list(sent.left.values()), self.cluster.device)
         self.running[self.cluster.task.remote(order, self.datasets.get(order.dataset, []))] = sent
 
     def _read(self, answers: Any) -> None:
@@ -177,8 +165,8 @@ class _Driver:
             if isinstance(event, Finished):
                 self._finish(sent, event)
             elif isinstance(event, Failed):
-                sent.ended.add(event.key)
-                text = f"{sent.jobs[event.key].label()} failed on {sent.node}: {event.error}"
+                sent.left.pop(event.key, None)  # it may have finished before: only its learner could not be saved
+                text = f"{self.jobs[event.key].label()} failed on {sent.node}: {event.error}"
                 self.on_event(Failed(event.key, type(event.error)(text)))
             elif isinstance(event, Note) and event.key is None:
                 self._note(event.text)
@@ -189,14 +177,13 @@ class _Driver:
         """A node begins to train a cohort."""
         sent.node = node
         if sent.attempt > 1:
-            others = f" with {len(sent.jobs) - 1} more" if len(sent.jobs) > 1 else ""
+            others = f" with {len(sent.left) - 1} more" if len(sent.left) > 1 else ""
             text = f"its process on {sent.lost_on} was lost: attempt {sent.attempt}{others} on {node}"
-            self.on_event(Note(text, next(iter(sent.jobs))))
-        self.on_event(Placed([*sent.jobs], node, sent.attempt))
+            self.on_event(Note(text, next(iter(sent.left))))
+        self.on_event(Placed([*sent.left], node, sent.attempt))
 
     def _finish(self, sent: _Sent, event: Finished) -> None:
-        sent.ended.add(event.key)
-        job = sent.jobs[event.key]
+        job = sent.left.pop(event.key)
         record = keep_record(job, event.record, self.store, self.on_event)
         remove_checkpoint(job, self.on_event)
         self.on_event(Finished(event.key, record))
@@ -217,12 +204,12 @@ class _Driver:
             error = ended.cause if isinstance(ended.cause, InputError) else RunError(f"its task failed:\n{ended}")
         elif isinstance(ended, errors.RayError):
             where = sent.node or "a node"
-            if sent.attempt <= RETRIES and sent.unfinished:
-                self._submit(_Sent(sent.unfinished, sent.attempt + 1, lost_on=where))
+            if sent.attempt <= RETRIES and sent.left:
+                self._submit(_Sent(sent.left, sent.attempt + 1, lost_on=where))
                 return
             text = f"its process on {where} was lost in attempt {sent.attempt} ({first_line(ended)})"
             error = RunError(f"{text}. The same command continues from the last checkpoint")
-        for key, job in sent.unfinished.items():
+        for key, job in sent.left.items():
             self.on_event(Failed(key, type(error)(f"{job.label()}: {error}")))
 
     def _note(self, text: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.core.arguments import check_whole
-from cclfp.core.files import write_atomic
+from cclfp.core.files import write_file
 from cclfp.core.userfiles import is_reference, refer
 from cclfp.data import import_images
 from cclfp.errors import InputError, unknown
@@ -250,10 +250,7 @@ def write_presets(several: Sequence[Preset], path: Path) -> None:
         {name: v for name, v in dataclasses.asdict(preset).items() if name not in usual or v != usual[name]}
         for preset in several
     ]
-    try:
-        write_atomic(path, lambda file: file.write((json.dumps(written, indent=2) + "\n").encode()))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}") from error
+    write_file(path, (json.dumps(written, indent=2) + "\n").encode())
 
 
 def with_preset(several: Sequence[Preset], new: Preset) -> list[Preset]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from cclfp.core.files import check_output, chosen_by, home, real_file, write_atomic
+from cclfp.core.files import check_output, chosen_by, home, real_file, write_file
 from cclfp.errors import InputError
 from cclfp.runs.record import COLUMNS, SCHEMA, VERSION, Record, difference, from_line, from_row, to_line, to_row
 
@@ -318,11 +318,7 @@ def _check_same(place: str, record: Record, where: str, known: Record) -> None:
 def export(records: Sequence[Record], path: Path, *, force: bool = False, inputs: Iterable[Path] = ()) -> None:
     """Write the records as JSON, one per line. ``inputs`` are the files that they come from."""
     check_output(path, _has_records, force=force, inputs=inputs)
-    lines = [to_line(record) for record in records]
-    try:
-        write_atomic(path, lambda file: file.writelines(lines))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}") from error
+    write_file(path, b"".join(map(to_line, records)))
 
 
 def _has_records(head: bytes) -> bool:

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cclfp.core.files import write_atomic
-from cclfp.errors import InputError
+from cclfp.core.files import write_file
 from cclfp.streams import Stream
 
 SIDE, EACH, COLUMNS = 64, 4, 5  # pixels of an image, images of a class, classes in a row
@@ -47,10 +46,7 @@ def draw_stream(stream: Stream, classes: Sequence[str], title: str, path: Path) 
     buffer, marks = io.BytesIO(), PngInfo()
     marks.add_text("Software", "cclfp")
     page.save(buffer, "png", pnginfo=marks)
-    try:
-        write_atomic(path, lambda file: file.write(buffer.getvalue()))
-    except OSError as error:
-        raise InputError(f"--images {path}: cannot write it: {error}") from error
+    write_file(path, buffer.getvalue())
 
 
 def _shortened(name: str, font: Any) -> str:

@@ -104,12 +104,16 @@ class Group:
         return step
 
     def step_of(self, learner: Learner, method: Method, current: int) -> Step:
-        """The step of one replica: what changes, its hyperparameters and its batch -> what changes."""
+        """The step of one replica: what changes, its hyperparameters and its batch -> what changes.
+
+        The first ``current`` examples of its batches are new.
+        """
 
         def step(changing: list[Tensor], hypers: list[Tensor], batch: list[Tensor]) -> list[Tensor]:
             hyper = type(learner.hyper)(**dict(zip(vars(learner.hyper), hypers, strict=True)))  # type: ignore[arg-type]
             params, buffers, state = trees.unflatten(changing, self.spec)
-            stepped = method.step(params, buffers, state, make_batch(batch, current), hyper)
+            x, y, task, mask, *slots = batch
+            stepped = method.step(params, buffers, state, Batch(x, y, task, mask, current, *slots), hyper)
             new, spec = trees.flatten(stepped[:3])  # without the loss that it may return
             if spec != self.spec:
                 raise TypeError(f"a step of {method.name} gave a state of another structure than it took")
@@ -135,18 +139,12 @@ class Group:
 
 
 def prepare_batches(learner: Learner, fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
-    """The tensors of :func:`make_batch`, replicas first. All learners of a group prepare their inputs alike."""
+    """The tensors of a :class:`Batch`, replicas first. All learners of a group prepare their inputs alike."""
     pool, masks = fixed[:2]
     rows, y, task, slots, from_past_task, placed, augment = row
     x = learner.for_training(pool[rows.flatten()], augment.flatten(0, 1) if augment.numel() else None)
     replicas = torch.arange(len(rows), device=rows.device)[:, None]
     return [x.unflatten(0, (len(rows), -1)), y, task, masks[replicas, task], slots, from_past_task, placed]
-
-
-def make_batch(tensors: Sequence[Tensor], current: int) -> Batch:
-    """A minibatch of one replica, whose first ``current`` examples are new."""
-    x, y, task, mask, *slots = tensors
-    return Batch(x, y, task, mask, current, *slots)
 
 
 def mask_tables(masks: Sequence[ClassMask]) -> Tensor:

@@ -192,23 +192,13 @@ def _choose_many(schedule: Schedule, counts: np.ndarray, k: int, draws: int) -> 
 # -- the plans of replicas that train together -------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
-    """What one step of all replicas uses. In :class:`StepTables` each field has the steps as a dimension in front."""
-
-    rows: Tensor  # replicas x examples: which of the pool's inputs
-    y: Tensor  # replicas x examples
-    task: Tensor  # replicas x examples
-    slots: Tensor  # replicas x replayed
-    from_past_task: Tensor  # replicas x replayed
-    placed: Tensor  # replicas x current examples
-    augment: Tensor  # replicas x examples x what the augmentation draws; empty where there is none
-
-
 class StepTables:
     """The plans of one task of all replicas. Each step has the same number of examples in all of them.
 
     ``offsets`` says where the inputs of each replica's stream begin in the pool. The tables have at least ``room``
-    rows, so that those of all tasks can have the same shape.
+    rows, so that those of all tasks can have the same shape. They are those of a :class:`Plan`, with the replicas as a
+    second dimension: which of the pool's inputs each example is, its label and its task, then ``slots``,
+    ``from_past_task``, ``placed`` and ``augment``, which is empty where there is none.
     """
 
     def __init__(
@@ -218,7 +208,7 @@ class StepTables:
         if any(plan.sizes != self.sizes for plan in plans):
             raise ValueError("their tasks are of different sizes")
         none = torch.empty(len(self.sizes), 0, device=plans[0].rows.device)
-        made: dict[Hashable, Row] = {}
+        made: dict[Hashable, tuple[Tensor, ...]] = {}
         rows = []
         for plan, stream, offset in zip(plans, streams, offsets, strict=True):
             # Replicas may share a plan. Streams that share their inputs may still differ in the task of a class.
@@ -226,11 +216,11 @@ class StepTables:
             if key not in made:
                 inputs, y, task = plan.rows + offset, stream.y[plan.rows], stream.task[plan.rows]
                 augment = none if plan.augment is None else plan.augment
-                made[key] = Row(inputs, y, task, plan.slots, plan.from_past_task, plan.placed, augment)
+                made[key] = inputs, y, task, plan.slots, plan.from_past_task, plan.placed, augment
             rows.append(made[key])
         tables = [torch.stack(several, 1) for several in zip(*rows, strict=True)]
         missing = max(0, room - len(self.sizes))
-        self.tables = Row(*(torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in tables))
+        self.tables = [torch.cat([t, t.new_zeros(missing, *t.shape[1:])]) for t in tables]
 
     def row(self, step: int) -> list[Tensor]:
         """The row of a step."""

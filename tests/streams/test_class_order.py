@@ -76,22 +76,36 @@ def check(ids: Any, sizes: tuple[int, ...] | None, tasks: int | None) -> None:
         assert len(names) == tasks
 
 
-def test_arrays_and_sequences_are_taken() -> None:
-    ids = tuple(range(9, -1, -1))
-    order: Any
-    for order in (list(ids), np.array(ids), torch.tensor(ids), range(9, -1, -1), collections.deque(ids), scalars(ids)):
-        assert MNIST.split_into(None, order) == (ids, None)
-    order = np.array(ids).reshape(2, 5)
-    assert MNIST.split_into(None, order) == (ids, (5, 5))
+IDS = (6, 0, 8, 9, 2, 3, 4, 5, 7, 1)
+FROG = "frog,airplane,ship,truck,bird,cat,deer,dog,horse,automobile"
 
 
-def scalars(ids: tuple[int, ...]) -> list[Any]:
-    return [np.int64(c) if c % 2 else torch.tensor(c) for c in ids]
+@pytest.mark.parametrize(
+    ("tasks", "order", "expected"),
+    [
+        *((None, kind(IDS), (IDS, None)) for kind in (list, np.array, torch.tensor, collections.deque)),
+        (None, [np.int64(c) if c % 2 else torch.tensor(c) for c in IDS], (IDS, None)),
+        (None, range(9, -1, -1), (tuple(range(9, -1, -1)), None)),
+        (None, np.array(IDS).reshape(2, 5), (IDS, (5, 5))),
+        (None, FROG, (IDS, None)),
+        (None, ",".join(map(str, IDS)), (IDS, None)),
+        (2, FROG, (IDS, (5, 5))),
+        (None, FROG.replace(",ship", "/ship").replace(",cat", "/cat"), (IDS, (2, 3, 5))),
+        (None, [["frog", 0], [*IDS[2:]]], (IDS, (2, 8))),
+        (None, "0,1/2,3/4,5/6,7/8,9", (None, None)),  # as usual
+        (None, "labels", (None, None)),
+        (None, None, (None, None)),
+        (None, "random", ("random", None)),
+    ],
+)
+def test_class_orders_that_are_taken(tasks: int | None, order: Any, expected: Any) -> None:
+    assert get_benchmark("split-cifar10").split_into(tasks, order) == expected
 
 
 @pytest.mark.parametrize(
     ("tasks", "order", "message"),
     [
+        (None, "wnids", "'labels', or each of the .*wrong or given twice: 'wnids'"),
         (None, "8,frag", "wrong or given twice: 'frag'; not given: 0,1,2"),
         (None, "0,0,1", "wrong or given twice: '0'; not given: 2,3"),
         (None, (0, 1, 2), "by name or by number from 0 to 9 .not given: 3,4,5"),
@@ -111,25 +125,6 @@ def scalars(ids: tuple[int, ...]) -> list[Any]:
 def test_class_orders_that_are_refused(tasks: int | None, order: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         MNIST.split_into(tasks, order)
-
-
-def test_a_stream_takes_each_class_once(small_mnist: object) -> None:
-    with pytest.raises(InputError, match="each of the 10 classes once"):
-        MNIST.stream("class", 0, (0, 1, 2, 3, 4, 5, 6, 7, 8, 10))
-
-
-def test_class_orders_by_name_by_number_and_in_groups() -> None:
-    benchmark = get_benchmark("split-cifar10")
-    names = "frog,airplane,ship,truck,bird,cat,deer,dog,horse,automobile"
-    ids = (6, 0, 8, 9, 2, 3, 4, 5, 7, 1)
-    assert benchmark.split_into(None, names) == (ids, None)
-    assert benchmark.split_into(None, ids) == (ids, None)
-    assert benchmark.split_into(None, ",".join(map(str, ids))) == (ids, None)
-    assert benchmark.split_into(2, names) == (ids, (5, 5))
-    assert benchmark.split_into(None, names.replace(",ship", "/ship").replace(",cat", "/cat")) == (ids, (2, 3, 5))
-    assert benchmark.split_into(None, [["frog", 0], [*ids[2:]]]) == (ids, (2, 8))
-    assert benchmark.split_into(None, "0,1/2,3/4,5/6,7/8,9") == (None, None)  # as usual
-    assert benchmark.split_into(None, "random") == ("random", None)
 
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"]) | st.sampled_from(',/" '), min_size=1, max_size=6)
@@ -161,16 +156,11 @@ def test_a_class_order_with_a_name() -> None:
     order, sizes = tiny.split_into(None, "wnids")
     assert (order, sizes) == tiny.split_into(None, None) == (tiny.usual_order, None)
     assert tiny.split_into(None, "labels") == tiny.split_into(None, range(200)) == (None, None)
-    assert MNIST.split_into(None, "labels") == MNIST.split_into(None, None) == (None, None)
     names = list(itertools.chain(*tiny.task_classes(order, sizes, seed=0)))
     assert names[:4] == ["Egyptian cat", "reel", "volleyball", "rocking chair"]
     assert names[-2:] == ["cauliflower", "African elephant"]
     assert sorted(names) == sorted(tiny.classes)
     assert tiny.classes[:3] == ("goldfish", "European fire salamander", "bullfrog")
     assert tiny.split_into(5, "wnids") == (order, (40,) * 5)
-    for benchmark, order, known in (
-        (tiny, "wnid", "'random', 'labels', 'wnids', or"),
-        (MNIST, "wnids", "'labels', or"),
-    ):
-        with pytest.raises(InputError, match=f"{known} each of the .*wrong or given twice: '{order}'"):
-            benchmark.split_into(None, order)
+    with pytest.raises(InputError, match="'random', 'labels', 'wnids', or each of the .*wrong or given twice: 'wnid'"):
+        tiny.split_into(None, "wnid")

@@ -87,7 +87,7 @@ def import_(
 @app.command()
 def path(name: str | None = OPTIONAL_NAME, json: bool = JSON) -> None:
     """Print where datasets are kept; files placed there by hand are found by fetch."""
-    from cclfp.data import list_datasets, look_up
+    from cclfp.data.datasets import list_datasets, look_up
 
     found = [look_up(name)] if name is not None else list_datasets()
     listed = [{"name": f.name, "path": str(f.path), "status": "here" if f.here else "missing"} for f in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cclfp.data.datasets import (
     DATASETS,
     Dataset,
+    dataset_names,
     dataset_path,
     fetch,
     get_dataset,
@@ -12,7 +13,6 @@ from cclfp.data.datasets import (
     is_cached,
     list_datasets,
     load_dataset,
-    look_up,
     own_datasets,
     remove_dataset,
     verify,
@@ -22,6 +22,7 @@ from cclfp.data.images import import_images
 __all__ = [
     "DATASETS",
     "Dataset",
+    "dataset_names",
     "dataset_path",
     "fetch",
     "get_dataset",
@@ -30,7 +31,6 @@ __all__ = [
     "is_cached",
     "list_datasets",
     "load_dataset",
-    "look_up",
     "own_datasets",
     "remove_dataset",
     "verify",

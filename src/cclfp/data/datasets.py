@@ -88,6 +88,11 @@ def own_datasets() -> list[str]:
     return sorted(path.parents[1].name for path in (home() / "data").glob(f"*/arrays/{ABOUT}"))
 
 
+def dataset_names() -> list[str]:
+    """The names of all datasets: the published ones, then the user's own images."""
+    return [*DATASETS, *own_datasets()]
+
+
 def dataset_path(name: str) -> Path:
     """The folder of a dataset under ``CCLFP_HOME``. :func:`fetch` finds raw files that were placed there by hand."""
     if name not in DATASETS and name not in own_datasets():
@@ -117,7 +122,7 @@ class StoredDataset(NamedTuple):
 
 def list_datasets() -> list[StoredDataset]:
     """The published datasets, then the user's own images."""
-    return [look_up(name) for name in (*DATASETS, *own_datasets())]
+    return [look_up(name) for name in dataset_names()]
 
 
 def look_up(name: str) -> StoredDataset:
@@ -263,9 +268,8 @@ def load_dataset(name: str) -> Dataset:
 @functools.lru_cache(maxsize=4)  # one per dataset that ships with the package
 def _tensors(name: str, found: tuple[Any, ...]) -> dict[str, Tensor]:
     """The stored arrays as tensors: memory-mapped images, and labels as int64. ``found`` tells files from others."""
-    arrays = _map_arrays(name)
-    if (arrays_folder(name) / CHECKSUMS).exists():  # the first version stored none
-        _check(name, arrays)
+    has_checksums = (arrays_folder(name) / CHECKSUMS).exists()  # the first version stored none
+    arrays = _read_arrays(name, check=has_checksums)
     return {
         array: torch.from_numpy(values.astype(np.int64) if array.endswith("labels") else values)
         for array, values in arrays.items()
@@ -278,11 +282,21 @@ def verify(name: str) -> Path:
         raise DataError(
             f"{name} is not stored (looked in {dataset_path(name)}). To download it: cclfp data fetch {name}"
         )
-    _check(name, _map_arrays(name))
+    _read_arrays(name, check=True)
     return dataset_path(name)
 
 
-def _check(name: str, arrays: Arrays) -> None:
+def _read_arrays(name: str, check: bool) -> Arrays:
+    """The stored arrays, mapped into memory copy-on-write: pages are read when accessed, and files never change."""
+    arrays: Arrays = {}
+    for array in ARRAYS:
+        path = arrays_folder(name) / f"{array}.npy"
+        try:
+            arrays[array] = np.asarray(np.lib.format.open_memmap(path, mode="c", max_header_size=MOST_HEADER))
+        except Exception as error:
+            raise damaged(name, f"{path.name}: {first_line(error)}") from error
+    if not check:
+        return arrays
     source, stored = get_dataset(name), _stored_checksums(name)
     try:
         checksums = source.check(arrays)
@@ -291,6 +305,7 @@ def _check(name: str, arrays: Arrays) -> None:
     for array, spec in source.arrays.items():
         if spec.sha256 is None and checksums[array] != stored.get(array):
             raise damaged(name, f"{array} does not match its checksum in {CHECKSUMS}")
+    return arrays
 
 
 def is_intact(name: str) -> bool:
@@ -323,18 +338,6 @@ def read_json(name: str, file: str) -> dict[str, Any]:
 
 def _stored_checksums(name: str) -> dict[str, str]:
     return read_json(name, CHECKSUMS) if (arrays_folder(name) / CHECKSUMS).exists() else {}
-
-
-def _map_arrays(name: str) -> Arrays:
-    """The stored arrays, mapped into memory copy-on-write: pages are read when accessed, and files never change."""
-    arrays: Arrays = {}
-    for array in ARRAYS:
-        path = arrays_folder(name) / f"{array}.npy"
-        try:
-            arrays[array] = np.asarray(np.lib.format.open_memmap(path, mode="c", max_header_size=MOST_HEADER))
-        except Exception as error:
-            raise damaged(name, f"{path.name}: {first_line(error)}") from error
-    return arrays
 
 
 # -- on the way to another machine --------------------------------------------------------------------------------

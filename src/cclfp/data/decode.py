@@ -58,6 +58,8 @@ def decode(
     error is added to ``errors`` or, without these, raised. If you do not consume all images, close the iterator
     (``contextlib.closing``) to end the processes.
     """
+    import numpy as np  # here, because workers need none
+
     count = max(1, min(cores(), total, MOST_WORKERS))
     names: dict[int, list[str]] = {}  # of the files of each chunk, by its number
     answers: dict[int, list[Answer]] = defaultdict(list)
@@ -81,7 +83,8 @@ def decode(
             while first in names and len(answers[first]) == len(names[first]):
                 for name, found in zip(names.pop(first), answers.pop(first), strict=True):
                     if not isinstance(found, str):
-                        yield done, _image(*found)
+                        content, height, width, *kinds = found
+                        yield done, Image(np.frombuffer(content, np.uint8).reshape(height, width, 3), *kinds)
                     elif errors is None:
                         raise DataError(f"{name} {found}")
                     else:
@@ -89,12 +92,6 @@ def decode(
                     done += 1
                 on_event(DataProgress(what, done, total, "images"))
                 first += 1
-
-
-def _image(pixels: bytes, height: int, width: int, is_grey: bool, is_transparent: bool) -> Image:
-    import numpy as np  # here, because workers need none
-
-    return Image(np.frombuffer(pixels, np.uint8).reshape(height, width, 3), is_grey, is_transparent)
 
 
 def read_file(path: Path) -> bytes:

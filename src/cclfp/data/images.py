@@ -175,17 +175,14 @@ def _find_in_folder(
 
 def _divide(files: Sequence[ImageFile], path: Path, classes: Sequence[str], seed: int) -> list[ImageFile]:
     """The files, each for "train" or "test": a part of every class is for testing."""
-    divided = [file._replace(part="train") for file in files]
-    members: list[list[int]] = [[] for _ in classes]
-    for row, file in enumerate(files):
-        members[file.label].append(row)
-    for c, rows in enumerate(members):
-        if len(rows) < 2:
-            count = f"{path / classes[c]} has {len(rows)} image(s)"
-            raise InputError(f"{count}: expected at least two, for training and testing")
-        order = torch.randperm(len(rows), generator=generator(seed, "test set", c)).tolist()
-        for place in order[: max(1, len(rows) // TEST_SHARE)]:
-            divided[rows[place]] = files[rows[place]]._replace(part="test")
+    divided: list[ImageFile] = []
+    for c, group in itertools.groupby(files, key=lambda file: file.label):
+        members = list(group)
+        if len(members) < 2:
+            raise InputError(f"{path / classes[c]} has 1 image(s): expected at least two, for training and testing")
+        order = torch.randperm(len(members), generator=generator(seed, "test set", c)).tolist()
+        test = set(order[: max(1, len(members) // TEST_SHARE)])
+        divided += [file._replace(part="test" if row in test else "train") for row, file in enumerate(members)]
     return divided
 
 

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from html import escape
 from statistics import fmean
-from typing import NamedTuple
 
 from cclfp.report.charts import Axis, Chart, Panel, Series, Value
 from cclfp.report.styles import CHARACTER, OURS, style_sheet
@@ -30,6 +29,9 @@ MARKS = {
 THIN_MARKS = ("plus", "cross")  # drawn as lines, without an area to fill
 
 
+LINE_HEIGHT = 14.0  # of notes
+
+
 def coordinate(value: float) -> str:
     """A coordinate with at most one decimal.
 
@@ -39,44 +41,57 @@ def coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def text(x: float, y: float, content: str, classes: str = "", series: Series | None = None) -> str:
-    x_y = f'x="{coordinate(x)}" y="{coordinate(y)}"'
-    return f'<text {x_y} class="{classes}"{_attribute(series)}>{escape(content)}</text>'
+class Sheet:
+    """A drawing: its elements, one over the other, and its size. Elements of a series are marked with its label."""
 
+    def __init__(self, width: float, height: float) -> None:
+        self.width, self.height, self.body = width, height, ""
 
-def group(x: float, y: float, content: str, turn: str = "") -> str:
-    """Elements that are moved to a place."""
-    return f'<g transform="translate({coordinate(x)} {coordinate(y)}){turn}">{content}</g>'
+    def text(self, x: float, y: float, content: str, classes: str = "", series: Series | None = None) -> None:
+        x_y = f'x="{coordinate(x)}" y="{coordinate(y)}"'
+        self.body += f'<text {x_y} class="{classes}"{_attribute(series)}>{escape(content)}</text>'
 
+    def write(self, content: str, classes: str = "", character: float = CHARACTER, line: float = LINE_HEIGHT) -> None:
+        """A text below all else, in lines that fit into the width."""
+        for words in textwrap.wrap(content, int((self.width - 8) / character)):
+            self.height += line
+            self.text(4, self.height - 4, words, classes)
 
-def path(classes: str, *words: str | float, series: Series | None = None, dashes: str = "") -> str:
-    """A path of these commands and coordinates."""
-    joined = " ".join(word if isinstance(word, str) else coordinate(word) for word in words)
-    d = re.sub(r" ?([A-Z]) ?", r"\1", joined)
-    dashes = f' stroke-dasharray="{dashes}"' if dashes else ""
-    return f'<path class="{classes}"{dashes}{_attribute(series)} d="{d}"/>'
+    def path(self, classes: str, *words: str | float, series: Series | None = None, dashes: str = "") -> None:
+        """A path of these commands and coordinates."""
+        joined = " ".join(word if isinstance(word, str) else coordinate(word) for word in words)
+        d = re.sub(r" ?([A-Z]) ?", r"\1", joined)
+        dashes = f' stroke-dasharray="{dashes}"' if dashes else ""
+        self.body += f'<path class="{classes}"{dashes}{_attribute(series)} d="{d}"/>'
 
+    def mark(self, series: Series, x: float, y: float) -> None:
+        shape, r = series.style.mark, 4.0 if series.style is OURS or series.style.is_strong else 3.3
+        if series.paper and series.style is OURS:  # large enough to be seen around our mark
+            shape, r = "diamond", 5.6
+        lengths = {"x": x, "y": y, "l": x - r, "e": x + r, "t": y - r, "b": y + r, "r": r, "d": 2 * r}
+        d = MARKS[shape].format(**{name: coordinate(value) for name, value in lengths.items()})
+        self.path(f"mark{' thin' * (shape in THIN_MARKS)} {series.classes}", d, series=series)
 
-def mark(series: Series, x: float, y: float) -> str:
-    shape, r = series.style.mark, 4.0 if series.style is OURS or series.style.is_strong else 3.3
-    if series.paper and series.style is OURS:  # large enough to be seen around our mark
-        shape, r = "diamond", 5.6
-    lengths = {"x": x, "y": y, "l": x - r, "e": x + r, "t": y - r, "b": y + r, "r": r, "d": 2 * r}
-    d = MARKS[shape].format(**{name: coordinate(value) for name, value in lengths.items()})
-    return path(f"mark{' thin' * (shape in THIN_MARKS)} {series.classes}", d, series=series)
-
-
-def sample(chart: Chart, series: Series) -> str:
-    """The look of a series for a legend, 26 by 12 pixels."""
-    if chart.kind == "bars":
-        return f'<rect class="bar {series.style.css_class}" x="7" width="12" height="12"/>'
-    line = path(f"curve {series.classes}", "M0 6H26", dashes=series.dashes) if chart.kind == "lines" else ""
-    return line + mark(series, 13, 6)
+    def put(self, x: float, y: float, body: str, turn: str = "") -> None:
+        """Other elements, moved to a place."""
+        self.body += f'<g transform="translate({coordinate(x)} {coordinate(y)}){turn}">{body}</g>'
 
 
 def _attribute(series: Series | None) -> str:
     """The attribute by which the page's script finds what belongs to a series."""
     return "" if series is None else f' data-series="{escape(series.label)}"'
+
+
+def sample(chart: Chart, series: Series) -> Sheet:
+    """The look of a series for a legend."""
+    sheet = Sheet(26, 12)
+    if chart.kind == "bars":
+        sheet.body = f'<rect class="bar {series.style.css_class}" x="7" width="12" height="12"/>'
+        return sheet
+    if chart.kind == "lines":
+        sheet.path(f"curve {series.classes}", "M0 6H26", dashes=series.dashes)
+    sheet.mark(series, 13, 6)
+    return sheet
 
 
 # Axes -----------------------------------------------------------------------------------------------------------------
@@ -127,16 +142,12 @@ NAME_GAP = 11.5  # between the names beside curves, from line to line
 LONGEST_NAME = 12  # characters; curves with longer names are only in the legend
 
 
-class Drawing(NamedTuple):
+class Drawing(Sheet):
     """A drawn panel, and the positions of its categories: along x for curves, along y for bars and dots."""
 
-    body: str
-    positions: list[float]
-    frame: tuple[float, float, float, float]  # left, top, right and bottom of the plot
-
-    @property
-    def height(self) -> float:
-        return self.frame[3] + BOTTOM
+    def __init__(self, left: float, right: float, bottom: float, positions: list[float], chart: Chart) -> None:
+        super().__init__(chart.panel_width, bottom + BOTTOM)
+        self.positions, self.frame = positions, (left, TOP, right, bottom)
 
 
 def draw_panel(chart: Chart, panel: Panel) -> Drawing:
@@ -150,51 +161,52 @@ def _draw_curves(chart: Chart, panel: Panel) -> Drawing:
     axis = panel.axis or _percentage_axis(values if few else [Value(value.mean) for value in values], 5)
     left = max(LEFT, 28 + CHARACTER * max(map(len, axis.ticks.values())))
     right = chart.panel_width - max([RIGHT, *(14 + CHARACTER * len(series.label) for series in named)])
-    top, bottom = TOP, TOP + PLOT_HEIGHT
-    scale = axis.scale(bottom, top)
+    bottom = TOP + PLOT_HEIGHT
+    scale = axis.scale(bottom, TOP)
     first, last = panel.positions[0], panel.positions[-1]
     positions = [left + 8 + (right - left - 16) * (at - first) / (last - first) for at in panel.positions]
     marked = range(len(positions)) if len(positions) <= LABELLED else [0, *range(4, len(positions), 5)]
-    body = [text(4, 15, panel.title, "title")]
+    drawing = Drawing(left, right, bottom, positions, chart)
+    drawing.text(4, 15, panel.title, "title")
     for tick, label in axis.ticks.items():
-        body.append(path("grid", "M", left, scale(tick), "H", right))
-        body.append(text(left - 6, scale(tick) + 4, label, "end"))
-    body.append(path("axis", "M", left, bottom, "H", right))
-    labels = [(positions[i], panel.categories[i]) for i in marked]
-    body += [text(at, bottom + 16, label, "mid") for at, label in _apart(labels)]
-    body.append(text((left + right) / 2, bottom + 31, chart.category_title, "mid"))
+        drawing.path("grid", "M", left, scale(tick), "H", right)
+        drawing.text(left - 6, scale(tick) + 4, label, "end")
+    drawing.path("axis", "M", left, bottom, "H", right)
+    for at, label in _apart([(positions[i], panel.categories[i]) for i in marked]):
+        drawing.text(at, bottom + 16, label, "mid")
+    drawing.text((left + right) / 2, bottom + 31, chart.category_title, "mid")
     if chart.value_title:
-        body.append(group(14, (top + bottom) / 2, text(0, 0, chart.value_title, "mid"), " rotate(-90)"))
+        title = f'<text x="0" y="0" class="mid">{escape(chart.value_title)}</text>'
+        drawing.put(14, (TOP + bottom) / 2, title, " rotate(-90)")
     for series in sorted(panel.series, key=lambda series: series.style.is_strong):
-        body += _draw_curve(chart, series, positions, marked, scale)
-    body += _draw_names(named, positions[-1], right + 8, scale)
-    return Drawing("".join(body), positions, (left, top, right, bottom))
+        _draw_curve(drawing, chart, series, marked, scale)
+    _draw_names(drawing, named, scale)
+    return drawing
 
 
-def _draw_curve(
-    chart: Chart, series: Series, positions: Sequence[float], marked: Sequence[int], scale: Scale
-) -> list[str]:
+def _draw_curve(drawing: Drawing, chart: Chart, series: Series, marked: Sequence[int], scale: Scale) -> None:
     """A line with a gap where a value is missing, and marks."""
     line: list[str | float] = []
-    pen, marks = "M", []
-    for i, (x, value) in enumerate(zip(positions, series.values, strict=True)):
+    pen, known = "M", []
+    for i, (x, value) in enumerate(zip(drawing.positions, series.values, strict=True)):
         if isinstance(value, str):
             pen = "M"
             continue
         line += [pen, x, scale(value.mean)]
         pen = "L"
-        marks += [_draw_value(chart, series, value, x, scale)] if i in marked else []
-    return [path(f"curve {series.classes}", *line, series=series, dashes=series.dashes), *marks]
+        known += [(value, x)] if i in marked else []
+    drawing.path(f"curve {series.classes}", *line, series=series, dashes=series.dashes)
+    for value, x in known:
+        _draw_value(drawing, chart, series, value, x, scale)
 
 
-def _draw_value(chart: Chart, series: Series, value: Value, at: float, scale: Scale) -> str:
+def _draw_value(drawing: Drawing, chart: Chart, series: Series, value: Value, at: float, scale: Scale) -> None:
     """The mark of a value of a curve or dot, ``at`` the position of its category, and its standard deviation."""
     lines, center, (low, high) = chart.kind == "lines", scale(value.mean), map(scale, value.ends)
-    whisker = ""
     if value.std is not None and not series.paper and (chart.whiskers or not lines):
         ends = ("M", at, low, "V", high) if lines else ("M", low, at, "H", high)
-        whisker = path(f"whisker {series.classes}", *ends, series=series)
-    return whisker + (mark(series, at, center) if lines else mark(series, center, at))
+        drawing.path(f"whisker {series.classes}", *ends, series=series)
+    drawing.mark(series, *((at, center) if lines else (center, at)))
 
 
 def _named_curves(panel: Panel) -> list[Series]:
@@ -204,15 +216,15 @@ def _named_curves(panel: Panel) -> list[Series]:
     return curves if fit else []
 
 
-def _draw_names(named: Sequence[Series], end: float, x: float, scale: Scale) -> list[str]:
-    """The names at ``x`` of curves that end at ``end``, with lines that lead to them."""
-    body = []
+def _draw_names(drawing: Drawing, named: Sequence[Series], scale: Scale) -> None:
+    """The names of curves to the right of the plot, with lines that lead to them."""
+    _, top, right, bottom = drawing.frame
     heights = sorted(((scale(series.known[-1].mean), series) for series in named), key=lambda pair: pair[0])
-    places = spread_out([y for y, _ in heights], NAME_GAP, TOP, TOP + PLOT_HEIGHT)
+    places = spread_out([y for y, _ in heights], NAME_GAP, top, bottom)
     for (y, series), place in zip(heights, places, strict=True):
-        body.append(path(f"leader {series.classes}", "M", end, y, "L", x - 3, place, series=series))
-        body.append(text(x, place + 4, series.label, f"name {series.classes}", series))
-    return body
+        ends = ("M", drawing.positions[-1], y, "L", right + 5, place)
+        drawing.path(f"leader {series.classes}", *ends, series=series)
+        drawing.text(right + 8, place + 4, series.label, f"name {series.classes}", series)
 
 
 def spread_out(wanted: Sequence[float], gap: float, start: float, end: float) -> list[float]:
@@ -248,62 +260,51 @@ def _draw_rows(chart: Chart, panel: Panel) -> Drawing:
     bars = chart.kind == "bars"
     left = 14 + CHARACTER * max(len(name) + name.count("@") for name in panel.categories)  # @ is wide
     right = chart.panel_width - (BAR_LABEL if bars else RIGHT)
-    top, bottom = TOP, TOP + ROW_HEIGHT * len(panel.categories)
+    bottom = TOP + ROW_HEIGHT * len(panel.categories)
     every = [value for series in panel.series for value in series.known]
     axis = panel.axis or (_bar_axis(panel) if bars else _percentage_axis(every, 4))
     scale = axis.scale(left, right)
-    positions = [top + ROW_HEIGHT * (i + 0.5) for i in range(len(panel.categories))]
-    body = [text(4, 15, panel.title, "title")]
+    positions = [TOP + ROW_HEIGHT * (i + 0.5) for i in range(len(panel.categories))]
+    drawing = Drawing(left, right, bottom, positions, chart)
+    drawing.text(4, 15, panel.title, "title")
     for tick, label in axis.ticks.items():
-        body.append(path("grid", "M", scale(tick), top, "V", bottom))
-        body.append(text(scale(tick), bottom + 16, label, "mid"))
-    body.append(text((left + right) / 2, bottom + 31, chart.value_title, "mid"))
+        drawing.path("grid", "M", scale(tick), TOP, "V", bottom)
+        drawing.text(scale(tick), bottom + 16, label, "mid")
+    drawing.text((left + right) / 2, bottom + 31, chart.value_title, "mid")
     for i, (y, category) in enumerate(zip(positions, panel.categories, strict=True)):
-        body.append(text(left - 8, y + 4, category, "label end"))
+        drawing.text(left - 8, y + 4, category, "label end")
         if bars:
-            body += _draw_bar(chart, panel, i, y, scale)
-        else:  # ours over the published ones
-            body += [_draw_value(chart, *known, y, scale) for known in reversed(panel.known_at(i))]
-    body.append(path("axis", "M", scale(max(axis.low, 0)) if bars else left, top, "V", bottom))
-    return Drawing("".join(body), positions, (left, top, right, bottom))
+            _draw_bar(drawing, chart, panel, i, scale)
+            continue
+        for series, value in reversed(panel.known_at(i)):  # ours over the published ones
+            _draw_value(drawing, chart, series, value, y, scale)
+    drawing.path("axis", "M", scale(max(axis.low, 0)) if bars else left, TOP, "V", bottom)
+    return drawing
 
 
-def _draw_bar(chart: Chart, panel: Panel, i: int, y: float, scale: Scale) -> list[str]:
+def _draw_bar(drawing: Drawing, chart: Chart, panel: Panel, i: int, scale: Scale) -> None:
     """The values stacked in one bar, their sum beside it, and the standard deviation of a single one."""
-    known = panel.known_at(i)
+    known, y = panel.known_at(i), drawing.positions[i]
     if not known:
-        return [text(scale(0) + 6, y + 4, str(panel.series[0].values[i]), "missing")]
-    body, start, total = [], 0.0, _stack(known)
+        drawing.text(scale(0) + 6, y + 4, str(panel.series[0].values[i]), "missing")
+        return
+    start, total = 0.0, _stack(known)
     for series, value in known:
         left, right = sorted((scale(start), scale(start + value.mean)))
         place = f'x="{coordinate(left)}" y="{coordinate(y - 6)}" width="{coordinate(right - left)}" height="12"'
-        body.append(f'<rect class="bar {series.style.css_class}"{_attribute(series)} {place}/>')
+        drawing.body += f'<rect class="bar {series.style.css_class}"{_attribute(series)} {place}/>'
         start += value.mean
     low, high = map(scale, total.ends)
     if total.std is not None:
-        body.append(path("ink whisker", "M", low, y, "H", high))
-    return [*body, text(max(high, scale(0)) + 5, y + 4, chart.format_value(total.mean), "value")]
+        drawing.path("ink whisker", "M", low, y, "H", high)
+    drawing.text(max(high, scale(0)) + 5, y + 4, chart.format_value(total.mean), "value")
 
 
 # Figures --------------------------------------------------------------------------------------------------------------
 
 GAP = 16.0  # between panels
-LINE_HEIGHT = 14.0  # of notes
 HEADING_HEIGHT, HEADING_CHARACTER = 22.0, 8.0  # of a line, and the approximate width of a character
 MAX_ACROSS = 3  # panels side by side
-
-
-class _Sheet:
-    """A drawing of some width that grows downwards."""
-
-    def __init__(self, width: float, height: float, body: str = "") -> None:
-        self.width, self.height, self.body = width, height, body
-
-    def write(self, content: str, classes: str = "", character: float = CHARACTER, line: float = LINE_HEIGHT) -> None:
-        """Add a text in lines that fit into the width."""
-        for words in textwrap.wrap(content, int((self.width - 8) / character)):
-            self.height += line
-            self.body += text(4, self.height - 4, words, classes)
 
 
 def draw_figure(chart: Chart, *, dark: bool = False) -> str:
@@ -313,14 +314,16 @@ def draw_figure(chart: Chart, *, dark: bool = False) -> str:
     """
     panels = chart.drawn_panels
     across = max(1, min(MAX_ACROSS, len(panels)))
-    sheet = _Sheet(across * (chart.panel_width + GAP) - GAP, 6.0)
+    sheet = Sheet(across * (chart.panel_width + GAP) - GAP, 6.0)
     sheet.write(chart.title, "heading", HEADING_CHARACTER, HEADING_HEIGHT)
     sheet.height += 8
     for start in range(0, len(panels), across):
-        row = [_draw_with_notes(chart, panel) for panel in panels[start : start + across]]
-        for i, one in enumerate(row):
-            sheet.body += group(i * (chart.panel_width + GAP), sheet.height, one.body)
-        sheet.height += max(one.height for one in row) + 4 + GAP
+        row = [(draw_panel(chart, panel), chart.notes(panel)) for panel in panels[start : start + across]]
+        for i, (drawing, notes) in enumerate(row):
+            for note in notes:
+                drawing.write(note, "missing")
+            sheet.put(i * (chart.panel_width + GAP), sheet.height, drawing.body)
+        sheet.height += max(drawing.height for drawing, _ in row) + 4 + GAP
     if chart.legend:
         _draw_legend(chart, sheet)
     for note in filter(None, (chart.whisker_note, chart.empty_note)):
@@ -336,15 +339,7 @@ def draw_figure(chart: Chart, *, dark: bool = False) -> str:
     )
 
 
-def _draw_with_notes(chart: Chart, panel: Panel) -> _Sheet:
-    drawing = draw_panel(chart, panel)
-    sheet = _Sheet(chart.panel_width, drawing.height, drawing.body)
-    for note in chart.notes(panel):
-        sheet.write(note, "missing")
-    return sheet
-
-
-def _draw_legend(chart: Chart, sheet: _Sheet) -> None:
+def _draw_legend(chart: Chart, sheet: Sheet) -> None:
     """The legend in centred lines."""
     lines: list[list[tuple[Series, float]]] = [[]]
     for series in chart.legend:
@@ -355,7 +350,9 @@ def _draw_legend(chart: Chart, sheet: _Sheet) -> None:
     for line in lines:
         x = (sheet.width - sum(w for _, w in line) + 16) / 2
         for series, needed in line:
-            sheet.body += group(x, sheet.height, sample(chart, series) + text(32, 10, series.label, "label"))
+            entry = sample(chart, series)
+            entry.text(32, 10, series.label, "label")
+            sheet.put(x, sheet.height, entry.body)
             x += needed
         sheet.height += 20
     sheet.height += 4

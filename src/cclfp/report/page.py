@@ -75,26 +75,16 @@ def data_url(data: bytes, media_type: str) -> str:
 
 
 def hover_data(chart: Chart, panel: Panel, drawn: Drawing) -> dict[str, Any]:
-    """The values at every category of a panel, for the tooltip."""
-    stops = [
-        {"at": round(at, 1), "title": _category_title(chart, category), "lines": _values_at(panel, i)}
-        for i, (at, category) in enumerate(zip(drawn.positions, panel.categories, strict=True))
-    ]
+    """The values at every category of a panel, for the tooltip: the largest first, with those of the seeds."""
+    stops = []
+    for i, (at, category) in enumerate(zip(drawn.positions, panel.categories, strict=True)):
+        titles = {"evolution": f"after {category} task{'s' * (category != '1')}", "buffer": f"{category} examples"}
+        lines = [
+            [s.label, s.style.css_class, metrics.plus_minus(v.mean, v.std), [round(seed, 2) for seed in v.seeds]]
+            for s, v in sorted(panel.known_at(i), key=lambda pair: -pair[1].mean)
+        ]
+        stops.append({"at": round(at, 1), "title": titles.get(chart.name, category), "lines": lines})
     return {"axis": "x" if chart.kind == "lines" else "y", "frame": [round(x, 1) for x in drawn.frame], "stops": stops}
-
-
-def _category_title(chart: Chart, category: str) -> str:
-    titles = {"evolution": f"after {category} task{'s' * (category != '1')}", "buffer": f"{category} examples"}
-    return titles.get(chart.name, category)
-
-
-def _values_at(panel: Panel, i: int) -> list[list[Any]]:
-    """The values at a category, the largest first: label, class, text and seeds of each series."""
-    known = sorted(panel.known_at(i), key=lambda pair: -pair[1].mean)
-    return [
-        [s.label, s.style.css_class, metrics.plus_minus(v.mean, v.std), [round(seed, 2) for seed in v.seeds]]
-        for s, v in known
-    ]
 
 
 # The data of the page's script ----------------------------------------------------------------------------------------
@@ -107,10 +97,10 @@ def cell_id(result: Result) -> str:
 
 def _cells(content: Content) -> dict[str, dict[str, Any]]:
     """The details of every number, by the identifier of its cell; for one's own of the number of the table and row."""
-    own = {f"own/{i}/{j}": (t, result) for i, t in enumerate(content.own) for j, result in enumerate(t.results)}
-    return {cell_id(result): _details(result, content) for result in content.results} | {
-        identifier: _details(result, content, table) for identifier, (table, result) in own.items()
-    }
+    cells = {cell_id(result): _details(result, content) for result in content.results}
+    for i, table in enumerate(content.own):
+        cells |= {f"own/{i}/{j}": _details(result, content, table) for j, result in enumerate(table.results)}
+    return cells
 
 
 def _details(result: Result, content: Content, own: Table | None = None) -> dict[str, Any]:
@@ -162,9 +152,7 @@ def _explain_standing(result: Result) -> str:
 def _mean_matrix(result: Result) -> list[list[float | None]]:
     """The accuracy on each task after each task, as the mean over seeds; None where a task was not tested."""
     matrices = [run["accuracy_matrix"][1:] for run in result.counted]
-    return [[_mean(values) for values in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    mean = metrics.mean_std(values)["mean"]
-    return None if mean is None else round(mean, 1)
+    means = [
+        [metrics.mean_std(values)["mean"] for values in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)
+    ]
+    return [[None if mean is None else round(mean, 1) for mean in row] for row in means]

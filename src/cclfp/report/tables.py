@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.methods import METHODS
-from cclfp.metrics import count_of, signed
+from cclfp.metrics import signed
 from cclfp.paper.compare import Effects, effects, rank_results
 from cclfp.paper.numbers import COMPONENTS, TABLES, TIMING_SEED, cells, gather_timings, run_time_cells
 from cclfp.paper.search import stored_doubts
@@ -36,14 +36,6 @@ UNTUNED = "†"
 # The fields of a record's environment that the report shows, with their titles, the most important first.
 ENVIRONMENT = {"device_name": "device", "device": "kind of device"}
 ENVIRONMENT |= {n: n for n in ("engine", "precision", "threads", "cclfp", "torch", "commit", "source", "platform")}
-NOTES = {
-    "accuracy": "In complete columns, the best number is bold; Joint, which trains on all tasks at once, does not "
-    "count.",
-    "buffer": "In complete columns, the best number for each memory size is bold. The hyperparameters are those tuned "
-    "with a memory of 200.",
-    "ablation": "In complete columns, the best number is bold. All rows use CCL-FP+'s hyperparameters, with 0 for the "
-    "components that are left out; no row was tuned separately.",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,24 +65,6 @@ class Table:
     def notes(self) -> list[str]:
         """What to know about its rows: why settings that a search chose may not be the best."""
         return [f"{result.label}: {'; '.join(result.doubts)}" for result in self.results if result.doubts]
-
-    def explain(self, published: str = "with the paper's number in brackets", marks: str = "↑ and ↓") -> str:
-        """What the numbers and marks mean, in a few sentences."""
-        own = all(result.published is None or result.published.std is None for result in self.results)
-        spread = "of our own standard deviations (the paper gives none)" if own else "published standard deviations"
-        sentences = [
-            f"Mean ± standard deviation (%) over {count_of(len(self.seeds), 'seed')}, {published}.",
-            f"{marks} mark numbers that are more than two {spread} above or below the paper's.",
-            NOTES[self.name],
-        ]
-        if any(is_untuned(result) for result in self.results):
-            sentences.append(f"{UNTUNED}: with the method's default hyperparameters, not tuned.")
-        if any(result.diverged for result in self.results):
-            means = "Means include" if any(result.include_diverged for result in self.results) else "Means leave out"
-            sentences.append(
-                f"{means} runs that diverged (their weights are not finite); each cell gives their number."
-            )
-        return " ".join(sentences)
 
 
 # Collected from a store -----------------------------------------------------------------------------------------------
@@ -236,12 +210,6 @@ def _count(number: int) -> str:
 # What each component is worth -----------------------------------------------------------------------------------------
 
 Worth = tuple[str, list[tuple[str, str]]]  # a column, and texts of our runs and of the paper in the order of WORTH_HEAD
-WORTH_TITLE = "What each component is worth"
-WORTH_EXPLANATION = (
-    "The change of the average accuracy (%) when one component is removed from CCL-FP+ (without) and when one is added "
-    "to none (alone); all else is as in CCL-FP+. Mean ± standard deviation over the seeds that both variants have, "
-    "with the paper's in brackets. The component whose removal costs most matters most."
-)
 WORTH_HEAD = (
     *(f"without {component}" for component in COMPONENTS),
     *(f"{component} alone" for component in COMPONENTS),

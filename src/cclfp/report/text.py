@@ -21,7 +21,12 @@ from cclfp.runs.results import Result
 def render(template: str, **values: Any) -> str:
     """The text of a template, which calls the modules of the report."""
     modules = {"compare": compare, "metrics": metrics, "tables": tables, "text": sys.modules[__name__]}
-    return _environment(template.rpartition(".")[2]).get_template(template, globals=modules | values).render()
+    return _environment(template.rpartition(".")[2]).get_template(template).render(modules | values)
+
+
+def render_line(template: str, **values: Any) -> str:
+    """The text of a template without its line breaks."""
+    return " ".join(render(template, **values).split())
 
 
 @functools.cache
@@ -75,10 +80,7 @@ def _fields(table: Table, result: Result) -> dict[str, Any]:
     line = {
         "table": table.name if is_papers else table.title,
         "row": result.label,
-        "method": c.method,
-        "benchmark": c.benchmark,
-        "scenario": c.scenario,
-        "buffer": c.buffer,
+        **{name: getattr(c, name) for name in ("method", "benchmark", "scenario", "buffer")},
         "mean": result.mean,
         "std": result.std,
         "seeds": len(result.runs),

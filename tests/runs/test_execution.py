@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
 import cclfp
 from cclfp.errors import InputError
-from cclfp.events import Event, ignore
+from cclfp.events import ignore
 from cclfp.runs.execution import Execution, visible_as
 from cclfp.runs.jobs import Job, cost_of, into_cohorts, make_jobs
 from cclfp.runs.pool import local_executor
@@ -152,27 +153,16 @@ def test_the_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_worker_sees_one_gpu(cards: Cards, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cards(3)
-    given: list[Job] = []
-    environments: list[dict[str, str]] = []
-
-    class FakeWorkers:
-        """Notes the cohorts that workers get, and does not train them."""
-
-        def __init__(self, file: str, function: str, several: list[dict[str, str]]) -> None:
-            environments.extend(several)
-
-        __enter__, __exit__ = lambda self: self, lambda self, *error: None
-
-        def work(self, pieces: Iterator[list[Job]]) -> Iterator[tuple[int, Event]]:
-            given.extend(job for jobs in pieces for job in jobs)
-            return iter(())
-
-    monkeypatch.setattr("cclfp.runs.pool.Workers", FakeWorkers)
+    workers = MagicMock()
+    work = workers.return_value.__enter__.return_value.work
+    work.return_value = ()  # nothing is trained
+    monkeypatch.setattr("cclfp.runs.pool.Workers", workers)
     execution = Execution("cuda:0,2", "graph", store=tmp_path / "runs.sqlite")
     jobs = make_jobs(configurations(["er"], "split-mnist"), range(4), execution)
     local_executor(execution).run([[job] for job in jobs], ignore)
-    assert environments == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "2"}]
-    assert [(job.seed, job.execution.device) for job in given] == [(seed, "cuda") for seed in range(4)]
+    assert workers.call_args.args[2] == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "2"}]
+    given = [(job.seed, job.execution.device) for (job,) in work.call_args.args[0]]
+    assert given == [(seed, "cuda") for seed in range(4)]
 
 
 def sizes(cohorts: list[list[Job]]) -> list[int]:

@@ -275,27 +275,29 @@ def test_a_record_that_was_added_meanwhile_stays(make_job: MakeJob, tmp_path: Pa
     assert events[-1] == Finished(other["key"], other)
 
 
-@pytest.mark.parametrize("scenario", ["class", "task"])
-def test_records_say_how_they_were_made(scenario: str, make_job: MakeJob) -> None:
-    record = train(make_job("finetune", scenario=scenario))
+# Which accuracies are known: of a task from when it is learned on; also just before, and untrained; only in the end.
+SEEN = [[i < t for i in range(5)] for t in range(6)]
+AND_NEXT = [[True] * 5] + [[i <= t for i in range(5)] for t in range(1, 6)]
+LAST = [[False] * 5] * 5 + [[True] * 5]
+
+
+@pytest.mark.parametrize(
+    ("method", "scenario", "known"),
+    [("finetune", "class", SEEN), ("finetune", "task", AND_NEXT), ("joint", "class", LAST)],
+)
+def test_records_say_what_was_found_and_how(
+    method: str, scenario: str, known: list[list[bool]], make_job: MakeJob
+) -> None:
+    record = train(make_job(method, scenario=scenario))
     made = {"engine": "eager", "precision": "float32", "threads": 1, "device": "cpu", "cclfp": cclfp.__version__}
     assert (made | {"torch": torch.__version__}).items() <= record["environment"].items()
     assert len(record["environment"]["source"]) == 16
     assert record["environment"]["device_name"]
     assert record["seconds"] == record["train_seconds"] + record["test_seconds"]
-    known = [[value is not None for value in row] for row in record["accuracy_matrix"]]
-    if scenario == "class":  # a task is tested from when it is learned on
-        assert known == [[i < t for i in range(5)] for t in range(6)]
-    else:  # and just before, and untrained
-        assert known == [[True] * 5] + [[i <= t for i in range(5)] for t in range(1, 6)]
+    assert [[value is not None for value in row] for row in record["accuracy_matrix"]] == known
     assert (record["forward_transfer"] is None) == (scenario == "class")
-
-
-def test_joint_has_the_last_row_alone(make_job: MakeJob) -> None:
-    record = train(make_job("joint"))
-    assert [any(v is not None for v in row) for row in record["accuracy_matrix"]] == [False] * 5 + [True]
-    assert accuracy(record) > 90
-    assert record["forgetting"] is None
+    assert (record["forgetting"] is None) == (method == "joint")
+    assert method != "joint" or accuracy(record) > 90
 
 
 @pytest.mark.slow

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from processes import alive, children, command_of, wait_until
-from torture.material import write_little_dataset
+from torture.material import put_arrays, write_little_dataset
 from training import texts
 
 import cclfp
@@ -120,18 +119,15 @@ def a_study_gives_the_numbers_of_a_local_one(nodes: RayNodes, folder: Path) -> N
 
 def what_a_node_lacks_travels_with_the_cohort(nodes: RayNodes, folder: Path) -> None:
     """Images and a method of the user's own; a method that fails names the node, and the others finish."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(60) % 4
-    images = (rng.integers(0, 60, (60, 12, 12, 3)) + 60 * labels[:, None, None, None]).astype(np.uint8)
-    np.savez(folder / "mine.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    name = import_images(folder / "mine.npz")
+    put_arrays(folder)
+    name = import_images(folder / "pets.npz")
     (folder / "mine.py").write_text(
         "from cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'\n"
         "class Bad(ER):\n    name = 'bad'\n    def loss(self, *_): raise RuntimeError('it does not work')"
     )
     methods = [f"{folder / 'mine.py'}:{kind}" for kind in ("Mine", "Bad")]
     events: list[Event] = []
-    settings: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "seeds": 1, "on_event": events.append}
+    settings: dict[str, Any] = {"tasks": 3, "backbone": "mlp", "seeds": 1, "on_event": events.append}
     wanted = r"bad@[0-9a-f]{8} seed 0 failed on .*-[0-9a-f]{6}: Traceback[\s\S]*it does not work"
     with pytest.raises(RunError, match=wanted):
         cclfp.run(methods, name, **settings, **options(folder, "ray", on=nodes.on))

@@ -19,7 +19,7 @@ from cclfp.errors import InputError
 from cclfp.learner.saving import describe, rebuild
 from cclfp.streams import Stream
 from cclfp.testing import same
-from cclfp.transforms import TRANSFORMS, CropFlip, Normalise, Scale
+from cclfp.transforms import CropFlip, Normalise, Scale
 
 
 def cropped_by_hand(image: Tensor, padding: int, down: int, right: int, mirror: int) -> Tensor:
@@ -87,16 +87,16 @@ def test_normalise_equals_its_formula() -> None:
 
 @pytest.mark.parametrize("transform", [Scale(), Normalise([0.5], [0.25]), CropFlip(3)])
 def test_descriptions_build_the_same(transform: Any) -> None:
-    again = rebuild("transform", describe(transform, TRANSFORMS), TRANSFORMS)
+    again = rebuild(describe(transform))
     assert type(again) is type(transform)
     assert again.arguments == transform.arguments
 
 
 def test_a_description_of_nothing_we_know() -> None:
-    assert describe(None, TRANSFORMS) is None
-    assert describe(torch.clone, TRANSFORMS) == "custom"
-    with pytest.raises(InputError, match="unknown transform 'scael'. Did you mean 'scale'"):
-        rebuild("transform", {"name": "scael"}, TRANSFORMS)
+    assert describe(None) is None
+    assert describe(torch.clone) == "custom"
+    with pytest.raises(InputError, match="unknown backbone or transform 'scael'. Did you mean 'scale'"):
+        rebuild({"name": "scael"})
 
 
 class Spy(CropFlip):

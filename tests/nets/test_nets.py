@@ -14,7 +14,6 @@ from cclfp.errors import InputError
 from cclfp.learner.saving import describe, rebuild
 from cclfp.nets import MLP, ResNet18
 from cclfp.nets.backbones import make_psi, parse_backbone, show_backbone
-from cclfp.nets.modules import BACKBONES
 
 
 def by_hand(net: ResNet18, x: Tensor) -> Tensor:
@@ -67,7 +66,7 @@ def test_weights_come_from_the_seed_alone(kind: Any) -> None:
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
     assert not all(torch.equal(p, q) for p, q in zip(a.parameters(), c.parameters(), strict=True))
-    again = rebuild("backbone", describe(a, BACKBONES), BACKBONES)
+    again = rebuild(describe(a))
     assert all(torch.equal(p, q) for p, q in zip(a.parameters(), again.parameters(), strict=True))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ FORMAT = "cclfp learner 2"
 # Attributes of a learner, by their names in files.
 SETTINGS = "num_classes", "num_tasks", "scenario", "seed", "replay"
 PROGRESS = "steps", "tasks_done", "in_task"
+SHIPPED: dict[str, Any] = {**BACKBONES, **TRANSFORMS}  # what a file describes, by name
 # The errors, besides InputError, that building something from a file of another program can raise.
 DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueError, ArithmeticError)
 
@@ -52,17 +52,17 @@ def is_learner(head: bytes) -> bool:
 
 def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:
     """What a file holds. With ``copies=False`` the memory is rows of its stream, where it has one."""
-    memory = learner.memory
+    memory, psi = learner.memory, describe(learner.psi)
     is_same = learner.predict_transform is learner.transform
     return {
         "method": learner.method.name,
         "hyper": dataclasses.asdict(learner.hyper),
         **{name: getattr(learner, name) for name in SETTINGS},
         "memory_size": 0 if memory is None else memory.size,
-        "backbone": describe(learner.psi, BACKBONES, None),
-        "transform": describe(learner.transform, TRANSFORMS),
-        "predict_transform": "same" if is_same else describe(learner.predict_transform, TRANSFORMS),
-        "augment": describe(learner.augment, TRANSFORMS),
+        "backbone": None if psi == "custom" else psi,
+        "transform": describe(learner.transform),
+        "predict_transform": "same" if is_same else describe(learner.predict_transform),
+        "augment": describe(learner.augment),
         "psi": _psi_tensors(learner.psi),
         "psi_mode": learner.psi_mode,
         "f": None if learner.f is None else learner.f.state_dict(),
@@ -191,10 +191,8 @@ def _try_out(learner: Learner) -> None:
 
 def _method(given: type[Method] | str | None, saved: str) -> type[Method]:
     if given is None and saved not in METHODS:
-        raise InputError(
-            f"it is a learner of {saved}, which does not ship with cclfp: give the class, load(path, method=...) or "
-            "--method FILE.py:NAME"
-        )
+        text = f"it is a learner of {saved}, which does not ship with cclfp: give the class, load(path, method=...)"
+        raise InputError(f"{text} or --method FILE.py:NAME")
     method = get_method(saved if given is None else given)
     if method.name != saved:
         raise InputError(f"it is a learner of {saved}, not of {method.name}")
@@ -206,11 +204,9 @@ def _backbone(state: dict[str, Any], given: str | None) -> nn.Module:
     if given is not None:
         return make_psi(parse_backbone(given), state["like"][0], state["seed"])
     if state["backbone"] is None:
-        raise InputError(
-            "it was saved with a psi of your own: give it again, load(path, psi=...) or --backbone FILE.py:NAME"
-        )
-    psi: nn.Module = rebuild("backbone", state["backbone"], BACKBONES)
-    return psi
+        text = "it was saved with a psi of your own: give it again, load(path, psi=...)"
+        raise InputError(f"{text} or --backbone FILE.py:NAME")
+    return rebuild(state["backbone"])  # type: ignore[no-any-return]
 
 
 def _transform(name: str, given: Any, saved: Any) -> Any:
@@ -218,21 +214,21 @@ def _transform(name: str, given: Any, saved: Any) -> Any:
         return given
     if saved == "custom":
         raise InputError(f"it was saved with a {name} of your own: give it again, load(path, {name}=...)")
-    return rebuild("transform", saved, TRANSFORMS)
+    return rebuild(saved)
 
 
-def describe(thing: Any, kinds: Mapping[str, Any], own: Any = "custom") -> Any:
-    """What a file says of a backbone or a transform: how to make it again; ``own`` for a user's, None for none."""
-    for name, kind in kinds.items():
+def describe(thing: Any) -> Any:
+    """What a file says of a backbone or a transform: how to make it again; "custom" for a user's, None for none."""
+    for name, kind in SHIPPED.items():
         if type(thing) is kind:
             return {"name": name, **thing.arguments}
-    return None if thing is None else own
+    return None if thing is None else "custom"
 
 
-def rebuild(what: str, description: dict[str, Any], kinds: Mapping[str, Any]) -> Any:
+def rebuild(description: dict[str, Any]) -> Any:
     """The backbone or transform that a file describes."""
     arguments = dict(description)
     name = arguments.pop("name")
-    if name not in kinds:
-        raise unknown(what, name, kinds)
-    return kinds[name](**arguments)
+    if name not in SHIPPED:
+        raise unknown("backbone or transform", name, SHIPPED)
+    return SHIPPED[name](**arguments)

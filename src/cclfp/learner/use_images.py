@@ -27,11 +27,6 @@ def image_shape(learner: Learner) -> list[int]:
     return list(shape)
 
 
-def class_name(learner: Learner, row: int) -> str:
-    """The name of a class, or its number where the learner has no names."""
-    return str(row) if learner.classes is None or row >= len(learner.classes) else learner.classes[row]
-
-
 def predict_images(
     learner: Learner, paths: Sequence[Path], on_event: OnEvent, *, task: int | None = None, skip_bad: bool = False
 ) -> list[dict[str, Any]]:
@@ -41,10 +36,11 @@ def predict_images(
     if not len(x):
         return []
     probabilities = learner.predict_proba(torch.from_numpy(x), task)
+    names = dict(enumerate(learner.classes or ()))
     allowed = [c for c, is_one in enumerate(learner.mask.allowed(task).tolist()) if is_one]
     found = []
     for place, row in zip(places, probabilities.tolist(), strict=True):
-        by_name = {class_name(learner, c): row[c] for c in allowed}
+        by_name = {names.get(c, str(c)): row[c] for c in allowed}
         best = max(by_name, key=by_name.__getitem__)
         answer = {"class": best, "probability": by_name[best], "probabilities": by_name}
         found.append({"image": str(files[place]), **answer})

@@ -108,24 +108,17 @@ def check(P: Tensor, q: Tensor, low: float, v: Tensor) -> None:
     assert ours - best <= 1e-6 * scale, f"{float(ours)} instead of {float(best)}"
 
 
+@pytest.mark.parametrize("ranked", [False, True], ids=["as usual", "ranked"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_as_good_as_quadprog(kind: str) -> None:
-    for n in range(1, 20):
+def test_as_good_as_quadprog(kind: str, ranked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the interior-point method ranks so few variables that all sets would be tried."""
+    sizes = range(2, qp.TRY_ALL + 1) if ranked else range(1, 20)
+    monkeypatch.setattr(qp, "TRY_ALL", 0 if ranked else qp.TRY_ALL)
+    for n in sizes:
         for low in (0.0, 0.5):
             P, q = problems(kind, n, k=10, seed=n)
             several = torch.vmap(solve, in_dims=(0, 0, None))(P, q, torch.tensor(low))
             for one in zip(P, q, several, strict=True):
-                check(one[0], one[1], low, one[2])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_interior_point_method_ranks_few_variables_as_well(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = range(2, qp.TRY_ALL + 1)
-    monkeypatch.setattr(qp, "TRY_ALL", 0)
-    for n in few:
-        for low in (0.0, 0.5):
-            P, q = problems(kind, n, k=10, seed=n)
-            for one in zip(P, q, torch.vmap(solve, in_dims=(0, 0, None))(P, q, torch.tensor(low)), strict=True):
                 check(one[0], one[1], low, one[2])
 
 

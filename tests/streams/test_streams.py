@@ -109,7 +109,7 @@ def test_benchmarks_refuse_what_they_are_not() -> None:
         with pytest.raises(InputError, match="all classes in every task: tasks or a class order cannot be chosen"):
             get_benchmark("rotated-mnist").split_into(tasks, order)
     with pytest.raises(InputError, match="permuted-mnist cannot be augmented .*mirrored"):
-        get_benchmark("permuted-mnist").check_augment(True)
+        get_benchmark("permuted-mnist").check("domain", augment=True)
     with pytest.raises(InputError, match="Did you mean 'split-mnist'"):
         get_benchmark("split-mnst")
 

@@ -110,8 +110,7 @@ class Configuration:
             self._expect("benchmark", is_name, "a name of small letters, digits and hyphens")
             self._expect("scenario", self.scenario != "domain", "class or task, on own images")
         else:
-            benchmark.check(self.scenario)
-            benchmark.check_augment(self.augment)
+            benchmark.check(self.scenario, self.augment)
             sizes = benchmark.sizes if sizes is None else sizes
             if benchmark.domains is not None:
                 for name in ("tasks", "class_order", "max_classes"):

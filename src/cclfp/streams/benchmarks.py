@@ -102,8 +102,8 @@ class Benchmark:
             return torch.randperm(self.num_classes, generator=generator(seed, "class order")).tolist()
         return list(range(self.num_classes)) if class_order is None else self.class_ids(class_order)
 
-    def check(self, scenario: str) -> None:
-        """Raise InputError, with the reason, for a scenario for which this benchmark is not defined."""
+    def check(self, scenario: str, augment: bool = False) -> None:
+        """InputError, with the reason, for a scenario that is not defined or images that cannot be augmented."""
         if scenario not in self.scenarios:
             why = (
                 "its tasks have disjoint classes, so there is no common set of classes whose domain shifts"
@@ -111,9 +111,6 @@ class Benchmark:
                 else "every task has all ten classes, so no task has new classes or classes of its own"
             )
             raise InputError(f"{self.name} has no {scenario} scenario ({why}); it has: {', '.join(self.scenarios)}")
-
-    def check_augment(self, augment: bool) -> None:
-        """Raise InputError, with the reason, if ``augment`` is set but the images cannot be augmented."""
         if augment and self.no_augmentation is not None:
             raise InputError(f"augment=on: {self.name} cannot be augmented ({self.no_augmentation})")
 

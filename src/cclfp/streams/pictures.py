@@ -24,7 +24,6 @@ def draw_stream(stream: Stream, classes: Sequence[str], title: str, path: Path) 
     from PIL.PngImagePlugin import PngInfo
 
     small, large = ImageFont.load_default(14), ImageFont.load_default(22)
-    title = title.replace("×", "x")  # Pillow's default font has no ×
     width = max(CELL * min(COLUMNS, max(map(len, stream.classes))), round(large.getlength(title)))
     rows = [-(-len(members) // COLUMNS) for members in stream.classes]
     height = 2 * LINE + sum(2 * LINE + n * ROW for n in rows)

@@ -19,36 +19,28 @@ if TYPE_CHECKING:
 
 def list_(what: str = argument(..., "What to list.", "methods|benchmarks|datasets"), json: bool = JSON) -> None:
     """List the methods, the benchmarks or the datasets."""
-    lists = {"methods": _methods, "benchmarks": _benchmarks, "datasets": _datasets}
-    if what not in lists:
-        raise unknown("list", what, lists)
-    items = lists[what]()
-    print_answer(json, {what: items}, Table(list(items[0]), [item.values() for item in items]))
-
-
-def _methods() -> list[dict[str, Any]]:
+    from cclfp.data import list_datasets
     from cclfp.methods import METHODS
+    from cclfp.streams.benchmarks import benchmark_names, get_benchmark
 
-    return [_about(method) for method in METHODS.values()]
+    items: list[dict[str, Any]]
+    match what:
+        case "methods":
+            items = [_about(method) for method in METHODS.values()]
+        case "benchmarks":
+            shown = ("name", "dataset", "scenarios", "num_tasks", "backbone", "description")
+            items = [attributes(get_benchmark(name), *shown) for name in benchmark_names()]
+            items = [{name.removeprefix("num_"): value for name, value in item.items()} for item in items]
+        case "datasets":
+            items = [attributes(one, "name", "here", "description", "path") for one in list_datasets()]
+        case _:
+            raise unknown("list", what, ("methods", "benchmarks", "datasets"))
+    print_answer(json, {what: items}, Table(list(items[0]), [item.values() for item in items]))
 
 
 def _about(method: type[Method]) -> dict[str, Any]:
     has_memory = method.schedule is not None
     return {"name": method.name, "scenarios": method.scenarios(), "memory": has_memory, "reference": method.reference}
-
-
-def _benchmarks() -> list[dict[str, Any]]:
-    from cclfp.streams.benchmarks import benchmark_names, get_benchmark
-
-    found = [get_benchmark(name) for name in benchmark_names()]
-    first, last = ("name", "dataset", "scenarios"), ("backbone", "description")
-    return [{**attributes(one, *first), "tasks": one.num_tasks, **attributes(one, *last)} for one in found]
-
-
-def _datasets() -> list[dict[str, Any]]:
-    from cclfp.data import list_datasets
-
-    return [{**attributes(one, "name", "here", "description"), "path": str(one.path)} for one in list_datasets()]
 
 
 def show(
@@ -118,7 +110,7 @@ def _show_benchmark(
         stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
         title = f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}"
         draw_stream(stream, benchmark.classes, title, images)
-        answer["images"] = str(images)
+        answer["images"] = images
     return answer
 
 

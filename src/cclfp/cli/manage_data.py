@@ -26,8 +26,8 @@ def list_(json: bool = JSON) -> None:
         [one.name, "own" if one.own else "published", _size(one.bytes) if one.here else None, one.description]
         for one in found
     ]
-    listed = [{**one._asdict(), "path": str(one.path)} for one in found]
-    print_answer(json, {"datasets": listed}, Table(["name", "kind", ">on disk", "description"], rows))
+    document = {"datasets": [one._asdict() for one in found]}
+    print_answer(json, document, Table(["name", "kind", ">on disk", "description"], rows))
 
 
 @app.command()
@@ -100,5 +100,5 @@ def _size(count: int) -> str:
 
 
 def _answer(paths: dict[str, Path], status: str, json: bool) -> None:
-    datasets = [{"name": name, "path": str(path), "status": status} for name, path in paths.items()]
+    datasets = [{"name": name, "path": path, "status": status} for name, path in paths.items()]
     print_answer(json, {"datasets": datasets}, *(f"{name}: {status} ({path})" for name, path in paths.items()))

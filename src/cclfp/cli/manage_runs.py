@@ -53,7 +53,7 @@ def list_(
     path, records = stored_runs(store, method, benchmark)
     others = {record["key"]: made_by(record) for record in records if is_other_code(record)}
     parts = describe_records(records, str(path)) if records else [f"no runs in {path}"]
-    print_answer(json, {"store": str(path), "runs": records, "other_code": others}, *parts)
+    print_answer(json, {"store": path, "runs": records, "other_code": others}, *parts)
 
 
 @app.command()
@@ -78,7 +78,7 @@ def check(store: Path | None = STORE, json: bool = JSON) -> None:
     lines = [*(f"damaged: {text}" for text in damage), *(f"bad: {_name(row)}: {row.reason}" for row in bad)]
     good = len(rows) - len(bad)
     listed = [{**_about(row), "reason": row.reason} for row in bad]
-    document = {"store": str(path), "runs": good, "bad": listed, "damage": damage}
+    document = {"store": path, "runs": good, "bad": listed, "damage": damage}
     print_answer(json, document, *lines, f"{path}: {count_of(good, 'good record')}, {len(bad)} bad")
     if lines and not json:
         print_text(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
@@ -123,7 +123,7 @@ def delete(
     what = count_of(len(chosen), "run") + (" and repair the index" if opened.damage else "")
     ask("\n".join([*lines, f"Delete {what} in {path}?"]), yes, json)
     opened.delete(chosen)
-    document = {"store": str(path), "deleted": [_about(row) for row in chosen]}
+    document = {"store": path, "deleted": [_about(row) for row in chosen]}
     print_answer(json, document, *lines, f"{count_of(len(chosen), 'run')} deleted from {path}")
 
 
@@ -143,7 +143,7 @@ def export(
     if not records:
         raise InputError(f"no such runs in {path}: nothing to export")
     export(records, file, force=force, inputs=files_of(path))
-    document = {"store": str(path), "file": str(file), "runs": len(records)}
+    document = {"store": path, "file": file, "runs": len(records)}
     print_answer(json, document, f"{count_of(len(records), 'run')} of {path} written to {file}")
 
 
@@ -168,7 +168,7 @@ def import_(
     lines = [f"{count_of(added, 'run')} added to {path}"]
     if duplicates:
         lines += [f"{count_of(len(duplicates), 'duplicate')} refused: already in the store, word for word"]
-    print_answer(json, {"store": str(path), "added": added, "duplicates": duplicates}, *lines)
+    print_answer(json, {"store": path, "added": added, "duplicates": duplicates}, *lines)
 
 
 def _choose(store: Store, keys: Sequence[str], bad: bool, **wanted: Any) -> list[StoredRow]:

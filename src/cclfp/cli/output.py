@@ -43,12 +43,13 @@ def print_answer(as_json: bool, document: Mapping[str, Any], *parts: str | Table
 
 def print_json(value: Any) -> None:
     """JSON on stdout, in UTF-8 or else in ASCII, which every reader of JSON takes."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    how: dict[str, Any] = {"indent": 2, "allow_nan": False, "default": os.fspath}  # paths as text
+    text = json.dumps(value, ensure_ascii=False, **how)
     is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
     try:
         text.encode("utf-8" if is_utf8 else "ascii")
     except UnicodeEncodeError:
-        text = json.dumps(value, indent=2, allow_nan=False)
+        text = json.dumps(value, **how)
     print(text)
 
 

@@ -129,7 +129,7 @@ def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> 
     """How many runs a part has, in which store they are, and how to put the parts together."""
     part, count = execution.part or (1, 1)
     store = execution.target
-    document = {"shard": execution.shard, "store": str(store), "keys": [record["key"] for record in records]}
+    document = {"shard": execution.shard, "store": store, "keys": [record["key"] for record in records]}
     runs = f": {count_of(len(records), 'run')}, in {store}" if records else " has no runs"
     parts = f"{shlex.quote(str(store.parent))}/shard-*-of-{count}.sqlite"
     command = f"cclfp runs import {parts} --store {shlex.quote(str(execution.store))}"
@@ -144,7 +144,7 @@ def print_plan(study: Study, json: bool) -> None:
     planned = study.missing()
     plan = [_planned_to_dict(result, jobs) for result, jobs in planned]
     missing, total = sum(len(part["seeds"]) for part in plan), sum(part["replica_steps"] for part in plan)
-    document = {"store": str(study.store), "missing": missing, "replica_steps": total, "plan": plan}
+    document = {"store": study.store, "missing": missing, "replica_steps": total, "plan": plan}
     columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
     rows = []
     for part, result in zip(plan, labelled([result for result, _ in planned]), strict=True):
@@ -182,7 +182,7 @@ def print_study(study: Study, include_diverged: bool, json: bool) -> None:
     if not columns:
         return
     cells = [_own_to_dict(result) if is_mine else _cell_to_dict(result) for result in found]
-    document = {"store": str(study.store), "cells": cells, "not_tuned": study.not_tuned}
+    document = {"store": study.store, "cells": cells, "not_tuned": study.not_tuned}
     tables = [part for results in columns for part in _describe_column(results, study.seeds)]
     summary = _summarise(columns) if is_mine else [f"the paper's {tally(found)}"]
     print_answer(json, document, *tables, *summary, *explain_other_code(found), *_describe_not_tuned(study))
@@ -260,7 +260,7 @@ def _print_times(study: Study, json: bool) -> None:
         rows = [[name, *(number(seconds, 1) for seconds in times.values())] for name, times in panel["times"].items()]
         columns = ["method", ">training", ">testing", ">seconds per run"]
         tables.append(Table(columns, rows, f"Run time: {place}, each method alone on {panel['made']}"))
-    document = {"store": str(study.store), "panels": panels, "not_tuned": study.not_tuned}
+    document = {"store": study.store, "panels": panels, "not_tuned": study.not_tuned}
     print_answer(json, document, *tables, *_describe_not_tuned(study))
 
 

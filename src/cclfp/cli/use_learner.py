@@ -55,7 +55,7 @@ def predict(
     if csv:
         _print_csv(found)
         return
-    document = {"learner": str(learner), "named": loaded.classes is not None, "predictions": found}
+    document = {"learner": learner, "named": loaded.classes is not None, "predictions": found}
     rows = [[one["image"], one["class"], f"{100 * one['probability']:.1f} %"] for one in found]
     print_answer(json, document, Table(["image", "class", ">probability"], rows))
 
@@ -101,7 +101,7 @@ def observe(
     )
     room = f"room for {count_of(free, 'more class')}" if free else "no room for more classes"
     text = f"{learner}: learned {learned}; {room}"
-    print_answer(json, {"learner": str(learner), **answer}, text)
+    print_answer(json, {"learner": learner, **answer}, text)
 
 
 def load_learner(path: Path, backbone: str | None, method: str | None, device: str) -> Learner:

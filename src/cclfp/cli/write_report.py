@@ -47,11 +47,11 @@ def report(
     if content.held_out:
         lines += [f"{content.about_held_out}: they are in no table"]
     document = {
-        "store": str(path),
+        "store": path,
         "runs": content.runs,
         "other_runs": content.other_runs,
         "held_out_runs": content.held_out,
         "counts": count_verdicts(content.results),
-        "files": [str(file) for file in written],
+        "files": written,
     }
     print_answer(json, document, *lines, *(f"{file}  {file.stat().st_size / 1000:,.0f} kB" for file in written))

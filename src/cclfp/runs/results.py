@@ -233,7 +233,7 @@ def benchmark_title(benchmark: str) -> str:
 def describe_protocol(c: Configuration) -> list[str]:
     """How the stream differs from the usual one of its benchmark, in words."""
     parts = [order] if (order := show_order(c.benchmark, c.class_order)) else []
-    parts += [] if c.tasks is None else [f"{len(c.tasks)} tasks"]
+    parts += [] if c.tasks is None else [metrics.count_of(len(c.tasks), "task")]
     parts += [] if c.backbone is None else [show_backbone(c.backbone)]
     return parts + ([] if c.max_classes is None else [f"room for {c.max_classes} classes"])
 

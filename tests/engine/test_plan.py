@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,7 +16,6 @@ from cclfp.core.memory import Examples, Memory
 from cclfp.core.randomness import generator
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.plan import plan_task
-from cclfp.engine.replica import Replica
 from cclfp.methods import METHODS
 from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring, Schedule
 from cclfp.testing import Case, toy_stream
@@ -25,29 +24,14 @@ from cclfp.transforms import CropFlip
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=200)
-@given(
-    kind=st.sampled_from([None, Reservoir, Ring, PastRing, Exemplars]),
-    size=st.integers(1, 20),
-    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=4),
-    batch=st.integers(1, 12),
-    epochs=st.integers(1, 3),
-    replay=st.integers(0, 9),
-    draws=st.integers(1, 3),
-    mixed=st.booleans(),
-    seed=st.integers(0, 99),
-)
-def test_plans_are_what_a_loop_over_the_steps_gives(
-    kind: type[Schedule] | None,
-    size: int,
-    lengths: list[int],
-    batch: int,
-    epochs: int,
-    replay: int,
-    draws: int,
-    mixed: bool,
-    seed: int,
-) -> None:
+@given(st.data())
+def test_plans_are_what_a_loop_over_the_steps_gives(data: st.DataObject) -> None:
     """Several tasks one after the other, as Replica trains them, from shuffled rows of a stream."""
+    kind: type[Schedule] | None = data.draw(st.sampled_from([None, Reservoir, Ring, PastRing, Exemplars]))
+    lengths = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=4))
+    ends = {"size": (1, 20), "batch": (1, 12), "epochs": (1, 3), "replay": (0, 9), "draws": (1, 3), "seed": (0, 99)}
+    size, batch, epochs, replay, draws, seed = (data.draw(st.integers(*ends[name]), name) for name in ends)
+    mixed = data.draw(st.booleans())
     tasks = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
     rows = list(torch.randperm(len(tasks), generator=generator(seed, "rows")).split(lengths))
     if not mixed:
@@ -120,27 +104,24 @@ def test_orders_differ_between_seeds_epochs_and_tasks() -> None:
     assert len({tuple(part) for part in (first[:25], first[25:], order(1, 0)[:25], order(0, 1)[:25])}) == 4
 
 
-def test_plans_are_made_once_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, original, stream = list[int](), Replica.plan_maker, toy_stream("class")
-
-    def planning(self: Replica, after: Any = None) -> Any:
-        made.append(self.learner.seed)
-        return original(self, after)
-
-    monkeypatch.setattr(Replica, "plan_maker", planning)
-    trained([replica("er", "class", seed, stream=stream, lr=lr) for seed in range(2) for lr in (0.1, 0.05)], "stacked")
-    assert made == [0, 1] * 3
+def test_plans_are_made_once_a_seed() -> None:
+    stream = toy_stream("class")
+    with mock.patch("cclfp.engine.replica.plan_task", wraps=plan_task) as planned:
+        trained(
+            [replica("er", "class", seed, stream=stream, lr=lr) for seed in (0, 1) for lr in (0.1, 0.05)], "stacked"
+        )
+    assert planned.call_count == 2 * stream.num_tasks
 
 
 @pytest.mark.parametrize("method", ["ccl-fp+", "a-gem", "hal"])
-def test_a_plan_made_ahead_is_the_plan(method: str) -> None:
+def test_plans_made_ahead_are_those_of_the_learner_when_their_task_comes(method: str) -> None:
     mine = replica(method, "class")
-    while not mine.is_done:
-        ahead = mine.plan_maker(mine.plan_maker()())() if mine.can_plan_ahead else None
+    assert not mine.chooses_memory
+    for ahead in list(mine.plans()):
+        then = mine.plan()
+        assert ahead.sizes == then.sizes
+        for name in ("rows", "current", "memory", "slots", "from_past_task", "placed"):
+            assert torch.equal(getattr(ahead, name), getattr(then, name)), name
         Cohort([mine]).advance()
-        if ahead is not None:
-            then = mine.plan_maker()()
-            assert ahead.sizes == then.sizes
-            for name in ("rows", "current", "memory", "slots", "from_past_task"):
-                assert torch.equal(getattr(ahead, name), getattr(then, name)), name
-    assert not replica("icarl", "class").can_plan_ahead
+    assert mine.is_done
+    assert replica("icarl", "class").chooses_memory

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -57,49 +56,40 @@ class Replica:
 
     def plan(self) -> Plan:
         """The plan of the next task to train, from what the memory holds now."""
-        return self.plan_maker()().to(self.learner.device)
+        return next(self.plans()).to(self.learner.device)
 
-    def plan_maker(self, after: Plan | None = None) -> Callable[[], Plan]:
-        """A function that makes the plan of the next task or, given the next task's plan, of the task ``after`` it.
+    def plans(self) -> Iterator[Plan]:
+        """The plans of the tasks that are left to train, each made when it is asked for.
 
-        The function may be called while the next task is trained.
+        That may be before the task before it is trained, unless the method chooses at a task's end what to remember.
         """
-        learner, position, memory = self.learner, self.position, self.learner.memory
-        begin, reuse = learner.steps, torch.Generator()
-        if after is not None:
-            position, begin = position + 1, begin + len(after.sizes)
-            if memory is not None and after.schedule is not None:
-                memory = Memory(copy.deepcopy(after.schedule), torch.device("cpu"))
-                memory.point_to(self.stream.train, after.memory, memory.schedule, after.current)
+        learner, memory, begin, reuse = self.learner, self.learner.memory, self.learner.steps, torch.Generator()
+        tasks = self.stream.train.task.cpu()  # now: while a graph is recorded, no other thread may use the device
+        for position in range(self.position, len(self.stream.train_rows)):
+            plan = plan_task(
+                self.stream.train_rows[position],
+                tasks,
+                batch=self.batch,
+                epochs=self.epochs,
+                replay=learner.replay,
+                draws=learner.method.draws,
+                memory=memory,
+                order=generator(learner.seed, "order", position),
+                augment=lambda step, n, begin=begin: learner.draw_augmentation(begin + step, n, reuse),  # type: ignore[misc]
+            )
+            yield plan
+            begin += len(plan.sizes)
+            if memory is None or memory.keeps_task:
+                memory = learner.memory
+            elif plan.schedule is not None:  # what the memory will be after the task
+                memory = Memory(copy.deepcopy(plan.schedule), torch.device("cpu"))
+                memory.point_to(self.stream.train, plan.memory, memory.schedule, plan.current)
                 memory.end_task()
-        return functools.partial(
-            plan_task,
-            self.stream.train_rows[position],
-            self.stream.train.task.cpu(),  # now: while a graph is recorded, no other thread may use the device
-            batch=self.batch,
-            epochs=self.epochs,
-            replay=learner.replay,
-            draws=learner.method.draws,
-            memory=memory,
-            order=generator(learner.seed, "order", position),
-            augment=lambda step, n: learner.draw_augmentation(begin + step, n, reuse),
-        )
 
     @property
-    def can_plan_ahead(self) -> bool:
-        """Whether the task after the next can be planned before the next is trained.
-
-        It cannot where the method chooses at a task's end what to remember.
-        """
-        chooses = self.learner.memory is not None and self.learner.memory.keeps_task
-        return not chooses and self.position + 1 < len(self.stream.train_rows)
-
-    @property
-    def plan_key(self) -> Hashable:
-        """Replicas of a cohort with the same key have the same plans."""
-        memory = self.learner.memory
-        chosen = tuple(memory.rows.tolist()) if memory is not None and memory.keeps_task else None
-        return self.learner.seed, id(self.stream), self.learner.replay, chosen
+    def chooses_memory(self) -> bool:
+        """Whether the method chooses at a task's end what to remember. Then no later task can be planned before."""
+        return self.learner.memory is not None and self.learner.memory.keeps_task
 
     def begin_task(self) -> ClassMask:
         """Begin the next task, and return the mask to train it with."""
@@ -215,34 +205,27 @@ class Planner:
     """
 
     def __init__(self, replicas: Sequence[Replica], device: torch.device) -> None:
-        self._replicas = replicas
         self._device = device
+        self._can_plan_ahead = not any(replica.chooses_memory for replica in replicas)
+        self._keys = [
+            (replica.learner.seed, id(replica.stream), replica.learner.replay, number * replica.chooses_memory)
+            for number, replica in enumerate(replicas)
+        ]
+        self._plans = dict(zip(self._keys, [replica.plans() for replica in replicas], strict=True))
         self._executor = ThreadPoolExecutor(1)  # starts its thread when it is first used
-        self._next: Future[list[Plan]] | None = None  # plans that are made in advance
+        self._next: Future[dict[Hashable, Plan]] | None = None  # plans that are made in advance
 
     def next_plans(self, *, in_advance: bool) -> list[Plan]:
         """The plans of the next task. With ``in_advance``, those of the task after it are made in the background."""
-        plans = _plan_maker(self._replicas)() if self._next is None else self._next.result()
-        self._next = None
-        if in_advance and self._replicas[0].can_plan_ahead:
-            self._next = self._executor.submit(_plan_maker(self._replicas, plans))
-        on_device = {id(plan): plan.to(self._device) for plan in plans}
-        return [on_device[id(plan)] for plan in plans]
+        plans = self._make() if self._next is None else self._next.result()
+        in_advance = in_advance and self._can_plan_ahead
+        self._next = self._executor.submit(self._make) if in_advance else None
+        on_device = {key: plan.to(self._device) for key, plan in plans.items()}
+        return [on_device[key] for key in self._keys]
 
-
-def _plan_maker(replicas: Sequence[Replica], after: Sequence[Plan] | None = None) -> Callable[[], list[Plan]]:
-    """A function that makes the plans of the next task or, given these, of the task ``after`` it."""
-    makers: dict[Hashable, Callable[[], Plan]] = {}
-    keys = [replica.plan_key for replica in replicas]
-    for number, (key, replica) in enumerate(zip(keys, replicas, strict=True)):
-        if key not in makers:
-            makers[key] = replica.plan_maker(None if after is None else after[number])
-
-    def make() -> list[Plan]:
-        plans = {key: maker() for key, maker in makers.items()}
-        return [plans[key] for key in keys]
-
-    return make
+    def _make(self) -> dict[Hashable, Plan]:
+        """The next plan of each kind; none after the last task."""
+        return {key: plan for key, plans in self._plans.items() if (plan := next(plans, None)) is not None}
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from typing import Any
 import cclfp.engine.compiled
 from torture.campaign import Case, Fault, Kind, Verdict, descendants, kill_all
 from torture.commands import (
+    TIMEOUT,
     TRACEBACK,
     Command,
     are_same,
@@ -150,7 +151,7 @@ def prepare(work: Workload, material: Path) -> None:
             count_operations(place, counted)
 
         began = time.monotonic()
-        ended = Command(work.arguments, place, cores=cores, before=count).wait()
+        ended = Command(work.arguments, place, cores=cores, before=count).wait(3 * TIMEOUT)  # all are prepared at once
         if ended.code:
             raise Fault(Verdict.TRACEBACK, ended.last)
         seconds[str(cores)] = time.monotonic() - began
@@ -269,7 +270,7 @@ def run_operations(work: Workload, case: Case) -> Verdict:
 def kind_of(group: str, work: Workload, run: Callable[[Workload, Case], Verdict], **more: Any) -> Kind:
     """A kind of fault that disturbs a command."""
     steps = {"run": functools.partial(run, work), "prepare": functools.partial(prepare, work), "material": work.name}
-    return Kind(group, work.name, **{"limit": 300.0, **steps, **more})
+    return Kind(group, work.name, **{"limit": 600.0, **steps, **more})
 
 
 OPERATIONS = {"minimum": PARTS, "most": PARTS, "limit": 600.0}

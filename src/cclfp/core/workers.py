@@ -60,13 +60,10 @@ class Workers:
         self.workers: list[_Worker] = []
 
     def __enter__(self) -> Workers:
-        try:
-            for environment in self.environments:
-                self.workers.append(_Worker(self.command, environment, self.messages))
-        except BaseException:
-            self.__exit__()
-            raise
         return self
+
+    def _start(self, environment: Mapping[str, str]) -> None:
+        self.workers.append(_Worker(self.command, environment, self.messages))
 
     def __exit__(self, *error: object) -> None:
         for worker in self.workers:
@@ -82,6 +79,8 @@ class Workers:
         ends, only the piece that it had is lost: it is replaced if it could start at all.
         """
         waiting, given, is_empty = enumerate(pieces), 0, False
+        for environment in self.environments:
+            self._start(environment)
         while True:
             for worker in self.workers:
                 first = min((worker.piece for worker in self.workers if worker.piece is not None), default=given)
@@ -106,7 +105,7 @@ class Workers:
             if worker.piece is not None:
                 yield worker.piece, Died(how, has_started=True)
             if worker.is_ready and not is_empty:
-                self.workers.append(_Worker(self.command, worker.environment, self.messages))
+                self._start(worker.environment)
             elif not self.workers:
                 yield from ((number, Died(how, has_started=False)) for number, _ in waiting)
                 is_empty = True

@@ -273,7 +273,7 @@ def kind_of(group: str, work: Workload, run: Callable[[Workload, Case], Verdict]
     return Kind(group, work.name, **{"limit": 600.0, **steps, **more})
 
 
-OPERATIONS = {"minimum": PARTS, "most": PARTS, "limit": 600.0}
+OPERATIONS = {"minimum": PARTS, "most": PARTS}
 KINDS = [
     *(
         kind_of("kills", work, run, share=work.share, minimum=work.minimum, quick=work.quick)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -118,6 +119,8 @@ def test_missing_files_are_named(little: Little, tmp_path: Path) -> None:
     gone = list(little.files)[-1]
     (folder / gone).unlink()
     little.refused(folder, Path(gone).name)
+    os.mkfifo(folder / gone)
+    little.refused(folder, f"{Path(gone).name}.*there is no such file|there is no file .*{Path(gone).name}")
     little.refused(tmp_path, f"has none of {little.name}'s files: expected the ")
     little.refused(tmp_path / "nowhere", "nowhere does not exist: expected the ")
 

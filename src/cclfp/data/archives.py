@@ -62,7 +62,10 @@ class Archived(Published):
     def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
         names = self.required()
         for folder in (path / self.folder, path):
-            if any((folder / name).is_file() for name in names):
+            missing = [name for name in names if not (folder / name).is_file()]  # nothing, or a pipe, which may never end
+            if missing and len(missing) < len(names):
+                raise DataError(f"{self.name}: there is no file {folder / missing[0]}")
+            if not missing:
                 contents = ((name, (folder / name).read_bytes()) for name in names)
                 files = dict(with_progress(contents, len(names), on_event, f"{self.name}: reading", "files"))
                 return self.decode(files, on_event)

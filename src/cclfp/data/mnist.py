@@ -60,6 +60,8 @@ def _find(folder: Path, file: str) -> Path:
 def _decode(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """The values of an IDX file. The fourth byte of its header is the number of dimensions, which follow it."""
     try:
+        if not path.is_file():  # nothing, or a pipe, which may never end
+            raise OSError("there is no such file")
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             raw = file.read(MOST_BYTES)
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)

@@ -91,14 +91,18 @@ BENCHMARK = """        Benchmark(
 """
 
 
-def follow(root: Path, heading: str, edits: list[tuple[str, str, str]], new: dict[str, str] | None = None) -> None:
-    """Follow a recipe: write new files, and put text behind other text, in folders and files that the recipe names."""
+def follow(root: Path, heading: str, edits: list[tuple[str, str, str, str]], new: dict[str, str] | None = None) -> None:
+    """Follow a recipe: write new files, and put text behind other text.
+
+    The recipe names the folder of each new file, and for each edit the file and what is edited there.
+    """
     recipe = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     for path, text in (new or {}).items():
         assert f"`{Path(path).parent}/" in recipe, f"the recipe does not name the folder of {path}"
         (root / path).write_text(text, encoding="utf-8")
-    for path, before, text in edits:
+    for path, what, before, text in edits:
         assert f"`{path}`" in recipe, f"the recipe does not name {path}"
+        assert f"`{what}`" in recipe, f"the recipe does not name {what}"
         content = (root / path).read_text("utf-8")
         assert content.count(before) == 1, f"{path} has not once: {before}"
         (root / path).write_text(content.replace(before, before + text), encoding="utf-8")
@@ -108,9 +112,9 @@ def add_method(root: Path) -> None:
     methods, contract = "src/cclfp/methods/__init__.py", "tests/methods/test_contract.py"
     row = '    {"method": "ccl-fp+", "w": 0.5, "alpha": 0.5, "beta": 0.1},\n'
     edits = [
-        (methods, "from cclfp.methods.si import SI\n", "from cclfp.methods.weighted import Weighted\n"),
-        (methods, "HAL, CCLFP, CCLFPPlus", ", Weighted"),
-        (contract, row, '    {"method": "weighted"},\n'),
+        (methods, "METHODS", "from cclfp.methods.si import SI\n", "from cclfp.methods.weighted import Weighted\n"),
+        (methods, "METHODS", "HAL, CCLFP, CCLFPPlus", ", Weighted"),
+        (contract, "ROWS", row, '    {"method": "weighted"},\n'),
     ]
     follow(root, "Add a method", edits, {"src/cclfp/methods/weighted.py": METHOD})
 
@@ -128,9 +132,9 @@ def add_benchmark(root: Path) -> None:
     start = re.search(r"\nBENCHMARKS.*?(?=        Benchmark\()", (root / path).read_text("utf-8"), flags=re.DOTALL)
     assert start is not None
     edits = [
-        (datasets, "from cclfp.data.mnist import MNIST\n", "from cclfp.data.stripes import STRIPES\n"),
-        (datasets, "(MNIST, CIFAR10, CIFAR100, TINY_IMAGENET", ", STRIPES"),
-        (path, start[0], BENCHMARK),
+        (datasets, "DATASETS", "from cclfp.data.mnist import MNIST\n", "from cclfp.data.stripes import STRIPES\n"),
+        (datasets, "DATASETS", "(MNIST, CIFAR10, CIFAR100, TINY_IMAGENET", ", STRIPES"),
+        (path, "BENCHMARKS", start[0], BENCHMARK),
     ]
     follow(root, "Add a benchmark", edits, {"src/cclfp/data/stripes.py": DATASET.replace("ARRAYS", specs)})
 
@@ -141,9 +145,9 @@ def add_option(root: Path) -> None:
     assert last is not None
     check = '            ("fresh", isinstance(self.fresh, bool), "True or False"),\n'
     edits = [
-        (path, last[0], '    patience: int = option(0, "How long to wait.", "DAYS")\n'),
-        (path, check, '            ("patience", self.patience >= 0, "days, 0 or more"),\n'),
-        ("src/cclfp/cli/options.py", "RUN_ONLY = (", '"patience", '),
+        (path, "Execution", last[0], '    patience: int = option(0, "How long to wait.", "DAYS")\n'),
+        (path, "Execution", check, '            ("patience", self.patience >= 0, "days, 0 or more"),\n'),
+        ("src/cclfp/cli/options.py", "RUN_ONLY", "RUN_ONLY = (", '"patience", '),
     ]
     follow(root, "Add an option", edits)
 
@@ -151,7 +155,8 @@ def add_option(root: Path) -> None:
 def add_column(root: Path) -> None:
     last = "accuracy,ccl-fp+,rotated-mnist,domain,200,,,,82.06,1.29\n"
     cell = "accuracy,er,split-stripes,class,200,,,,75.0,2.5\n"
-    follow(root, "Add a column to a table", [("src/cclfp/paper/published.csv", last, cell)])
+    path = "src/cclfp/paper/published.csv"
+    follow(root, "Add a column to a table", [(path, path, last, cell)])
 
 
 @pytest.mark.slow

@@ -413,6 +413,7 @@ def test_the_command_prints_a_table_per_column_and_one_of_all(cli: Cli, tmp_path
     plan = cli(*command, "--dry-run")
     assert plan.code == 0, plan.err
     assert "16 runs to train" in plan.out
+    assert not (tmp_path / "home" / "runs.sqlite").exists()
     answer = cli(*command, "--engine", "eager")
     assert answer.code == 0, answer.err
     for memory in (20, 40):
@@ -459,9 +460,3 @@ def test_refusals(arguments: str, message: str, cli: Cli) -> None:
     answer = cli("study", *arguments.split())
     assert (answer.code, answer.out) == (2, "")
     assert message in answer.err
-
-
-def test_a_plan_leaves_no_store_behind(cli: Cli, tmp_path: Path) -> None:
-    out = cli("study", "all", "--dry-run", "--store", tmp_path / "runs.sqlite").out
-    assert "runs to train" in out
-    assert not (tmp_path / "runs.sqlite").exists()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
+SHADES = {"cat": 40, "bird": 80, "dog": 120, "fish": 160, "ox": 200, "horse": 220, "black, white": 250}
 CLASSES = ("cat", "dog", "fish", "owl")
 HALF = '''
 import dataclasses
@@ -43,6 +45,17 @@ def write_images(path: Path) -> Path:
         arrays[f"{part}_labels"] = np.array(CLASSES)[labels]
     np.savez(path, **arrays)  # type: ignore[arg-type]
     return path
+
+
+def write_folders(folder: Path, names: tuple[str, ...], each: int = 6, size: tuple[int, int] = (12, 10)) -> Path:
+    """Class folders of images; those of a class have about the same shade."""
+    rng = np.random.default_rng(0)
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for i in range(each):
+            pixels = rng.integers(SHADES[name] - 30, min(256, SHADES[name] + 30), (size[1], size[0], 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
 
 
 def write_method(path: Path) -> str:

@@ -7,11 +7,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import typer.main
-from PIL import Image
+from own import write_folders
 
 from cclfp.cli.app import app
 from cclfp.cli.options import parse_names, parse_settings
@@ -48,12 +47,7 @@ def python_blocks() -> list[Any]:
 @pytest.fixture
 def photos(tmp_path: Path) -> None:
     """A folder of images for the examples that train on one."""
-    random = np.random.default_rng(0)
-    for number, name in enumerate(("bird", "cat", "dog", "fish", "horse")):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-        for image in range(10):
-            pixels = random.integers(25 * number, 25 * number + 100, (16, 16, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{image}.png")
+    write_folders(tmp_path / "photos", ("bird", "cat", "dog", "fish", "horse"), each=10)
 
 
 @pytest.mark.parametrize(("page", "code"), python_blocks())

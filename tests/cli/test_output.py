@@ -65,6 +65,8 @@ def test_texts_are_wrapped_between_words(
     assert all(re.match(rf"{indent}  \S", line) for line in others)
     assert " ".join([first, *others]).split() == TEXT.split()
     assert all(len(line) <= 30 or line.split() == [TEXT.split()[4]] for line in [first, *others])
+    print_text(f"to use it: cclfp run {TEXT}")
+    assert capsys.readouterr().out == f"to use it: cclfp run {TEXT}\n"  # to be copied
 
 
 def test_errors_are_wrapped_and_paragraphs_are_not_indented(terminal: pytest.MonkeyPatch, cli: Cli) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Cli
+from own import write_folders
 from PIL import Image
 
 import cclfp
@@ -21,25 +22,12 @@ from cclfp.nets import MLP
 from cclfp.testing import same
 from cclfp.transforms import Normalise
 
-SHADES = {"cat": 40, "dog": 120, "ox": 200, "black, white": 250}
-
-
-def pictures(folder: Path, names: tuple[str, ...], each: int = 6, size: tuple[int, int] = (12, 10)) -> Path:
-    """Class folders; the images of a class have about the same shade."""
-    rng = np.random.default_rng(0)
-    for name in names:
-        (folder / name).mkdir(parents=True)
-        for i in range(each):
-            pixels = rng.integers(SHADES[name] - 30, min(256, SHADES[name] + 30), (size[1], size[0], 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{i}.png")
-    return folder
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The file of a learner of cats and dogs with room for two more classes."""
     folder = tmp_path_factory.mktemp("trained")
-    pictures(folder / "pets", ("cat", "dog", "ox"), each=40)
+    write_folders(folder / "pets", ("cat", "dog", "ox"), each=40)
     command = "run er --images pets --classes cat,dog --tasks 1 --backbone mlp --seed 0 augment=off"
     command += " --max-classes 4 --save learners"
     home = os.environ | {"CCLFP_HOME": str(folder / "home")}
@@ -55,7 +43,7 @@ def saved(trained: bytes, tmp_path: Path) -> Path:
 
 
 def test_images_are_named(saved: Path, cli: Cli, tmp_path: Path) -> None:
-    new = pictures(tmp_path / "new", ("cat", "dog"), each=3, size=(60, 50))  # of another size
+    new = write_folders(tmp_path / "new", ("cat", "dog"), each=3, size=(60, 50))  # of another size
     answer = cli("predict", saved, new, "--json").json
     assert answer["named"]
     assert [one["class"] for one in answer["predictions"]] == ["cat"] * 3 + ["dog"] * 3
@@ -69,7 +57,7 @@ def test_images_are_named(saved: Path, cli: Cli, tmp_path: Path) -> None:
 
 
 def test_images_are_prepared_as_for_training(saved: Path, cli: Cli, tmp_path: Path) -> None:
-    learner, file = cclfp.load(saved), pictures(tmp_path / "pets", ("dog",)) / "dog" / "0.png"
+    learner, file = cclfp.load(saved), write_folders(tmp_path / "pets", ("dog",)) / "dog" / "0.png"
     x = torch.from_numpy(np.asarray(Image.open(file)).transpose(2, 0, 1).copy())[None]
     found = cli("predict", saved, file, "--json").json["predictions"][0]["probabilities"]
     assert [found["cat"], found["dog"]] == pytest.approx(learner.predict_proba(x)[0, :2].tolist())
@@ -82,7 +70,7 @@ def test_images_are_prepared_as_for_training(saved: Path, cli: Cli, tmp_path: Pa
 
 
 def test_a_new_class_is_learned(saved: Path, cli: Cli, tmp_path: Path) -> None:
-    new, twin = pictures(tmp_path / "new", ("dog", "ox"), each=40), tmp_path / "twin.ckpt"
+    new, twin = write_folders(tmp_path / "new", ("dog", "ox"), each=40), tmp_path / "twin.ckpt"
     twin.write_bytes(saved.read_bytes())
     command = ("--images", new, "--epochs", "3", "--json")
     answer = cli("observe", saved, *command).json
@@ -92,7 +80,7 @@ def test_a_new_class_is_learned(saved: Path, cli: Cli, tmp_path: Path) -> None:
     assert (learner.classes, learner.tasks_done, learner.steps) == (("cat", "dog", "ox"), 2, 7 + 24)
     cli("observe", twin, *command)
     assert same(cclfp.load(twin), learner)  # the same steps, from the same seed
-    pets = pictures(tmp_path / "pets", ("cat",), each=40)
+    pets = write_folders(tmp_path / "pets", ("cat",), each=40)
     found = cli("predict", saved, new / "ox", pets / "cat", "--json").json["predictions"]
     assert sum(one["class"] == Path(one["image"]).parent.name for one in found) > 70
     text = cli("observe", saved, "--images", new, "--classes", "ox").out
@@ -101,7 +89,7 @@ def test_a_new_class_is_learned(saved: Path, cli: Cli, tmp_path: Path) -> None:
 
 def test_without_room_the_file_stays(saved: Path, cli: Cli, tmp_path: Path) -> None:
     before = saved.read_bytes()
-    new = pictures(tmp_path / "new", ("cat", "ox", "black, white"))
+    new = write_folders(tmp_path / "new", ("cat", "ox", "black, white"))
     (new / "emu").mkdir()
     Image.new("RGB", (12, 10)).save(new / "emu" / "1.png")
     answer = cli("observe", saved, "--images", new)
@@ -133,7 +121,7 @@ run er rotated-mnist --max-classes 12      | max_classes is 12: expected null: a
 
 def test_what_is_refused(saved: Path, cli: Cli, tmp_path: Path) -> None:
     before = saved.read_bytes()
-    new, bad = pictures(tmp_path / "new", ("cat",)), pictures(tmp_path / "bad", ("cat",))
+    new, bad = write_folders(tmp_path / "new", ("cat",)), write_folders(tmp_path / "bad", ("cat",))
     for name in ("1.png", "2.png"):
         (bad / "cat" / name).write_bytes(b"not a picture")
     (tmp_path / "empty").mkdir()
@@ -155,7 +143,7 @@ def test_a_learner_without_names(saved: Path, cli: Cli, tmp_path: Path) -> None:
     state = torch.load(saved, weights_only=True)
     del state["class_names"]
     torch.save(state, saved)
-    new = pictures(tmp_path / "new", ("cat",))
+    new = write_folders(tmp_path / "new", ("cat",))
     answer = cli("predict", saved, new, "--json")
     assert {one["class"] for one in answer.json["predictions"]} == {"0"}
     assert "has no class names, so classes are shown by number" in answer.err
@@ -181,7 +169,7 @@ class Own(cclfp.Method):
 def test_code_of_ones_own_is_named_again(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     code: list[Any] = ["--backbone", f"{tmp_path}/own.py:make", "--method", f"{tmp_path}/own.py:Own"]
-    folder = pictures(tmp_path / "pets", ("cat", "dog"))
+    folder = write_folders(tmp_path / "pets", ("cat", "dog"))
     command = ["run", f"{tmp_path}/own.py:Own", "--images", folder, "--tasks", "1", "--seed", "0", *code[:2]]
     assert cli(*command, "--save", tmp_path / "learners").code == 0
     (path,) = (tmp_path / "learners").glob("*.ckpt")

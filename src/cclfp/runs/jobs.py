@@ -54,7 +54,7 @@ class Job:
     configuration: Configuration
     seed: int
     execution: Execution
-    engine: str = "auto"  # that of the other seeds' runs, where the execution leaves it open
+    engine: str = "auto"  # what is best, where the execution leaves it open; a checkpoint may be of another engine
 
     @functools.cached_property
     def key(self) -> str:

@@ -49,16 +49,13 @@ def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
     streams: Streams = {}
     groups: dict[Any, list[Started]] = {}
     for job in jobs:
-        one = _continue(job, streams, on_event) or _begin(job, streams)
+        if (one := _continue(job, streams, on_event)) is None:
+            new = job.concrete()
+            one = Started(new, make_replica(new, streams))
         execution = one.job.execution
         alone = job.key if execution.engine == "eager" else None
         groups.setdefault((one.replica.position, execution, alone), []).append(one)
     return list(groups.values())
-
-
-def _begin(job: Job, streams: Streams) -> Started:
-    job = job.concrete()
-    return Started(job, make_replica(job, streams))
 
 
 def _continue(job: Job, streams: Streams, on_event: OnEvent) -> Started | None:

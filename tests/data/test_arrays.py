@@ -43,6 +43,9 @@ def test_an_npz(shape: tuple[int, ...], stored: tuple[int, ...], tmp_path: Path)
     wanted = wanted[:, None] if wanted.ndim == 3 else wanted
     wanted = wanted if wanted.shape[1:] == stored else wanted.transpose(0, 3, 1, 2)
     assert np.array_equal(data.train_images.numpy(), wanted)
+    one_colour = {f"{part}_images": np.full_like(given[f"{part}_images"], 51) for part in ("train", "test")}
+    data = imported(npz(tmp_path / "mine.npz", **given | one_colour))
+    assert (data.mean, data.std) == ((0.2,) * stored[0], (0.01,) * stored[0])  # no division by zero
 
 
 def test_floats_and_texts(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_run_times_are_those_of_methods_that_trained_alone_and_under_the_same_co
     er, gem, hal, si = (cell_of("accuracy", row, *cells[0].column, size) for row, size in
                         (("ER-Res.", 200), ("GEM", 200), ("HAL", 200), ("SI", None)))  # fmt: skip
     add_all(store, [made_up_record(er, 0), made_up_record(gem, TIMING_SEED, {**ENVIRONMENT, "together": 5})])
-    assert run_times(store).is_empty
+    assert run_times(store) not in chart_of(store, "runtime").drawn_panels
     assert run_times(store).notes == []
     add_all(store, [made_up_record(er, TIMING_SEED)])
     graph = {**ENVIRONMENT, "engine": "graph", "device_name": "Another", "threads": 2}

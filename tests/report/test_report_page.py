@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own import write_images, write_method
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from report_records import ENVIRONMENT, add_all, add_own, cell_of, made_up_record
+from report_records import ENVIRONMENT, add_all, cell_of, made_up_record, own_store
 
-from cclfp.data import import_images
 from cclfp.paper import cells as paper_cells
 from cclfp.report import write_report
 from cclfp.runs.store import Store
@@ -43,7 +41,7 @@ def reports(full_store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict
     """A report with made-up runs of every number; one with two: ER, and GEM untuned and trained together; one's own."""
     folder = tmp_path_factory.mktemp("reports")
     write_report(full_store, folder / "full")
-    few, own = Store(folder / "few.sqlite"), Store(folder / "own.sqlite")
+    few = Store(folder / "few.sqlite")
     er, gem = (cell_of("accuracy", row, "split-mnist", "class") for row in ("ER-Res.", "GEM"))
     add_all(few, [made_up_record(er, seed) for seed in range(5)])
     add_all(few, [made_up_record(gem, seed, {**ENVIRONMENT, "together": 5}) for seed in range(5)])
@@ -52,10 +50,7 @@ def reports(full_store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict
         write_report(few, folder / "few")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CCLFP_HOME", str(folder / "home"))
-        half, pets = write_method(folder / "half.py"), import_images(write_images(folder / "pets.npz"))
-        for method, level in (("er", 60.0), ("ccl-fp+", 64.0), (half, 62.0)):
-            add_own(own, method, pets, level=level, tasks=2, backbone="mlp")
-        write_report(own, folder / "own")
+        write_report(own_store(folder), folder / "own")
     return {name: folder / name / "index.html" for name in ("full", "few", "own")}
 
 
@@ -369,15 +364,15 @@ def test_your_runs(width: int, scheme: str, open_page: Open) -> None:
     page.get_by_role("link", name="Your runs").click()
     expect(page.locator("#own")).to_be_visible()
     rows = page.locator("#table-own-0 tbody tr")
-    assert rows.locator("th").all_inner_texts() == ["er", "ccl-fp+", "half"]
+    assert rows.locator("th").all_inner_texts() == ["er", "half"]
     assert "best" in rows.nth(1).inner_text()
     page.locator("#table-own-0 th[data-sort='0'] button").click()  # by accuracy, the best first
-    assert rows.locator("th").all_inner_texts() == ["ccl-fp+", "half", "er"]
-    rows.nth(2).locator("td[data-cell]").click()
+    assert rows.locator("th").all_inner_texts() == ["half", "er"]
+    rows.nth(1).locator("td[data-cell]").click()
     dialog = page.locator("dialog")
     expect(dialog).to_contain_text("worse than the best beyond chance (paired t-test over 5 common seeds")
-    assert dialog.locator(".heat tbody tr").count() == 2
-    expect(dialog).to_contain_text("cclfp run er pets")
+    assert dialog.locator(".heat tbody tr").count() == 5
+    expect(dialog).to_contain_text("cclfp run er split-mnist")
     dialog.get_by_role("button", name="Close").click()
     (heat,) = page.locator("#own details[open] .heat").all()  # the best row's; the others are folded
     assert heat.locator("tbody th").all_inner_texts() == ["cat", "dog", "fish", "owl"]

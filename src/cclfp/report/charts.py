@@ -82,17 +82,9 @@ class Panel:
     def ours(self) -> list[Series]:
         return [series for series in self.series if not series.paper]
 
-    @property
-    def is_empty(self) -> bool:
-        return not any(series.known for series in self.ours)
-
     def known_at(self, i: int) -> list[tuple[Series, Value]]:
         """The series that have a value of a category."""
         return [(series, value) for series in self.series if not isinstance(value := series.values[i], str)]
-
-    def missing(self, series: Series) -> list[str]:
-        """The categories of which a series has no runs."""
-        return [name for name, value in zip(self.categories, series.values, strict=True) if value == MISSING]
 
 
 def short_number(value: float) -> str:
@@ -130,7 +122,8 @@ class Chart:
 
     @property
     def drawn_panels(self) -> list[Panel]:
-        return [panel for panel in self.panels if not panel.is_empty]
+        """Those that have a number of ours."""
+        return [panel for panel in self.panels if any(series.known for series in panel.ours)]
 
     @property
     def legend(self) -> list[Series]:
@@ -150,15 +143,17 @@ class Chart:
     @property
     def empty_note(self) -> str:
         """Which panels are not drawn, because they have no runs; empty where all are."""
-        titles = [panel.title for panel in self.panels if panel.is_empty]
+        titles = [panel.title for panel in self.panels if panel not in self.drawn_panels]
         return f"No runs yet: {'; '.join(titles)}." if titles else ""
 
     def notes(self, panel: Panel) -> list[str]:
         """The notes below a panel; they name missing values where the drawing does not show them."""
-        missing = panel.missing(panel.ours[0]) if self.kind == "dots" else []
-        for series in panel.ours if self.kind == "lines" else []:
-            if names := panel.missing(series):
-                missing.append(series.label + (f" ({', '.join(names)})" if len(names) < len(panel.categories) else ""))
+        missing = []
+        for series in {"lines": panel.ours, "dots": panel.ours[:1], "bars": []}[self.kind]:
+            known = zip(panel.categories, series.values, strict=True)
+            if names := [name for name, value in known if value == MISSING]:
+                some = f" ({', '.join(names)})" if len(names) < len(panel.categories) else ""
+                missing += names if self.kind == "dots" else [series.label + some]
         return [*panel.notes, f"missing: {'; '.join(missing)}"] if missing else panel.notes
 
 

@@ -11,10 +11,9 @@ from cclfp import metrics
 from cclfp._version import __version__
 from cclfp.methods import METHODS
 from cclfp.paper.compare import show_p
-from cclfp.report import drawing, tables, text
+from cclfp.report import drawing, styles, tables, text
 from cclfp.report.charts import Chart, Panel
 from cclfp.report.drawing import Drawing
-from cclfp.report.styles import DARK_COLOURS, LIGHT_COLOURS, STYLES, colour_rules, read_template
 from cclfp.report.tables import Content, Table
 from cclfp.runs.results import Result, benchmark_title, format_exactly
 from cclfp.streams.benchmarks import benchmark_names, get_benchmark
@@ -31,26 +30,15 @@ def render_page(content: Content, charts: Sequence[Chart], files: Mapping[str, b
     return text.render(
         "page.html",
         drawing=drawing,
+        styles=styles,
         page=sys.modules[__name__],
         content=content,
         charts=charts,
         files=files,
         version=__version__,
         partial=sum(0 < len(result.runs) < len(content.seeds) for result in content.results),
-        style=read_template("page.css") + _chart_style(),
-        script=read_template("page.js"),
         data={"cells": _cells(content), "verdicts": tables.VERDICTS, "symbols": SYMBOLS},
     )
-
-
-def _chart_style() -> str:
-    """The style sheet of the charts, and the colours that they share with the page."""
-    light, dark = (
-        f":root{{{';'.join(f'--{name}:{colour}' for name, colour in colours.items())}}}\n"
-        f"{colour_rules(STYLES.values(), dark=colours is DARK_COLOURS)}"
-        for colours in (LIGHT_COLOURS, DARK_COLOURS)
-    )
-    return f"{read_template('chart.css')}{light}@media screen and (prefers-color-scheme:dark){{\n{dark}}}\n"
 
 
 # For the templates ----------------------------------------------------------------------------------------------------

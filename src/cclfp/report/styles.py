@@ -69,17 +69,19 @@ CHARACTER = 6.2  # the approximate width of a character at 12 px, which is alike
 
 def style_sheet(styles: Iterable[Style], *, dark: bool = False) -> str:
     """The rules for a drawing with these series."""
-    rules = read_template("chart.css")
+    rules = resources.files(__package__).joinpath("templates", "chart.css").read_text(encoding="utf-8")
     for name, colour in (DARK_COLOURS if dark else LIGHT_COLOURS).items():
         rules = rules.replace(f"var(--{name})", colour)
-    return rules + colour_rules(styles, dark=dark)
+    return rules + _colour_rules(styles, dark)
 
 
-def colour_rules(styles: Iterable[Style], *, dark: bool = False) -> str:
-    """The rules that give each series its colour."""
+def page_colours(*, dark: bool = False) -> str:
+    """The colours that the charts in a page share with it, and the rules for all series."""
+    colours = (DARK_COLOURS if dark else LIGHT_COLOURS).items()
+    return (
+        f":root{{{';'.join(f'--{name}:{colour}' for name, colour in colours)}}}\n{_colour_rules(STYLES.values(), dark)}"
+    )
+
+
+def _colour_rules(styles: Iterable[Style], dark: bool) -> str:
     return "".join(f".{style.css_class}{{color:{style.dark if dark else style.light}}}\n" for style in styles)
-
-
-def read_template(name: str) -> str:
-    """The text of a file beside the templates."""
-    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")

@@ -75,11 +75,10 @@ class Progress:
         self.drawn: dict[str, Any] = {}  # the bar of each work
         columns = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=10)]
         columns += [TextColumn(f"{{task.fields[texts][{i}]}}") for i in range(4)]
-        self.bars = Bars(*columns, console=Console(stderr=True), transient=True)
+        self.bars = Bars(*columns, console=Console(stderr=True), transient=True, disable=not self.is_live)
 
     def __enter__(self) -> Progress:
-        if self.is_live:
-            self.bars.start()
+        self.bars.start()
         return self
 
     def __exit__(self, *ended: object) -> None:
@@ -89,10 +88,8 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
-        if self.is_live:
-            self.bars.console.print(visible(line), highlight=False, markup=False)
-        else:
-            print(visible(line), file=sys.stderr, flush=True)
+        how: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+        self.bars.console.print(visible(line), soft_wrap=not self.is_live, **how)
 
     def update(self, event: Event) -> None:
         if isinstance(event, Planned | Step | Finished):

@@ -114,18 +114,26 @@ def test_a_fresh_run_that_was_stopped_goes_on_too(make_job: MakeJob, tmp_path: P
     assert [path.name for path in folder.iterdir()] == ["uv.lock"]
 
 
-def test_what_killed_processes_have_left_is_removed(make_job: MakeJob) -> None:
-    """Killed while a checkpoint was written; between storing a record, removing the checkpoint, and the lock."""
-    job = make_job("finetune")
+def test_what_killed_processes_have_left_is_removed(make_job: MakeJob, tmp_path: Path) -> None:
+    """Killed while a checkpoint or a learner was written; between storing a record, removing the checkpoint, the lock.
+
+    A signal to the command kills its workers, too.
+    """
+    job = make_job("finetune", save=tmp_path / "learners")
     train(job)
     ended = subprocess.Popen(["true"])
     ended.wait()
-    half = temporary_name(f"{job.key}.ckpt").replace(f".{os.getpid()}-", f".{ended.pid}-")
+    half, learner = (
+        temporary_name(name).replace(f".{os.getpid()}-", f".{ended.pid}-")
+        for name in (f"{job.key}.ckpt", file_of(job).name.replace("seed0", "seed1"))
+    )
     folder = store_of(job).checkpoints
     for name in (half, f"{job.key}.ckpt", f"{job.key}.lock"):
         (folder / name).write_bytes(b"half")
-    cclfp.run("finetune", "split-mnist", seeds=1, store=job.execution.store)
+    (tmp_path / "learners" / learner).write_bytes(b"half")
+    cclfp.run("finetune", "split-mnist", seeds=1, store=job.execution.store, save=job.execution.save)
     assert list(folder.iterdir()) == []
+    assert list((tmp_path / "learners").iterdir()) == [job.learner_file]
     (folder / half).write_bytes(b"half")
     train(make_job("finetune", fresh=True))
     assert list(folder.iterdir()) == []

@@ -27,6 +27,7 @@ FORMAT = "cclfp checkpoint 1"
 DAMAGED_SUFFIX = ".damaged"  # of the last damaged checkpoint of a run, beside the others
 
 KEY = "[0-9a-f]{64}"  # of a run, with which the names of its files begin
+LEARNER = r".+_seed\d+_[0-9a-f]{8}\.ckpt"  # as Job.learner_file names them
 CLUSTER_LOCK = "cclfp-cluster.lock"  # in the folder of checkpoints, while a driver trains on a cluster with it
 
 
@@ -106,12 +107,14 @@ def clean_up(job: Job) -> None:
             remove_checkpoint(job, ignore)
 
 
-def remove_left_overs(folder: Path) -> None:
-    """Remove lock files and half-written checkpoints of processes that were killed. Checkpoints stay.
+def remove_left_overs(folder: Path, learners: Path | None = None) -> None:
+    """Remove lock files and half-written checkpoints of processes that were killed, and half-written learners.
 
-    The user may have chosen a folder that has other files too, so only names count that no other program gives.
+    The user may have chosen folders that have other files too, so only names count that no other program gives.
     """
     remove_stale(folder, rf"{KEY}\.ckpt")
+    if learners is not None:
+        remove_stale(learners, LEARNER)
     for path in folder.glob("*.lock"):
         if re.fullmatch(rf"{KEY}\.lock|{re.escape(CLUSTER_LOCK)}", path.name):
             with contextlib.suppress(Timeout, InputError), _hold(path):

@@ -106,7 +106,7 @@ def run_jobs(
     execution = jobs[0].execution
     store = Store(execution.store)
     records, missing, stay = _look_up(jobs, store, on_event)
-    remove_left_overs(execution.checkpoint_folder)
+    remove_left_overs(execution.checkpoint_folder, execution.save)
     if not missing:
         return records
     for dataset in dict.fromkeys(get_benchmark(job.configuration.benchmark).dataset for job in missing):
@@ -121,7 +121,7 @@ def run_jobs(
         on_event(event)
 
     with contextlib.ExitStack() as exits:
-        exits.callback(remove_left_overs, execution.checkpoint_folder)  # of workers that were killed
+        exits.callback(remove_left_overs, execution.checkpoint_folder, execution.save)  # of workers that were killed
         executor = executor or exits.enter_context(make_executor(execution))
         device = executor.device or pick_device(execution.device)
         missing = choose_engines(missing, [*stay, *earlier], executor.workers, device, on_event)

@@ -84,10 +84,13 @@ def small_mnist(own_home: None, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_data(small_mnist: Path) -> Path:
-    """A CCLFP_HOME with little datasets in the place of all four."""
-    write_little_dataset(small_mnist, "cifar10", 10, (3, 32, 32), train=100, test=50)
-    write_little_dataset(small_mnist, "cifar100", 100, (3, 32, 32), train=300, test=100)
-    write_little_dataset(small_mnist, "tiny-imagenet", 200, (3, 64, 64), train=400, test=200)
+    """A CCLFP_HOME with little datasets in the place of all."""
+    from cclfp.data.datasets import DATASETS
+
+    for name, dataset in DATASETS.items():
+        if name != "mnist":
+            shape, classes = dataset.arrays["train_images"].shape[1:], dataset.num_classes
+            write_little_dataset(small_mnist, name, classes, shape, train=max(100, 2 * classes), test=max(50, classes))
     return small_mnist
 
 

@@ -22,9 +22,7 @@ CANARIES = ("uv.lock", "poetry.lock", ".x.tmp", ".runs.sqlite.backup.tmp", ".ind
 RECORDS = Path(__file__).parents[1] / "results" / "mnist.jsonl"  # of real runs
 
 
-def write_little_dataset(
-    home: Path, name: str, classes: int, shape: tuple[int, int, int], train: int, test: int
-) -> None:
+def write_little_dataset(home: Path, name: str, classes: int, shape: tuple[int, ...], train: int, test: int) -> None:
     """Write a small dataset in place of a published one: noisy images whose classes can be distinguished."""
     rng = np.random.default_rng(0)
     prototypes = rng.integers(0, 256, (classes, *shape))

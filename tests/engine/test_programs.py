@@ -7,33 +7,30 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cohorts
 import pytest
 import torch
 from torch import Tensor
 from torture.material import write_little_dataset
 from training import Stop, make_job, stop_at, texts, train, train_all
 
-from cclfp.core.randomness import generator
 from cclfp.core.userfiles import imported_by, refer
 from cclfp.engine import compiled, programs
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.compiled import has_constants, program, trace
 from cclfp.engine.eager import seconds_per_step
 from cclfp.engine.programs import KeptPrograms, Kind, building_folder, cache_folder
-from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
-from cclfp.methods import METHODS
-from cclfp.nets import linear
 from cclfp.runs.events import Event, Step
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.settings import configurations
 from cclfp.runs.start import kind_of_programs
 from cclfp.runs.store import Store
-from cclfp.testing import Case
 
 KIND = Kind("er")
 KEY = ("er", 10)
@@ -225,9 +222,7 @@ def test_the_kind_of_own_code(tmp_path: Path, small_mnist: Path) -> None:
 # -- in a cohort -------------------------------------------------------------------------------------------------------
 
 
-def replica() -> Replica:
-    case = Case(METHODS["er"], "class", {})
-    return Replica(case.learner(0, psi=linear(8, 4, generator(0, "toy psi"))), case.stream())
+replica = partial(cohorts.replica, "er", "class")
 
 
 @pytest.fixture

@@ -116,12 +116,8 @@ class Cohort:
     @property
     def engine(self) -> str:
         """The engine that has trained; also ``"eager"`` where there were too few steps to compile."""
-        return "eager" if self._engine == "compiled" and not self.has_compiled else self._engine
-
-    @property
-    def has_compiled(self) -> bool:
-        """Whether it has trained with compiled programs."""
-        return self._fast is not None and self._fast.has_compiled
+        has_compiled = self._fast is not None and self._fast.has_compiled
+        return "eager" if self._engine == "compiled" and not has_compiled else self._engine
 
     @property
     def compile_seconds(self) -> float:

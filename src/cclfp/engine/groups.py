@@ -65,7 +65,7 @@ class Group:
         raise NotImplementedError
 
     def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
-        """The tensors that change, from all replicas' parts of them."""
+        """The tensors that change, from all replicas' parts of them. Groups that are never compiled need none."""
         raise NotImplementedError
 
     def perturbed(self) -> list[Tensor]:

@@ -35,21 +35,14 @@ class KernelGroup(StackedGroup):
         has_old_network = any(keys[i] in buffers for i in in_state)
         self._dtype, self._leaves = layout.dtype, len(keys)
         self._filters = [i for i in filters if has_old_network or i not in in_state]
-        self._in_any_network = filters
-        self.changing = self._arranged(self.changing)
+        lying = [_channels_last(t) if i in filters else t for i, t in enumerate(self.changing)]
+        self.changing = self._with_copies(lying)
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
         return super().part_of(tensors[: self._leaves], replica)
 
-    def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
-        return self._arranged(super().join(parts))
-
     def perturbed(self) -> list[Tensor]:
         return self._with_copies(perturb(self.changing[: self._leaves]))
-
-    def _arranged(self, leaves: list[Tensor]) -> list[Tensor]:
-        filters = self._in_any_network
-        return self._with_copies([_channels_last(t) if i in filters else t for i, t in enumerate(leaves)])
 
     def _with_copies(self, leaves: list[Tensor]) -> list[Tensor]:
         return [*leaves, *round_all([leaves[i] for i in self._filters], self._dtype)]

@@ -140,8 +140,9 @@ def test_what_each_component_is_worth(full_content: Content, store: Store) -> No
     made = {"none": 80.0, "w": 80.5, "β": 82.0, "w, α": 80.0, "w, β": 82.5, "α, β": 83.0, "w, α, β": 83.25}
 
     def worth() -> list[tuple[str, str]]:
-        records = [made_up_record(cell_of("ablation", row, "rotated-mnist", "domain"), 0) for row in made]
-        add_all(store, [with_accuracy(r, a) for r, a in zip(records, made.values(), strict=True)])
+        for row, accuracy in made.items():
+            record = made_up_record(cell_of("ablation", row, "rotated-mnist", "domain"), 0)
+            store.add(with_accuracy(record, accuracy), replace=True)
         return component_worths(collect(store, [0]).tables[2])[4][1]
 
     assert [ours for ours, _ in worth()] == ["−0.25", "−0.75", "−3.25", "+0.50", "missing", "+2.00", "β"]

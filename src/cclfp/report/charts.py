@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from cclfp.metrics import mean_std
-from cclfp.paper.numbers import FIGURES, PANELS, comparable
+from cclfp.paper.numbers import FIGURES, PANELS, comparable, describe_conditions
 from cclfp.report.styles import CHARACTER, OURS, OWN_STYLES, STYLES, TEST, TRAIN, Style
 from cclfp.report.tables import Column, Content, Table, column_title, place_title, row_name
 from cclfp.runs.results import Result
@@ -306,8 +306,8 @@ def _timed_alike(timed: Sequence[Result]) -> list[Group]:
 
 def _mixed_conditions(results: Sequence[Result]) -> list[str]:
     """Why the times of a panel cannot be compared; nothing where they can."""
-    names = ("device_name", "engine", "precision", "threads", "together")
-    made = {tuple(run["environment"].get(name) for name in names) for result in results for run in result.runs}
+    runs = [run for result in results for run in result.runs]
+    made = {(describe_conditions(run), run["environment"].get("together")) for run in runs}
     mixed = "these runs were not all made with the same device, engine and number of runs at a time"
     return [mixed] if len(made) > 1 else []
 

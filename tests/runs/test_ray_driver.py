@@ -124,15 +124,15 @@ def test_a_cohort_that_is_lost_too_often_fails(jobs: list[Job]) -> None:
 
 
 def test_errors_name_the_run_and_the_node(jobs: list[Job]) -> None:
-    answers = [Failed(jobs[0].key, InputError("a bad value")), Failed(jobs[1].key, RunError("Traceback"))]
-    events, _ = run(jobs, ["a", answers])
-    assert errors(events) == ["er seed 0 failed on a: a bad value", "er seed 1 failed on a: Traceback"]
-    assert [type(event.error) for event in events if isinstance(event, Failed)] == [InputError, RunError]
     for error, text in (
         (TaskError(InputError("other code (on a)")), "other code (on a)"),
         (TaskError(ImportError("No module")), "its task failed:\nNo module"),
     ):
         assert errors(run(jobs, [error])[0]) == [f"{job.label()}: {text}" for job in jobs]
+    unsaved = [finished(jobs[0]), Failed(jobs[0].key, InputError("a full disk"))]
+    events, _ = run(jobs, ["a", [*unsaved, Failed(jobs[1].key, RunError("Traceback"))]])
+    assert errors(events) == ["er seed 0 failed on a: a full disk", "er seed 1 failed on a: Traceback"]
+    assert [type(event.error) for event in events if isinstance(event, Failed)] == [InputError, RunError]
 
 
 def test_a_note_about_no_run_is_passed_on_once(jobs: list[Job]) -> None:

@@ -307,7 +307,7 @@ def _timed_alike(timed: Sequence[Result]) -> list[Group]:
 def _mixed_conditions(results: Sequence[Result]) -> list[str]:
     """Why the times of a panel cannot be compared; nothing where they can."""
     runs = [run for result in results for run in result.runs]
-    made = {(describe_conditions(run), run["environment"].get("together")) for run in runs}
+    made = {(describe_conditions(run["environment"]), run["environment"].get("together")) for run in runs}
     mixed = "these runs were not all made with the same device, engine and number of runs at a time"
     return [mixed] if len(made) > 1 else []
 

@@ -46,23 +46,18 @@ def resolve(what: str, reference: Reference) -> Any:
     if hashlib.sha256(content).hexdigest() != digest:
         raise InputError(f"{path} has changed since this run was requested: run the command again")
     if (path, digest) not in _modules:
-        _modules[path, digest] = _run(what, path, content, f"cclfp_user_{digest[:16]}")
+        module = types.ModuleType(f"cclfp_user_{digest[:16]}")
+        module.__file__ = str(path)
+        sys.modules[module.__name__] = module  # where dataclasses look for it
+        with running(f"{what} file {path} cannot be run"):
+            exec(compile(content, str(path), "exec"), module.__dict__)  # the hashed content, not a cached compilation
+        _modules[path, digest] = module
     module = _modules[path, digest]
     found = getattr(module, name, None)
     if not callable(found):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise InputError(f"{path} has no function or class {name!r}; it has: {', '.join(names) or 'none'}")
     return found
-
-
-def _run(what: str, path: Path, content: bytes, name: str) -> types.ModuleType:
-    """Run a user's file as a module of this name."""
-    module = types.ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module  # where dataclasses look for it
-    with running(f"{what} file {path} cannot be run"):
-        exec(compile(content, str(path), "exec"), module.__dict__)  # the hashed content, not a cached compilation
-    return module
 
 
 @contextlib.contextmanager

@@ -317,13 +317,9 @@ def _check_same(place: str, record: Record, where: str, known: Record) -> None:
 
 def export(records: Sequence[Record], path: Path, *, force: bool = False, inputs: Iterable[Path] = ()) -> None:
     """Write the records as JSON, one per line. ``inputs`` are the files that they come from."""
-    check_output(path, _has_records, force=force, inputs=inputs)
+    begins, follows = b'{"key": "', b'", "method": "'  # in a file that this has written
+    check_output(path, lambda head: head.startswith(begins) and follows in head, force=force, inputs=inputs)
     write_file(path, b"".join(map(to_line, records)))
-
-
-def _has_records(head: bytes) -> bool:
-    """Whether a file begins as :func:`export` begins one."""
-    return head.startswith(b'{"key": "') and b'", "method": "' in head
 
 
 def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from cclfp.runs.store import Store
 
 
 def chart_of(store: Store, name: str) -> Chart:
-    """The chart of this name, of seed 0."""
+    """The chart of this name."""
     content = collect(store, range(5))
     return next(chart for chart in [*make_charts(content), *own_charts(content.own)] if chart.name == name)
 
@@ -155,3 +156,11 @@ def test_long_labels_leave_room_for_bars(store: Store) -> None:
     left, _, right, _ = draw_panel(chart, panel).frame
     assert left > CHARACTER * longest
     assert right - left > 100
+
+
+def test_times_of_runs_that_were_made_differently_are_not_compared(own: Store) -> None:
+    assert chart_of(own, "own-runtime").panels[0].notes == []
+    record: Any = own.records()[0]
+    own.add({**record, "environment": {**record["environment"], "together": 2}}, replace=True)
+    (note,) = chart_of(own, "own-runtime").panels[0].notes
+    assert note.startswith("these runs were not all made with the same device")

@@ -91,13 +91,13 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
         if chosen != preset.chosen:
             benchmark = dataclasses.replace(benchmark, class_order="labels")
             how["known"] = with_preset(presets(), ER_IN_LABEL_ORDER)
-        place = (preset.method, preset.benchmark, preset.scenario)
+        where = (preset.method, preset.benchmark, preset.scenario)
         with monkeypatch.context() as patch:
             patch.setitem(BENCHMARKS, preset.benchmark, benchmark)
             try:
-                tuned = tune(*place, **how, store=store.path)
+                tuned = tune(*where, **how, store=store.path)
             except LookupError:
-                without.append(place)
+                without.append(where)
                 continue
         assert tuned.preset == dataclasses.replace(preset, chosen=chosen)
     assert without == [("ccl-fp+", "split-cifar100", "class")]  # lost with the machine that made them

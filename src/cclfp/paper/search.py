@@ -80,17 +80,20 @@ class Trial:
         ]
 
 
-# Gives the trials of settings with these seeds, and how many runs had to be trained for them.
-Train = Callable[[Sequence[Settings], Sequence[int]], tuple[list[Trial], int]]
+Train = Callable[[Sequence[Settings], Sequence[int]], list[Trial]]  # gives the trials of settings with these seeds
 
 
 class Limit:
-    """A limit of time for a search whose runs are trained by several workers side by side; without minutes none."""
+    """A limit of time for a search whose runs are trained by several workers side by side; without minutes none.
+
+    It is told of all events: what is stored costs no time.
+    """
 
     def __init__(self, name: str, minutes: float = math.inf, workers: int = 1) -> None:
         self.name, self.minutes, self.workers = name, minutes, workers
         self.end = time.monotonic() + 60 * minutes
         self.a_run: float | None = None  # seconds of a worker, as last measured; None where all runs were in the store
+        self.trained = 0  # runs that were not in the store
         self.unmeasured = 1  # so many are tried as long as it is not known how long a run takes
         self._first_step: tuple[float, int] | None = None  # its time and number, since the last compiling
         self._has_compiled = False
@@ -104,10 +107,9 @@ class Limit:
         now = time.monotonic()
         until = min(self.end, now + max(share * (self.end - now), self.a_run or 0))
         while count := min(self.room(until), len(several) - len(found)):
-            began = time.monotonic()
-            trials, trained = train(several[len(found) :][:count], seeds)
-            found += trials
-            if trained:
+            began, before = time.monotonic(), self.trained
+            found += train(several[len(found) :][:count], seeds)
+            if trained := self.trained - before:
                 self.a_run = (time.monotonic() - began) * min(trained, self.workers) / trained
             else:
                 self.unmeasured *= 2
@@ -119,7 +121,7 @@ class Limit:
         if math.isinf(left):
             return sys.maxsize
         if self.a_run is None:
-            return self.unmeasured if left else 0
+            return self.unmeasured if left or self.unmeasured == 1 else 0  # the first is tried in any case
         return int(left / self.a_run + 1e-6) * self.workers
 
     def check(self, event: Event) -> None:
@@ -127,6 +129,7 @@ class Limit:
 
         Compiling does not count. A record does not say how long it took, so in the store it counts.
         """
+        self.trained += isinstance(event, Finished)
         if self.a_run is not None or self.unmeasured > 1:
             return
         seconds = 0.0  # of a run

@@ -9,7 +9,7 @@ from typing import Any
 
 from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError
-from cclfp.events import Event, Finished, Note, OnEvent, Planned, ignore
+from cclfp.events import Event, Note, OnEvent, Planned, ignore
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.paper.search import Grid, Limit, Settings, Trial, Tuned, find_search, save_search, search, spread
 from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
@@ -277,18 +277,15 @@ class _Search:
     def configuration(self, settings: Settings) -> Configuration:
         return make_one(self.method, dataclasses.replace(self.problem, validation=True), settings)
 
-    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> tuple[list[Trial], int]:
-        """The trial of each, and how many runs were not in the store; all in one call, together."""
+    def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> list[Trial]:
+        """The trial of each; all are trained together."""
         chosen = [self.configuration(settings) for settings in several]
         jobs = make_jobs(chosen, seeds, self.execution)
         start = self.plan.start
         varied = [name for name in several[0] if len({settings[name] for settings in [start, *several]}) > 1]
         labels = name_runs(jobs, varied)
-        trained = 0
 
         def listen(event: Event) -> None:
-            nonlocal trained
-            trained += isinstance(event, Finished)
             self.on_event(event)
             if self.limit is not None:
                 self.limit.check(event)
@@ -301,7 +298,7 @@ class _Search:
             for record in (found[c.key(seed)] for seed in seeds):
                 scores = trial.scores if record.get("diverged") is None else trial.diverged
                 scores.append(float(record["average_accuracy"] or 0.0))
-        return trials, trained
+        return trials
 
     def _compare_with_preset(self, trials: Sequence[Trial], known: Sequence[Preset]) -> list[str]:
         """That the choice was worse than the preset with the same seeds, in words.
@@ -316,7 +313,7 @@ class _Search:
         if was_tried or (limit is not None and best.seeds * (limit.a_run or 0) > FOR_PRESET * 60 * limit.minutes):
             return []
         seeds = self.seeds[: best.seeds]
-        (theirs,), _ = self.train([best.settings | preset.settings], seeds)
+        (theirs,) = self.train([best.settings | preset.settings], seeds)
         if best.mean is None or theirs.mean is None or theirs.diverged or best.mean >= theirs.mean:
             return []
         means = f"{best.mean:.2f} against {theirs.mean:.2f} %"

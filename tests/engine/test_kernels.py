@@ -43,6 +43,7 @@ IS_HOPPER = HAS_TRITON and torch.cuda.is_available() and torch.cuda.get_device_c
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels run on the card, and other tests compare them")
 @pytest.mark.skipif(not (HAS_TRITON or TRITON.exists()), reason="needs Triton's interpreter: make triton, 1 GB")
 def test_each_kernel_in_the_interpreter() -> None:
     script = Path(__file__).with_name("kernel_cases.py")

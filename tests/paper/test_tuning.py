@@ -89,8 +89,9 @@ def test_anywhere_lr_and_augmentation_are_searched_first_and_a_methods_own_setti
 def test_which_places_are_the_papers() -> None:
     others: list[dict[str, Any]] = [{"class_order": "labels"}, {"class_order": "random"}, {"tasks": 5}, {"memory": 500}]
     others += [{"backbone": "mlp"}, {"benchmark": "pets-219526c7"}]
-    for changes in ({}, {"class_order": "wnids"}, {"tasks": 10}, *others):
-        problem = Problem(**{"benchmark": "split-tiny-imagenet", "scenario": "task", **changes})
+    tiny = Problem("split-tiny-imagenet", scenario="task")
+    for changes in [dict[str, Any](), {"class_order": "wnids"}, {"tasks": 10}, *others]:
+        problem = dataclasses.replace(tiny, **changes)
         assert is_papers("er", problem) == (changes not in others), changes
     assert not is_papers("half.py:Half", Problem("split-mnist"))
 

@@ -23,7 +23,7 @@ from records import with_accuracy
 from report_records import ENVIRONMENT, add_all, add_own, cell_of, made_up_record, own_store, rows_of, uneven_store
 
 from cclfp.data import import_images
-from cclfp.errors import InputError
+from cclfp.errors import InputError, RunError
 from cclfp.methods import METHODS
 from cclfp.paper import TABLES, TIMING_SEED, cells
 from cclfp.report import collect, write_report
@@ -343,6 +343,15 @@ def test_a_full_disk_leaves_the_old_report(store: Store, tmp_path: Path, monkeyp
     with pytest.raises(InputError, match="the report cannot be written there: .*No space left"):
         write_report(store, out)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_library_that_aborts_leaves_no_report(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As vl_convert does where memory is short."""
+    (tmp_path / "aborts.py").write_text("import os\ndef convert(drawn, answer):\n    os.abort()\n")
+    monkeypatch.setattr("cclfp.report.converting.__file__", str(tmp_path / "aborts.py"))
+    with pytest.raises(RunError, match="the process that converts figures was killed by signal 6"):
+        write_report(store, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ run the user's script again in each. It imports little before it watches its par
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import pickle
 import queue
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn, cast
 
 CHECK_EVERY = 1000  # milliseconds
+ROOM = 1 << 24  # bytes of memory that a worker's thread in this process takes at most
 
 # What /proc/cpuinfo says about a processor, of x86 and of ARM, that native code can depend on.
 KNOWN = ("vendor_id", "model name", "flags", "CPU implementer", "CPU variant", "CPU part", "Features")
@@ -115,6 +117,7 @@ class _Worker:
     """A process, and a thread that reads its answers."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], messages: _Messages) -> None:
+        mmap.mmap(-1, ROOM).close()  # without memory for a thread, Thread.start can wait without end
         self.environment, self.messages = environment, messages
         self.piece: int | None = None  # the number of the piece that it has
         self.is_ready = False  # whether it has started, and could be given a piece

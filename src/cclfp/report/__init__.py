@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cclfp.core.files import check_output, write_atomic
-from cclfp.errors import InputError
+from cclfp.core.workers import Died, Workers
+from cclfp.errors import InputError, RunError
+from cclfp.report import converting
 from cclfp.report.charts import Chart, make_charts, own_charts
 from cclfp.report.drawing import draw_figure
 from cclfp.report.page import render_page
@@ -16,7 +18,6 @@ from cclfp.runs.store import Store, files_of
 
 __all__ = ["Content", "collect", "write_report"]
 
-PNG_SCALE = 2.0
 LIST = ".cclfp-report"  # the file in a report's folder that lists the others
 LIST_BEGINS = "cclfp report wrote these files, and replaces them:"
 
@@ -71,10 +72,11 @@ def _render_tables(content: Content) -> Iterator[tuple[str, str]]:
 
 
 def _render_figures(charts: Sequence[Chart]) -> Iterator[tuple[str, bytes]]:
-    import vl_convert  # only needed here
-
-    for chart in charts:
-        drawn = draw_figure(chart)
-        yield f"{chart.name}.svg", drawn.encode()
-        yield f"{chart.name}.pdf", vl_convert.svg_to_pdf(drawn)
-        yield f"{chart.name}.png", vl_convert.svg_to_png(drawn, scale=PNG_SCALE)
+    """Each figure as SVG, and as PDF and PNG, which a library writes that aborts its process when memory is short."""
+    drawn = [draw_figure(chart) for chart in charts]
+    with Workers(converting.__file__, "convert", [{}]) as workers:
+        for number, answer in workers.work(drawn):
+            if isinstance(answer, Died):
+                raise RunError(f"the process that converts figures {answer.how}")
+            kinds = {"svg": drawn[number].encode(), **answer}
+            yield from ((f"{charts[number].name}.{kind}", picture) for kind, picture in kinds.items())

@@ -96,7 +96,7 @@ class GEM(Method):
         return self.net.sgd(params, projected, hyper.lr), aux["buffers"], state, {"loss": aux["loss"]}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        return {}
+        return {}  # the next task begins with what the memory holds then
 
 
 def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def past_loss(net: Network, params: Tensors, buffers: Tensors, x: Tensor, y: Ten
 
 
 def project(rows: Tensor, gamma: Tensor) -> Tensor:
-    """The gradient nearest to the first row that agrees with all others; that row itself where it does so already.
+    """The gradient nearest to the first row, g, that agrees with all others, M; g itself where it does so already.
 
     >>> project(torch.tensor([[2.0, -1.0], [0.0, 1.0]]), torch.tensor(0.0)).round(decimals=2)
     tensor([2., -0.])
@@ -122,6 +122,6 @@ def project(rows: Tensor, gamma: Tensor) -> Tensor:
         products = (exact @ exact.mT).double()
     # The products are rounded: so much more on the diagonal keeps P positive definite.
     products.diagonal().add_(RIDGE + torch.finfo(rows.dtype).eps * products.trace())
-    agreement, P = products[1:, 0], products[1:, 1:]
+    agreement, P = products[1:, 0], products[1:, 1:]  # M g and M M'
     v = torch.where(agreement.amin() < 0, solve(P, agreement, gamma), 0)
     return torch.addmv(exact[0], exact[1:].mT, v.to(exact.dtype)).to(rows.dtype)

@@ -35,7 +35,7 @@ class HALHyper(Hyperparameters):
     lam: float = setting(0.03, "weight of the anchors' loss (lambda); may diverge above 1e-4 / lr^3", low=0)
     gamma: float = setting(0.1, "how strongly an anchor is drawn to its class's mean embedding", low=0)
     beta: float = setting(0.5, "decay of the mean embeddings from batch to batch", low=0, high=1)
-    steps: float = setting(100.0, "gradient-ascent steps that learn an anchor (k)", low=0)
+    steps: float = setting(100.0, "gradient-ascent steps that learn an anchor (k)", low=0, whole=True)
     anchor_lr: float = setting(1.0, "step size of the gradient ascent that learns an anchor", low=0)
 
 
@@ -73,6 +73,7 @@ class HAL(Method):
     schedule: ClassVar[type[Schedule] | None] = Ring
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        """No mean embeddings yet; the anchors of past tasks may be predicted as the classes that are now known."""
         weight = params["f.weight"].detach()
         task = torch.full_like(weight[:, 0], -1, dtype=torch.int64)  # of each class's examples; -1: none yet
         new: State = {"embedding": torch.zeros_like(weight), "task": task}
@@ -82,7 +83,7 @@ class HAL(Method):
         return new
 
     def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
-        """The loss it returns includes the anchors' part, where there are anchors."""
+        """A tentative and the real update. The loss returned includes the anchors' part, where there are anchors."""
         if not batch.x.is_floating_point():
             raise InputError(f"hal learns anchors in psi's inputs, which must be floating-point, not {batch.x.dtype}")
 
@@ -91,7 +92,7 @@ class HAL(Method):
             return cross_entropy(self.net.classify(p, z), batch.y, batch.mask), {"z": z, "buffers": after}
 
         def anchored(p: Tensors) -> tuple[Tensor, dict[str, Any]]:
-            """L, and what the tentative update changes at the anchors."""
+            """L, and what the tentative update theta~ changes at the anchors; the gradient goes through both."""
             grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(p)
             tentative = {name: p[name] - hyper.lr * grads[name] for name in p}
             anchors = state["anchors"]
@@ -103,6 +104,10 @@ class HAL(Method):
         return self.net.sgd(params, grads, hyper.lr), aux["buffers"], state, {"loss": value}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
+        """Learn an anchor for each class of the task, by gradient ascent from an example e.
+
+        The memory still holds this task's examples as a ring beside those of earlier tasks, on which theta_M is tuned.
+        """
         memory, g = context.memory, context.generator("anchors")
         assert memory is not None
         held = memory.examples()
@@ -111,7 +116,7 @@ class HAL(Method):
         past, ring = held.rows(from_past_task), held.rows(~from_past_task)
         theta_m = self._fine_tuned(past, params, buffers, hyper, context, g) if len(past.y) else params
 
-        y = (state["task"] >= 0).nonzero()[:, 0]
+        y = (state["task"] >= 0).nonzero()[:, 0]  # the classes of the task
         task, phi, examples = state["task"][y], state["embedding"][y], context.prepare(ring.x)
         mask, low, high = context.classes.train(task), examples.min(), examples.max()
         e = examples[[_start(ring.y, ring.task, int(c), int(t), g) for c, t in zip(y, task, strict=True)]]
@@ -120,7 +125,7 @@ class HAL(Method):
             e = given["e"]
             forgetting = self._loss(theta_m, buffers, e, y, mask) - self._loss(params, buffers, e, y, mask)
             away = (self.net.normalised_features(params, buffers, e) - phi).square().sum()
-            return len(y) * forgetting - hyper.gamma * away, {}
+            return len(y) * forgetting - hyper.gamma * away, {}  # the losses are means over y: here each anchor's own
 
         def ascend(given: Tensors, number: Tensor) -> Tensors:
             ascent, _ = gradient(hindsight, given)
@@ -135,7 +140,7 @@ class HAL(Method):
     def _fine_tuned(
         self, past: Examples, params: Tensors, buffers: Tensors, hyper: Any, context: TaskContext, g: torch.Generator
     ) -> Tensors:
-        """theta_M: the parameters after one epoch of SGD on examples of earlier tasks."""
+        """theta_M: the parameters after one epoch of SGD on examples of earlier tasks, in minibatches of ``BATCH``."""
         x, mask = context.prepare(past.x), context.classes.train(past.task)
 
         def tuned(theta: Tensors, rows: Tensor) -> Tensors:
@@ -148,6 +153,7 @@ class HAL(Method):
         return theta_m if whole == len(order) else tuned(theta_m, order[whole:])
 
     def _scores(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+        """f_theta(x), where BatchNorm normalises x with its own statistics."""
         return self.net.classify(params, self.net.normalised_features(params, buffers, x))
 
     def _loss(self, params: Tensors, buffers: Tensors, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -169,5 +175,5 @@ def _seen(state: State, z: Tensor, batch: Batch, beta: Tensor) -> State:
 
 def _start(y: Tensor, task: Tensor, label: int, of: int, g: torch.Generator) -> int:
     """A random example of a class and task; of the task, or any, where there is none."""
-    choices = next(r for r in ((y == label) & (task == of), task == of, y == y) if r.any()).nonzero()[:, 0]
+    choices = next(r for r in ((y == label) & (task == of), task == of, torch.ones_like(y)) if r.any()).nonzero()[:, 0]
     return int(choices[int(torch.rand((), generator=g, dtype=torch.float64) * len(choices))])

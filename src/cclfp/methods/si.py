@@ -23,6 +23,8 @@ class SIHyper(Hyperparameters):
 class SI(Method):
     """Synaptic intelligence: the cross-entropy L and a quadratic surrogate of the losses of past tasks.
 
+    The equations are those of its paper; omega is ``path``, Omega ``importance`` and theta* ``start`` in the state.
+
     Eq. 3, the path integral of the gradient, summed over the steps of a task: omega_k -= dL/dtheta_k * (the change of
     theta_k in the step). The gradient is that of L alone; the change is that of the whole step, so it includes the
     effect of the surrogate (both as in the authors' own code).

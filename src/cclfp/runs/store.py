@@ -61,8 +61,9 @@ def exists(path: Path) -> bool:
     file, *journals = files_of(path)
     with _usable(path):
         for journal in journals:
-            if journal.exists() and not stat.S_ISREG(journal.lstat().st_mode):
-                raise OSError(f"{journal} is not a regular file")
+            with contextlib.suppress(FileNotFoundError):  # none, or SQLite has just removed it
+                if not stat.S_ISREG(journal.lstat().st_mode):
+                    raise OSError(f"{journal} is not a regular file")
         if path.is_symlink() and not file.exists():
             raise InputError(f"{path} is a symbolic link to {file}, which does not exist")
         found = file.exists() and file.stat().st_size > 0

@@ -114,8 +114,11 @@ class Benchmark:
         if augment and self.no_augmentation is not None:
             raise InputError(f"augment=on: {self.name} cannot be augmented ({self.no_augmentation})")
 
-    def class_ids(self, order: Iterable[Any]) -> list[int]:
-        """The ids of all classes in a given order, each given once, by name or id. Names take precedence over ids."""
+    def class_ids(self, order: Iterable[Any], given: Any = None) -> list[int]:
+        """The ids of all classes in an order, each given once, by name or id. Names take precedence over ids.
+
+        ``given`` is the order as the user wrote it, for the error.
+        """
         names = self.classes
         known = {str(number): number for number in range(len(names))}
         known |= {name: number for number, name in enumerate(names)}
@@ -133,8 +136,8 @@ class Benchmark:
         problems = {"wrong or given twice": map(_shown, wrong[:12]), "not given": [names[c] for c in missing][:12]}
         listed = "; ".join(f"{what}: {text}" for what, some in problems.items() if (text := ",".join(some)))
         raise InputError(
-            f"class order: expected 'random'{orders}, or each of the {len(names)} classes once, by name or by number "
-            f"from 0 to {len(names) - 1} ({listed})"
+            f"class order {_shown(order if given is None else given)}: expected 'random'{orders}, or each of the "
+            f"{len(names)} classes once, by name or by number from 0 to {len(names) - 1} ({listed})"
         )
 
     def split_into(self, tasks: int | None, class_order: Any) -> tuple[ClassOrder, tuple[int, ...] | None]:
@@ -156,8 +159,9 @@ class Benchmark:
         if isinstance(class_order, str) and class_order == "random":
             order = "random"
         elif class_order is not None:
+            class_order = _plain(class_order)
             classes, sizes = _read_order(class_order)
-            order = tuple(self.class_ids(classes))
+            order = tuple(self.class_ids(classes, class_order))
         if sizes is not None and tasks not in (None, len(sizes)):
             raise InputError(f"tasks={tasks}, but the class order has {len(sizes)} tasks")
         if sizes is None and tasks is not None:
@@ -177,11 +181,11 @@ def _read_order(order: Any) -> tuple[list[Any], tuple[int, ...] | None]:
         tasks = [[unquote(c) for c in split_names(task)] for task in split_names(order, "/")]
         values = tasks if len(tasks) > 1 else tasks[0]
     else:
-        plain = _plain(order)
-        values = [_plain(value) for value in plain] if isinstance(plain, list) else []
+        values = [_plain(value) for value in order] if isinstance(order, list) else []
     are_tasks = all(isinstance(value, list) for value in values)
     if not values or (are_tasks and not all(values)):
-        raise InputError("class order: expected 'random', classes, or the classes of each task, which has some")
+        expected = "'random', classes, or the classes of each task, which has some"
+        raise InputError(f"class order {_shown(order)}: expected {expected}")
     return (list(itertools.chain(*values)), tuple(map(len, values))) if are_tasks else (values, None)
 
 

@@ -1,7 +1,8 @@
 """Worker processes of this machine: one pool of them, for decoding images and for training.
 
-A worker is a new Python process. It is no fork, which would copy threads and GPUs in use, and ``multiprocessing`` would
-run the user's script again in each. It imports little before it watches its parent, whose end it does not survive.
+A worker is a new Python process. It is not forked, because a fork copies threads and GPUs in use, and not started by
+``multiprocessing``, which would run the user's script again in it. It ends when its parent ends: it imports little
+before it starts to watch its parent.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def describe_processor() -> dict[str, str]:
 
 
 class Died(NamedTuple):
-    """The answer in the place of those to a piece of work: its worker has ended over it, or no worker could start."""
+    """The last answer to a piece of work whose worker has ended, or for which no worker could start."""
 
     how: str
     has_started: bool
@@ -76,9 +77,9 @@ class Workers:
     def work(self, pieces: Iterable[Any], ahead: int = sys.maxsize) -> Iterator[tuple[int, Any]]:
         """Yield the number of a piece and an answer to it, as answers come, until all pieces are worked on.
 
-        A worker gets its next piece when it has started and has finished the one before; until then the piece is not
-        taken from ``pieces``. None is taken that is ``ahead`` of another that is being worked on. Of a worker that
-        ends, only the piece that it had is lost: it is replaced if it could start at all.
+        A piece is taken from ``pieces`` when a worker is free for it, and only if its number is less than ``ahead``
+        above that of every piece that is being worked on. When a worker ends, only the piece that it had is lost, and
+        another worker replaces it, unless it ended before it was ready.
         """
         waiting, given, is_empty = enumerate(pieces), 0, False
         for environment in self.environments:

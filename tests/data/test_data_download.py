@@ -168,6 +168,13 @@ def test_a_wrong_sum_leaves_nothing(server: Server, tmp_path: Path) -> None:
     assert get(server, tmp_path).read_bytes() == CONTENT
 
 
+def test_more_than_a_download_may_have(server: Server, tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(download, "MOST_BYTES", SOME)
+    with pytest.raises(DataError, match=f"file.bin has more than {SOME:,} bytes"):
+        get(server, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_the_server_does_not_have(server: Server, tmp_path: Path) -> None:
     server.files.clear()
     part(tmp_path).write_bytes(CONTENT[:SOME])

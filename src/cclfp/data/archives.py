@@ -61,10 +61,9 @@ class Archived(Published):
 
     def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
         names = self.required()
-        for folder in (path / self.folder, path):
-            missing = [
-                name for name in names if not (folder / name).is_file()
-            ]  # nothing, or a pipe, which may never end
+        for folder in filter(Path.is_dir, (path / self.folder, path)):
+            # What is no file may be a pipe, which may never end.
+            missing = [name for name in names if not (folder / name).is_file()]
             if missing and len(missing) < len(names):
                 raise DataError(f"{self.name}: there is no file {folder / missing[0]}")
             if not missing:

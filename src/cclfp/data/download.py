@@ -15,6 +15,7 @@ from cclfp.events import DataProgress, Note, OnEvent
 TIMEOUT = 20  # seconds without any data
 RESUMES = 10  # how often an interrupted download is resumed
 WAIT = 1.0  # seconds before resuming
+MOST_BYTES = 1 << 30  # of one file; the largest archive, of Tiny ImageNet, has 248 million
 CHUNK = 1 << 14  # bytes; an incomplete chunk is lost
 PART = ".cclfp-part"  # how the names of downloads end that may be resumed, which no other program gives
 NPM_TIMEOUT = 900  # seconds
@@ -96,7 +97,12 @@ def _download_rest(url: str, path: Path, on_event: OnEvent, what: str) -> None:
             for chunk in response.iter_content(CHUNK):
                 file.write(chunk)
                 have += len(chunk)
+                if have > MOST_BYTES:
+                    break
                 on_event(DataProgress(what, have // 1_000_000, total // 1_000_000, "MB"))
+        if have > MOST_BYTES:
+            path.unlink()
+            raise DataError(f"{url} has more than {MOST_BYTES:,} bytes, the limit of a download")
         if have < total:  # not every version of requests raises an error
             raise requests.ConnectionError(f"{url} was interrupted after {have:,} of {total:,} bytes")
 

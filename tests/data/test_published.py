@@ -17,6 +17,7 @@ from little import ARCHIVED, MAKE, Little, Patch, make, string
 
 from cclfp.data import (
     DATASETS,
+    archives,
     dataset_path,
     fetch,
     import_dataset,
@@ -29,7 +30,7 @@ from cclfp.data import (
 from cclfp.data.source import ARRAYS
 from cclfp.data.tiny_imagenet import ANNOTATIONS
 from cclfp.errors import DataError, InputError
-from cclfp.events import DataProgress, Note
+from cclfp.events import DataProgress, Note, ignore
 
 
 @pytest.fixture(params=MAKE)
@@ -133,6 +134,31 @@ def test_a_wrong_archive_is_not_opened(name: str, tmp_path: Path, monkeypatch: P
         monkeypatch.setattr(module, attribute, lambda *_, **__: pytest.fail("opened"))
     found = hashlib.md5(path.read_bytes()).hexdigest()
     little.refused(path, f"mine is not the published {little.source.archive}: md5 {found}, published ")
+
+
+def test_an_archive_that_cannot_be_read(tmp_path: Path, monkeypatch: Patch) -> None:
+    """The error does not say that CCLFP_HOME cannot be written to."""
+    little = make("cifar10", monkeypatch)
+    path = dataset_path("cifar10") / little.source.archive
+    path.parent.mkdir(parents=True)
+    path.write_bytes(little.pack())
+
+    def refuse(*_: Any) -> str:
+        raise PermissionError(f"Permission denied: {path}")
+
+    monkeypatch.setattr(archives, "checksum_of", refuse)
+    with pytest.raises(DataError, match=f"^cifar10: Permission denied: {path}$"):
+        fetch("cifar10")
+
+
+def test_an_archive_is_no_folder_of_files(tmp_path: Path, monkeypatch: Patch) -> None:
+    """A dataset can have 110,000 files, which are looked for only in a folder."""
+    little, asked, real = make("tiny-imagenet", monkeypatch), list[Path](), Path.is_file
+    archive = tmp_path / little.source.archive
+    archive.write_bytes(little.pack())
+    monkeypatch.setattr(Path, "is_file", lambda path: (asked.append(path), real(path))[1])
+    assert little.source.read(archive, ignore) is not None
+    assert {path.name for path in asked} == {archive.name}
 
 
 def test_an_evil_pickle_does_nothing(tmp_path: Path, monkeypatch: Patch) -> None:

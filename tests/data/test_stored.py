@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import shutil
@@ -121,6 +122,23 @@ def test_a_name_that_other_images_have(stored: Path, tmp_path: Path) -> None:
     (stored / "about.json").write_text(json.dumps(about | {"digest": about["digest"][:8] + "0" * 56}))
     with pytest.raises(InputError, match="is already the name of other images"):
         import_images(tmp_path / "mine.npz")
+
+
+def test_the_file_of_a_lock_is_removed_while_it_is_held(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a process could lock the file that is removed, and another one a new file of the same name."""
+    tried, real = list[Path](), Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path.name == ".lock":
+            tried.append(path)
+            with path.open() as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    remove_dataset(stored.parent.name)
+    assert tried == [stored.parent / ".lock"]
+    assert not stored.parent.exists()
 
 
 # -- kills --------------------------------------------------------------------------------------------------------

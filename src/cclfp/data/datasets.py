@@ -150,7 +150,7 @@ def fetch(name: str, on_event: OnEvent = ignore) -> Path:
     with _lock(name):
         if not is_cached(name):  # no other process has stored it in the meantime
             source = _published(name)
-            store(source, source.read(folder, on_event) or source.download(folder, on_event))
+            store(source, _read(source, folder, on_event) or source.download(folder, on_event))
             discard(folder)
     on_event(Note(f"{name}: verified and stored in {folder}"))
     return folder
@@ -159,13 +159,17 @@ def fetch(name: str, on_event: OnEvent = ignore) -> Path:
 def import_dataset(name: str, path: Path, on_event: OnEvent = ignore) -> Path:
     """Store a dataset from a folder or an archive, which is left unchanged."""
     source = _published(name)
-    with os_error_as_data_error(name):
-        arrays = source.read(path, on_event)
+    arrays = _read(source, path, on_event)
     if arrays is None:
         why = f"has none of {name}'s files" if path.exists() else "does not exist"
         raise DataError(f"{path} {why}: expected {source.expected}")
     store(source, arrays)
     return dataset_path(name)
+
+
+def _read(source: Published, path: Path, on_event: OnEvent) -> Arrays | None:
+    with os_error_as_data_error(source.name):
+        return source.read(path, on_event)
 
 
 def _published(name: str) -> Published:
@@ -242,9 +246,9 @@ def remove_dataset(name: str) -> int:
     size = _size(arrays)
     with _lock(name):
         _remove(arrays)
-    with contextlib.suppress(OSError):  # it has other files, or another process has just locked it
-        (folder / ".lock").unlink(missing_ok=True)
-        folder.rmdir()
+        with contextlib.suppress(OSError):  # it has other files, or is open (Windows)
+            (folder / ".lock").unlink()  # while it is held: who waits for it then makes a new one
+            folder.rmdir()
     return size
 
 
@@ -254,8 +258,8 @@ def remove_dataset(name: str) -> int:
 def load_dataset(name: str) -> Dataset:
     """A dataset as tensors. It is downloaded first if it is not stored yet.
 
-    The stored arrays are compared with their checksums. As long as the files do not change, every call returns the same
-    tensors: do not write to them.
+    The stored arrays are compared with their checksums. Later calls return the same tensors, as long as the files do
+    not change and fewer than four other datasets were loaded since: do not write to them.
     """
     fetch(name)
     source = get_dataset(name)
@@ -265,7 +269,7 @@ def load_dataset(name: str) -> Dataset:
     return Dataset(**_tensors(name, found), classes=source.classes, mean=source.mean, std=source.std)
 
 
-@functools.lru_cache(maxsize=4)  # one per dataset that ships with the package
+@functools.lru_cache(maxsize=4)
 def _tensors(name: str, found: tuple[Any, ...]) -> dict[str, Tensor]:
     """The stored arrays as tensors: memory-mapped images, and labels as int64. ``found`` tells files from others."""
     has_checksums = (arrays_folder(name) / CHECKSUMS).exists()  # the first version stored none

@@ -38,9 +38,9 @@ def count_of(number: int, what: str) -> str:
     """A number of things as text.
 
     >>> count_of(1, "run"), count_of(1200, "run"), count_of(2, "class")
-    ('1 run', '1200 runs', '2 classes')
+    ('1 run', '1,200 runs', '2 classes')
     """
-    return f"{number} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"
+    return f"{number:,} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"
 
 
 def of_seeds_diverged(diverged: int, of: int) -> str:
@@ -49,7 +49,7 @@ def of_seeds_diverged(diverged: int, of: int) -> str:
     >>> of_seeds_diverged(2, 5), of_seeds_diverged(1, 1), of_seeds_diverged(0, 5)
     ('2 of 5 seeds diverged', '1 of 1 seed diverged', '')
     """
-    return f"{diverged} of {of} seed{'s' * (of != 1)} diverged" if diverged else ""
+    return f"{diverged} of {count_of(of, 'seed')} diverged" if diverged else ""
 
 
 def average_accuracy(matrix: Matrix) -> float | None:

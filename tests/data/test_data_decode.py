@@ -26,7 +26,7 @@ from samples import EDITS, PIXELS, edited, encoded, imported, photos, refused
 
 from cclfp.core.workers import Died, Workers
 from cclfp.data import decode as module
-from cclfp.data.decode import Image, decode
+from cclfp.data.decode import Decoded, decode
 from cclfp.data.folders import SUFFIXES
 from cclfp.errors import DataError, RunError
 from cclfp.events import ignore
@@ -49,7 +49,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def one(content: bytes, size: tuple[int, int] | None = None) -> Image:
+def one(content: bytes, size: tuple[int, int] | None = None) -> Decoded:
     ((place, image),) = decode([("mine", content)], 1, ignore, "decoding", size)
     assert place == 0
     return image
@@ -241,7 +241,7 @@ def test_an_eps_file_named_png_starts_no_program(tmp_path: Path, monkeypatch: py
     (folder / "cat" / "bad.png").write_bytes(EPS)
     answer = cli("run", "er", "--images", folder, "--tasks", "2")
     assert answer.code == 2
-    assert "cat/bad.png cannot be decoded: not an image in the format BMP or GIF or JPEG or PNG or PPM" in answer.err
+    assert "cat/bad.png cannot be decoded: not an image (expected one of BMP, GIF, JPEG, PNG, PPM" in answer.err
     for suffix in SUFFIXES:
         (folder / "cat" / f"bad{suffix}").write_bytes(EPS)
     refused(folder, "cat/bad.webp cannot be decoded: not an image")
@@ -311,7 +311,7 @@ def worker() -> Iterator[Callable[[bytes], Any]]:
 
 def test_formats_that_no_suffix_promises_are_not_read(worker: Callable[[bytes], Any]) -> None:
     for kind in ("ico", "pcx", "tga", "dds", "pdf", "icns"):
-        assert worker(encoded(kind=kind)).startswith("cannot be decoded: not an image in the format BMP or GIF")
+        assert worker(encoded(kind=kind)).startswith("cannot be decoded: not an image (expected one of BMP, GIF")
 
 
 FILES = [encoded(kind=kind, **options) for kind, options in OPTIONS.items()] + [EPS]

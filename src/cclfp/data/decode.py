@@ -27,7 +27,7 @@ MOST_TEXT = 1 << 20  # bytes of one compressed text or colour profile in a PNG f
 PNG = b"\x89PNG\r\n\x1a\n"  # the first bytes of a PNG file
 
 
-class Image(NamedTuple):
+class Decoded(NamedTuple):
     """Pixels as uint8 (height, width, 3)."""
 
     pixels: np.ndarray
@@ -36,7 +36,7 @@ class Image(NamedTuple):
 
 
 File = tuple[str, bytes | Path]  # a name for messages, and the content or where it is
-Answer = str | tuple[Any, ...]  # of a worker: why a file cannot be decoded, or what makes an Image
+Answer = str | tuple[Any, ...]  # of a worker: why a file cannot be decoded, or what makes a Decoded
 
 
 def decode(
@@ -46,7 +46,7 @@ def decode(
     what: str,
     size: tuple[int, int] | None = None,
     errors: list[DataError] | None = None,
-) -> Generator[tuple[int, Image], None, None]:
+) -> Generator[tuple[int, Decoded], None, None]:
     """Decode image files, in order, and yield each one's place in ``files`` and its image.
 
     ``total`` is the number of files, and ``what`` their description, for the progress report. The content of a file
@@ -84,7 +84,7 @@ def decode(
                 for name, found in zip(names.pop(first), answers.pop(first), strict=True):
                     if not isinstance(found, str):
                         content, height, width, *kinds = found
-                        yield done, Image(np.frombuffer(content, np.uint8).reshape(height, width, 3), *kinds)
+                        yield done, Decoded(np.frombuffer(content, np.uint8).reshape(height, width, 3), *kinds)
                     elif errors is None:
                         raise DataError(f"{name} {found}")
                     else:
@@ -127,7 +127,7 @@ def decode_chunk(piece: Any, answer: Callable[[Answer], None]) -> None:
         except DataError as error:
             answer(str(error))
         except UnidentifiedImageError:
-            answer(f"cannot be decoded: not an image in the format {' or '.join(FORMATS)}")
+            answer(f"cannot be decoded: not an image (expected one of {', '.join(FORMATS)})")
         except (Image.DecompressionBombWarning, Image.DecompressionBombError):
             answer(f"has more than {most_pixels:,} pixels")
         except Exception as error:  # noqa: BLE001  each format's reader raises its own errors
@@ -156,7 +156,8 @@ def _decode(content: bytes, size: tuple[int, int] | None) -> Answer:
             image.info.pop("transparency", None)  # a value of 16 bits
         image, is_transparent = _on_white(image)
         if size:
-            image = _cover(image, *size)
+            height, width = size
+            image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
         return image.tobytes(), image.height, image.width, is_grey, is_transparent
 
 
@@ -169,12 +170,3 @@ def _on_white(image: Any) -> tuple[Any, bool]:
         if image.getextrema()[3][0] < 255:
             return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB"), True
     return image.convert("RGB"), False
-
-
-def _cover(image: Any, height: int, width: int) -> Any:
-    """The largest part in the centre that has the proportions of height and width, resized to these."""
-    from PIL import Image
-
-    across, down = min(image.width, image.height * width / height), min(image.height, image.width * height / width)
-    left, top = (image.width - across) / 2, (image.height - down) / 2
-    return image.resize((width, height), Image.Resampling.BILINEAR, box=(left, top, left + across, top + down))

@@ -14,13 +14,13 @@ import numpy as np
 from cclfp.data.decode import decode
 from cclfp.errors import DataError, InputError, unknown, visible
 from cclfp.events import Note, OnEvent
+from cclfp.metrics import count_of
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 TEST_FOLDERS = {"test", "val", "valid", "validation"}  # the folder of test images, next to train
 MOST_BYTES = 8 << 30  # of all decoded images, which stay in memory
 MOST_CLASSES = 65_535  # labels are stored in two bytes
-MOST_LISTED = 20  # images in an error
-LUMINANCE = (19595, 38470, 7471)  # of red, green and blue, in 1 / 65536, as Pillow weighs them
+MOST_LISTED = 20  # images or classes in an error
 
 
 class ImageFile(NamedTuple):
@@ -54,7 +54,7 @@ def find_classes(path: Path, on_event: OnEvent, wanted: Sequence[str] | None = N
     for part, folders in parts.items():
         for name in sorted(folders.keys() & set(classes)):
             if folders[name].parent.is_relative_to(folders[name].resolve()):
-                on_event(Note(f"{path.name}: the class {visible(name)} is a link to the whole folder"))
+                on_event(Note(f"{path.name}: the class {name} is a link to the whole folder"))
             label = classes.index(name)
             for file in _files(folders[name], ignored):
                 if file.suffix.lower() in SUFFIXES:
@@ -123,7 +123,7 @@ def choose_classes(what: str, known: Sequence[str], wanted: Sequence[str] | None
         raise InputError(f"{what} has {len(known):,} classes, expected at most {MOST_CLASSES:,}")
     for name in wanted or ():
         if name not in known:
-            raise unknown(f"class of {what}", name, known)
+            raise unknown(f"class of {what}", name, known[:MOST_LISTED], known)
     chosen = [name for name in known if wanted is None or name in wanted]
     alike: dict[str, list[str]] = {}
     for name in chosen:
@@ -145,7 +145,7 @@ def abbreviate(names: list[str]) -> str:
     >>> abbreviate(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'
     """
-    return ", ".join(map(visible, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def decode_files(
@@ -196,7 +196,7 @@ def _empty(count: int, height: int, width: int) -> np.ndarray:
 def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_bad: bool) -> None:
     """Say which images cannot be read or decoded: they are left out or, unless ``skip_bad``, in one error."""
     lines = [visible(str(error)) for error in errors]
-    count = "1 image" if len(lines) == 1 else f"{len(lines):,} images"
+    count = count_of(len(lines), "image")
     if lines and skip_bad:
         on_event(Note("\n  ".join([f"{what}: left out {count} that cannot be decoded:", *lines])))
     elif lines:
@@ -208,8 +208,8 @@ def report_bad(errors: Sequence[DataError], what: str, on_event: OnEvent, skip_b
 def say_transparent(what: str, count: int, on_event: OnEvent) -> None:
     """Say how many images were transparent."""
     if count:
-        which = "1 image has" if count == 1 else f"{count:,} images have"
-        on_event(Note(f"{what}: {which} transparent pixels, which are made white"))
+        images = f"{count_of(count, 'image')} {'has' if count == 1 else 'have'}"
+        on_event(Note(f"{what}: {images} transparent pixels, which are made white"))
 
 
 def read_images(
@@ -219,6 +219,8 @@ def read_images(
 
     They are prepared as imported images are: resized to cover that size, and cropped to the centre.
     """
+    from PIL import Image
+
     channels, height, width = shape
     if channels not in (1, 3):
         raise InputError(f"images have 1 or 3 channels, and inputs of shape {tuple(shape)} have {channels}")
@@ -228,7 +230,7 @@ def read_images(
         return pixels.transpose(0, 3, 1, 2), places
     grey = np.empty((len(pixels), 1, height, width), np.uint8)
     for row, image in enumerate(pixels):
-        grey[row] = (image.astype(np.uint32) @ np.array(LUMINANCE, np.uint32) + 0x8000) >> 16
+        grey[row] = Image.fromarray(image).convert("L")
     return grey, places
 
 

@@ -72,8 +72,8 @@ def import_images(
     ``size`` resizes the images of a folder to squares: the short side is resized and the centre is cropped.
     ``classes`` names the classes to import, all by default. The name depends only on the folder's name, the images, the
     classes, the size and the seed. With ``skip_bad``, images that cannot be decoded are left out; ``on_event`` learns
-    which. Transparent images are put on white. The limits are ``MOST_PIXELS`` per image, ``MOST_FILE`` bytes per file
-    and ``MOST_BYTES`` for all images. Pickles in an ``.npz`` are never loaded.
+    which. Transparent images are put on white. The limits are 100 million pixels per image, 512 MiB per file and
+    8 GiB for all images. Pickles in an ``.npz`` are never loaded.
 
     >>> import tempfile
     >>> images, labels = np.zeros((4, 8, 8), np.uint8), np.array(["cat", "cat", "dog", "dog"])
@@ -85,7 +85,7 @@ def import_images(
     ('cat', 'dog')
     """
     if not isinstance(path, str | Path) or not str(path):
-        raise InputError(f"images={path!r}: {EXPECTED}")
+        raise InputError(f"--images {path!r}: {EXPECTED}")
     path = Path(path).expanduser().resolve()
     size = None if size is None else check_whole("image size", size, at_least=1)
     split_seed = None if split_seed is None else check_whole("split seed", split_seed, at_least=0)
@@ -179,7 +179,7 @@ def _divide(files: Sequence[ImageFile], path: Path, classes: Sequence[str], seed
     for c, group in itertools.groupby(files, key=lambda file: file.label):
         members = list(group)
         if len(members) < 2:
-            raise InputError(f"{path / classes[c]} has 1 image(s): expected at least two, for training and testing")
+            raise InputError(f"{path / classes[c]} has 1 image: expected at least two, for training and testing")
         order = torch.randperm(len(members), generator=generator(seed, "test set", c)).tolist()
         test = set(order[: max(1, len(members) // TEST_SHARE)])
         divided += [file._replace(part="test" if row in test else "train") for row, file in enumerate(members)]

@@ -156,7 +156,12 @@ def test_an_archive_is_no_folder_of_files(tmp_path: Path, monkeypatch: Patch) ->
     little, asked, real = make("tiny-imagenet", monkeypatch), list[Path](), Path.is_file
     archive = tmp_path / little.source.archive
     archive.write_bytes(little.pack())
-    monkeypatch.setattr(Path, "is_file", lambda path: (asked.append(path), real(path))[1])
+
+    def is_file(path: Path) -> bool:
+        asked.append(path)
+        return real(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
     assert little.source.read(archive, ignore) is not None
     assert {path.name for path in asked} == {archive.name}
 

@@ -230,7 +230,7 @@ def read_images(
         return pixels.transpose(0, 3, 1, 2), places
     grey = np.empty((len(pixels), 1, height, width), np.uint8)
     for row, image in enumerate(pixels):
-        grey[row] = Image.fromarray(image).convert("L")
+        grey[row] = np.asarray(Image.fromarray(image).convert("L"))
     return grey, places
 
 

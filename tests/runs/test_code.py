@@ -34,6 +34,8 @@ class Mean:
             return sum(chosen) / len(chosen)
         except ZeroDivisionError:
             return dict(none=1, bytes='')  # there are none
+        if skip:
+            raise TypeError(f"{skip} is wrong")
 '''
 
 
@@ -45,6 +47,9 @@ class Mean:
         ("\nclass Mean", "\n# A comment above a class.\n\n\nclass Mean", True),
         ("return sum(chosen) / len(chosen)", "return sum(\n                chosen\n            ) / len(chosen)", True),
         ('"""The mean of the numbers, without the first ones."""', '"""Something else."""', True),
+        ('f"{skip} is wrong"', '"not " + str(skip)', True),
+        ("raise TypeError", "raise KeyError", False),
+        ("raise TypeError", "TypeError", False),
         ("skip=0", "skip=1", False),
         ("*, skip", "skip", False),
         ("/ len", "// len", False),
@@ -67,6 +72,7 @@ def test_it_is_the_same_for_all_versions_of_python(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text(
         "class A:\n    def f(x, *, y=None, **z):\n        return f\"{x:{y}}{z['a']}\\u1c89\", {1.0: '', **z}, -1j\n"
+        "raise A(f'{1}') from e\n"
     )
     assert read_code(file) == (
         "Module(body=ClassDef(name='A', body=FunctionDef(name='f', args=arguments(args=arg(arg='x'), "
@@ -74,7 +80,8 @@ def test_it_is_the_same_for_all_versions_of_python(tmp_path: Path) -> None:
         "JoinedStr(values=FormattedValue(value=Name(id='x'), conversion=-1, format_spec=JoinedStr(values="
         "FormattedValue(value=Name(id='y'), conversion=-1))), FormattedValue(value=Subscript(value=Name(id='z'), "
         "slice=Constant(value='a')), conversion=-1), Constant(value='\\u1c89')), Dict(keys=Constant(value=1.0), None, "
-        "values=Constant(value=''), Name(id='z')), UnaryOp(op=USub(), operand=Constant(value=1j)))))))"
+        "values=Constant(value=''), Name(id='z')), UnaryOp(op=USub(), operand=Constant(value=1j)))))), "
+        "Raise(exc=Name(id='A'), cause=Name(id='e')))"
     )
 
 
@@ -164,7 +171,7 @@ def test_stored_runs_of_other_code_are_marked_and_trained_again_on_request(
     assert "†" not in first.out
     make_other(store, 101)
     again = cli(*command)
-    what = "1 of 2 runs in the store are of other code (cclfp 0.0.9, commit 12345678+)"
+    what = "1 of 2 runs are of other code (cclfp 0.0.9, commit 12345678+)"
     assert what in again.err
     assert "--other-code retrain" in again.err
     assert f"† {what}" in again.out
@@ -197,7 +204,7 @@ def test_an_edit_of_the_method_is_noticed(small_mnist: Path, copy: Path, tmp_pat
     first, _ = train(copy)
     assert not any(map(is_other_code, Store(store).records()))  # it is the same in every process and everywhere
     again, text = train(edited, "--other-code", "retrain")
-    assert "1 of 1 runs in the store are of other code" in text
+    assert "1 of 1 runs are of other code" in text
     assert again["average_accuracy"] != first["average_accuracy"]
     assert again["other_code"] == {}
 

@@ -9,6 +9,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+import torch
 
 import cclfp
 from cclfp.errors import InputError
@@ -22,7 +23,8 @@ from cclfp.runs.store import default_store
 
 def test_it_takes_strings_none_and_numpy(tmp_path: Path) -> None:
     made: Any = {"store": str(tmp_path / "a.sqlite"), "save": str(tmp_path), "threads": np.int64(1)}
-    execution = Execution(**made | {"checkpoint_every": np.float32(3)})
+    execution = Execution(**made | {"checkpoint_every": np.float32(3), "device": torch.device("cpu")})
+    assert execution.device == "cpu"
     assert (execution.store, execution.save) == (tmp_path / "a.sqlite", tmp_path)
     assert type(execution.threads) is int
     nothing: Any = None
@@ -35,6 +37,8 @@ def test_it_takes_strings_none_and_numpy(tmp_path: Path) -> None:
         ({"engine": None}, "unknown engine 'None'"),
         ({"engine": "graph", "device": "cpu"}, "engine graph is for device cuda"),
         ({"precision": "bf16", "device": "cpu"}, "precision bf16 needs a CUDA device"),
+        ({"store": 5}, "store=5: expected a path"),
+        ({"device": 5}, "device '5': expected auto, cpu"),
         ({"fresh": "no"}, "fresh='no': expected True or False"),
         ({"other_code": "keep"}, "unknown other_code 'keep'"),
         ({"checkpoint_every": float("nan")}, "checkpoint_every=nan: expected seconds, 0 or more"),
@@ -56,6 +60,13 @@ def test_wrong_values_are_refused_at_once(wrong: dict[str, Any], message: str) -
         (lambda: cclfp.tune("er", "split-mnist", engin="eager"), "unknown setting of er 'engin'. Did you mean 'engine"),
         (lambda: cclfp.study("accuracy", engin="eager"), "unknown option 'engin'. Did you mean 'engine'"),
         (lambda: cclfp.study("runtime"), "run times are not compared"),
+        (lambda: cclfp.run("er", settings={"lr": 0.03}, lr=0.1), "lr: given twice, in settings and as a keyword"),
+        (lambda: cclfp.run("er", "split-mnist", seeds=range(20_000)), r"seeds=range\(0, 20000\): expected 1 to 10,000"),
+        (lambda: cclfp.run("er", "split-mnist", seeds=[*range(20_000)]), r"seeds=\[0, 1, 2, 3, 4, 5, ...\]: expected"),
+        (
+            lambda: cclfp.study("mine", benchmarks="split-mnist", methods="er", memory=np.int64(0)),
+            "memory=.*: expected a",
+        ),
         (  # as the command gives NAME=VALUE
             lambda: cclfp.run("er", "split-mnist", settings={"engine": "eager"}),
             "unknown setting of er 'engine'.*Known: lr, batch, replay, epochs, augment$",

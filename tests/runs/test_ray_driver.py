@@ -177,7 +177,7 @@ def test_a_node_uses_the_drivers_folder_of_checkpoints_alone(
         prepared = ray_driver._prepare(order, [], "a", own, notes.append)
         assert {job.execution.checkpoints for job in prepared} == {folder}
         assert len(notes) == (folder == own)
-    with pytest.raises(InputError, match="this node has other code"):
+    with pytest.raises(InputError, match=r"other code \(cclfp .*, source .*\) than the driver \(cclfp 0\): install"):
         ray_driver._prepare(dataclasses.replace(order, code={"cclfp": "0"}), [], "a", own, notes.append)
     with pytest.raises(NoDatasetError):
         ray_driver._prepare(dataclasses.replace(order, dataset="cifar10"), [], "a", own, notes.append)

@@ -66,8 +66,9 @@ def test_a_part_of_another_grid_is_to_be_imported_first(tmp_path: Path) -> None:
     Store(tmp_path / "shard-2-of-2.sqlite").add(made_up(jobs[0].configuration, 0, MATRIX))
     with pytest.raises(InputError, match="shard-2-of-2.sqlite has runs of this part, from another grid: cclfp runs im"):
         take_shard(jobs)
-    with pytest.raises(InputError, match="shard='1/1': expected an empty store, and neither fresh nor other_code"):
-        jobs[0].with_execution(fresh=True)
+    for again, name in (({"fresh": True}, "fresh"), ({"other_code": "retrain"}, "other_code=retrain")):
+        with pytest.raises(InputError, match=f"^{name} does not go with shard: use an empty store$"):
+            jobs[0].with_execution(**again)
     with pytest.raises(InputError, match="shard='1/2': a search needs the results of all its runs"):
         cclfp.tune("er", "split-mnist", shard="1/2")
 

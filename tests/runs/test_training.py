@@ -195,6 +195,7 @@ def test_a_checkpoint_that_cannot_be_used_is_said_and_left(
     assert result(again) == result(whole)
     what = "is damaged and kept for inspection as" if is_damaged else "cannot be used"
     assert f"starting again, the checkpoint {what}" in notes
+    assert "{'" not in notes
     assert ("a damaged checkpoint of this run is kept as" in notes) == is_damaged
     assert path.with_suffix(".damaged").exists() == is_damaged
 

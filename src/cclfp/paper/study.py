@@ -254,7 +254,7 @@ def _plan_mine(
         (method, dataclasses.replace(problem, benchmark=benchmark, scenario=scenario, memory=size))
         for benchmark in dict.fromkeys([*benchmarks, str(problem.benchmark)])
         for scenario in scenarios or get_benchmark(benchmark).scenarios[:1]
-        for size in dict.fromkeys([memory] if isinstance(memory, int) else memory)
+        for size in dict.fromkeys(memory if isinstance(memory, Iterable) else [memory])
         for method in dict.fromkeys(methods)
     ]
     for one in chosen:

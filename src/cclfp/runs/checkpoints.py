@@ -19,7 +19,7 @@ from cclfp.core.files import read_tensors, remove_file, remove_stale, write_tens
 from cclfp.engine.replica import Replica
 from cclfp.errors import InputError
 from cclfp.events import Note, OnEvent, ignore
-from cclfp.runs.code import code
+from cclfp.runs.code import code, in_words
 from cclfp.runs.execution import MADE_WITH, pick_device
 from cclfp.runs.jobs import Job
 
@@ -66,7 +66,8 @@ def read_checkpoint(path: Path, job: Job) -> tuple[Job, Any]:
     if job.execution.fresh and not saved["fresh"]:
         raise InputError("it is of a run that was not started with --fresh")
     if saved["code"] != (here := code(job.configuration.to_dict())):
-        raise InputError(f"it was made with other training code or another torch: {saved['code']}, this is {here}")
+        theirs, ours = in_words(saved["code"]), in_words(here)
+        raise InputError(f"it was made with other training code or another torch: {theirs}; this is {ours}")
     made = {name: saved["engine"][name] for name in MADE_WITH}
     for name, made_with in made.items():
         asked = str(getattr(job.execution, name)).partition(":")[0]  # cuda:0,2 is cuda

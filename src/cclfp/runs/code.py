@@ -1,7 +1,7 @@
 """The code that the numbers of a run depend on, as a fingerprint: records and checkpoints have that of their code.
 
 It is of the syntax trees of all files that train, but of the methods only of the run's own, with what it imports of
-the others. Comments, docstrings, line breaks and the version of Python do not count.
+the others. Comments, docstrings, the texts of errors, line breaks and the version of Python do not count.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ def code(configuration: Mapping[str, Any]) -> dict[str, str]:
     return {"cclfp": __version__, "torch": str(torch.__version__), "source": source}
 
 
+def in_words(made: Mapping[str, str]) -> str:
+    """What :func:`code` gives, for people: ``cclfp 0.1.0, torch 2.9.1, source 4fb7fee61234abcd``."""
+    return ", ".join(f"{name} {text}" for name, text in made.items())
+
+
 def is_other_code(record: Record) -> bool:
     """Whether other code than this made the record. One without a fingerprint of this kind is of other code."""
     return record["environment"].get("source") != code(record["configuration"])["source"]
@@ -58,11 +63,11 @@ def made_by(record: Record) -> str:
 
 
 def describe_other_code(others: Sequence[Record], count: int) -> str:
-    """How many of so many stored runs are of other code, and of which versions."""
+    """How many of so many runs are of other code, and of which versions."""
     versions = list(dict.fromkeys(map(made_by, others)))
     shown = "; ".join(versions[:MOST_VERSIONS])
     shown += f"; {more} more" if (more := len(versions[MOST_VERSIONS:])) else ""
-    return f"{len(others)} of {count} runs in the store are of other code ({shown})"
+    return f"{len(others)} of {count} runs are of other code ({shown})"
 
 
 @functools.cache
@@ -136,6 +141,8 @@ def _shape_of(part: Any) -> str:
     fields = {name: value for name, value in ast.iter_fields(part) if name != "ctx" and value is not None}
     if isinstance(part, ast.JoinedStr):  # an f-string has empty pieces in some versions
         fields["values"] = [piece for piece in part.values if getattr(piece, "value", None) != ""]
+    if isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call):  # what it is called with is prose
+        fields["exc"] = part.exc.func
     shapes = {name: shape for name, value in fields.items() if (shape := _shape_of(value))}
     return f"{type(part).__name__}({', '.join(f'{name}={shape}' for name, shape in shapes.items())})"
 

@@ -94,6 +94,9 @@ class Execution:
         from cclfp.runs.store import default_store
 
         seconds, share = cast(Any, self.checkpoint_every), cast(Any, self.gpus_per_cohort)
+        paths = {name: getattr(self, name) for name in PATHS}
+        if self.store is None:
+            paths["store"] = default_store()
         is_share = share is None or (isinstance(share, numbers.Real) and 0 < float(share) <= 1)
         again = self.fresh or self.other_code == "retrain"
         for name, fine, expected in (
@@ -101,16 +104,19 @@ class Execution:
             ("gpus_per_cohort", is_share, "more than 0 and at most 1, the share of one GPU"),
             ("force", isinstance(self.force, bool), "True or False"),
             ("fresh", isinstance(self.fresh, bool), "True or False"),
-            ("shard", self.shard is None or not again, "an empty store, and neither fresh nor other_code='retrain'"),
+            *((name, isinstance(path, str | os.PathLike | None), "a path") for name, path in paths.items()),
         ):
             if not fine:
                 raise InputError(f"{name}={getattr(self, name)!r}: expected {expected}")
+        if self.shard is not None and again:
+            what = "fresh" if self.fresh else "other_code=retrain"
+            raise InputError(f"{what} does not go with shard: use an empty store")
         for name, known in NAMES.items():
             if getattr(self, name) not in known:
                 raise unknown(name, str(getattr(self, name)), known)
-        paths = {name: None if (path := getattr(self, name)) is None else Path(path) for name in PATHS}
-        vars(self).update(  # paths may be given as strings, numbers as numpy's
-            {**paths, "store": paths["store"] or default_store()},
+        vars(self).update(  # paths may be given as strings, numbers as numpy's, the device as torch's
+            {name: None if path is None else Path(path) for name, path in paths.items()},
+            device=str(self.device),
             threads=check_whole("threads", self.threads, at_least=1),
             checkpoint_every=float(seconds),
             gpus_per_cohort=None if share is None else float(share),

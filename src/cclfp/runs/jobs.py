@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import reprlib
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -163,7 +164,7 @@ def check_seeds(seeds: int | Iterable[int]) -> list[int]:
     else:
         chosen = list(range(min(check_whole("seeds", seeds, at_least=1), MOST_SEEDS + 1)))
     if not 1 <= len(chosen) <= MOST_SEEDS or len(set(chosen)) < len(chosen):
-        raise InputError(f"seeds={seeds!r}: expected 1 to {MOST_SEEDS:,} of them, all different")
+        raise InputError(f"seeds={reprlib.repr(seeds)}: expected 1 to {MOST_SEEDS:,} of them, all different")
     return chosen
 
 

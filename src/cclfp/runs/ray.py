@@ -27,7 +27,7 @@ from cclfp.data.datasets import is_cached, pack, unpack
 from cclfp.errors import InputError, RunError, first_line, portable
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Placed
 from cclfp.runs.checkpoints import CLUSTER_LOCK, alone_in, make_folder, remove_checkpoint
-from cclfp.runs.code import code
+from cclfp.runs.code import code, in_words
 from cclfp.runs.execution import PATHS, Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.store import Store
@@ -280,7 +280,8 @@ def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]
 def _prepare(order: Order, packed: list[Any], node: str, folder: Path, on_event: OnEvent) -> Sequence[Job]:
     """The jobs, after making sure that this node has what they need."""
     if order.code != (here := code(order.jobs[0].configuration.to_dict())):
-        raise InputError(f"this node has other code, {here}, than the driver, {order.code}: install the same on both")
+        theirs, ours = in_words(here), in_words(order.code)
+        raise InputError(f"this node has other code ({theirs}) than the driver ({ours}): install the same on both")
     for content in order.files:
         receive(content)
     if not is_cached(order.dataset):

@@ -44,6 +44,8 @@ def read_keywords(
     how, others = from_keywords(Execution, execution, keywords)
     what, more = from_keywords(Problem, problem, others)
     check_setting_names(methods, settings or {})
+    if twice := [name for name in more if name in (settings or {})]:
+        raise InputError(f"{', '.join(twice)}: given twice, in settings and as a keyword")
     check_setting_names(methods, more, others=KEYWORDS)  # a keyword may be a misspelt field
     return what, how, {name: check_values(name, values) for name, values in {**(settings or {}), **more}.items()}
 

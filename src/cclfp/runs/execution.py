@@ -95,7 +95,7 @@ class Execution:
 
         seconds, share = cast(Any, self.checkpoint_every), cast(Any, self.gpus_per_cohort)
         paths = {name: getattr(self, name) for name in PATHS}
-        if self.store is None:
+        if paths["store"] is None:
             paths["store"] = default_store()
         is_share = share is None or (isinstance(share, numbers.Real) and 0 < float(share) <= 1)
         again = self.fresh or self.other_code == "retrain"

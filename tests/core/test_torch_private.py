@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,36 @@ def test_the_eager_engine_needs_none(method: str, monkeypatch: pytest.MonkeyPatc
     without, _ = trained(method)
     torch.testing.assert_close(without.learner.model, with_all.learner.model)
     assert without.matrix == with_all.matrix
+
+
+REMOVE = """
+import functools, sys
+import torch
+import torch._dynamo, torch._inductor  # torch imports them itself for torch.func, and they need what is removed here
+for name in sys.argv[1:]:
+    *path, last = name.split(".")[1:]
+    owner = functools.reduce(lambda found, part: getattr(found, part, None), path, torch)
+    if hasattr(owner, last):  # builds for the CPU have none of CUDA's
+        setattr(owner, last, None) if owner is torch.ops.aten else delattr(owner, last)
+import cclfp.runs.run
+from cclfp.methods import METHODS
+from cclfp.testing import Case, stackable_psi
+from cclfp.testing.case import train_replicas
+replica = Case(METHODS["gem"], "class", {}).replica(0, stackable_psi())
+print(train_replicas([replica], "eager"), replica.matrix)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_never_had_them_trains_eagerly() -> None:
+    """They are missing before cclfp is imported."""
+    names = [name for names in NEEDED.values() for name in names if ".config." not in name]  # a setting stays
+    names += [*(f"torch.{name}" for name in FOREACH), "torch._C._functorch.maybe_current_level"]
+    names += ["torch.ops.aten._linalg_solve_ex"]  # which the compiler looks for in a step
+    command = [sys.executable, "-c", REMOVE, *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"[] {trained('gem')[0].matrix}\n"
 
 
 def test_loops_in_their_place_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,14 +111,14 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_program_that_cannot_be_trusted_is_removed(damage: str) -> None:
+def test_a_program_that_cannot_be_trusted_is_not_used(damage: str) -> None:
     kept = keep()
     assert KeptPrograms(KIND).has(KEY)
     DAMAGES[damage](kept)
     notes: list[str] = []
     assert KeptPrograms(KIND, notes.append).load(KEY) is None
     assert [note.partition(": ")[0] for note in notes] == ["a kept program is compiled again"]
-    assert not KeptPrograms(KIND).any()
+    assert kept.is_symlink() == KeptPrograms(KIND).any() == (damage == "a link")  # which this program did not make
 
 
 SPOILT: dict[str, Callable[[Path], object]] = {
@@ -179,6 +179,34 @@ def test_programs_are_removed_in_the_order_of_their_use(monkeypatch: pytest.Monk
         for path in cache_folder().glob("*.so"):
             os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 10))
     assert [KeptPrograms(KIND).has(number) for number in range(3)] == [False, True, True]
+
+
+def test_nothing_else_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = keep()
+    name = f"{KeptPrograms(KIND)._kind}-{'0' * 32}-{'0' * 64}.so"
+    foreign = [kept.with_name(name) for name in ("my-own-library.so", f"{name[:16]}-my-own.so", name, f"1{name[1:]}")]
+    for path in foreign[:2]:
+        path.touch()
+    foreign[2].symlink_to(foreign[0])
+    foreign[3].mkdir()
+    monkeypatch.setattr(programs, "LIMIT", 0)
+    keep("another")
+    KeptPrograms(KIND).remove()
+    assert set(cache_folder().iterdir()) == set(foreign)
+
+
+@pytest.mark.parametrize("chosen", [None, "mine"])
+def test_where_the_compiler_keeps_its_files(chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a private folder while it runs, or where the user says; the user's process has the setting that it had."""
+    name, seen = "TORCHINDUCTOR_CACHE_DIR", list[str | None]()
+    monkeypatch.delenv(name)
+    if chosen is not None:
+        monkeypatch.setenv(name, chosen)
+    monkeypatch.setattr(compiled, "trace", lambda *arguments: seen.append(os.environ.get(name)))
+    with pytest.raises(compiled.NotCompiled, match="the compiler failed"):
+        program(lambda changing, fixed, row: changing, [], [], [])
+    assert seen == [chosen or str(cache_folder() / "compiler")]
+    assert os.environ.get(name) == chosen
 
 
 def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

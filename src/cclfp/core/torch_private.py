@@ -1,7 +1,8 @@
 """Private names of torch, which it may change without notice: all that engines need.
 
-An engine is not used where torch lacks one of them. The eager engine needs none: the operations on many tensors, which
-``nets.network`` uses where torch has them, are loops elsewhere, with the same numbers.
+An engine is not used where torch lacks one of them. The eager engine needs none. Two modules ask for some, and go
+without: ``nets.network`` has loops in place of operations on many tensors, with the same numbers, and ``losses``
+computes as under vmap where torch does not tell whether vmap runs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ NEEDED = {
         "torch._inductor.aot_compile",
         "torch._inductor.compile",
         "torch._inductor.config.aot_inductor",
-        "torch.ops.aten._linalg_solve_ex.default",
     ),
     "graph": ("torch._C._cuda_endAllocateToPool", "torch._C._cuda_releasePool"),
     "kernels": ("torch._foreach_add", "torch._foreach_addcmul", "torch._foreach_copy_"),
@@ -23,7 +23,7 @@ NEEDED = {
 
 
 def missing(user: str) -> str:
-    """The names that a user of them in ``NEEDED`` lacks in this torch, as a text; empty where there are all."""
+    """The names that a user of them in ``NEEDED`` lacks in this torch, as a text; empty where none is missing."""
     return ", ".join(name for name in NEEDED.get(user, ()) if not _exists(name))
 
 

@@ -5,12 +5,13 @@ Importing the compiler takes seconds, so that happens only where it is called.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import torch
@@ -125,7 +126,8 @@ MAX_OPERATIONS = 1_500  # of a step that is compiled: the compiler's time grows 
 # Less to write: headers that are compiled in advance take longer than they save, and nobody debugs the programs.
 OPTIONS: dict[str, Any] = {"precompile_headers": False, "enable_line_tables": False, "compile_wrapper_opt_level": "O0"}
 
-NOT_IN_LIBRARIES = torch.ops.aten._linalg_solve_ex.default  # which GEM's step uses, and a library cannot call
+NOT_IN_LIBRARIES = "aten._linalg_solve_ex.default"  # an operation which GEM's step uses, and a library cannot call
+COMPILER_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 
 Keep = Callable[..., None]  # called as keep(library, has_constants=...)
 
@@ -139,10 +141,8 @@ def program(step: Step, *arguments: list[Tensor], keep: Keep = lambda library, h
 
     On the CPU that gives a library, which ``keep`` may copy, unless the step needs an operation that libraries lack.
     """
-    # Read when the compiler is imported. Its own files are in a private folder, unless the user names one.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(working_folder() / "compiler"))
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _compiler_folder():
             warnings.simplefilter("ignore")  # the compiler's warnings about itself
             if lacking := missing("compiler"):
                 raise NotCompiled(f"torch {torch.__version__} has no {lacking}")
@@ -150,7 +150,8 @@ def program(step: Step, *arguments: list[Tensor], keep: Keep = lambda library, h
             if len(graph.graph.nodes) > MAX_OPERATIONS:
                 raise NotCompiled(f"a step is {len(graph.graph.nodes):,} operations, above {MAX_OPERATIONS:,}")
             given = _join(*arguments)
-            in_process = any(t.is_cuda for t in given) or any(n.target is NOT_IN_LIBRARIES for n in graph.graph.nodes)
+            operations = {str(node.target) for node in graph.graph.nodes}
+            in_process = any(t.is_cuda for t in given) or NOT_IN_LIBRARIES in operations
             compiled = _in_process(graph, given) if in_process else _as_library(graph, given, keep)
             compiled([t.clone() for t in arguments[0]], *arguments[1:])
     except NotCompiled:
@@ -158,6 +159,19 @@ def program(step: Step, *arguments: list[Tensor], keep: Keep = lambda library, h
     except Exception as error:  # no compiler on this machine, or one that fails on this step
         raise NotCompiled(f"the compiler failed: {named(error)}") from error
     return compiled
+
+
+@contextlib.contextmanager
+def _compiler_folder() -> Iterator[None]:
+    """Let the compiler keep its own files in a private folder inside, unless the user names one."""
+    chosen = os.environ.get(COMPILER_FOLDER)
+    if chosen is None:
+        os.environ[COMPILER_FOLDER] = str(working_folder() / "compiler")
+    try:
+        yield
+    finally:
+        if chosen is None:
+            os.environ.pop(COMPILER_FOLDER, None)
 
 
 def trace(step: Step, *arguments: list[Tensor]) -> torch.fx.GraphModule:

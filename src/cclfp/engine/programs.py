@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import stat
 import tempfile
@@ -22,10 +23,11 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from cclfp.core.files import remove_stale, temporary_name, write_atomic
+from cclfp.core.files import remove_file, remove_stale, temporary_name, write_atomic
 from cclfp.core.workers import describe_processor
 from cclfp.engine.groups import Step
 
+NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{32}-[0-9a-f]{64}\.so")
 LIMIT = 256 * 2**20  # bytes of all kept programs, about half a million each
 
 
@@ -104,7 +106,7 @@ class KeptPrograms:
             _remove(path)
 
     def _files(self, shapes: str) -> list[Path]:
-        return [] if self._folder is None else sorted(self._folder.glob(f"{self._kind}-{shapes}-*.so"))
+        return [] if self._folder is None else _named(self._folder, f"{self._kind}-{shapes}-*.so")
 
 
 def load(library: Path) -> Step:
@@ -117,17 +119,22 @@ def load(library: Path) -> Step:
     return step
 
 
+def _named(folder: Path, pattern: str) -> list[Path]:
+    """What has the name of a program, and no file of somebody else."""
+    return sorted(path for path in folder.glob(pattern) if NAME.fullmatch(path.name))
+
+
 def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):  # another process has removed it
-        path.unlink()
+    with contextlib.suppress(OSError):
+        remove_file(path)
 
 
 def _trim(folder: Path) -> None:
     """Remove the programs that were not used for the longest time, until the others are within the limit."""
     found, total = [], 0
-    for path in folder.glob("*-*-*.so"):
+    for path in _named(folder, "*.so"):
         with contextlib.suppress(FileNotFoundError):  # another process has removed it
-            about = path.stat()
+            about = path.lstat()
             found.append((about.st_mtime, about.st_size, path))
     for _, size, path in sorted(found, reverse=True):
         total += size

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -14,12 +16,16 @@ from torch import Tensor
 
 from cclfp.core.memory import Examples, Memory
 from cclfp.core.randomness import generator
+from cclfp.engine import eager
 from cclfp.engine.cohort import Cohort
-from cclfp.engine.plan import plan_task
+from cclfp.engine.plan import Plan, plan_task
+from cclfp.engine.replica import Planner
 from cclfp.methods import METHODS
 from cclfp.schedules import Exemplars, PastRing, Reservoir, Ring, Schedule
 from cclfp.testing import Case, toy_stream
 from cclfp.transforms import CropFlip
+
+TABLES = ("rows", "current", "memory", "slots", "from_past_task", "placed")
 
 
 @pytest.mark.slow
@@ -120,8 +126,37 @@ def test_plans_made_ahead_are_those_of_the_learner_when_their_task_comes(method:
     for ahead in list(mine.plans()):
         then = mine.plan()
         assert ahead.sizes == then.sizes
-        for name in ("rows", "current", "memory", "slots", "from_past_task", "placed"):
+        for name in TABLES:
             assert torch.equal(getattr(ahead, name), getattr(then, name)), name
         Cohort([mine]).advance()
     assert mine.is_done
     assert replica("icarl", "class").chooses_memory
+
+
+@pytest.mark.parametrize(("method", "is_ahead"), [("er", True), ("ccl-fp+", True), ("icarl", False)])
+def test_plans_made_in_the_background_are_the_same(method: str, is_ahead: bool) -> None:
+    """As on a GPU, where the next task is planned while one is trained."""
+    threads: set[threading.Thread] = set()
+
+    def noted(*arguments: Any, **options: Any) -> Plan:
+        threads.add(threading.current_thread())
+        return plan_task(*arguments, **options)
+
+    def planned(*, in_advance: bool) -> list[Plan]:
+        replicas, plans = [replica(method, "class", seed) for seed in (0, 1)], list[Plan]()
+        planner = Planner(replicas, torch.device("cpu"))
+        while not replicas[0].is_done:
+            plans += planner.next_plans(in_advance=in_advance)
+            for one, plan in zip(replicas, plans[-2:], strict=True):
+                eager.train(one.learner, one.stream.train, one.begin_task(), plan)
+                one.end_task(plan)
+        return plans
+
+    alone = planned(in_advance=False)
+    with mock.patch("cclfp.engine.replica.plan_task", noted):
+        ahead = planned(in_advance=True)
+    assert len(threads - {threading.current_thread()}) == is_ahead
+    for ours, theirs in zip(ahead, alone, strict=True):
+        assert (ours.sizes, ours.augment) == (theirs.sizes, None) == (theirs.sizes, theirs.augment)
+        for name in TABLES:
+            assert torch.equal(getattr(ours, name), getattr(theirs, name)), name

@@ -31,12 +31,16 @@ def generator(seed: int, purpose: str, *index: int, reuse: torch.Generator | Non
     return (torch.Generator() if reuse is None else reuse).manual_seed(derived_seed(seed, purpose, *index))
 
 
+def global_generators(device: torch.device) -> list[torch.Generator]:
+    """The generators that random layers on a device draw from."""
+    on_device = [torch.cuda.default_generators[device.index or 0]] if device.type == "cuda" else []
+    return [torch.default_generator, *on_device]
+
+
 @contextlib.contextmanager
 def seeded(seed: int, purpose: str, index: int, device: torch.device) -> Iterator[None]:
     """Seed the global generators for random layers and transforms in the block, and restore them afterwards."""
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        generators.append(torch.cuda.default_generators[device.index or 0])
+    generators = global_generators(device)
     saved = [g.get_state() for g in generators]
     try:
         for g in generators:

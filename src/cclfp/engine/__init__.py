@@ -1,1 +1,1 @@
-"""Engines: plan the steps of replicas, train them in one of three ways, and test them."""
+"""Engines: plan the steps of replicas, train them, and test them."""

@@ -32,11 +32,11 @@ GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to p
 COMPILING_SECONDS = 15.0  # what it takes to compile a program
 LOADING_SECONDS = 0.1  # what it takes to load one that was compiled before
 
-Progress = Callable[[int], None]
-Note = Callable[[str], None]
+OnStep = Callable[[int], None]
+OnNote = Callable[[str], None]
 
 # What takes the steps of many replicas at once, by the engine's name. The eager engine needs nothing of the kind.
-RUNNERS: dict[str, Callable[[Note, Kind | None], Programs | None]] = {
+RUNNERS: dict[str, Callable[[OnNote, Kind | None], Programs | None]] = {
     "eager": lambda note, kind: None,
     "stacked": functools.partial(Programs, compiles=False),
     "compiled": Programs,
@@ -93,7 +93,7 @@ class Cohort:
         self,
         replicas: Sequence[Replica],
         engine: str = "eager",
-        note: Note = lambda text: None,
+        note: OnNote = lambda text: None,
         precision: str = "float32",
         kind: Kind | None = None,
         on_compile: Callable[[], None] = lambda: None,
@@ -128,7 +128,7 @@ class Cohort:
     def is_done(self) -> bool:
         return self.replicas[0].is_done
 
-    def advance(self, progress: Progress = lambda step: None) -> None:
+    def advance(self, progress: OnStep = lambda step: None) -> None:
         """Train the next task of all replicas and test them; before the first task, test the untrained networks too."""
         with computing_in(self._precision):
             if self.replicas[0].position == 0:
@@ -138,7 +138,7 @@ class Cohort:
 
     # -- training -------------------------------------------------------------------------------------------------
 
-    def _train(self, progress: Progress) -> None:
+    def _train(self, progress: OnStep) -> None:
         """Train the next task of all replicas: together as far as possible, the others eagerly."""
         began = time.perf_counter()
         plans = self._planner.next_plans(in_advance=self._pool.is_cuda and self._fast is not None)
@@ -153,7 +153,7 @@ class Cohort:
         for replica in self.replicas:
             replica.train_seconds += (time.perf_counter() - began) / len(self.replicas)
 
-    def _train_together(self, plans: Sequence[Plan], masks: Sequence[ClassMask], progress: Progress) -> int:
+    def _train_together(self, plans: Sequence[Plan], masks: Sequence[ClassMask], progress: OnStep) -> int:
         """Train replicas with the fast engine, the first ones first, and return how many were trained."""
         done = 0
         while self._fast is not None and done < len(self.replicas):
@@ -166,7 +166,7 @@ class Cohort:
                 if not self._fast.train(*self._group(some, plans, masks), guarded):
                     break
                 done += tried
-            except _ToldError as error:
+            except _ListenerError as error:
                 raise error.args[0] from None
             except NotCompiled as reason:
                 self._switch_to_eager(f"not compiled: {reason}")
@@ -184,9 +184,9 @@ class Cohort:
             torch.cuda.empty_cache()
         elif not is_out_of_memory and self._at_once and self._kernels(self._at_once):
             self._may_use_kernels = False
-            self._note(f"its runs cannot be stacked ({reason}): they train side by side")
+            self._note(f"these runs cannot be stacked ({reason}): they train side by side")
         else:
-            self._switch_to_eager(f"its runs cannot be trained together ({reason})")
+            self._switch_to_eager(f"these runs cannot be trained together ({reason})")
 
     def _group(self, some: slice, plans: Sequence[Plan], masks: Sequence[ClassMask]) -> tuple[Group, StepTables]:
         """Some replicas, whose task has begun, as a group, and the tables of their steps."""
@@ -222,7 +222,7 @@ class Cohort:
         self._note(f"{reason}: continuing eagerly")
         self._fast, self._engine = None, "eager"
 
-    def _progress_of(self, progress: Progress, some: slice) -> Progress:
+    def _progress_of(self, progress: OnStep, some: slice) -> OnStep:
         """The progress of some replicas as that of all of them; those before them are done."""
         steps, of = self.replicas[0].steps(self.replicas[0].position), len(self.replicas)
         return lambda step: progress((some.start * steps + len(self.replicas[some]) * step) // of)
@@ -246,23 +246,23 @@ class Cohort:
                 method = first.learner.algorithm
                 evaluate_together(self.replicas, method if layout is None else on_kernels(method, layout))
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
-                self._note(f"its runs cannot be tested together ({named(error)}): they are tested one by one")
+                self._note(f"these runs cannot be tested together ({named(error)}): they are tested one by one")
                 self._can_test_together = False
         return self._can_test_together
 
 
-class _ToldError(Exception):
+class _ListenerError(Exception):
     """Holds an error of a function that is told about progress, which is no error of the training."""
 
 
 def _guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """The function; its errors are raised as _ToldError."""
+    """The function; its errors are raised as _ListenerError."""
 
     def call(*arguments: int) -> None:
         try:
             function(*arguments)
         except Exception as error:
-            raise _ToldError(error) from error
+            raise _ListenerError(error) from error
 
     return call
 
@@ -281,7 +281,7 @@ def _join_inputs(streams: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
 
 
 def make_group(learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor, *, kernels: bool = True) -> Group:
-    """Trainers whose task has begun, as a group. With ``kernels=False`` our own kernels are not used."""
+    """Learners whose task has begun, as a group. With ``kernels=False`` our own kernels are not used."""
     if not is_normalised(learners[0].psi):
         return StackedGroup(learners, masks, pool)
     layout = kernels_for(learners, pool) if kernels else None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cclfp.core import trees
-from cclfp.engine.groups import is_normalised, stack_leaves
+from cclfp.engine.groups import common_structure, is_normalised, stack_leaves
 from cclfp.engine.replica import Replica
 from cclfp.methods import Method
 
@@ -59,7 +59,8 @@ def count_correct(replicas: Sequence[Replica], tasks: Iterable[int], method: Met
     for replica in replicas:
         replica.forget_predictions()
         replica.learner.make_classifier(replica.stream.train.x)
-    leaves, spec = stack_leaves([replica.learner.model for replica in replicas])
+    models = [replica.learner.model for replica in replicas]
+    leaves, spec = stack_leaves(models), common_structure(models)
 
     def scores(leaves: list[Tensor], x: Tensor) -> Tensor:
         params, buffers, state = trees.unflatten(leaves, spec)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from cclfp.core import trees
+from cclfp.core.randomness import global_generators
 from cclfp.core.scenarios import ClassMask
 from cclfp.engine.plan import StepTables
 from cclfp.learner import Learner
@@ -41,10 +42,7 @@ class Group:
 
     def __init__(self, learners: Sequence[Learner]) -> None:
         self.learners = learners
-        specs = [trees.flatten(learner.model)[1] for learner in learners]
-        if any(spec != specs[0] for spec in specs):
-            raise ValueError("their states differ in structure")
-        self.spec = specs[0]
+        self.spec = common_structure([learner.model for learner in learners])
         self.hypers = [list(vars(learner.hyper_tensors).values()) for learner in learners]
 
     @property
@@ -153,12 +151,17 @@ def mask_tables(masks: Sequence[ClassMask]) -> Tensor:
     return torch.stack([mask.train(tasks) for mask in masks])
 
 
-def stack_leaves(given: Sequence[Any]) -> tuple[list[Tensor], trees.Structure]:
-    """The leaves of trees of equal structure, each stacked over the trees, and that structure."""
-    leaves, specs = zip(*map(trees.flatten, given), strict=True)
-    if any(spec != specs[0] for spec in specs):
+def common_structure(models: Sequence[Any]) -> trees.Structure:
+    """The structure that these trees have in common; ValueError where they differ."""
+    first, *others = (trees.flatten(model)[1] for model in models)
+    if any(other != first for other in others):
         raise ValueError("their states differ in structure")
-    return [torch.stack([leaf.detach() for leaf in several]) for several in zip(*leaves, strict=True)], specs[0]
+    return first
+
+
+def stack_leaves(models: Sequence[Any]) -> list[Tensor]:
+    """The leaves of trees of equal structure, each stacked over the trees."""
+    return [torch.stack([t.detach() for t in several]) for several in zip(*map(trees.leaves, models), strict=True)]
 
 
 class StackedGroup(Group):
@@ -167,7 +170,7 @@ class StackedGroup(Group):
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(learners)
         self.method = learners[0].algorithm  # which takes the steps
-        leaves, _ = stack_leaves([learner.model for learner in learners])
+        leaves = stack_leaves([learner.model for learner in learners])
         self._arrange = (lambda t: t) if pool.is_cuda else _columns_first
         self.changing = [self._arrange(t) for t in leaves]
         self.fixed = [pool, mask_tables(masks), *map(torch.stack, zip(*self.hypers, strict=True))]
@@ -292,7 +295,7 @@ def compare_steps(before: list[Tensor], ours: list[Tensor], theirs: list[Tensor]
         if is_float:
             slack = 1e-6 * float(start.double().nan_to_num(0.0, 0.0, 0.0).norm()) + 1e-3 * tolerance * largest
         if not off <= tolerance * size * is_float + slack:
-            text = f"off by {off:.1e} where it is {size:.1e}"
+            text = f"alone it changes a tensor by {size:.1e}, together the result differs from that by {off:.1e}"
             raise ValueError(f"a step reads something that is not in its arguments: {text}")
 
 
@@ -325,9 +328,7 @@ def refuse_randomness(step: Callable[[], object], device: torch.device) -> None:
 
     Random layers would draw from generators that all replicas share. The eager engine seeds them at every step.
     """
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        generators.append(torch.cuda.default_generators[device.index or 0])
+    generators = global_generators(device)
     before = [g.get_state() for g in generators]
     step()
     if any(not torch.equal(g.get_state(), state) for g, state in zip(generators, before, strict=True)):

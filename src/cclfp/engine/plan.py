@@ -152,7 +152,10 @@ def _pad(rows: Sequence[Sequence[int]], value: int) -> np.ndarray:
 
 
 def _plan_at_once(schedule: Schedule, tasks: np.ndarray, sizes: np.ndarray, k: int, draws: int) -> PlannedReplay:
-    """The same for all steps at once, where the steps do not change the slots, and any filled slot may be drawn."""
+    """What the loop of :func:`plan_replay` gives, computed for all steps at once.
+
+    It is for schedules that may draw any filled slot, and where the slots of new examples do not depend on the steps.
+    """
     starts = np.cumsum(sizes) - sizes
     slots, held = schedule.next_slots(tasks), len(schedule)
     filled = np.maximum.accumulate(np.concatenate([[held], slots + 1]))  # slots before each example

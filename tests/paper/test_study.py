@@ -354,6 +354,7 @@ def test_run_times_are_of_one_engine(asked: str, engine: str, tmp_path: Path) ->
 
 
 HERE = {"together": 1, "engine": "eager", "precision": "float32", "threads": 1, "device_name": device_name("cpu")}
+OLD = {"source": "f" * 16, "cclfp": "0.0.1"}
 # None: in a record of before it was kept.
 OTHERS = [("together", 5), ("together", None), ("engine", "compiled"), ("device_name", "another"), ("threads", 2)]
 
@@ -366,6 +367,27 @@ def test_a_run_that_was_not_timed_so_is_timed_again(cli: Cli, tmp_path: Path, na
     arguments = ("--benchmark", "rotated-mnist", "--method", "er", "--device", "cpu", "--store", store.path)
     missing = cli("study", "runtime", *arguments, "--dry-run", "--json").json["missing"]
     assert missing == (HERE[name] != value)
+
+
+def test_plans_and_run_times_say_which_runs_are_of_other_code(cli: Cli, tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    er, gem = (cell_of("accuracy", row, "rotated-mnist", "domain") for row in ("ER-Res.", "GEM"))
+    for cell, seed, others in ((er, TIMING_SEED, OLD), (gem, TIMING_SEED, {}), (er, 0, OLD), (er, 1, {})):
+        store.add(record(cell, seed, 80.0, **{**HERE, **others}))
+    arguments = ("--benchmark", "rotated-mnist", "--method", "er,gem", "--device", "cpu", "--store", store.path)
+    said = "1 of 2 runs in the store are of other code (cclfp 0.0.1, code ffffffff): "
+    for what in (("runtime",), ("accuracy", "--seeds", "2")):
+        plan = cli("study", *what, *arguments, "--dry-run").out.splitlines()
+        assert [line.startswith(said) for line in plan if "of other code" in line] == [True]
+    again = cli("study", "accuracy", "--seeds", "2", *arguments, "--dry-run", "--other-code", "retrain").out
+    assert "1 of 4 runs are in the store" in again
+    assert "of other code" not in again
+    shown = cli("study", "runtime", *arguments)
+    assert f"† {said}" in shown.out
+    assert ("│ er † ") in shown.out
+    assert ("│ gem ") in shown.out
+    (panel,) = cli("study", "runtime", *arguments, "--json").json["panels"]
+    assert panel["other_code"] == {"er": "cclfp 0.0.1, code ffffffff"}
 
 
 def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from conftest import Cli
 from own import write_images, write_method
 
 import cclfp
+from cclfp.cli.printing import print_tuned
 from cclfp.errors import InputError
 from cclfp.methods import METHODS, setting
 from cclfp.paper import tuning
@@ -169,6 +170,18 @@ def test_a_method_with_nothing_of_its_own_inherits_all_and_is_not_trained(calls:
     settings = chosen.removeprefix("chosen: ")
     assert how.startswith("how: by cclfp tune; inherited from er: ")
     assert use == f"to use it: cclfp run finetune split-cifar10 {settings} --scenario class"
+
+
+def test_the_command_to_use_it_has_all_digits_and_is_quoted_for_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"lr": 0.0123456789, "half": 1.0}
+    preset = Preset("half", "split-mnist", "class", settings, False, "by cclfp tune")
+    problem = Problem("split-mnist", scenario="class", class_order="'a b',c")
+    print_tuned(Tuned("own m.py:Half", problem, preset, {**settings, "augment": False}, []), None, json=False)
+    chosen, _, use = capsys.readouterr().out.splitlines()
+    assert chosen == "chosen: lr=0.0123456789 half=1 augment=off"
+    words = shlex.split(use.removeprefix("to use it: "))
+    assert words[:4] == ["cclfp", "run", "own m.py:Half", "split-mnist"]
+    assert words[4:] == [*chosen.split()[1:], "--scenario", "class", "--class-order", "'a b',c"]
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS)

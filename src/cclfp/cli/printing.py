@@ -19,13 +19,13 @@ from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code, is_other_code
 from cclfp.runs.configuration import method_labels, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, steps
-from cclfp.runs.results import LEVEL, Result, benchmark_title, describe_protocol
+from cclfp.runs.results import LEVEL, Result, benchmark_title, describe_protocol, format_exactly
 
 if TYPE_CHECKING:
     from cclfp.paper.search import Trial, Tuned
     from cclfp.runs.record import Record
 
-SHOWN = 10  # how many of the settings that were tried are shown
+SHOWN = 10  # how many of the settings that were tried are shown, and how many seeds one by one
 MARKS = {"best": " *", "similar": " =", "worse": "", "unknown": ""}
 
 
@@ -55,9 +55,15 @@ def table_of(
     results: Sequence[Result], columns: Sequence[Column], seeds: Sequence[int], *others: str, table: str = ""
 ) -> Table:
     """A row per result. The title says what all of them are trained on, with what ``others`` add."""
-    numbers = f"seed{'s' * (len(seeds) > 1)} {','.join(map(str, seeds))}"
+    numbers = f"seed{'s' * (len(seeds) > 1)} {_show_seeds(seeds)}"
     title = f"{table}{', '.join([*describe(results[0], *others), numbers])}: mean ± std, %"
     return Table([head for head, _ in columns], [[text(r) for _, text in columns] for r in results], title)
+
+
+def _show_seeds(seeds: Sequence[int]) -> str:
+    """All of them, or ``0 to 19999`` where there are many in a row."""
+    is_row = len(seeds) > SHOWN and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"{seeds[0]} to {seeds[-1]}" if is_row else ",".join(map(str, seeds))
 
 
 def describe(result: Result, *others: str) -> list[str]:
@@ -72,11 +78,11 @@ def labelled(results: Sequence[Result]) -> list[Result]:
     return [dataclasses.replace(result, label=label) for result, label in zip(results, labels, strict=True)]
 
 
-def explain_other_code(results: Sequence[Result]) -> list[str]:
+def explain_other_code(results: Sequence[Result], mark: str = f"{OTHER_CODE} ") -> list[str]:
     """What the mark means, below the tables that have one."""
     runs = {run["key"]: run for result in results for run in result.runs}.values()
     others = [run for run in runs if is_other_code(run)]
-    return [f"{OTHER_CODE} {describe_other_code(others, len(runs))}: {OTHER_CODE_HINT}"] if others else []
+    return [f"{mark}{describe_other_code(others, len(runs))}: {OTHER_CODE_HINT}"] if others else []
 
 
 def _describe_settings(result: Result) -> str:
@@ -141,7 +147,7 @@ def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> 
 
 def print_plan(study: Study, json: bool) -> None:
     """What would be trained, by configuration."""
-    planned = study.missing()
+    stored, planned = study.look_up()
     plan = [_planned_to_dict(result, jobs) for result, jobs in planned]
     missing, total = sum(len(part["seeds"]) for part in plan), sum(part["replica_steps"] for part in plan)
     document = {"store": study.store, "missing": missing, "replica_steps": total, "plan": plan}
@@ -149,13 +155,14 @@ def print_plan(study: Study, json: bool) -> None:
     rows = []
     for part, result in zip(plan, labelled([result for result, _ in planned]), strict=True):
         settings = part["hyperparameters"] | ({"augment": True} if part["augment"] else {})
-        how = [settings, part["from"], ",".join(map(str, part["seeds"])), f"{part['replica_steps']:,}"]
+        how = [settings, part["from"], _show_seeds(part["seeds"]), f"{part['replica_steps']:,}"]
         rows.append([*result.column, result.label, part["buffer"], *how])
     print_answer(
         json,
         {**document, "not_tuned": study.not_tuned},
         *([Table(columns, rows, "To be trained, the longest runs first")] if plan else []),
         f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}",
+        *explain_other_code(stored, mark=""),
         f"{missing} runs to train, {total:,} replica-steps",
         *_describe_not_tuned(study),
     )
@@ -254,14 +261,25 @@ def _own_to_dict(result: Result) -> dict[str, Any]:
 
 def _print_times(study: Study, json: bool) -> None:
     """How long each method's run took, per benchmark; a dash where it was not measured like the others."""
-    panels, tables = study.panels(), []
-    for panel in panels:
-        place = f"{benchmark_title(panel['benchmark'])}, {panel['scenario']}-incremental"
-        rows = [[name, *(number(seconds, 1) for seconds in times.values())] for name, times in panel["times"].items()]
+    timed, panels, tables = study.timed(), [], []
+    for made, results in timed:
+        c = results[0].configuration
+        times, rows = {}, []
+        for result in results:
+            name = result.configuration.method
+            run: dict[str, Any] = dict(result.runs[0]) if result.runs else {}
+            times[name] = {part: run.get(part) for part in ("train_seconds", "test_seconds", "seconds")}
+            mark = f" {OTHER_CODE}" * bool(result.other_code)
+            rows.append([name + mark, *(number(seconds, 1) for seconds in times[name].values())])
+        others = {r.configuration.method: version for r in results for version in r.other_code.values()}
+        panel = {**attributes(c, "benchmark", "scenario"), "made": made, "times": times, "other_code": others}
+        panels.append(panel)
         columns = ["method", ">training", ">testing", ">seconds per run"]
-        tables.append(Table(columns, rows, f"Run time: {place}, each method alone on {panel['made']}"))
+        title = f"Run time: {benchmark_title(c.benchmark)}, {c.scenario}-incremental, each method alone on {made}"
+        tables.append(Table(columns, rows, title))
     document = {"store": study.store, "panels": panels, "not_tuned": study.not_tuned}
-    print_answer(json, document, *tables, *_describe_not_tuned(study))
+    explained = explain_other_code([result for _, results in timed for result in results])
+    print_answer(json, document, *tables, *explained, *_describe_not_tuned(study))
 
 
 def _describe_not_tuned(study: Study) -> list[str]:
@@ -283,7 +301,7 @@ def _tuned_to_dict(tuned: Tuned) -> dict[str, Any]:
 def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
     """The best settings that were tried, what was chosen, and the command that uses it."""
     preset, problem = tuned.preset, tuned.problem
-    settings = hyperparameters(tuned.settings | preset.settings)
+    settings = [f"{name}={format_exactly(value)}" for name, value in (tuned.settings | preset.settings).items()]
     given = attributes(problem, "scenario", "memory", "tasks", "class_order", "backbone")
     changed = {name.replace("_", "-"): str(value) for name, value in given.items() if value != FIELDS[name].default}
     options = [word for name, value in changed.items() for word in (f"--{name}", value)]
@@ -291,10 +309,10 @@ def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
         json,
         _tuned_to_dict(tuned),
         *(_describe_trials(tuned) if tuned.trials else []),
-        f"chosen: {settings}",
+        f"chosen: {' '.join(settings)}",
         f"how: {preset.chosen}",
         *(f"note: {doubt}" for doubt in tuned.doubts),
-        f"to use it: cclfp run {tuned.method} {problem.benchmark} {settings} {shlex.join(options)}",
+        f"to use it: {shlex.join(['cclfp', 'run', tuned.method, str(problem.benchmark), *settings, *options])}",
         *([] if write is None else [f"written to {write}"]),
     )
 

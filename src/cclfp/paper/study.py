@@ -71,15 +71,19 @@ class Study:
             jobs = [job if job.key in alike else job.with_execution(fresh=True) for job in jobs]
         return take_shard(jobs)
 
-    def missing(self) -> list[tuple[Result, list[Job]]]:
-        """The jobs whose records the store does not have, by configuration. The store is not created."""
+    def look_up(self) -> tuple[list[Result], list[tuple[Result, list[Job]]]]:
+        """The results with the runs that the store has, and with the jobs that it lacks. The store is not created."""
         results = {result.key(0): result for result in self.results}
         store = Store(self.store, read_only=True) if exists(self.store) else None
-        found: dict[str, list[Job]] = {}
+        stored: list[Result] = []
+        missing: dict[str, list[Job]] = {}
         for job in self.jobs:
-            if store is None or job.find_record(store) is None:
-                found.setdefault(job.configuration.key(0), []).append(job)
-        return [(results[key], jobs) for key, jobs in found.items()]
+            key = job.configuration.key(0)
+            if store is None or (record := job.find_record(store)) is None:
+                missing.setdefault(key, []).append(job)
+            else:
+                stored.append(dataclasses.replace(results[key], runs=[record]))
+        return stored, [(results[key], jobs) for key, jobs in missing.items()]
 
     def train(self, on_event: OnEvent = ignore) -> dict[str, Record]:
         """Train what the store does not have; the records of all jobs, by key."""
@@ -102,17 +106,13 @@ class Study:
         columns = by_column(found).values()
         return [r for column in columns for r in rank_results(column, [r.configuration.kind.joint for r in column])]
 
-    def panels(self) -> list[dict[str, Any]]:
-        """The seconds of each method's run, per benchmark; None for a run that was not timed like the others."""
-        panels, timed = [], numbers.gather_timings(self.results, Store(self.store))
-        for (_, benchmark, scenario), several in by_column(timed).items():
-            made, alike = numbers.comparable(several)
-            runs = {r.configuration.method: dict(r.runs[0]) if r.runs else {} for r in alike}
-            parts = ("train_seconds", "test_seconds", "seconds")
-            times = {method: {part: run.get(part) for part in parts} for method, run in runs.items()}
-            if made is not None:
-                panels.append({"benchmark": benchmark, "scenario": scenario, "made": made, "times": times})
-        return panels
+    def timed(self) -> list[tuple[str, list[Result]]]:
+        """Per benchmark what its run times were measured on, and each method with its timed run.
+
+        A method that was not timed like the others is without a run.
+        """
+        columns = by_column(numbers.gather_timings(self.results, Store(self.store))).values()
+        return [(made, alike) for made, alike in map(numbers.comparable, columns) if made is not None]
 
 
 def by_column(results: Iterable[Result]) -> dict[tuple[str, str, str], list[Result]]:

@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from records import made_up, matrix_of
 import cclfp
 from cclfp.cli.app import app
 from cclfp.cli.options import RUN_ONLY
+from cclfp.cli.printing import table_of
 from cclfp.methods import METHODS
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
+from cclfp.runs.results import Result
 from cclfp.runs.settings import configurations, presets
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
@@ -166,7 +169,7 @@ def test_run_files_of_ones_own(cli: Cli, small_mnist: Path, tmp_path: Path) -> N
 REFUSED = """
 run ccl-pf split-mnist                     | error: unknown method 'ccl-pf'. Did you mean 'ccl-fp'? Known: joint,
 run ER split-mnist                         | unknown method 'ER'. Did you mean 'er'?
-run , split-mnist                          | no method was given
+run , split-mnist lr=0.1                   | METHOD ',': expected one name or several with commas
 run er split-mnst                          | unknown benchmark 'split-mnst'. Did you mean 'split-mnist'?
 run er                                     | expected a benchmark (cclfp list benchmarks) or images of your own
 run er lr=0.1                              | expected a benchmark (cclfp list benchmarks) or images
@@ -198,7 +201,8 @@ run er split-mnist --images /nowhere       | or images of your own, one of the t
 run er split-mnist --split-seed 1          | can be given with images of your own only
 run er split-mnist --store /dev/null/x     | cannot be used as a store
 run er split-mnist --save /dev/null/x      | learners cannot be saved in /dev/null/x
-run er split-mnist --auto 0                | budget=0.0: expected minutes, more than 0
+run er split-mnist --auto 0                | --auto 0.0: expected minutes, more than 0
+run er split-mnist --auto 1 --shard 1/2    | shard='1/2': a search needs all its results: tune first, without shard
 tune er split-mnist --classes=cat          | classes can be given with images of your own only
 study mine --method=er --benchmark=split-mnist --skip-bad | skip_bad can be given with images of your own
 study mine --auto 1 --dry-run              | --auto trains to find settings, and --dry-run trains nothing
@@ -207,6 +211,8 @@ list method                                | unknown list 'method'. Did you mean
 show cclfp                                 | unknown method or benchmark 'cclfp'. Did you mean 'ccl-fp'?
 show split-mnist --seed -1                 | seed=-1: expected a whole number, 0 or more
 show er --images a.png                     | --images is about a benchmark; er is a method
+show er --seed 4                           | --seed is about a benchmark; er is a method
+show er --force                            | --force is about a benchmark; er is a method
 show split-mnist --images a.jpg            | expected the name of a file to write that ends in .png
 data fetch minst                           | unknown dataset 'minst'. Did you mean 'mnist'?
 data verify mnist                          | mnist is not stored
@@ -214,6 +220,24 @@ data import mnist /nowhere                 | /nowhere does not exist
 data remove mnist                          | mnist is not stored
 frobnicate                                 | No such command 'frobnicate'
 """
+
+
+def test_the_examples_in_the_help_fit_on_a_terminal() -> None:
+    files = Path(cclfp.cli.__file__).parent.glob("*.py")
+    lines = [line.strip() for file in files for line in file.read_text().splitlines() if line.startswith("    cclfp ")]
+    assert "cclfp run ccl-fp+ split-mnist" in lines
+    assert [line for line in lines if len(line) > 78] == []
+
+
+def test_a_title_has_the_first_and_the_last_of_many_seeds() -> None:
+    (er,) = configurations(["er"], "split-mnist")
+    cases: dict[str, Sequence[int]] = {
+        "1 to 10000": range(1, 10_001),
+        "0,1,2": range(3),
+        "0,2,3,4,5,6,7,8,9,10,11": [0, *range(2, 12)],
+    }
+    for shown, seeds in cases.items():
+        assert f", seeds {shown}: mean" in str(table_of([Result(er, [])], [], seeds).title)
 
 
 @pytest.mark.parametrize("line", REFUSED.strip().splitlines(), ids=lambda line: line.partition("|")[0].strip())

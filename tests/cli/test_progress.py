@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cclfp.cli.progress import MOST_BARS, Progress, duration
+from cclfp.cli.progress import MOST_BARS, Progress, Work, duration
 from cclfp.events import DataProgress, Event, Failed, Finished, Note, Placed, Planned, Step, Stored
 from cclfp.runs.code import code
 
@@ -135,6 +135,13 @@ def test_plain_lines(name: str, clock: Callable[[float], None], capsys: pytest.C
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_finished_work_has_no_negative_time_left(clock: Callable[[float], None]) -> None:
+    clock(2)
+    work = Work("all runs", total=0.3, began=1.0)
+    work.advance(0.1 + 0.2)
+    assert work.describe() == ["", "", "0 s left", ""]
 
 
 class Screen:

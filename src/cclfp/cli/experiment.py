@@ -71,11 +71,11 @@ def run(
 
     cclfp run ccl-fp+ split-mnist
     cclfp run er,ccl-fp+ rotated-mnist --seeds 0,3,7 --json
-    cclfp run ccl-fp split-mnist w=0.1,0.3,0.5 lr=0.03 --scenario task --memory 500
+    cclfp run ccl-fp split-mnist w=0.1,0.3,0.5 --scenario task --memory 500
     cclfp run ccl-fp+ --images photos/ --tasks 5
     cclfp run er,ccl-fp+ --images photos/ --tasks 5 --auto 10
     """
-    names = [name.strip() for name in method.split(",") if name.strip()]
+    names = parse_names("METHOD", method)
     values, chosen_seeds = parse_settings(settings), parse_seeds(seeds, seed)
 
     from cclfp.cli import printing
@@ -172,7 +172,7 @@ def tune(
     cclfp tune ccl-fp split-mnist --scenario task
     cclfp tune er split-cifar10 --budget 10 --write presets.json
     cclfp tune fdr split-cifar10 --scenario task --halving 12
-    cclfp tune half.py:Half photos-3fa2b1c0 half=0.1,0.5,0.9 --tasks 5 --backbone mlp
+    cclfp tune half.py:Half photos-3fa2b1c0 half=0.1,0.5 --tasks 5 --backbone mlp
     """
     ranges = parse_settings(settings)
 
@@ -215,8 +215,8 @@ def tune(
 def study(
     table: str = argument(
         ...,
-        "accuracy, buffer or ablation, the tables of the paper; all three; runtime, its run-time figure; or mine, a "
-        "table of your own.",
+        "accuracy, buffer or ablation (tables of the paper), all (these three), runtime (its run-time figure), or mine "
+        "(a table of your own).",
         "TABLE",
     ),
     benchmark: str | None = option(None, "Only these benchmarks.", "A,B,..."),
@@ -253,7 +253,7 @@ def study(
     cclfp study accuracy --benchmark split-mnist,rotated-mnist
     cclfp study all --method er,ccl-fp+ --seeds 3 --dry-run
     cclfp study runtime --benchmark rotated-mnist
-    cclfp study mine --benchmark photos-3fa2b1c0,split-mnist --method er,ccl-fp+,half.py:Half --tasks 5
+    cclfp study mine --images photos/ --method er,ccl-fp+,half.py:Half --tasks 5
     """
     chosen_seeds = None if seeds is None and seed is None else parse_seeds(seeds, seed)
 

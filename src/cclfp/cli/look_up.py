@@ -71,7 +71,8 @@ def show(
         return
     if name not in METHODS and not is_reference(name):
         raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS], benchmark_names())
-    for option_name, given in (("--images", images), ("--tasks", tasks), ("--class-order", class_order)):
+    drawing = {"--images": images, "--seed": seed or None, "--force": force or None}
+    for option_name, given in {**drawing, "--tasks": tasks, "--class-order": class_order}.items():
         if given is not None:
             raise InputError(f"{option_name} is about a benchmark; {name} is a method")
     answer = _show_method(name)

@@ -127,8 +127,8 @@ def delete(
     print_answer(json, document, *lines, f"{count_of(len(chosen), 'run')} deleted from {path}")
 
 
-@app.command()
-def export(
+@app.command("export")
+def export_(
     file: Path = argument(..., "The file to write.", "FILE.jsonl"),
     store: Path | None = STORE,
     method: str | None = METHOD,

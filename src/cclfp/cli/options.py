@@ -120,7 +120,7 @@ def parse_names(option: str, given: str | None) -> list[str]:
     """Names that are separated by commas; none where the option is not given."""
     names = [name.strip() for name in (given or "").split(",") if name.strip()]
     if given is not None and not names:
-        raise InputError(f"{option} {given!r}: expected one name or several with commas, or no {option} for all")
+        raise InputError(f"{option} {given!r}: expected one name or several with commas")
     return names
 
 

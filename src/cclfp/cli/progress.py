@@ -1,4 +1,4 @@
-"""Progress of runs, and of getting a dataset, on stderr: live bars on a terminal, plain lines elsewhere."""
+"""Progress of runs, and of downloading or reading data, on stderr: live bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Work:
         elif speed and self.unit:
             pace = f"{speed:,.0f} {self.unit}/s" if speed >= 1 else f"{1 / speed:,.0f} s per {self.unit.rstrip('s')}"
         if speed and self.total:
-            left = f"{duration((self.total - self.done) / speed)} left"
+            left = f"{duration(max(0.0, self.total - self.done) / speed)} left"
         return [self.detail, pace, left, self.accuracy]
 
 

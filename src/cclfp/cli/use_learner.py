@@ -95,10 +95,9 @@ def observe(
         loaded.save(learner)
     except OSError as error:
         raise InputError(f"{learner} cannot be replaced, and stays as it was: {error.strerror or error}") from error
-    new, free = ", ".join(answer["new_classes"]), answer["free_rows"]
-    learned = f"{answer['images']:,} images of {count_of(len(answer['classes']), 'class')}" + f", new: {new}" * bool(
-        new
-    )
+    new, free = answer["new_classes"], answer["free_rows"]
+    learned = f"{answer['images']:,} images of {count_of(len(answer['classes']), 'class')}"
+    learned += f", new: {', '.join(new)}" if new else ""
     room = f"room for {count_of(free, 'more class')}" if free else "no room for more classes"
     text = f"{learner}: learned {learned}; {room}"
     print_answer(json, {"learner": learner, **answer}, text)

@@ -198,7 +198,7 @@ def tune(
     """
     keywords = {"benchmark": benchmark, "scenario": scenario, **options}
     what, how, ranges = read_keywords([method], settings, problem, execution, keywords)
-    _check(what, how, budget, halving)
+    _check(what, how, budget, halving, repeatable)
     what = prepare(what, on_event)
     make_one(method, what)  # refuses what cannot be trained
     seeds = (AUTO_SEEDS if repeatable else SEEDS) if seeds is None else check_whole("seeds", seeds, at_least=1)
@@ -223,15 +223,15 @@ def tune(
     return tuned
 
 
-def _check(problem: Problem, execution: Execution, budget: float | None, halving: int | None) -> None:
+def _check(problem: Problem, execution: Execution, budget: float | None, halving: int | None, auto: bool) -> None:
     if execution.shard is not None:
-        raise InputError(f"shard={execution.shard!r}: a search needs the results of all its runs; use run or study")
+        raise InputError(f"shard={execution.shard!r}: a search needs all its results: tune first, without shard")
     if problem.validation or problem.max_classes is not None:
         raise InputError(
             "a search trains on held-out images, without room for more classes: leave out validation and max_classes"
         )
     if budget is not None and not 0 < budget < math.inf:
-        raise InputError(f"budget={budget}: expected minutes, more than 0")
+        raise InputError(f"{'--auto ' if auto else 'budget='}{budget}: expected minutes, more than 0")
     if halving is not None:
         check_whole("halving", halving, at_least=1)
         if budget is not None:

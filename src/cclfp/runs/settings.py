@@ -72,8 +72,6 @@ def make_grid(methods: Sequence[str], problem: Problem, settings: Settings | Non
     A setting is a hyperparameter, or ``batch``, ``replay``, ``epochs`` or ``augment``. It applies to the methods that
     have it. What is not set comes from the preset, else from the benchmark's and then the method's defaults.
     """
-    if not methods:
-        raise InputError("no method was given: cclfp list methods names them")
     benchmark = get_benchmark(str(problem.benchmark))
     scenario = benchmark.scenarios[0] if problem.scenario is None else problem.scenario
     tasks = None if problem.tasks is None else check_whole("tasks", problem.tasks, at_least=1)
@@ -144,6 +142,8 @@ def settings_of(kind: type[Method]) -> list[str]:
 
 def check_setting_names(methods: Sequence[str], names: Iterable[str], others: Iterable[str] = ()) -> None:
     """Refuse a name that is a setting of none of the methods; ``others`` are suggested beside their settings."""
+    if not methods:
+        raise InputError("no method was given: cclfp list methods names them")
     known = list(dict.fromkeys(setting for method in methods for setting in settings_of(get_method(method))))
     for name in names:
         if name not in known:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cclfp.paper.study import study
     from cclfp.paper.tuning import tune
     from cclfp.runs.execution import Execution
+    from cclfp.runs.problem import Problem
     from cclfp.runs.results import Result
     from cclfp.runs.run import run
 
@@ -30,6 +31,7 @@ _LAZY = {
     "Result": "runs.results",
     "run": "runs.run",
     "Execution": "runs.execution",
+    "Problem": "runs.problem",
     "study": "paper.study",
     "tune": "paper.tuning",
 }
@@ -42,6 +44,7 @@ __all__ = [
     "InputError",
     "Learner",
     "Method",
+    "Problem",
     "Result",
     "__version__",
     "load",

@@ -76,6 +76,9 @@ def test_wrong_values_are_refused_at_once(wrong: dict[str, Any], message: str) -
             "give engine as part of execution, not beside it",
         ),
         (lambda: cclfp.run("er", execution=cast(Any, {"engine": "eager"})), r"expected a cclfp\.Execution"),
+        (lambda: cclfp.run("er", problem=cast(Any, 3)), r"problem=3: expected a cclfp\.Problem"),
+        (lambda: cclfp.run("er", "split-mnist", problem=cclfp.Problem()), "give benchmark as part of problem"),
+        (lambda: cclfp.run([], "split-mnist", lr=0.1), "no method was given"),
     ],
 )
 def test_wrong_options_are_named(call: Callable[[], object], message: str) -> None:

@@ -176,7 +176,8 @@ def _fastest(cohort: Sequence[Job], device: str, on_event: OnEvent) -> str:
     with computing_threads(job.execution.threads), computing_in(job.execution.precision):
         probe = make_replica(job, {})
         name, seconds = choose_engine(probe, len(cohort), kind_of_programs(job, len(cohort)))
-    on_event(Note(f"engine: {name} (eager would take about {seconds:.0f} s)", job.key))
+    time = "less than a second" if seconds < 1 else f"about {seconds:.0f} s"
+    on_event(Note(f"engine: {name} (eager would take {time})", job.key))
     return name
 
 

@@ -80,7 +80,7 @@ def portable(error: Exception) -> InputError | RunError:
     for kind in (InputError, RunError):
         if isinstance(error, kind):
             return kind(str(error))
-    return RunError(shortage(error) or "".join(traceback.format_exception(error)))
+    return RunError(shortage(error) or "\n".join([named(error), *traceback.format_exception(error)]))
 
 
 def unknown(kind: str, name: str, known: Iterable[str], unlisted: Iterable[str] = ()) -> InputError:

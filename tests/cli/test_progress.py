@@ -92,9 +92,9 @@ LINES: dict[str, tuple[list[tuple[float, Event]], list[str]]] = {
     ),
     "a run that fails is no work any more": (
         [
-            (0, MANY), (0, Failed("a", ValueError())), (0, step("b", 0)), (40, step("b", 6000)),
+            (0, MANY), (0, Failed("a", ValueError("no\nand more"))), (0, step("b", 0)), (40, step("b", 6000)),
         ],
-        ["all runs: 0/3 runs, 25%, 2 min left"],
+        ["er seed 0 failed: ValueError: no", "all runs: 0/3 runs, 25%, 2 min left"],
     ),
     "a cluster that loses a node": (
         [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -155,8 +154,7 @@ def test_code_that_ends_the_process_later(small_mnist: Path, tmp_path: Path) -> 
     train_cohort(jobs, events.append, None)
     failures = [event.error for event in events if isinstance(event, Failed)]
     assert [type(error) for error in failures] == [InputError] * 2
-    wanted = r"mine@[0-9a-f]{8} seed 0: its code called sys.exit \(SystemExit\(3\)\)"
-    assert re.match(wanted, str(failures[0]))
+    assert str(failures[0]).startswith("its code called sys.exit (SystemExit(3))")
 
 
 def test_a_method_without_loss_and_step_is_refused_before_anything_is_trained(cli: Cli, tmp_path: Path) -> None:

@@ -117,21 +117,20 @@ def test_a_cohort_that_is_lost_too_often_fails(jobs: list[Job]) -> None:
     lost = Lost("The node died\nand more")
     events, cluster = run(jobs, ["a", [finished(jobs[0])], lost], *[["b", lost]] * RETRIES)
     assert errors(events) == [
-        "er seed 1: its process on b was lost in attempt 4 (The node died). The same command continues from the last "
-        "checkpoint"
+        "its process on b was lost in attempt 4 (The node died). The same command continues from the last checkpoint"
     ]
     assert len(cluster.orders) == RETRIES + 1
 
 
-def test_errors_name_the_run_and_the_node(jobs: list[Job]) -> None:
+def test_errors_name_the_node(jobs: list[Job]) -> None:
     for error, text in (
         (TaskError(InputError("other code (on a)")), "other code (on a)"),
         (TaskError(ImportError("No module")), "its task failed:\nNo module"),
     ):
-        assert errors(run(jobs, [error])[0]) == [f"{job.label()}: {text}" for job in jobs]
+        assert errors(run(jobs, [error])[0]) == [text] * len(jobs)
     unsaved = [finished(jobs[0]), Failed(jobs[0].key, InputError("a full disk"))]
     events, _ = run(jobs, ["a", [*unsaved, Failed(jobs[1].key, RunError("Traceback"))]])
-    assert errors(events) == ["er seed 0 failed on a: a full disk", "er seed 1 failed on a: Traceback"]
+    assert errors(events) == ["on a: a full disk", "on a: Traceback"]
     assert [type(event.error) for event in events if isinstance(event, Failed)] == [InputError, RunError]
 
 

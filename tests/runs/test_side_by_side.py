@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import Cli
 from processes import alive, children, wait_until
 from training import make_job, result, texts, train
 
@@ -30,6 +32,12 @@ pytestmark = pytest.mark.usefixtures("small_mnist")
 
 Patch = pytest.MonkeyPatch
 MakeJobs = Callable[..., list[Job]]
+FAILS = """
+from cclfp.methods.er import ER
+class Mine(ER):
+    name = "mine"
+    def loss(self, *_): raise RuntimeError("it does not work")
+"""
 
 
 @pytest.fixture
@@ -53,7 +61,7 @@ def test_a_dead_worker_is_replaced(make_jobs: MakeJobs) -> None:
             for worker in children(os.getpid()):
                 os.kill(worker, signal.SIGKILL)
 
-    with pytest.raises(RunError, match="finetune seed [01]: its process was killed by signal 9, perhaps"):
+    with pytest.raises(RunError, match="finetune seed [01] failed: its process was killed by signal 9, perhaps"):
         run_jobs(jobs, kill_once, Pool(2))
     ended = {event.key: type(event) for event in events if isinstance(event, Finished | Failed)}
     kinds = [ended[job.key] for job in jobs]
@@ -90,13 +98,14 @@ def test_a_failure_lets_the_others_finish(executor: Executor, make_jobs: MakeJob
 @pytest.mark.parametrize(("executor", "engine"), [(Pool(), "eager"), (Pool(2), "eager"), (Pool(2), "compiled")])
 def test_every_run_that_fails_is_an_event(executor: Executor, engine: str, make_jobs: MakeJobs, tmp_path: Path) -> None:
     """A cohort that fails is trained one by one; each run's error is its own, with one traceback."""
-    (tmp_path / "mine.py").write_text(
-        "from cclfp.methods.er import ER\nclass Mine(ER):\n    name = 'mine'\n"
-        "    def loss(self, *_): raise RuntimeError('it does not work')"
-    )
+    (tmp_path / "mine.py").write_text(FAILS)
     jobs, events = make_jobs(3, f"{tmp_path / 'mine.py'}:Mine", engine=engine), list[Event]()
-    with pytest.raises(RuntimeError, match="it does not work"):
+    with pytest.raises(RunError) as raised:
         run_jobs(jobs, events.append, executor)
+    first, traceback, *_, last = str(raised.value).splitlines()
+    assert re.fullmatch(r"mine seed \d failed: RuntimeError: it does not work", first)
+    assert (traceback, last) == ("Traceback (most recent call last):", "3 of 3 runs failed")
+    assert isinstance(raised.value.__cause__, RuntimeError)
     failed = {event.key: str(event.error) for event in events if isinstance(event, Failed)}
     assert failed.keys() == {job.key for job in jobs}
     if executor.workers > 1:
@@ -104,12 +113,26 @@ def test_every_run_that_fails_is_an_event(executor: Executor, engine: str, make_
         assert not any("During handling" in text for text in failed.values())
 
 
+@pytest.mark.slow
+def test_failures_are_named_with_their_settings(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FAILS)
+    answer = cli(
+        "run", f"{tmp_path / 'mine.py'}:Mine", "split-mnist", "lr=0.03,0.1", "--seed", "0", "--engine", "eager"
+    )
+    lines = answer.err.splitlines()
+    failed = [f"mine lr={lr} seed 0 failed: RuntimeError: it does not work" for lr in (0.03, 0.1)]
+    assert answer.code == 1
+    assert set(failed) <= set(lines)
+    assert set(lines) & {f"error: {line}" for line in failed}
+    assert lines[-1] == "2 of 2 runs failed"
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
         (DataError("what went wrong"), InputError, "what went wrong"),
         (RunError("what went wrong"), RunError, "what went wrong"),
-        (ZeroDivisionError("x"), RunError, "ZeroDivisionError: x\n"),
+        (ZeroDivisionError("x"), RunError, "ZeroDivisionError: x\nZeroDivisionError: x\n"),
         (MemoryError(), RunError, "there is not enough memory, on this machine or within the limits of this process"),
     ],
 )
@@ -130,7 +153,7 @@ def test_the_same_run_twice_in_one_call(make_jobs: MakeJobs) -> None:
 
 
 def test_many_runs_are_counted_and_have_costs(monkeypatch: Patch) -> None:
-    monkeypatch.setattr("cclfp.runs.run.run_jobs", lambda jobs, on_event: {})  # nothing is trained
+    monkeypatch.setattr("cclfp.runs.run.run_jobs", lambda jobs, on_event, labels: {})  # nothing is trained
     count = "4 runs (configurations: 2, seeds: 2)"
     for few, shard, expected in ((4, None, []), (3, None, [count]), (3, "1/4", [f"{count}, 1 of them in this shard"])):
         monkeypatch.setattr("cclfp.runs.run.SHOWN_ONE_BY_ONE", few)

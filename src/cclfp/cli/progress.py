@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from cclfp.errors import visible
+from cclfp.errors import first_line, portable, visible
 from cclfp.events import DataProgress, Event, Failed, Finished, Note, Placed, Planned, Step, Stored
 from cclfp.metrics import count_of
 
@@ -113,6 +113,8 @@ class Progress:
                 self._step(event)
             case Failed():
                 self._leave_out(event.key)
+                if len(self.labels) > 1:  # else the command ends with it
+                    self.say(f"{self.labels[event.key]} failed: {first_line(portable(event.error))}")
             case Finished():
                 self._finish(event)
 

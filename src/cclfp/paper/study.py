@@ -87,9 +87,9 @@ class Study:
 
     def train(self, on_event: OnEvent = ignore) -> dict[str, Record]:
         """Train what the store does not have; the records of all jobs, by key."""
-        on_event(self.planned())
+        on_event(planned := self.planned())
         executor = local_executor(self.execution, one_at_a_time=True) if self.what == RUNTIME else None
-        return run_jobs(self.jobs, on_event, executor)
+        return run_jobs(self.jobs, on_event, executor, labels=planned.labels)
 
     def planned(self) -> Planned:
         """The names of all runs, and how expensive each is."""

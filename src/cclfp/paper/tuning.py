@@ -291,7 +291,7 @@ class _Search:
                 self.limit.check(event)
 
         listen(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
-        found = run_jobs(jobs, listen, self.executor, self.records)
+        found = run_jobs(jobs, listen, self.executor, self.records, labels)
         self.records += found.values()
         trials = [Trial(settings, []) for settings in several]
         for trial, c in zip(trials, chosen, strict=True):

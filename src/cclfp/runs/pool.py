@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from cclfp.core.workers import Died, Workers, cores
-from cclfp.errors import InputError, RunError, portable
+from cclfp.errors import RunError, portable
 from cclfp.events import Event, Failed, Finished, OnEvent
 from cclfp.runs.execution import Execution, pick_cards, visible_as
 from cclfp.runs.jobs import Job
@@ -94,33 +94,24 @@ class Pool:
         ended: set[str] = set()  # the keys of runs that have finished or failed
         with Workers(__file__, "train_in_worker", environments) as workers:
             for number, answer in workers.work(pieces):
-                left = [job for job in cohorts[number] if job.key not in ended]
-                for event in _failures(left, answer) if isinstance(answer, Died) else [answer]:
+                events = [answer]
+                if isinstance(answer, Died):  # what it leaves has failed, or has not been begun
+                    how = f"not trained, since no worker process could start (the last one {answer.how})"
+                    if answer.has_started:
+                        how = f"its process {answer.how}. The same command continues from the last checkpoint"
+                    left = [job.key for job in cohorts[number] if job.key not in ended]
+                    events = [Failed(key, RunError(how)) for key in left]
+                for event in events:
                     if isinstance(event, Finished | Failed):
                         ended.add(event.key)
                     on_event(event)
 
 
-def _failures(jobs: Sequence[Job], died: Died) -> list[Event]:
-    """The failures of runs that a dead worker has left, or that no worker has begun."""
-    text = f"{', '.join(job.label() for job in jobs)}: "
-    if died.has_started:
-        whose = "its" if len(jobs) == 1 else "their"
-        text += f"{whose} process {died.how}. The same command continues from the last checkpoint"
-    else:
-        text += f"not trained, since no worker process could start (the last one {died.how})"
-    return [Failed(job.key, RunError(text)) for job in jobs]
-
-
 def train_in_worker(jobs: Sequence[Job], answer: Callable[[Event], None]) -> None:
     """Train a cohort in a worker process, and answer with its events."""
-    labels = {job.key: job.label() for job in jobs}
+    train_cohort(jobs, lambda event: answer(sendable(event)), Store(jobs[0].execution.store))
 
-    def send(event: Event) -> None:
-        if isinstance(event, Failed):
-            error = portable(event.error)
-            text = f"{labels[event.key]} failed:\n{error}"
-            event = Failed(event.key, error if isinstance(error, InputError) else RunError(text))
-        answer(event)
 
-    train_cohort(jobs, send, Store(jobs[0].execution.store))
+def sendable(event: Event) -> Event:
+    """An event for another process."""
+    return Failed(event.key, portable(event.error)) if isinstance(event, Failed) else event

@@ -24,12 +24,13 @@ from typing import Any
 
 from cclfp.core.userfiles import content_of, receive
 from cclfp.data.datasets import is_cached, pack, unpack
-from cclfp.errors import InputError, RunError, first_line, portable
+from cclfp.errors import InputError, RunError, first_line
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Placed
 from cclfp.runs.checkpoints import CLUSTER_LOCK, alone_in, make_folder, remove_checkpoint
 from cclfp.runs.code import code, in_words
 from cclfp.runs.execution import PATHS, Execution
 from cclfp.runs.jobs import Job
+from cclfp.runs.pool import sendable
 from cclfp.runs.store import Store
 from cclfp.runs.training import finish_stored, keep_record, train_cohort
 from cclfp.streams import get_benchmark
@@ -118,14 +119,12 @@ class _Driver:
         self.cluster, self.store, self.on_event = cluster, store, on_event
         self.ray = cluster.ray
         self.running: dict[Any, _Sent] = {}  # by the stream of a task's answers
-        self.jobs: dict[str, Job] = {}  # by key
         self.datasets: dict[str, list[Any]] = {}  # those that a node lacked, in Ray's object store
         self.notes: set[str] = set()  # those about no run in particular, each of which is passed on once
         self.room, self.last_look = 0, -LOOK_EVERY
 
     def run(self, cohorts: Sequence[Sequence[Job]]) -> None:
         waiting = deque(cohorts)
-        self.jobs = {job.key: job for cohort in cohorts for job in cohort}
         try:
             while waiting or self.running:
                 self._look()
@@ -166,8 +165,7 @@ class _Driver:
                 self._finish(sent, event)
             elif isinstance(event, Failed):
                 sent.left.pop(event.key, None)  # it may have finished before: only its learner could not be saved
-                text = f"{self.jobs[event.key].label()} failed on {sent.node}: {event.error}"
-                self.on_event(Failed(event.key, type(event.error)(text)))
+                self.on_event(Failed(event.key, type(event.error)(f"on {sent.node}: {event.error}")))
             elif isinstance(event, Note) and event.key is None:
                 self._note(event.text)
             else:
@@ -209,8 +207,8 @@ class _Driver:
                 return
             text = f"its process on {where} was lost in attempt {sent.attempt} ({first_line(ended)})"
             error = RunError(f"{text}. The same command continues from the last checkpoint")
-        for key, job in sent.left.items():
-            self.on_event(Failed(key, type(error)(f"{job.label()}: {error}")))
+        for key in sent.left:
+            self.on_event(Failed(key, error))
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -272,7 +270,7 @@ def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]
         is_over = False
         while not is_over:
             is_over = bool(futures.wait([training], ANSWER_EVERY).done)
-            if found := [_portable(events.get()) for _ in range(events.qsize())]:
+            if found := [sendable(events.get()) for _ in range(events.qsize())]:
                 yield found
         training.result()
 
@@ -296,10 +294,6 @@ def _prepare(order: Order, packed: list[Any], node: str, folder: Path, on_event:
         on_event(Note(text + "--checkpoints names a folder that all nodes share"))
         jobs = [job.with_execution(checkpoints=folder, checkpoint_every=math.inf) for job in jobs]
     return jobs
-
-
-def _portable(event: Event) -> Event:
-    return Failed(event.key, portable(event.error)) if isinstance(event, Failed) else event
 
 
 # -- the connection -------------------------------------------------------------------------------------------------

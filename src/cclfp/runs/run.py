@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cclfp.data import fetch
-from cclfp.errors import InputError
+from cclfp.errors import InputError, portable
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
 from cclfp.runs.checkpoints import clean_up, remove_left_overs
 from cclfp.runs.code import describe_other_code
@@ -84,8 +84,9 @@ def run(
         on_event(Note(f"{len(all_jobs):,} runs ({counts}){of_shard}"))
         costs = {job.key: cost(job.configuration) for job in jobs}
     varied = [name for name, values in grid.items() if len(values) > 1]
-    on_event(Planned(name_runs(jobs, varied), str(how.target), costs))
-    records = run_jobs(jobs, on_event)
+    labels = name_runs(jobs, varied)
+    on_event(Planned(labels, str(how.target), costs))
+    records = run_jobs(jobs, on_event, labels=labels)
     found = [Result(c, [records[key] for seed in chosen_seeds if (key := c.key(seed)) in records]) for c in chosen]
     return [result for result in found if result.runs]  # a shard may have no run of a configuration
 
@@ -95,10 +96,12 @@ def run_jobs(
     on_event: OnEvent = ignore,
     executor: Executor | None = None,
     earlier: Iterable[Record] = (),
+    labels: Mapping[str, str] | None = None,
 ) -> dict[str, Record]:
     """The records of all jobs by key: from the store where it has them, otherwise trained now.
 
-    The jobs share one execution. If runs fail, the others are finished and stored before the first error is raised.
+    The jobs share one execution. If runs fail, the others are finished and stored before the first error is raised,
+    as text that names the run as ``labels`` do.
     Where the engine is left open, runs that differ in the seed alone have one, also from that of ``earlier`` runs.
     """
     if not jobs:
@@ -111,13 +114,13 @@ def run_jobs(
         return records
     for dataset in dict.fromkeys(get_benchmark(job.configuration.benchmark).dataset for job in missing):
         fetch(dataset, on_event)
-    failures: list[Exception] = []
+    failures: dict[str, Exception] = {}
 
     def listen(event: Event) -> None:
         if isinstance(event, Finished):
             records[event.key] = event.record
         if isinstance(event, Failed):
-            failures.append(event.error)
+            failures[event.key] = event.error
         on_event(event)
 
     with contextlib.ExitStack() as exits:
@@ -127,7 +130,11 @@ def run_jobs(
         missing = choose_engines(missing, [*stay, *earlier], executor.workers, device, on_event)
         executor.run(into_cohorts(missing, executor.workers, device), listen)
     if failures:
-        raise failures[0]
+        key, error = next(iter(failures.items()))
+        known, names = portable(error), labels or name_runs(jobs)
+        text = f"{names[key]} failed: {known}".rstrip()
+        text += f"\n{len(failures)} of {len(names)} runs failed" if len(names) > 1 else ""
+        raise type(known)(text) from error
     return records
 
 

@@ -42,7 +42,7 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) ->
         train_together(jobs, listen, store)
         return
     except (Exception, SystemExit) as raised:  # noqa: BLE001  a user's method must not end the process; all is told
-        exited = InputError(f"{jobs[0].label()}: its code called sys.exit ({raised!r}), which a run must not do")
+        exited = InputError(f"its code called sys.exit ({raised!r}), which a run must not do")
         error = raised if isinstance(raised, Exception) else exited
     if len(jobs) == 1:
         on_event(Failed(jobs[0].key, error))

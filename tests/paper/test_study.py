@@ -375,7 +375,7 @@ def test_plans_and_run_times_say_which_runs_are_of_other_code(cli: Cli, tmp_path
     for cell, seed, others in ((er, TIMING_SEED, OLD), (gem, TIMING_SEED, {}), (er, 0, OLD), (er, 1, {})):
         store.add(record(cell, seed, 80.0, **{**HERE, **others}))
     arguments = ("--benchmark", "rotated-mnist", "--method", "er,gem", "--device", "cpu", "--store", store.path)
-    said = "1 of 2 runs in the store are of other code (cclfp 0.0.1, code ffffffff): "
+    said = "1 of 2 runs are of other code (cclfp 0.0.1, code ffffffff): "
     for what in (("runtime",), ("accuracy", "--seeds", "2")):
         plan = cli("study", *what, *arguments, "--dry-run").out.splitlines()
         assert [line.startswith(said) for line in plan if "of other code" in line] == [True]

@@ -39,10 +39,10 @@ class Stopped(BaseException):
 def shortage(error: Exception) -> str | None:
     """A message for an error that reports a lack of memory or of file descriptors; None for any other error.
 
+    The error may have come while one of these was handled.
+
     >>> shortage(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
     'there is not enough memory, on this machine or within the limits of this process'
-
-    The error may have come while one of these was handled.
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE):

@@ -150,6 +150,10 @@ class Ring(Schedule):
         self.num_tasks = num_tasks
         self.slots: dict[int, list[int]] = {}  # task -> its slots, that of the oldest example first
 
+    def share(self, tasks: int) -> int:
+        """How many examples of each task there is room for, once there are so many tasks."""
+        return self.size // max(self.num_tasks or 1, tasks) or 1
+
     def next_slots(self, tasks: np.ndarray) -> np.ndarray:
         return np.array([self._next_slot(task) for task in tasks.tolist()], dtype=np.int64)
 
@@ -157,8 +161,7 @@ class Ring(Schedule):
         """The slot of a task's next example: that of its oldest one, as soon as the task has its full share."""
         mine = self.slots.setdefault(task, [])
         used = sum(map(len, self.slots.values()))
-        share = self.size // max(self.num_tasks or 0, len(self.slots)) or 1
-        if len(mine) >= share and (self.num_tasks is not None or used == self.size):
+        if len(mine) >= self.share(len(self.slots)) and (self.num_tasks is not None or used == self.size):
             slot = mine.pop(0)
         elif used < self.size:
             slot = used
@@ -184,8 +187,8 @@ class PastRing(Ring):
 
     def draw(self, k: int, tasks: Sequence[int] = ()) -> list[int]:
         past = sorted(slot for task, slots in self.slots.items() if task not in tasks for slot in slots)
-        known, current = set(self.slots), set(tasks)
-        share = self.size // max(1, len(known | current)) or 1
+        current = set(tasks)
+        share = self.share(len(current.union(self.slots)))
         return self._choose(past, min(k, max(0, self.size - len(current) * share)))
 
 

@@ -55,7 +55,7 @@ class GEM(Method):
         assert memory is not None
         assert isinstance(memory.schedule, Ring)
         slots_of = memory.schedule.slots
-        share = max(1, memory.size // max(memory.schedule.num_tasks or 0, len(slots_of) + 1))
+        share = memory.schedule.share(len(slots_of) + 1)
         past = {}
         for task, slots in slots_of.items():
             if slots:

@@ -207,6 +207,7 @@ def test_an_augmentation_that_fails_leaves_the_learner_as_it_was(part: str, func
         (lambda: CropFlip(1.5), "padding=1.5: expected a whole number, 0 or more"),  # type: ignore[arg-type]
         (lambda: CropFlip(2)(images(4).flatten(1), torch.zeros(4, 3)), r"CropFlip takes images .* not \(4, 36\)"),
         (lambda: Normalise([0.5, 0.5], [0.5]), "expected one finite number per channel, and std above 0"),
+        (lambda: Normalise(0.5, 0.5), "mean=0.5, std=0.5: expected one finite number per channel"),  # type: ignore[arg-type]
         (lambda: Normalise([0.5], [0.0]), "expected one finite number per channel, and std above 0"),
         (lambda: Normalise([0.5] * 3, [0.5] * 3)(images(4)), r"images with 3 channels, not of shape \(4, 1, 6, 6\)"),
     ],

@@ -41,11 +41,15 @@ class Normalise:
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        self.arguments: dict[str, Any] = {"mean": [float(m) for m in mean], "std": [float(s) for s in std]}
+        wrong = InputError(f"mean={mean!r}, std={std!r}: expected one finite number per channel, and std above 0")
+        try:
+            self.arguments: dict[str, Any] = {"mean": [float(m) for m in mean], "std": [float(s) for s in std]}
+        except (TypeError, ValueError) as error:
+            raise wrong from error
         self._mean, self._std = (torch.tensor(values)[:, None, None] for values in self.arguments.values())
         are_finite = self._mean.isfinite().all() and self._std.isfinite().all()
         if len(self._mean) != len(self._std) or not are_finite or not (self._std > 0).all():
-            raise InputError(f"mean={mean!r}, std={std!r}: expected one finite number per channel, and std above 0")
+            raise wrong
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.ndim < 3 or x.shape[-3] != len(self._mean):

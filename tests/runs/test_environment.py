@@ -167,7 +167,7 @@ def test_a_method_without_loss_and_step_is_refused_before_anything_is_trained(cl
     for use in (lambda: cclfp.make(Mine, psi=torch.nn.Flatten(), num_classes=2), lambda: check_method(Mine)):
         with pytest.raises(InputError, match="Mine defines neither loss nor step, so it cannot be trained"):
             use()
-    with pytest.raises(InputError, match="Nameless has no name"):
+    with pytest.raises(InputError, match="Nameless has the name None: expected letters"):
         get_method(Nameless)
     (tmp_path / "mine.py").write_text("import cclfp\nclass Mine(cclfp.Method):\n    name = 'mine'\n")
     answer = cli("run", f"{tmp_path / 'mine.py'}:Mine", "split-mnist")

@@ -28,7 +28,7 @@ METHODS: dict[str, type[Method]] = {
 def get_method(method: str | type[Method]) -> type[Method]:
     """A method by name or as ``FILE.py:NAME``; a :class:`Method` subclass is returned unchanged."""
     if isinstance(method, type) and issubclass(method, Method):
-        return _check(method, method.__name__)
+        return method if method in METHODS.values() else _check(method, method.__name__)
     if not isinstance(method, str):
         raise InputError(f"{method!r} is not a method: expected a name or a subclass of cclfp.Method")
     if is_reference(method):
@@ -44,7 +44,6 @@ def own_method(reference: Reference) -> type[Method]:
     shown = show_reference(reference)
     if not isinstance(found, type) or not issubclass(found, Method):
         raise InputError(f"{shown} is not a method: expected a subclass of cclfp.Method")
-    check_own_name(shown, getattr(found, "name", None))
     return _check(found, shown)
 
 
@@ -57,9 +56,8 @@ def check_own_name(shown: str, name: object) -> None:
 
 
 def _check(method: type[Method], shown: str) -> type[Method]:
-    """The method, if it has a name and can be trained."""
-    if not isinstance(getattr(method, "name", None), str):
-        raise InputError(f"{shown} has no name: expected a string, such as name = 'mine'")
+    """A user's own method, if it has a name of its own and can be trained."""
+    check_own_name(shown, getattr(method, "name", None))
     if method.loss is Method.loss and method.step is Method.step:
         raise InputError(f"{shown} defines neither loss nor step, so it cannot be trained: expected one of the two")
     for field in dataclasses.fields(method.Hyper):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
+from cclfp.core import trees
 from cclfp.core.randomness import generator
 from cclfp.core.scenarios import SCENARIOS, check_scenario
 from cclfp.errors import InputError, unknown
@@ -248,7 +249,7 @@ class Method:
             fine = _is_finite(value) and m["low"] <= value <= m["high"] and not (m["low_open"] and value == m["low"])
             if not fine or (m["whole"] and value != int(value)):
                 kind = "a whole number" if m["whole"] else "a number"
-                raise InputError(f"{name}={value!r}: expected {kind} in {interval(fields[name])} ({m['doc']})")
+                raise InputError(f"{name}={value!r}: expected {kind}{_limits(fields[name])} ({m['doc']})")
         return cls.Hyper(**{name: float(value) for name, value in {**cls.defaults(scenario), **given}.items()})
 
     @classmethod
@@ -263,6 +264,14 @@ class Method:
         if cls.schedule is None or not cls.replays:
             return 0
         return int(getattr(hyper, cls.replays)) if isinstance(cls.replays, str) else replay or 0
+
+
+def _limits(field: dataclasses.Field[Any]) -> str:
+    """The interval of a hyperparameter in words: a number ``from 0 to 1``, ``above 0``."""
+    low, high, m = f"{field.metadata['low']:g}", f"{field.metadata['high']:g}", field.metadata
+    if math.isinf(m["high"]):
+        return f" above {low}" if m["low_open"] else f", {low} or more"
+    return f" above {low} and up to {high}" if m["low_open"] else f" from {low} to {high}"
 
 
 def _is_finite(value: object) -> bool:
@@ -319,9 +328,4 @@ def gradient_and_loss(objective: Objective, params: Tensors) -> tuple[Tensors, T
     with torch.enable_grad():
         loss, aux = objective(leaves)
     of_each = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    return dict(zip(params, of_each, strict=True)), loss.detach(), _detach(aux)
-
-
-def _detach(tree: Any) -> Any:
-    """Nested dictionaries of tensors, detached."""
-    return tree.detach() if isinstance(tree, Tensor) else {name: _detach(part) for name, part in tree.items()}
+    return dict(zip(params, of_each, strict=True)), loss.detach(), trees.map_tree(Tensor.detach, aux)

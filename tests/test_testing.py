@@ -6,27 +6,29 @@ import re
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from cclfp.methods import Method, gradient
 from cclfp.methods.er import ER
-from cclfp.schedules import Exemplars
+from cclfp.methods.icarl import ICaRL
+from cclfp.schedules import Exemplars, Schedule
 from cclfp.testing import Case, check_method
-from cclfp.testing.contract import is_not_disturbed_by_others, repeats, trains_inside_the_mask
+from cclfp.testing.contract import is_not_disturbed_by_others, keeps_the_memory_small, repeats, trains_inside_the_mask
 
 
 class Good(ER):
     name = "good"
 
 
-class Idle(ER):
+class Idle(Good):
     def loss(self, *given: Any) -> Any:
         loss, buffers = super().loss(*given)
         return 0 * loss, buffers
 
 
-class Secretive(ER):
+class Secretive(Good):
     """Keeps something in itself, where saving does not find it."""
 
     count = 0
@@ -47,7 +49,7 @@ class Shared(Secretive):
         setattr(Shared, name, value) if name == "count" else super().__setattr__(name, value)
 
 
-class InPlace(ER):
+class InPlace(Good):
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         grads, buffers = gradient(lambda p: self.loss(p, buffers, state, batch, hyper), params)
         with torch.no_grad():
@@ -56,7 +58,7 @@ class InPlace(ER):
         return params, buffers, state
 
 
-class Branching(ER):
+class Branching(Good):
     def step(self, params: Any, *given: Any) -> Any:
         stepped = super().step(params, *given)
         if params["f.bias"].sum() > 1e9:
@@ -64,7 +66,7 @@ class Branching(ER):
         return stepped
 
 
-class Aliasing(ER):
+class Aliasing(Good):
     """Keeps psi's own tensors, which go on changing, for a copy."""
 
     def loss(self, params: Any, buffers: Any, state: Any, *given: Any) -> Any:
@@ -77,13 +79,13 @@ class Aliasing(ER):
         return {"old": params["f.weight"].detach()}
 
 
-class Maskless(ER):
+class Maskless(Good):
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         z, buffers = self.net.features(params, buffers, batch.x)
         return torch.nn.functional.cross_entropy(self.net.classify(params, z), batch.y), buffers
 
 
-class Wordy(ER):
+class Wordy(Good):
     """Returns a loss at some steps only."""
 
     def step(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
@@ -91,21 +93,21 @@ class Wordy(ER):
         return stepped if len(batch.y) > 10 else stepped[:3]
 
 
-class Infinite(ER):
+class Infinite(Good):
     """Returns a loss that is not a number."""
 
     def step(self, *given: Any) -> Any:
         return *super().step(*given)[:3], {"loss": torch.tensor(torch.nan)}
 
 
-class Growing(ER):
+class Growing(Good):
     """Has a state whose structure depends on the replica's seed, so that replicas cannot be stacked."""
 
     def begin_task(self, *given: Any) -> Any:
         return {f"seed {given[-1].seed}": torch.zeros(())}
 
 
-class Peeking(ER):
+class Peeking(Good):
     """Reads the learner's own parameters, which stacked replicas do not update, instead of those that it is given."""
 
     def loss(self, *given: Any) -> Any:
@@ -113,7 +115,7 @@ class Peeking(ER):
         return loss * (1 + self.net.params["f.bias"].detach().abs().sum()), buffers
 
 
-class TwicePassing(ER):
+class TwicePassing(Good):
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         _, buffers = self.net.features(params, buffers, batch.x)
         return super().loss(params, buffers, state, batch, hyper)
@@ -128,14 +130,14 @@ class Forgetful(Maskless):
     moves_every_row = True
 
 
-class Silent(ER):
+class Silent(Good):
     """Fails without a word."""
 
     def loss(self, *given: Any) -> Any:
         raise AssertionError
 
 
-class OneHot(ER):
+class OneHot(Good):
     """Uses a function that does not run under vmap."""
 
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
@@ -143,23 +145,23 @@ class OneHot(ER):
         return loss + 0 * torch.nn.functional.one_hot(batch.y, 6).sum(), buffers
 
 
-class Choosy(ER):
+class Choosy(Good):
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         loss, buffers = super().loss(params, buffers, state, batch, hyper)
         return loss + 0 * batch.slots[batch.from_past_task].sum(), buffers
 
 
-class Misspelt(ER):
+class Misspelt(Good):
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         return super().loss(params, buffers, state, batch.current, hyper)
 
 
-class Vector(ER):
+class Vector(Good):
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         return self.net.features(params, buffers, batch.x)
 
 
-class Lonely(ER):
+class Lonely(Good):
     def loss(self, *given: Any) -> Any:
         return super().loss(*given)[0]
 
@@ -168,11 +170,11 @@ class Lonely(ER):
 @pytest.mark.parametrize(
     ("method", "finding"),
     [
-        (Forgetful, r"keeps_the_memory_small: the memory holds 0 of 150 examples after all tasks: .*memory\.keep"),
+        (Forgetful, r"keeps_the_memory_small: the memory holds 0 of 150 examples after all tasks, .*memory\.keep"),
         (Silent, "learns: AssertionError$"),
         (Maskless, r"trains_inside_the_mask: the classifier's rows of classes \[2, 3, 4, 5\] moved"),
         (TwicePassing, "updates_batchnorm_once_a_step: BatchNorm was updated"),
-        (Idle, "er, class scenario, learns: only"),
+        (Idle, "good, class scenario, learns: only"),
         (Secretive, "survives_saving: what was loaded went on differently"),
         (Shared, "repeats: the same seed gave another result"),
         (InPlace, "steps_purely: (step changed its arguments|step does not run under vmap)"),
@@ -180,14 +182,42 @@ class Lonely(ER):
         (Wordy, "returns_the_loss: some steps of a task return a loss, and others do not"),
         (Infinite, "returns_the_loss: a step returned the loss nan"),
         (Growing, "steps_purely: the states of two replicas differ in structure"),
-        (Vector, r"loss of er returned a tensor of shape \(10, 16\) as the loss, expected a 0-d tensor"),
-        (Lonely, r"loss of er returned Tensor, expected \(loss, buffers\) or these and a dict"),
+        (Vector, r"loss of good returned a tensor of shape \(10, 16\) as the loss, expected a 0-d tensor"),
+        (Lonely, r"loss of good returned Tensor, expected \(loss, buffers\) or these and a dict"),
         (Peeking, "trains_stacked: replicas are not stacked: .* a step reads something that is not in its arguments"),
     ],
 )
 def test_finds(method: type[Method], finding: str) -> None:
     with pytest.raises(AssertionError, match=finding):
         check_method(method)
+
+
+class FewExemplars(ICaRL):
+    name = "few-exemplars"
+
+    def end_task(self, *given: Any) -> Any:
+        state = super().end_task(*given)
+        given[-1].memory.keep(torch.arange(10))
+        return state
+
+
+class EveryOther(Schedule):
+    """Uses half of its slots."""
+
+    def next_slots(self, tasks: np.ndarray) -> np.ndarray:
+        numbers = self.seen + np.arange(len(tasks))
+        return np.where(numbers < self.size // 2, numbers, -1)
+
+
+class HalfFilled(Good):
+    schedule = EveryOther
+
+
+@pytest.mark.parametrize("method", [FewExemplars, HalfFilled])
+def test_a_memory_need_not_be_full(method: type[Method]) -> None:
+    keeps_the_memory_small(Case(method, "class", {}))
+    with pytest.raises(AssertionError, match=r"0 of 150 examples after all tasks, expected 1 or more: .*memory\.keep"):
+        keeps_the_memory_small(Case(Forgetful, "class", {}))
 
 
 def test_a_loss_without_its_mask_is_told_from_one_about_all_logits() -> None:
@@ -245,7 +275,7 @@ def test_progress_is_shown_and_the_number_of_threads_stays(
 
 
 def test_random_losses_draw_from_the_seed() -> None:
-    class Noisy(ER):
+    class Noisy(Good):
         def loss(self, *given: Any) -> Any:
             loss, buffers = super().loss(*given)
             return loss * (1 + 0.1 * torch.rand(())), buffers

@@ -196,7 +196,7 @@ def test_the_names_in_a_file_stay() -> None:
     assert list(state) == [
         *("method", "hyper", "num_classes", "num_tasks", "scenario", "seed", "replay", "memory_size"),
         *("backbone", "transform", "predict_transform", "augment"),
-        *("psi", "psi_mode", "f", "state", "memory", "classes", "class_names", "like"),
+        *("psi", "psi_mode", "autocast", "f", "state", "memory", "classes", "class_names", "like"),
         *("steps", "tasks_done", "in_task"),
     ]
     assert list(state["memory"]) == ["schedule", "examples"]
@@ -206,7 +206,7 @@ def test_the_names_in_a_file_stay() -> None:
 def test_files_of_the_version_before_are_read(tmp_path: Path) -> None:
     ours = trained("icarl")
     state = learner_state(ours)
-    del state["class_names"]
+    del state["class_names"], state["autocast"]
     torch.save({"format": "cclfp learner 2", "cclfp": "0", **state}, tmp_path / "learner")
     loaded = cclfp.load(tmp_path / "learner", psi=psi())
     assert same(ours, loaded)

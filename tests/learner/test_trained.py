@@ -112,6 +112,19 @@ def test_a_module_of_what_is_not_trained_is_refused() -> None:
         trained().as_module(task=3)
 
 
+def test_a_loaded_learner_goes_on_in_its_precision(tmp_path: Path) -> None:
+    learner = cclfp.make("er", psi=MLP(300, (8, 8)), num_classes=2)
+    learner.autocast = torch.bfloat16
+    x = images().float() / 255
+    learner.observe(x, torch.arange(8) % 2)
+    learner.save(tmp_path / "learner")
+    loaded = cclfp.load(tmp_path / "learner")
+    for one in (learner, loaded):
+        one.observe(x, torch.arange(8) % 2)
+    assert same(learner, loaded)
+    assert torch.equal(loaded.as_module()(x), learner.logits(x))
+
+
 # -- names and new classes ----------------------------------------------------------------------------------------
 
 
@@ -157,6 +170,18 @@ def test_without_a_free_row_nothing_changes() -> None:
     nameless = cclfp.make("er", psi=nn.Flatten(), num_classes=2)
     with pytest.raises(InputError, match="has no class names"):
         nameless.add_task(["ox"])
+
+
+def test_every_task_that_is_added_has_an_id_of_its_own(tmp_path: Path) -> None:
+    learner = trained()
+    assert [learner.add_task([2]), learner.add_task(["ox"])] == [1, 2]
+    with pytest.raises(InputError, match="no class of task 2 has been seen yet"):
+        learner.predict(images(), task=2)
+    learner.observe(images(), [3] * 8, task=2)
+    learner.save(tmp_path / "learner")
+    for one in (learner, cclfp.load(tmp_path / "learner")):
+        assert set(one.predict(images()).tolist()) <= {0, 1, 3}
+        assert one.add_task([2]) == 3
 
 
 @settings(deadline=None, max_examples=25)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from cclfp.core import trees
 from cclfp.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,15 +18,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def as_tensor(name: str, value: Any) -> Tensor:
+def as_tensor(name: str, value: Any, expected: str = "a tensor, an array or numbers") -> Tensor:
     """The value as a dense tensor, detached from any graph."""
     import torch
 
     try:
         tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        kind = type(value).__name__
-        raise InputError(f"{name} must be a tensor, an array or numbers, not {kind}: {error}") from error
+        other = next((type(leaf).__name__ for leaf in trees.leaves(value) if not hasattr(leaf, "__float__")), None)
+        got = f", not {type(value).__name__}: {error}" if other is None else f"; its values are of type {other}"
+        raise InputError(f"{name} must be {expected}{got}") from error
     if tensor.layout != torch.strided:
         raise InputError(f"{name} must be a dense tensor, not {tensor.layout}: pass {name}.to_dense()")
     return tensor

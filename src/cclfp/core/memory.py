@@ -84,13 +84,13 @@ class Memory:
         With ``keeps_task`` they are the current task's, until its end.
         """
         if self.keeps_task:
-            self._current = [*self._current, new]
+            self._current = [*self._current, Examples(*(t.clone() for t in new))]  # they may be the caller's tensors
             return
         kept = [i for i, slot in enumerate(slots) if slot >= 0]
         source = torch.tensor(kept, dtype=torch.int64, device=self.device)
         target = torch.tensor([slots[i] for i in kept], dtype=torch.int64, device=self.device)
-        for ours, theirs in zip(self._pool, new, strict=True):
-            ours[target] = theirs[source]
+        for ours, theirs in zip(self._pool, new.rows(source), strict=True):
+            ours[target] = theirs
 
     def point_to(self, pool: Examples, rows: Tensor, schedule: Schedule, current: Tensor) -> None:
         """Hold rows of ``pool``, one per filled slot, instead of copies, with the schedule that chose them.
@@ -107,7 +107,7 @@ class Memory:
         return _joined(self._current) if self._current else self._nothing()
 
     def keep(self, chosen: Tensor) -> None:
-        """Keep only these of the stored examples and, counted on after the last of them, of the current task's."""
+        """Keep only these examples: numbers below len(self) are stored ones, the others the current task's."""
         if self._current_rows is not None and self._rows is not None:
             self._rows = torch.cat([self._rows, self._current_rows])[chosen]
         else:

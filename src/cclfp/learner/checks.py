@@ -35,7 +35,7 @@ def check_batch(learner: Learner, x: Any, y: Any, task: Task | None) -> Examples
     inputs = check_inputs(learner, x)
     if len(inputs) == 0:
         raise InputError(f"x is empty (shape {tuple(inputs.shape)}): a batch has at least one example")
-    labels = _check_ids("y", "label", y, [(len(inputs),)], learner.num_classes).to(learner.device)
+    labels = _check_ids("y", "label", y, len(inputs), learner.num_classes).to(learner.device)
     ids = check_task(learner, _current_task(learner) if task is None else task, len(inputs))
     if learner.mask.declared:
         foreign = (~learner.mask.classes_of[ids, labels]).nonzero()
@@ -68,15 +68,17 @@ def check_inputs(learner: Learner, x: Any) -> Tensor:
 def check_task(learner: Learner, task: Task, n: int) -> Tensor:
     """The task of each of n examples: ``task`` is one id for all of them or one id per example."""
     tasks = len(learner.mask.classes_of) if learner.mask.declared else MAX_TASKS
-    return _check_ids("task", "task", task, [(), (n,)], tasks).to(learner.device).expand(n)
+    return _check_ids("task", "task", task, n, tasks, or_one=True).to(learner.device).expand(n)
 
 
-def _check_ids(name: str, noun: str, value: Any, shapes: Sequence[tuple[int, ...]], count: int) -> Tensor:
-    """Whole numbers from 0 to below ``count``."""
-    ids = as_tensor(name, value)
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool or ids.shape not in shapes:
-        got = f"{ids.dtype} of shape {tuple(ids.shape)}"
-        raise InputError(f"{name} must be whole numbers of shape {' or '.join(map(str, shapes))}, not {got}")
+def _check_ids(name: str, noun: str, value: Any, n: int, count: int, *, or_one: bool = False) -> Tensor:
+    """Whole numbers from 0 to below ``count``, one for each of n examples ``or_one`` for all."""
+    ids = as_tensor(name, value, "whole numbers")
+    if ids.shape != (n,) and not (or_one and ids.ndim == 0):
+        expected = f"one {noun} or " * or_one + f"a {noun} for each of the {n} examples"
+        raise InputError(f"{name} has the shape {tuple(ids.shape)}: expected {expected}")
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InputError(f"{name} must be whole numbers; its values are of type {ids.dtype}")
     wrong = ids[(ids < 0) | (ids >= count)]
     if len(wrong):
         raise InputError(f"{noun} {int(wrong[0])} is out of range: {noun}s are 0 to {count - 1:,}")
@@ -89,7 +91,7 @@ def _current_task(learner: Learner) -> int:
         raise InputError("the task scenario needs the task of each batch: observe(x, y, task=...)")
     task = learner.tasks_done
     if learner.mask.declared and task >= len(learner.mask.classes_of):
-        raise InputError(f"all {task} declared tasks are ended: say which task this batch is of, task=...")
+        raise InputError(f"all {task} declared tasks have ended: say which task this batch is of, task=...")
     return task
 
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Classifier(nn.Module):
-    """Maps raw inputs to one score per class, as ``Learner.logits`` does. It shares no tensor with the learner.
+    """Maps raw inputs to one score per class, as ``Learner.logits`` does. Training the learner on does not change it.
 
-    It transforms its inputs as the learner does when predicting, always computes in eval mode, and gives -inf for the
-    classes that a prediction may not choose.
+    It takes the learner's transform for predicting, always computes in eval mode, and gives -inf for the classes that
+    a prediction may not choose.
     """
 
     allowed: Tensor

@@ -36,7 +36,7 @@ from cclfp.nets import linear
 from cclfp.nets.network import Network, Tensors, chunks, copy_all, psi_mode
 from cclfp.transforms import Augmentation, Transform
 
-Slots = tuple[Tensor, Tensor, Tensor]  # of the replayed examples; whether each is of a past task; of the new ones
+Slots = tuple[Tensor, Tensor, Tensor]  # replayed: their slots, and whether each is of a past task; new: their slots
 
 
 class Learner:
@@ -137,12 +137,13 @@ class Learner:
         self.state: State = {}
         self.steps, self.tasks_done, self.in_task = 0, 0, False
         self.device = check_device(next((p.device for p in psi.parameters()), "cpu") if device is None else device)
+        least = 0 if method.schedule is None else 1
+        memory = check_whole("memory", memory, at_least=least)
+        replay = check_whole("replay", replay, at_least=least if method.replays else 0)
+        self.replay = method.replay_size(self.hyper, replay)
         self.memory: Memory | None = None
-        self.replay = 0
         if method.schedule is not None:
-            replay = check_whole("replay", replay, at_least=1) if method.replays else 0
-            self.replay = method.replay_size(self.hyper, replay)
-            schedule = method.schedule(check_whole("memory", memory, at_least=1), self.seed, self.num_tasks)
+            schedule = method.schedule(memory, self.seed, self.num_tasks)
             self.memory = Memory(schedule, self.device, keeps_task=method.keeps_task)
         self.to(self.device)
 
@@ -165,9 +166,7 @@ class Learner:
             self.begin_task()
             batch, slots = self._with_replayed(new)
             table = self.draw_augmentation(self.steps, len(batch.y))
-            loss = self.train_step(batch, self.mask.train(batch.task), len(new.y), slots, table, check=True)
-            if self.memory is not None:
-                self.memory.write(new, slots[2].tolist())
+            loss = self.train_step(batch, self.mask.train(batch.task), len(new.y), slots, table, store=True)
         return None if loss is None else float(loss)
 
     def _with_replayed(self, new: Examples) -> tuple[Examples, Slots]:
@@ -197,32 +196,35 @@ class Learner:
         self.in_task = True
 
     def train_step(
-        self, raw: Examples, mask: Tensor, n_current: int, slots: Slots, table: Tensor | None, *, check: bool = False
+        self, raw: Examples, mask: Tensor, n_current: int, slots: Slots, table: Tensor | None, *, store: bool = False
     ) -> Tensor | None:
         """One step on raw examples, the first ``n_current`` of them new and the others replayed.
 
-        Returns the loss, where the method gives one. Nothing changes if it raises. ``table`` is from
-        :meth:`draw_augmentation`. With ``check``, transformed examples and results of the step that are not finite are
-        refused, which makes a GPU wait.
+        Returns the loss, where the method gives one. No weight moves if it raises. ``table`` is from
+        :meth:`draw_augmentation`. With ``store`` the new examples go to the memory, and transformed examples and
+        results of the step that are not finite are refused, which makes a GPU wait.
         """
         with seeded(self.seed, "step", self.steps, self.device):
             x = self.for_training(raw.x, table)
-            if check and not torch.isfinite(x).all():
+            if store and not torch.isfinite(x).all():
                 raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
             batch = Batch(x, raw.y, raw.task, mask, n_current, *slots)
             stepped = self.algorithm.step(*self.model, batch, self.hyper_tensors)
         params, buffers, state, more = unpack(f"a step of {self.method.name}", stepped, "params", "buffers", "state")
-        if check:
+        if store:
             refuse_not_finite("the step", self.model, (params, buffers, state), self.hyper.lr)
+            if self.memory is not None:  # before the weights move: it may fail
+                self.memory.write(Examples(*(t[:n_current] for t in raw)), slots[2].tolist())
         self.update(params, buffers, state, steps=1)
         loss: Tensor | None = more.get("loss")
         return loss
 
     def update(self, params: Tensors, buffers: Tensors, state: State, steps: int) -> None:
         """Replace :attr:`model` by what ``steps`` steps made of it."""
+        pairs = zip(self.model[:2], (params, buffers), strict=True)
+        moves = [(ours[name], new[name]) for ours, new in pairs for name in ours]  # nothing moves where one is missing
         with torch.no_grad():
-            for ours, new in zip(self.model[:2], (params, buffers), strict=True):
-                copy_all(list(ours.values()), [new[name] for name in ours])
+            copy_all([ours for ours, _ in moves], [new for _, new in moves])
         self.state = state
         self.steps += steps
 
@@ -374,14 +376,11 @@ class Learner:
         """Declare one more task of these classes, by name or number, and return its id, for :meth:`observe`.
 
         A name that is new takes the next free row of f; InputError where there is none. Where tasks are not declared,
-        its classes count as seen once they are observed.
+        its classes are those that are observed.
         """
-        names, numbers = check_classes(self, classes)
-        task = len(self.mask.classes_of)
-        if self.mask.declared:
-            self.mask = self.mask.with_task(numbers)
-        self.classes = names
-        return task
+        self.classes, numbers = check_classes(self, classes)
+        self.mask = self.mask.with_task(numbers if self.mask.declared else [])
+        return len(self.mask.classes_of) - 1
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write one file with everything that is needed to continue as if the learner had never stopped.

@@ -65,6 +65,7 @@ def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:
         "augment": describe(learner.augment),
         "psi": _psi_tensors(learner.psi),
         "psi_mode": learner.psi_mode,
+        "autocast": learner.autocast,
         "f": None if learner.f is None else learner.f.state_dict(),
         "state": learner.state,
         "memory": None if memory is None else memory.state_dict(copies=copies),
@@ -79,10 +80,11 @@ def load_learner_state(learner: Learner, state: dict[str, Any], pool: Examples |
     """Take over what :func:`learner_state` gave; ``pool`` is the stream's examples where the memory is rows of it."""
     _load_psi(learner.psi, state["psi"])
     learner.psi_mode = state["psi_mode"]
+    learner.autocast = state.get("autocast", learner.autocast)  # which files of earlier versions do not have
     for name in PROGRESS:
         setattr(learner, name, state[name])
     learner.mask = ClassMask(learner.scenario, **state["classes"]).to(learner.device)
-    names = state.get("class_names")  # which files of earlier versions do not have
+    names = state.get("class_names")  # nor these
     learner.classes = None if names is None else check_names(names, learner.num_classes)
     if learner.memory is not None:
         learner.memory.load_state_dict(state["memory"], pool)

@@ -1,0 +1,91 @@
+"""What fails, and what a caller does to its own tensors, leaves no trace in a learner."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cclfp
+from cclfp.core.memory import Memory
+from cclfp.learner.saving import learner_state
+from cclfp.methods import METHODS, Method
+from cclfp.methods.er import ER
+from cclfp.testing import same, toy_psi
+from cclfp.testing.case import equal
+
+
+def learner(method: str | type[Method]) -> cclfp.Learner:
+    return cclfp.make(method, psi=toy_psi(), num_classes=6, memory=12)
+
+
+def batch(seed: int = 0) -> tuple[Tensor, Tensor]:
+    return torch.randn(5, 8, generator=torch.Generator().manual_seed(seed)), torch.tensor([0, 1, 0, 1, 1])
+
+
+def test_a_step_that_fails_leaves_no_trace() -> None:
+    class Moody(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training and x.sum() > 1e6:
+                raise RuntimeError("no")
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    module = Moody(8, 4)
+    ours = cclfp.make("ccl-fp+", psi=module, num_classes=6, memory=3)
+    with pytest.raises(RuntimeError, match="no"):
+        ours.observe(torch.full((3, 8), 1e7), [0, 1, 0])
+    assert ours.f is None
+    ours.observe(*batch())
+    before = copy.deepcopy(learner_state(ours))
+    with pytest.raises(RuntimeError, match="no"):
+        ours.observe(torch.full((3, 8), 1e7), [0, 1, 0], task=1)
+    assert equal(before, learner_state(ours))
+
+
+@pytest.mark.parametrize("method", ["er", "icarl"])
+def test_a_batch_that_cannot_be_stored_leaves_no_trace(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise MemoryError
+
+    ours, twin = learner(method), learner(method)
+    for one in (ours, twin):
+        one.observe(*batch())
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "write", full)
+        with pytest.raises(MemoryError):
+            ours.observe(*batch(seed=1))
+    assert same(ours, twin)
+
+
+def test_a_step_without_its_buffers_leaves_no_trace() -> None:
+    class Partial(ER):
+        name = "partial"
+
+        def step(self, *arguments: Any) -> Any:
+            params, _, *others = super().step(*arguments)
+            return params, {}, *others
+
+    ours = learner(Partial)
+    ours.make_classifier(batch()[0])
+    before = copy.deepcopy(learner_state(ours))
+    with pytest.raises(KeyError):
+        ours.observe(*batch())
+    assert equal(before, learner_state(ours))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_observed_may_be_overwritten_afterwards(method: str) -> None:
+    ours, twin = learner(method), learner(method)
+    for seed in (0, 1):
+        x, y = batch(seed=seed)
+        ours.observe(x, y)
+        twin.observe(x.clone(), y.clone())
+        x.zero_()
+        y.zero_()
+    for one in (ours, twin):
+        one.end_task()
+    assert same(ours, twin)

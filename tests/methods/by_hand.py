@@ -78,7 +78,7 @@ def spied(method: str | type[Method]) -> tuple[type[Method], list[Batch]]:
         batches.append(batch)
         return base.step(self, params, buffers, state, batch, hyper)
 
-    return type(base.__name__, (base,), {"step": step}), batches
+    return type(base.__name__, (base,), {"name": "spied", "step": step}), batches
 
 
 class Paper:

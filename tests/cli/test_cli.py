@@ -77,7 +77,7 @@ def test_run_prints_one_table(small_mnist: Path, cli: Cli) -> None:
     quick = ("run", "finetune", "split-mnist", "--seeds", "2", "--device", "cpu")
     answer = cli(*quick)
     assert answer.code == 0, answer.err
-    assert answer.out.startswith("Split MNIST, class-incremental, seeds 0,1: mean ± std, %\n")
+    assert answer.out.startswith("Split MNIST, class-incremental, seeds 0 and 1: mean ± std, %\n")
     head, (name, ours, papers, *_) = rows_of(answer.out)
     assert head == ["method", "average accuracy", "paper", "forgetting", "seconds per run"]
     assert (name, papers) == ("finetune", "19.62 ± 0.12")
@@ -233,8 +233,8 @@ def test_a_title_has_the_first_and_the_last_of_many_seeds() -> None:
     (er,) = configurations(["er"], "split-mnist")
     cases: dict[str, Sequence[int]] = {
         "1 to 10000": range(1, 10_001),
-        "0,1,2": range(3),
-        "0,2,3,4,5,6,7,8,9,10,11": [0, *range(2, 12)],
+        "0 to 2": range(3),
+        "0, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 11": [0, *range(2, 12)],
     }
     for shown, seeds in cases.items():
         assert f", seeds {shown}: mean" in str(table_of([Result(er, [])], [], seeds).title)

@@ -24,6 +24,7 @@ class Trainer:
     def __init__(self, stored: bool = False, workers: int = 1) -> None:
         self.now, self.a_run, self.workers = 0.0, 0.0 if stored else 1.0, workers
         self.calls: list[Any] = []  # the settings and the seeds of each
+        self.made: list[Trial] = []  # all that it returned
         self.limit: Limit | None = None
 
     def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> list[Trial]:
@@ -31,7 +32,9 @@ class Trainer:
         self.now += self.a_run * -(-len(several) * len(seeds) // self.workers)
         if self.limit is not None and self.a_run:
             self.limit.trained += len(several) * len(seeds)
-        return [Trial(s, [90 - 10 * abs(s["a"] - 3) - abs(s["b"] - 1) for _ in seeds]) for s in several]
+        found = [Trial(s, [90 - 10 * abs(s["a"] - 3) - abs(s["b"] - 1) for _ in seeds]) for s in several]
+        self.made += found
+        return found
 
     def search(
         self,
@@ -61,6 +64,7 @@ def test_with_enough_time_every_grid_is_searched_from_the_best_so_far_and_the_be
     trainer = Trainer()
     found = trainer.search(100)
     assert found[0].settings == {"a": 3.0, "b": 1.0}
+    assert {trial.seeds for trial in trainer.made} == {1}  # trials are values: more seeds make new ones
     assert trainer.calls == [
         ([(1, 0)], [0]),
         ([(2, 0), (0, 0), (3, 0)], [0]),

@@ -33,6 +33,7 @@ from cclfp.paper.numbers import (
     missing_components,
 )
 from cclfp.paper.study import plan
+from cclfp.report.tables import collect
 from cclfp.runs.code import device_name
 from cclfp.runs.events import OnEvent
 from cclfp.runs.execution import Execution
@@ -177,12 +178,14 @@ def test_the_best_is_marked_and_only_what_is_beyond_chance_is_called_worse() -> 
     similar = {seed: 79.0 + 3 * (seed % 2) + 0.5 * seed for seed in range(5)}
     few = dict.fromkeys(range(4), 50.0)
     joint = dict.fromkeys(range(5), 95.0)
-    anything: Any = None
 
     def rank(*column: dict[int, float]) -> list[Standing]:
-        runs: Any = [[{"seed": s, "average_accuracy": a} for s, a in row.items()] for row in column]
-        found = rank_results([Result(anything, several) for several in runs], [row is joint for row in column])
-        return [result.standing for result in found]
+        several = []
+        for row in column:
+            (c,) = configurations(["joint" if row is joint else "er"], "split-mnist")
+            runs: Any = [{"seed": seed, "average_accuracy": accuracy} for seed, accuracy in row.items()]
+            several.append(Result(c, runs))
+        return [result.standing for result in rank_results(several)]
 
     found = rank(worse, joint, best, similar, few, {})
     assert [one.verdict for one in found] == ["worse", "unknown", "best", "similar", "unknown", "unknown"]
@@ -253,7 +256,7 @@ def test_study_trains_what_is_missing_and_prints_it_beside_the_paper(
     answer = cli(*QUICK)
     assert answer.code == 0, answer.err
     assert all(part in answer.err for part in ("1 of 8 runs are in the store", "[8/8]"))
-    assert "Split MNIST, class-incremental, seeds 0,1: mean ± std, %" in answer.out
+    assert "Split MNIST, class-incremental, seeds 0 and 1: mean ± std, %" in answer.out
     first, second = [line for line in answer.out.splitlines() if "ER-Res." in line]
     assert ("76.43 ± 3.08" in first, "98.77 ± 0.14" in second) == (True, True)
     assert "the paper's 4 numbers: " in answer.out.splitlines()[-1]
@@ -425,6 +428,21 @@ def test_a_study_of_own_methods_on_own_images_uses_what_was_tuned_or_tunes_first
     assert (er.chosen, er.standing.verdict) == ("tuned in 0.02 min", "unknown")  # nothing to compare with
 
 
+@pytest.mark.usefixtures("one_core")
+def test_an_own_method_that_trains_jointly_is_an_upper_bound_in_a_study_and_in_the_report(tmp_path: Path) -> None:
+    code = "from cclfp.methods.er import Joint\n\n\nclass Both(Joint):\n    name = 'both'\n"
+    (tmp_path / "both.py").write_text(code)
+    methods, store = ["er", "finetune", f"{tmp_path / 'both.py'}:Both"], tmp_path / "runs.sqlite"
+    images = write_images(tmp_path / "pets.npz")
+    found = cclfp.study("mine", methods=methods, images=images, seeds=1, **HOW, store=store)
+    (tmp_path / "both.py").unlink()
+    (table,) = collect(Store(store), [0]).own
+    for results in (found, table.results):
+        standings = {result.configuration.method: result.standing for result in results}
+        assert standings["both"] == Standing()
+        assert sorted(standings[name].best for name in ("er", "finetune")) == [False, True]
+
+
 @pytest.mark.usefixtures("one_core", "small_mnist")
 def test_the_command_prints_a_table_per_column_and_one_of_all(cli: Cli, tmp_path: Path) -> None:
     write_images(tmp_path / "pets.npz")
@@ -440,7 +458,7 @@ def test_the_command_prints_a_table_per_column_and_one_of_all(cli: Cli, tmp_path
     assert answer.code == 0, answer.err
     for memory in (20, 40):
         order = f"memory {memory}, other class order, 2 tasks"
-        assert f"Split MNIST, task-incremental, {order}, seeds 0,1: mean ± std, %" in answer.out
+        assert f"Split MNIST, task-incremental, {order}, seeds 0 and 1: mean ± std, %" in answer.out
     assert "All columns, task-incremental, other class order, 2 tasks: mean ± std, %" in answer.out
     assert answer.out.count(" best │") == 2 * 4  # in the header, and the best of each column
     assert "no claim with fewer than 5 such seeds" in answer.out

@@ -19,7 +19,7 @@ from cclfp.cli.printing import print_tuned
 from cclfp.errors import InputError
 from cclfp.methods import METHODS, setting
 from cclfp.paper import tuning
-from cclfp.paper.search import Settings, Trial, Tuned, latest_search
+from cclfp.paper.search import Settings, Trial, Tuned, latest_search, read_searches
 from cclfp.paper.tuning import CONVOLUTIONAL, GRIDS, LR, outdated, plan_anywhere, ranges_of, tune
 from cclfp.runs.events import Note, Planned
 from cclfp.runs.problem import Problem
@@ -146,7 +146,10 @@ def test_what_there_was_no_time_to_search_is_named(
 ) -> None:
     monkeypatch.setattr("time.monotonic", lambda: 25.0 * sum(map(len, calls)))
     tuned = tune("ccl-fp", "split-cifar10", "class", known=known_presets()[:1], budget=1, device="cpu")
-    assert ": w from 0.1 0.3 0.5; not searched for want of time: alpha; inherited from er: " in tuned.preset.chosen
+    assert (
+        ": w from 0.1 0.3 0.5; not searched, as the time was too short: alpha; inherited from er: "
+        in tuned.preset.chosen
+    )
     assert tuned.preset.chosen.endswith("; by successive halving in 1 min, 2 settings tried")
 
 
@@ -311,7 +314,7 @@ def test_auto_tunes_each_method_reports_it_saves_only_results_and_chooses_the_sa
     assert len(list((tmp_path / "learners").iterdir())) == 2
     chosen = [line.split(": lr=")[0] for line in first.out.splitlines() if ": lr=" in line]
     assert chosen == ["er", "ccl-fp+"]
-    assert "searching lr from 0.03 0.1, augment from off on, w from 0 0.1 0.3 0.5, " in first.err
+    assert "searching lr from 0.03 0.1, augment off or on, w from 0 0.1 0.3 0.5, " in first.err
 
     def refuse(*_: object) -> None:
         raise AssertionError("searched again")
@@ -337,12 +340,20 @@ def test_a_budget_below_one_run_is_refused(
         assert "0.0001 minutes are too short to tune er on split-mnist (class): one run takes about" in answer.err
 
 
-def test_auto_refuses_what_cannot_be_trained_before_any_search(cli: Cli, small_mnist: Path) -> None:
-    for command in (["run", "er,lwf", "rotated-mnist"], ["study", "mine", "--method", "er,lwf"]):
-        more = ["--benchmark", "rotated-mnist"] if command[0] == "study" else []
+@pytest.mark.parametrize(
+    ("methods", "more", "message"),
+    [("er,lwf", [], "lwf is not defined in the domain scenario"), ("finetune,er", ["--seeds", "0"], "seeds=0")],
+)
+def test_auto_refuses_what_cannot_be_trained_before_any_search(
+    methods: str, more: list[str], message: str, cli: Cli, calls: Calls
+) -> None:
+    for command in (
+        ["run", methods, "rotated-mnist"],
+        ["study", "mine", f"--method={methods}", "--benchmark=rotated-mnist"],
+    ):
         answer = cli(*command, *more, "--auto", "1")
-        assert (answer.code, answer.out) == (2, "")
-        assert "lwf is not defined in the domain scenario" in answer.err
+        assert (answer.code, answer.out, calls) == (2, "", [])
+        assert message in answer.err
         assert "searching" not in answer.err
 
 
@@ -357,24 +368,28 @@ def test_a_kept_search_is_used_again_if_it_is_whole_and_of_this_code(
 
     def tune(**options: Any) -> Tuned:
         how: dict[str, Any] = {"augment": "off", "seeds": 1, "engine": "eager", "lr": [0.03, 0.1], "budget": 1, **HOW}
+        how |= options
         listen = lambda event: notes.append(event.text) if isinstance(event, Note) else None  # noqa: E731
-        return cclfp.tune("er", images=pets, repeatable=True, store=store, on_event=listen, **how, **options)
+        return cclfp.tune("er", images=pets, repeatable=True, store=store, on_event=listen, **how)
 
+    fail: Any = pytest.fail
     first = tune()
     assert tune() == first
+    assert tune(budget=1.0) == first
     assert notes[-1].endswith("searched before, and the same settings are chosen")
     (file,) = (tmp_path / "runs.sqlite.searches").glob("*.json")
     text, content = file.read_text(), json.loads(file.read_text())
     assert content["code"]["cclfp"] == cclfp.__version__
     for damaged in ("{}", text[:50], text.replace('"seeds": [', '"seeds": [7,'), text.replace('"settings"', '"sets"')):
         file.write_text(damaged)
-        with pytest.raises(InputError, match="cannot be read as a stored search"):
-            tune()
+        notes.clear()
+        assert tune() == first  # found again among the runs of the store
+        assert sum(note.startswith(f"warning: the stored search {file} is left out, as ") for note in notes) == 1
     # One of before there were doubts and provenance is read, too.
     older = {**content, "preset": {**content["preset"]}}
     del older["doubts"], older["preset"]["inherited"], older["preset"]["halved"]
     file.write_text(json.dumps(older))
-    found = latest_search(store, "er", first.problem)
+    found = latest_search(read_searches(store, fail), "er", first.problem)
     assert found is not None
     assert (found.settings, found.doubts, found.preset) == (first.settings, first.doubts, first.preset)
     assert len(found.doubts) == 2
@@ -383,6 +398,15 @@ def test_a_kept_search_is_used_again_if_it_is_whole_and_of_this_code(
     assert tune().doubts == [*first.doubts, "searched with other code (cclfp 0.0.9, code ffffffff)"]
     assert tune(other_code="retrain").doubts == first.doubts
     assert json.loads(file.read_text())["code"] == content["code"]
+    # So does one of today whose runs came from the store and are of other code, now and later.
+    old: list[Any] = [{**r, "environment": {"cclfp": "0.0.8", "source": "e" * 16}} for r in Store(store).records()]
+    for record in old:
+        Store(store).add(record, replace=True)
+    file.unlink()
+    doubts = [*first.doubts, "searched with other code (cclfp 0.0.8, code eeeeeeee)"]
+    assert tune().doubts == tune().doubts == doubts
+    assert json.loads(file.read_text())["code"] == {"cclfp": "0.0.8", "source": "e" * 16}
+    assert tune(other_code="retrain").doubts == tune().doubts == first.doubts
 
 
 def test_what_is_doubtful_about_a_choice_is_said_by_tune_by_study_and_in_the_report(
@@ -394,7 +418,7 @@ def test_what_is_doubtful_about_a_choice_is_said_by_tune_by_study_and_in_the_rep
     assert answer.code == 0, answer.err
     notes = [line.removeprefix("note: ") for line in answer.out.splitlines() if line.startswith("note: ")]
     few, edge, worse = notes
-    assert few == "chosen with 1 seed, which says little"
+    assert few == "chosen with 1 seed, too few to rule out chance"
     assert edge.endswith("is at the edge of what was searched (0.0001 0.0003 0.001)")
     assert re.fullmatch(
         r"worse than the preset on the same held-out images: \d+\.\d\d against \d+\.\d\d % \(seed 100\)", worse
@@ -404,6 +428,15 @@ def test_what_is_doubtful_about_a_choice_is_said_by_tune_by_study_and_in_the_rep
     cli("report", "--out", tmp_path / "out", *store[:2])
     assert f"- er: {'; '.join(notes)}" in (tmp_path / "out/tables/own.md").read_text()
     assert f'<p class="note">er: {notes[0]}; ' in (tmp_path / "out/index.html").read_text()
+    # A bad file beside it is named and left out.
+    bad = tmp_path / "runs.sqlite.searches" / "bad.json"
+    bad.write_text("{}")
+    text = f"warning: the stored search {bad} is left out, as it cannot be read: it has no 'request'; delete it"
+    answer = cli("report", "--out", tmp_path / "out", *store[:2])
+    assert (answer.code, answer.err) == (0, f"{text}\n")
+    assert f"- er: {'; '.join(notes)}" in (tmp_path / "out/tables/own.md").read_text()
+    plan = cli("study", "mine", "--method", "er,si", "--benchmark", "split-mnist", "--dry-run", *store)
+    assert (plan.code, plan.err.count(text)) == (0, 1)  # each file is read once
 
 
 def test_few_seeds_and_edges_of_ranges_are_doubtful() -> None:

@@ -105,10 +105,12 @@ def _run_tuned(
     from cclfp.cli.printing import show_score
     from cclfp.methods import get_method
     from cclfp.paper.tuning import tune
+    from cclfp.runs.jobs import check_seeds
     from cclfp.runs.run import run
     from cclfp.runs.settings import check_setting_names, make_one, prepare, settings_of
 
     check_setting_names(methods, ranges)
+    seeds = check_seeds(seeds)
     problem = prepare(problem, how["on_event"])
     searched = dataclasses.replace(problem, validation=False, max_classes=None)
     for name in methods:

@@ -18,14 +18,14 @@ from cclfp.report.tables import tally
 from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code, is_other_code
 from cclfp.runs.configuration import method_labels, show_value
 from cclfp.runs.execution import Execution
-from cclfp.runs.jobs import Job, steps
+from cclfp.runs.jobs import Job, seeds_in_words, steps
 from cclfp.runs.results import LEVEL, Result, benchmark_title, describe_protocol, format_exactly
 
 if TYPE_CHECKING:
     from cclfp.paper.search import Trial, Tuned
     from cclfp.runs.record import Record
 
-SHOWN = 10  # how many of the settings that were tried are shown, and how many seeds one by one
+SHOWN = 10  # how many of the settings that were tried are shown
 MARKS = {"best": " *", "similar": " =", "worse": "", "unknown": ""}
 
 
@@ -55,15 +55,8 @@ def table_of(
     results: Sequence[Result], columns: Sequence[Column], seeds: Sequence[int], *others: str, table: str = ""
 ) -> Table:
     """A row per result. The title says what all of them are trained on, with what ``others`` add."""
-    numbers = f"seed{'s' * (len(seeds) > 1)} {_show_seeds(seeds)}"
-    title = f"{table}{', '.join([*describe(results[0], *others), numbers])}: mean ± std, %"
+    title = f"{table}{', '.join([*describe(results[0], *others), seeds_in_words(seeds)])}: mean ± std, %"
     return Table([head for head, _ in columns], [[text(r) for _, text in columns] for r in results], title)
-
-
-def _show_seeds(seeds: Sequence[int]) -> str:
-    """All of them, or ``0 to 19999`` where there are many in a row."""
-    is_row = len(seeds) > SHOWN and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
-    return f"{seeds[0]} to {seeds[-1]}" if is_row else ",".join(map(str, seeds))
 
 
 def describe(result: Result, *others: str) -> list[str]:
@@ -155,7 +148,7 @@ def print_plan(study: Study, json: bool) -> None:
     rows = []
     for part, result in zip(plan, labelled([result for result, _ in planned]), strict=True):
         settings = part["hyperparameters"] | ({"augment": True} if part["augment"] else {})
-        how = [settings, part["from"], _show_seeds(part["seeds"]), f"{part['replica_steps']:,}"]
+        how = [settings, part["from"], seeds_in_words(part["seeds"]).split(" ", 1)[1], f"{part['replica_steps']:,}"]
         rows.append([*result.column, result.label, part["buffer"], *how])
     print_answer(
         json,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cclfp.cli.manage_runs import warn_of_bad
 from cclfp.cli.options import FORCE, INCLUDE_DIVERGED, JSON, STORE, option, parse_seeds
@@ -30,6 +31,7 @@ def report(
     """
     chosen_seeds = parse_seeds(seeds)
 
+    from cclfp.cli.progress import Progress
     from cclfp.report import write_report
     from cclfp.report.tables import count_verdicts, tally
     from cclfp.runs.jobs import check_seeds
@@ -39,7 +41,9 @@ def report(
     bad: list[StoredRow] = []
     opened = Store(path, read_only=True, on_bad=bad.append)
     numbers = check_seeds(chosen_seeds)
-    content, written = write_report(opened, out, numbers, include_diverged=include_diverged, force=force)
+    options: dict[str, Any] = {"include_diverged": include_diverged, "force": force}
+    with Progress() as shown:
+        content, written = write_report(opened, out, numbers, **options, on_event=shown.update)
     warn_of_bad(opened, bad)
     lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {path})"]
     if content.other_runs:

@@ -17,14 +17,13 @@ TEST = (
 )
 
 
-def rank_results(results: Sequence[Result], is_bound: Sequence[bool] | None = None) -> list[Result]:
+def rank_results(results: Sequence[Result]) -> list[Result]:
     """The results of one column with their standings.
 
-    Upper bounds, by default those of the package's methods that train jointly, are never the best and not compared.
-    A column with one other result has no best.
+    Upper bounds, which train on all tasks at once, are never the best and not compared. A column with one other result
+    has no best.
     """
-    bounds = [result.is_joint for result in results] if is_bound is None else is_bound
-    column = [{} if bound else result.accuracies for result, bound in zip(results, bounds, strict=True)]
+    column = [{} if result.is_joint else result.accuracies for result in results]
     means = {i: sum(row.values()) / len(row) for i, row in enumerate(column) if row}
     if len(means) < 2:
         return [dataclasses.replace(result, standing=Standing()) for result in results]

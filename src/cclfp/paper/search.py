@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,16 @@ from typing import Any
 from cclfp import metrics
 from cclfp.core.files import write_file
 from cclfp.errors import InputError
-from cclfp.events import Event, Finished, Step, Stored
+from cclfp.events import Event, Finished, Note, OnEvent, Step, Stored
 from cclfp.runs.code import code, is_other_code, made_by
 from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
-from cclfp.runs.record import parse_json
+from cclfp.runs.record import Record, parse_json
 from cclfp.runs.settings import Preset, make_one
 
 MEASURED = 1.0  # seconds of training that tell how long a run will take
-ENOUGH_SEEDS = 3  # fewer say little
+ENOUGH_SEEDS = 3  # fewer cannot tell small differences from chance
 
 Settings = dict[str, float]
 Grid = dict[str, list[float]]
@@ -60,6 +60,10 @@ class Trial:
     def std(self) -> float | None:
         return metrics.mean_std(self.scores)["std"]
 
+    def with_more(self, other: Trial) -> Trial:
+        """The same settings with the scores of further seeds."""
+        return Trial(self.settings, [*self.scores, *other.scores], [*self.diverged, *other.diverged])
+
     @property
     def rank(self) -> tuple[bool, int, float]:
         """The smaller the better: no run that diverged, then the most seeds, then the mean of all runs."""
@@ -69,9 +73,9 @@ class Trial:
         """Why it may not be the best, in words: too few seeds for a choice, or the edge of a range that was searched.
 
         >>> Trial({"lr": 0.3}, [80.0]).doubts([{"lr": [0.03, 0.1, 0.3]}])
-        ['chosen with 1 seed, which says little', 'lr=0.3 is at the edge of what was searched (0.03 0.1 0.3)']
+        ['chosen with 1 seed, too few to rule out chance', 'lr=0.3 is at the edge of what was searched (0.03 0.1 0.3)']
         """
-        few = [f"chosen with {metrics.count_of(self.seeds, 'seed')}, which says little"]
+        few = [f"chosen with {metrics.count_of(self.seeds, 'seed')}, too few to rule out chance"]
         searched = {name: values for grid in grids for name, values in grid.items() if name != "augment"}
         return few * (self.seeds < ENOUGH_SEEDS) + [
             f"{name}={show_value(value)} is at the edge of what was searched ({' '.join(map(show_value, values))})"
@@ -86,7 +90,7 @@ Train = Callable[[Sequence[Settings], Sequence[int]], list[Trial]]  # gives the 
 class Limit:
     """A limit of time for a search whose runs are trained by several workers side by side; without minutes none.
 
-    It is told of all events: what is stored costs no time.
+    It receives all events: what is stored costs no time.
     """
 
     def __init__(self, name: str, minutes: float = math.inf, workers: int = 1) -> None:
@@ -181,8 +185,7 @@ def search(
             break
         found = limited.train(train, [trial.settings for trial in survivors], [seed])
         for trial, more in zip(survivors, found, strict=False):
-            trial.scores.extend(more.scores)
-            trial.diverged.extend(more.diverged)
+            trials[trials.index(trial)] = trial.with_more(more)
     return sorted(trials, key=lambda trial: trial.rank)
 
 
@@ -232,64 +235,79 @@ class Tuned:
     doubts: list[str] = dataclasses.field(default_factory=list)  # why the choice may not be the best, in words
 
 
-def save_search(store: Path, request: Json, tuned: Tuned) -> None:
-    """Keep the result of a search."""
+def save_search(store: Path, request: Json, tuned: Tuned, records: Iterable[Record]) -> Tuned:
+    """Keep the result of a search with the code of its runs; the result, with a doubt where that is other code."""
     found = dataclasses.asdict(tuned)
+    made_with = [record["environment"] for record in records if is_other_code(record)] or [code(request["place"])]
     content = {
         "request": request,
         **{name: found[name] for name in ("settings", "preset", "trials", "doubts")},
-        "code": code(request["place"]),
+        "code": {n: made_with[0][n] for n in ("cclfp", "torch", "source", "commit") if n in made_with[0]},
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     write_file(_path(store, request), f"{json.dumps(content, indent=1)}\n".encode())
+    return dataclasses.replace(tuned, doubts=[*tuned.doubts, *_other_code(content)])
 
 
-def find_search(execution: Execution, request: Json, method: str, problem: Problem) -> Tuned | None:
+def find_search(execution: Execution, request: Json, method: str, problem: Problem, on_event: OnEvent) -> Tuned | None:
     """The result of a search that was made before, unless one of other code is to be made again."""
     path = _path(execution.store, request)
-    if execution.fresh or not path.exists():
+    content = None if execution.fresh or not path.exists() else _read(path, on_event)
+    if content is None or (execution.other_code == "retrain" and _other_code(content)):
         return None
-    content = _read(path)
-    is_outdated = execution.other_code == "retrain" and _other_code(content)
-    return None if is_outdated else _tuned(content, method, problem)
+    return _tuned(content, method, problem)
 
 
-def latest_search(store: Path, method: str, problem: Problem) -> Tuned | None:
+def read_searches(store: Path, on_event: OnEvent) -> list[Json]:
+    """All searches that are kept beside a store, the latest last. Bad ones are left out, with a note."""
+    found = [_read(path, on_event) for path in sorted(_path(store, {}).parent.glob("*.json"))]
+    return sorted(filter(None, found), key=lambda content: content["finished_at"])
+
+
+def latest_search(searches: Sequence[Json], method: str, problem: Problem) -> Tuned | None:
     """The latest search at a place; with another size of the memory where there is none with this one."""
     place = make_one(method, problem).place
-    found = _searches_at(store, place)
+    found = [content for content in searches if content["where"] == _where(place)]
     found = [content for content in found if content["request"]["place"]["buffer"] == place["buffer"]] or found
     return _tuned(found[-1], method, problem) if found else None
 
 
-def stored_doubts(store: Path, configuration: Configuration) -> list[str]:
+def stored_doubts(searches: Sequence[Json], configuration: Configuration) -> list[str]:
     """What the latest search says about a run's settings, if it chose them."""
     settings = {**configuration.hyperparameters, "augment": configuration.augment}
-    found = _searches_at(store, configuration.place)
+    found = [content for content in searches if content["where"] == _where(configuration.place)]
     found = [content for content in found if settings.items() <= content["settings"].items()]
     return list(found[-1]["doubts"]) if found else []
 
 
-def _searches_at(store: Path, place: Json) -> list[Json]:
-    """The searches at a place, whatever the size of their memory; the latest is the last."""
-    wanted = _text({**place, "buffer": None})
-    several = [_read(path) for path in sorted(_path(store, {}).parent.glob("*.json"))]
-    alike = [content for content in several if _text({**content["request"]["place"], "buffer": None}) == wanted]
-    return sorted(alike, key=lambda content: content["finished_at"])
+def _where(place: Json) -> str:
+    """A place, whatever the size of the memory."""
+    return _text({**place, "buffer": None})
 
 
-def _read(path: Path) -> Json:
-    """A kept search, checked. One that is older than its doubts has those that can be known from its trials."""
+def _read(path: Path, on_event: OnEvent) -> Json | None:
+    """A kept search, checked; None, with a note, where it is bad.
+
+    One that is older than its doubts has those that can be known from its trials.
+    """
     try:
         content: Json = parse_json(path.read_bytes())
         if _key(content["request"]) != path.stem:
             raise InputError("it was changed")
         trials = [Trial(**trial) for trial in content["trials"]]
         found = {"preset": Preset(**content["preset"]), "trials": trials, "finished_at": str(content["finished_at"])}
-        older = {"doubts": trials[0].doubts(content["request"]["grids"]) if trials else [], "code": {}}
-        return {**older, **content, **found, "settings": dict(content["settings"])}
-    except (OSError, InputError, AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a stored search ({error}): delete it, and search again") from error
+        found |= {"settings": dict(content["settings"]), "where": _where(content["request"]["place"])}
+        known = trials[0].doubts(content["request"]["grids"]) if trials else []
+        found |= {"doubts": list(content.get("doubts", known)), "code": dict(content.get("code", {}))}
+        return {**content, **found}
+    except KeyError as error:
+        reason = f"it has no {error}"
+    except (OSError, InputError) as error:
+        reason = str(error)
+    except (AttributeError, TypeError, ValueError):
+        reason = "its values are not those of a search"
+    on_event(Note(f"warning: the stored search {path} is left out, as it cannot be read: {reason}; delete it"))
+    return None
 
 
 def _tuned(content: Json, method: str, problem: Problem) -> Tuned:
@@ -298,7 +316,7 @@ def _tuned(content: Json, method: str, problem: Problem) -> Tuned:
 
 
 def _other_code(content: Json) -> list[str]:
-    """That other code than this has made the search; nothing where this has."""
+    """Says which other code than this has made the search; nothing where this has."""
     made: Any = {"environment": content["code"], "configuration": content["request"]["place"]}
     return [f"searched with other code ({made_by(made)})"] if is_other_code(made) else []
 

@@ -14,7 +14,7 @@ from cclfp.events import OnEvent, Planned, ignore
 from cclfp.methods import METHODS
 from cclfp.paper import numbers
 from cclfp.paper.compare import rank_results
-from cclfp.paper.search import latest_search
+from cclfp.paper.search import Json, latest_search, read_searches
 from cclfp.paper.tuning import tune
 from cclfp.runs.code import device_name
 from cclfp.runs.configuration import method_labels
@@ -104,7 +104,7 @@ class Study:
         if self.what != MINE:
             return found
         columns = by_column(found).values()
-        return [r for column in columns for r in rank_results(column, [r.configuration.kind.joint for r in column])]
+        return [result for column in columns for result in rank_results(column)]
 
     def timed(self) -> list[tuple[str, list[Result]]]:
         """Per benchmark what its run times were measured on, and each method with its timed run.
@@ -197,6 +197,7 @@ def plan(
         raise unknown("option", strange[0], [*OWN_OPTIONS, *sorted(field_names(Execution))])
     if own and what != MINE:
         raise InputError(f"--{next(iter(own)).replace('_', '-')} is for a study of your own: cclfp study mine")
+    chosen_seeds = check_seeds(5 if seeds is None else seeds)  # before any search
     asked = {"benchmark": benchmarks, "method": methods, "scenario": scenarios}
     wanted = {kind: [names] if isinstance(names, str) else list(names) for kind, names in asked.items()}
     if what == MINE:
@@ -208,10 +209,10 @@ def plan(
             raise InputError(f"seeds={seeds}: run times are measured with one seed, which no table uses; leave it out")
         if how.on != "local" or how.shard is not None:
             raise InputError("run times are measured on this machine, one run after the other: leave out on and shard")
-        seeds = [numbers.TIMING_SEED]
+        chosen_seeds = [numbers.TIMING_SEED]
         if how.engine == "auto":
             how = dataclasses.replace(how, engine="eager")
-    return Study(what, results, check_seeds(5 if seeds is None else seeds), how)
+    return Study(what, results, chosen_seeds, how)
 
 
 def _select(tables: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> list[Result]:
@@ -259,13 +260,21 @@ def _plan_mine(
     ]
     for one in chosen:
         make_one(*one)  # refuses what cannot be trained, before anything is
-    return [_result(*one, auto, execution, on_event) for one in chosen]
+    searches = read_searches(execution.store, on_event) if auto is None else []
+    return [_result(*one, auto, searches, execution, on_event) for one in chosen]
 
 
-def _result(method: str, problem: Problem, auto: float | None, execution: Execution, on_event: OnEvent) -> Result:
+def _result(
+    method: str,
+    problem: Problem,
+    auto: float | None,
+    searches: Sequence[Json],
+    execution: Execution,
+    on_event: OnEvent,
+) -> Result:
     """A method on a problem with the settings of the latest search there, else of the preset, else its defaults."""
     if auto is None:
-        tuned = latest_search(execution.store, method, problem)
+        tuned = latest_search(searches, method, problem)
     else:
         tuned = tune(method, problem=problem, budget=auto, repeatable=True, execution=execution, on_event=on_event)
     c = make_one(method, problem, None if tuned is None else tuned.settings)

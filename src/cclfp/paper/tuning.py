@@ -14,7 +14,7 @@ from cclfp.methods import METHODS, Method, get_method
 from cclfp.paper.search import Grid, Limit, Settings, Trial, Tuned, find_search, save_search, search, spread
 from cclfp.runs.configuration import PROTOCOL, Configuration, show_value
 from cclfp.runs.execution import Execution
-from cclfp.runs.jobs import make_jobs, name_runs
+from cclfp.runs.jobs import make_jobs, name_runs, seeds_in_words
 from cclfp.runs.pool import Executor, make_executor
 from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
@@ -79,7 +79,8 @@ class Plan:
     def describe(self, left: Sequence[str] = ()) -> str:
         """What is searched, in words, but for the settings that are ``left``."""
         searched = {name: " ".join(map(show_value, of)) for name, of in self.ranges.items() if name not in left}
-        text = ", ".join(f"{name} from {values}" for name, values in searched.items())
+        parts = [f"{name} from {values}" for name, values in searched.items()]
+        text = ", ".join(parts).replace("from off on", "off or on")  # "from on off" stays, which stored presets have
         return text + ", one after the other" * (sum(any(name in searched for name in grid) for grid in self.grids) > 1)
 
 
@@ -199,6 +200,7 @@ def tune(
     keywords = {"benchmark": benchmark, "scenario": scenario, **options}
     what, how, ranges = read_keywords([method], settings, problem, execution, keywords)
     _check(what, how, budget, halving, repeatable)
+    budget = None if budget is None else float(budget)  # 1 and 1.0 are the same search
     what = prepare(what, on_event)
     make_one(method, what)  # refuses what cannot be trained
     seeds = (AUTO_SEEDS if repeatable else SEEDS) if seeds is None else check_whole("seeds", seeds, at_least=1)
@@ -210,17 +212,16 @@ def tune(
         plan = plan_anywhere(method, what, ranges)
         asked = {"start": plan.start, "grids": plan.grids, "seeds": numbers, "budget": budget, "halving": halving}
         request = {"place": make_one(method, what).place, **asked}
-        if repeatable and (found := find_search(how, request, method, what)) is not None:
+        if repeatable and (found := find_search(how, request, method, what, on_event)) is not None:
             on_event(Note(f"{method} on {what.name}: searched before, and the same settings are chosen"))
             return found
     how = dataclasses.replace(how, save=None)  # nobody needs the learners of a search
     with make_executor(how) as executor:  # one for all its rounds
         is_limited, minutes = budget is not None or halving is not None, math.inf if budget is None else budget
         limit = Limit(f"{method} on {what.name}", minutes, executor.workers) if is_limited else None
-        tuned = _Search(method, what, how, executor, on_event, plan, numbers, limit, halving).carry_out(known)
-    if request is not None:
-        save_search(how.store, request, tuned)
-    return tuned
+        searching = _Search(method, what, how, executor, on_event, plan, numbers, limit, halving)
+        tuned = searching.carry_out(known)
+    return tuned if request is None else save_search(how.store, request, tuned, searching.records)
 
 
 def _check(problem: Problem, execution: Execution, budget: float | None, halving: int | None, auto: bool) -> None:
@@ -293,15 +294,16 @@ class _Search:
         listen(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
         found = run_jobs(jobs, listen, self.executor, self.records, labels)
         self.records += found.values()
-        trials = [Trial(settings, []) for settings in several]
-        for trial, c in zip(trials, chosen, strict=True):
+        trials = []
+        for settings, c in zip(several, chosen, strict=True):
+            scores: dict[bool, list[float]] = {True: [], False: []}  # of the runs that diverged, and of the others
             for record in (found[c.key(seed)] for seed in seeds):
-                scores = trial.scores if record.get("diverged") is None else trial.diverged
-                scores.append(float(record["average_accuracy"] or 0.0))
+                scores[record.get("diverged") is not None].append(float(record["average_accuracy"] or 0.0))
+            trials.append(Trial(settings, scores[False], scores[True]))
         return trials
 
     def _compare_with_preset(self, trials: Sequence[Trial], known: Sequence[Preset]) -> list[str]:
-        """That the choice was worse than the preset with the same seeds, in words.
+        """Says in words whether the choice was worse than the preset with the same seeds.
 
         Nothing where the preset was among what was tried, or where it takes too long to train it.
         """
@@ -317,8 +319,7 @@ class _Search:
         if best.mean is None or theirs.mean is None or theirs.diverged or best.mean >= theirs.mean:
             return []
         means = f"{best.mean:.2f} against {theirs.mean:.2f} %"
-        same = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
-        return [f"worse than the preset on the same held-out images: {means} ({same})"]
+        return [f"worse than the preset on the same held-out images: {means} ({seeds_in_words(seeds)})"]
 
     def _describe(self, trials: Sequence[Trial]) -> str:
         """How settings were chosen, in words."""
@@ -327,10 +328,9 @@ class _Search:
         varied = {name for name in plan.ranges if len({trial.settings[name] for trial in trials}) > 1}
         left = [] if minutes is None or not trials else [name for name in plan.ranges if name not in varied]
         if trials:
-            used = list(map(str, self.seeds[: len(trials[0].scores)]))
-            several = f"seeds {', '.join(used[:-1])} and {used[-1]}" if len(used) > 1 else f"seed {used[0]}"
-            text += f" on held-out training data, {several} ({trials[0].mean:.2f} %): {plan.describe(left)}"
-        text += f"; not searched for want of time: {' '.join(left)}" if left else ""
+            used = seeds_in_words(self.seeds[: len(trials[0].scores)])
+            text += f" on held-out training data, {used} ({trials[0].mean:.2f} %): {plan.describe(left)}"
+        text += f"; not searched, as the time was too short: {' '.join(left)}" if left else ""
         for other, settings in plan.inherited.items():
             text += f"; inherited from {other}: {' '.join(f'{name}={show_value(v)}' for name, v in settings.items())}"
         if minutes is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from cclfp.core.files import check_output, write_atomic
 from cclfp.core.workers import Died, Workers
 from cclfp.errors import InputError, RunError
+from cclfp.events import OnEvent, ignore
 from cclfp.report import converting
 from cclfp.report.charts import Chart, make_charts, own_charts
 from cclfp.report.drawing import draw_figure
@@ -23,7 +24,13 @@ LIST_BEGINS = "cclfp report wrote these files, and replaces them:"
 
 
 def write_report(
-    store: Store, out: Path, seeds: Sequence[int] = range(5), *, include_diverged: bool = False, force: bool = False
+    store: Store,
+    out: Path,
+    seeds: Sequence[int] = range(5),
+    *,
+    include_diverged: bool = False,
+    force: bool = False,
+    on_event: OnEvent = ignore,
 ) -> tuple[Content, list[Path]]:
     """Write ``index.html``, ``tables/`` and ``figures/`` into a folder; each file is written completely or not at all.
 
@@ -35,7 +42,7 @@ def write_report(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {out}: expected a folder, or the name of one to be made: {error}") from error
-    content = collect(store, seeds, include_diverged)
+    content = collect(store, seeds, include_diverged, on_event)
     charts = [*make_charts(content), *own_charts(content.own)]
     files = {Path("tables") / name: text.encode() for name, text in _render_tables(content)}
     files |= {Path("figures") / name: picture for name, picture in _render_figures(charts)}

@@ -6,14 +6,14 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
+from cclfp.events import OnEvent, ignore
 from cclfp.methods import METHODS
 from cclfp.metrics import signed
 from cclfp.paper.compare import Effects, effects, rank_results
 from cclfp.paper.numbers import COMPONENTS, TABLES, TIMING_SEED, cells, gather_timings, run_time_cells
-from cclfp.paper.search import stored_doubts
+from cclfp.paper.search import Json, read_searches, stored_doubts
 from cclfp.runs.configuration import PROTOCOL, Configuration, method_labels, show_value
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result, Standing, benchmark_title, describe_protocol
@@ -107,7 +107,7 @@ class Content:
         return f"{_count(self.held_out)} on held-out images, made to choose hyperparameters" if self.held_out else ""
 
 
-def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False) -> Content:
+def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False, on_event: OnEvent = ignore) -> Content:
     """The content of the report for these seeds of a store.
 
     Means and curves leave out runs that diverged, unless ``include_diverged``.
@@ -119,7 +119,7 @@ def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False) 
     records = store.records()
     others = [record for record in records if record["key"] not in in_tables]
     held_out = sum(record["configuration"].get("validation", False) for record in others)
-    own = _own_tables(records, in_tables, include_diverged, store.path)
+    own = _own_tables(records, in_tables, include_diverged, read_searches(store.path, on_event))
     return Content(list(seeds), tables, own, timed, len(others) - held_out, held_out)
 
 
@@ -154,7 +154,7 @@ def _highest(means: Sequence[float | None]) -> list[bool]:
 
 
 def _own_tables(
-    records: Sequence[Record], in_tables: Collection[str], include_diverged: bool, store: Path
+    records: Sequence[Record], in_tables: Collection[str], include_diverged: bool, searches: Sequence[Json]
 ) -> list[Table]:
     """The tables of all records that share their benchmark and protocol with one that is in no table of the paper."""
     results: dict[str, Result] = {}
@@ -171,14 +171,14 @@ def _own_tables(
         table
         for several in places.values()
         if any(run["key"] not in in_tables for result in several for run in result.runs)
-        for table in _tables_of_place(several, store)
+        for table in _tables_of_place(several, searches)
     ]
 
 
-def _tables_of_place(results: Sequence[Result], store: Path) -> list[Table]:
+def _tables_of_place(results: Sequence[Result], searches: Sequence[Json]) -> list[Table]:
     """A table per size of the memory; methods without a memory are in each."""
     labelled = [
-        dataclasses.replace(result, label=label, doubts=tuple(stored_doubts(store, result.configuration)))
+        dataclasses.replace(result, label=label, doubts=tuple(stored_doubts(searches, result.configuration)))
         for result, label in zip(results, _labels(results), strict=True)
     ]
     order = {name: place for place, name in enumerate(METHODS)}  # a user's own come last

@@ -168,6 +168,18 @@ def check_seeds(seeds: int | Iterable[int]) -> list[int]:
     return chosen
 
 
+def seeds_in_words(seeds: Sequence[int]) -> str:
+    """
+    >>> seeds_in_words([100]), seeds_in_words([100, 101]), seeds_in_words([0, 3, 7]), seeds_in_words(range(5))
+    ('seed 100', 'seeds 100 and 101', 'seeds 0, 3 and 7', 'seeds 0 to 4')
+    """
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seeds {', '.join(map(str, seeds[:-1]))} and {seeds[-1]}"
+
+
 def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Job]]:
     """The jobs in cohorts, the longest first: jobs of one :attr:`Configuration.shape` are trained together.
 

@@ -97,9 +97,14 @@ class Result:
 
     @property
     def is_joint(self) -> bool:
-        """Whether its method, one of the package's, trains on all tasks at once: an upper bound."""
-        c = self.configuration
-        return c.method_file is None and METHODS[c.method].joint
+        """Whether its method trains on all tasks at once: an upper bound.
+
+        Of a user's own method, whose file may not be there, the runs tell: they tested nothing between the tasks.
+        """
+        if self.configuration.method_file is None:
+            return METHODS[self.configuration.method].joint
+        between = [row for run in self.runs for row in run["accuracy_matrix"][1:-1]]
+        return bool(between) and all(accuracy is None for row in between for accuracy in row)
 
     # Its numbers ------------------------------------------------------------------------------------------------------
 

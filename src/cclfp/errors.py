@@ -55,6 +55,15 @@ def shortage(error: Exception) -> str | None:
     return shortage(earlier) if isinstance(earlier, Exception) else None
 
 
+def reason_of(error: Exception) -> str:
+    """Why something failed, without the name of the file where the system says it: the sentence has that already.
+
+    >>> reason_of(FileNotFoundError(2, "No such file or directory", "a.png"))
+    'No such file or directory'
+    """
+    return getattr(error, "strerror", None) or str(error)
+
+
 def first_line(error: Exception) -> str:
     """The first line of an error's message, shortened; its type if the message is empty."""
     text = str(error).strip() or type(error).__name__

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import torch
 from torch.utils.serialization import config
 
-from cclfp.errors import DamagedError, InputError, first_line, shortage
+from cclfp.errors import DamagedError, InputError, first_line, reason_of, shortage
 
 DAY = 86_400  # seconds
 HEAD = 4096  # the first bytes of a file, which say who wrote it
@@ -96,7 +96,7 @@ def check_output(
         with file.open("rb") as opened:
             head = opened.read(HEAD)
     except OSError as error:
-        raise InputError(f"{path} cannot be replaced: {error}") from error
+        raise InputError(f"{path} cannot be replaced: {reason_of(error)}") from error
     if head and not is_ours(head) and not force:
         text = f"{path} exists, and cclfp did not write it"
         raise InputError(f"{text}: name another file, or replace it with --force (in Python force=True)")
@@ -137,7 +137,7 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         write_atomic(path, lambda file: file.write(content))
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error}") from error
+        raise InputError(f"{path} cannot be written: {reason_of(error)}") from error
 
 
 def sync_directory(path: Path) -> None:
@@ -231,7 +231,7 @@ def read_tensors(path: Path, kind: str) -> dict[str, Any]:
             state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever zipfile and torch's unpickler raise for a file of any content
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that is of a negative offset in the file
-            raise InputError(f"{path} cannot be read: {error}") from error  # its content is unknown
+            raise InputError(f"{path} cannot be read: {reason_of(error)}") from error  # its content is unknown
         if shortage(error):
             raise
         what = f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}"

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cclfp.errors import InputError, Stopped
+from cclfp.errors import InputError, Stopped, reason_of
 
 Reference = dict[str, str]  # {"file": its path, "object": the name in it, "sha256": of the file}
 
@@ -104,4 +104,4 @@ def _read(what: str, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{what} file {path} cannot be read: {error}") from error
+        raise InputError(f"{what} file {path} cannot be read: {reason_of(error)}") from error

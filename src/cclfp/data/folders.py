@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cclfp.data.decode import decode
-from cclfp.errors import DataError, InputError, unknown, visible
+from cclfp.errors import DataError, InputError, reason_of, unknown, visible
 from cclfp.events import Note, OnEvent
 from cclfp.metrics import count_of
 
@@ -98,7 +98,7 @@ def _files(path: Path, ignored: list[Path]) -> Iterator[Path]:
 
 
 def _refuse(error: OSError) -> None:
-    raise DataError(f"{error.filename} cannot be read: {error}") from error
+    raise DataError(f"{error.filename} cannot be read: {reason_of(error)}") from error
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:

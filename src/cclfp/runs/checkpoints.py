@@ -17,7 +17,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from cclfp.core.files import read_tensors, remove_file, remove_stale, write_tensors
 from cclfp.engine.replica import Replica
-from cclfp.errors import InputError
+from cclfp.errors import InputError, reason_of
 from cclfp.events import Note, OnEvent, ignore
 from cclfp.runs.code import code, in_words
 from cclfp.runs.execution import MADE_WITH, pick_device
@@ -39,7 +39,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"checkpoints cannot be kept in {folder}: {error}") from error
+        raise InputError(f"checkpoints cannot be kept in {folder}: {reason_of(error)}") from error
 
 
 def write_checkpoint(job: Job, replica: Replica, on_event: OnEvent) -> None:
@@ -83,7 +83,7 @@ def put_aside(path: Path) -> Path:
     try:
         return path.replace(path.with_suffix(DAMAGED_SUFFIX))
     except OSError as error:
-        raise InputError(f"the damaged checkpoint {path} cannot be set aside: {error}") from error
+        raise InputError(f"the damaged checkpoint {path} cannot be set aside: {reason_of(error)}") from error
 
 
 def remove_checkpoint(job: Job, on_event: OnEvent) -> None:
@@ -165,4 +165,4 @@ def _acquire(lock: BaseFileLock, waiting: Note | None, on_event: OnEvent) -> Non
     except Timeout:
         raise
     except OSError as error:
-        raise InputError(f"{lock.lock_file} cannot be locked: {error}") from error
+        raise InputError(f"{lock.lock_file} cannot be locked: {reason_of(error)}") from error

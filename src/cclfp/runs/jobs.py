@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from cclfp.core.arguments import check_whole
 from cclfp.core.files import read_tensors
 from cclfp.data import get_dataset
-from cclfp.errors import InputError
+from cclfp.errors import InputError, reason_of
 from cclfp.learner.saving import FORMAT as LEARNER
 from cclfp.nets.backbones import parse_backbone
 from cclfp.runs.code import is_other_code
@@ -147,7 +147,7 @@ def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], exe
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as error:
-            raise InputError(f"learners cannot be saved in {folder}: {error}") from error
+            raise InputError(f"learners cannot be saved in {folder}: {reason_of(error)}") from error
     return [Job(configuration, seed, execution) for configuration in configurations for seed in seeds]
 
 

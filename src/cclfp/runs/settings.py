@@ -16,7 +16,7 @@ from cclfp.core.arguments import check_whole
 from cclfp.core.files import write_file
 from cclfp.core.userfiles import is_reference, refer
 from cclfp.data import import_images
-from cclfp.errors import InputError, unknown
+from cclfp.errors import InputError, reason_of, unknown
 from cclfp.events import OnEvent, ignore
 from cclfp.methods import METHODS, Method, get_method
 from cclfp.nets.backbones import Backbone, is_convolutional, parse_backbone
@@ -227,7 +227,7 @@ def read_presets(path: Path) -> list[Preset]:
         expect("the file", several, isinstance(several, list), "a list of presets")
         return [_checked(Preset(**values)) for values in several]
     except (OSError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as a file of presets: {error}") from error
+        raise InputError(f"{path} cannot be read as a file of presets: {reason_of(error)}") from error
 
 
 def _checked(preset: Preset) -> Preset:

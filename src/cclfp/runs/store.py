@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cclfp.core.files import check_output, chosen_by, home, real_file, write_file
-from cclfp.errors import InputError
+from cclfp.errors import InputError, reason_of
 from cclfp.runs.record import COLUMNS, SCHEMA, VERSION, Record, difference, from_line, from_row, to_line, to_row
 
 TIMEOUT = 60  # seconds to wait for other processes
@@ -78,7 +78,7 @@ def _usable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error, UnicodeDecodeError) as error:  # the last: SQLite's message shows what is damaged
-        raise InputError(f"{path} cannot be used as a store of runs: {error}{chosen_by(path)}") from error
+        raise InputError(f"{path} cannot be used as a store of runs: {reason_of(error)}{chosen_by(path)}") from error
 
 
 def files_of(path: Path) -> list[Path]:
@@ -355,6 +355,6 @@ def read_records(path: Path) -> Iterator[tuple[str, Record]]:
                 except InputError as error:
                     raise InputError(f"{place}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: {reason_of(error)}") from error
     if not number:
         raise InputError(f"{path} is empty: expected a run record on every line, as cclfp runs export writes them")

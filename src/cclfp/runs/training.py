@@ -12,7 +12,7 @@ from typing import Any
 
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica, computing_threads
-from cclfp.errors import InputError, named
+from cclfp.errors import InputError, named, reason_of
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.metrics import number
 from cclfp.runs.checkpoints import locked, make_folder, remove_checkpoint, write_checkpoint
@@ -163,7 +163,7 @@ def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_ev
                 replica.learner.save(job.learner_file, force=job.execution.force)
         except (OSError, InputError) as error:
             text = f"the run is stored, but its learner cannot be saved as {job.learner_file}"
-            failed = Failed(job.key, InputError(f"{text}: {getattr(error, 'strerror', None) or error}"))
+            failed = Failed(job.key, InputError(f"{text}: {reason_of(error)}"))
         if store is not None:
             remove_checkpoint(job, on_event)
         on_event(Finished(job.key, records[job.key]))

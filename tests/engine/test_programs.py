@@ -301,10 +301,8 @@ def test_what_is_compiled_is_announced_and_what_is_loaded_is_not(
 
 
 @pytest.mark.slow
-def test_a_step_that_solves_equations_is_compiled_but_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As GEM's does. No library can call the solver. Nothing is written to the compiler's folder in /tmp."""
-    monkeypatch.setattr("torch._inductor.codecache._HEADER_DIR", str(tmp_path / "headers"))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiler"))
+def test_a_step_that_solves_equations_is_compiled_but_not_kept() -> None:
+    """As GEM's does. No library can call the solver."""
 
     def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
         return [changing[0] + torch.linalg.solve_ex(fixed[0], row[0])[0]]
@@ -313,7 +311,6 @@ def test_a_step_that_solves_equations_is_compiled_but_not_kept(tmp_path: Path, m
     arguments = [torch.ones(2)], [matrix], [torch.tensor([3.0, 5.0])]
     compiled_step = program(step, *arguments, keep=lambda library, has_constants: pytest.fail("kept"))
     assert torch.allclose(compiled_step(*arguments)[0], torch.tensor([1.8, 2.4]))
-    assert not (tmp_path / "headers").exists()
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------

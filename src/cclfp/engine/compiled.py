@@ -224,13 +224,9 @@ def has_constants(graph: torch.fx.GraphModule) -> bool:
 def _in_process(graph: torch.fx.GraphModule, given: list[Any]) -> Step:
     """The step of a graph, compiled for this process only."""
     import torch._inductor as compiler
-    from torch._inductor import config
 
-    # Precompiled headers are kept in a folder in /tmp, whatever folder the compiler was given.
-    headers = "cpp_cache_precompile_headers"
-    options = {headers: False} if hasattr(config, headers) and not any(t.is_cuda for t in given) else None
     # Not torch.compile, which checks the shapes of all arguments at every call: they never change.
-    compiled = compiler.compile(graph, given, options=options)
+    compiled = compiler.compile(graph, given)
 
     def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
         return compiled(*changing, *fixed, *row)  # type: ignore[no-any-return]

@@ -1,4 +1,7 @@
-"""Sections of RESULTS.md that reproducibility checklists ask for: networks, datasets, searches, and computing time."""
+"""Sections of RESULTS.md that reproducibility checklists ask for: networks, datasets, searches, and computing time.
+
+And its tables.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,26 @@ import torch
 from cclfp.data import get_dataset
 from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.paper.numbers import LABELS
+from cclfp.report import tables
 from cclfp.report.tables import column_title
+from cclfp.report.text import render
+from cclfp.runs.code import OTHER_CODE
 from cclfp.runs.record import Record
 from cclfp.streams import BENCHMARKS
 from cclfp.streams.tasks import DOMAIN_IMAGES
 
 Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
+
+
+def show_table(table: tables.Table) -> str:
+    """As the report has it, without its marks of other code, which depend on the code that writes the document.
+
+    The document says which code made its runs.
+    """
+    text = render("table.md", table=table)
+    for mark in [*(f" {note}." for note in table.notes), OTHER_CODE]:
+        text = text.replace(mark, "")
+    return text
 
 
 def describe_streams(table: Table) -> list[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from checklist import describe_searches, describe_streams, describe_time
+from checklist import describe_searches, describe_streams, describe_time, show_table
 
 from cclfp.core.files import write_atomic
 from cclfp.errors import InputError
@@ -26,7 +26,6 @@ from cclfp.paper import TIMING_SEED
 from cclfp.paper.numbers import LABELS, run_time_cells
 from cclfp.report import Content, collect
 from cclfp.report.tables import Table, column_title, count_verdicts, row_name, verdict_of
-from cclfp.report.text import render
 from cclfp.runs.configuration import USUAL, Configuration, show_value
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
@@ -349,7 +348,7 @@ def render_document(
     ]
     for one in content.tables:
         parts += [
-            "#" + render("table.md", table=one).strip(),
+            "#" + show_table(one).strip(),
             *(gain_over_er(one) if one.name == "accuracy" else []),
             remarks[one.name],
         ]

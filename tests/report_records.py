@@ -30,7 +30,6 @@ ENVIRONMENT = {
     "device": "cpu",
     "cclfp": "0.1.0",
     "torch": "2.13.0",
-    "source": "0123456789abcdef",
     "commit": "0123456789abcdef0123456789abcdef01234567",
     "device_name": "A made-up processor for tests",
     "platform": "Linux-test",

@@ -127,7 +127,7 @@ def test_the_table_shows_what_the_records_have(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     import_runs([ROOT / "results" / "mnist.jsonl"], store)
     shown = [cell for cell in cells("accuracy") if cell.column == ("split-mnist", "class")]
-    found = {cell.configuration.method: cell.find_runs(store, range(5)) for cell in shown}
+    found = {cell.configuration.method: cell.find_runs(store.find, range(5)) for cell in shown}
     rows = re.findall(r"^│ (\S+) +│ +(\S+) ± (\S+) │ +(\S+) ± (\S+) │", README, flags=re.MULTILINE)
     assert [row[0] for row in rows] == ["finetune", "er", "ccl-fp", "ccl-fp+", "joint"]
     for method, *numbers in rows:

@@ -386,8 +386,8 @@ def test_plans_and_run_times_say_which_runs_are_of_other_code(cli: Cli, tmp_path
     assert "1 of 4 runs are in the store" in again
     assert "of other code" not in again
     shown = cli("study", "runtime", *arguments)
-    assert f"† {said}" in shown.out
-    assert ("│ er † ") in shown.out
+    assert f"‡ {said}" in shown.out
+    assert ("│ er ‡ ") in shown.out
     assert ("│ gem ") in shown.out
     (panel,) = cli("study", "runtime", *arguments, "--json").json["panels"]
     assert panel["other_code"] == {"er": "cclfp 0.0.1, code ffffffff"}
@@ -401,7 +401,7 @@ def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
         cell = cell_of("accuracy", row, "rotated-mnist", "domain")
         store.add(record(cell, TIMING_SEED, 80.0, **environment))
     store.add(record(cell, 0, 80.0, **here))  # not made for its time
-    found = gather_timings(run_time_cells(), store)
+    found = gather_timings(run_time_cells(), store.find)
     conditions, alike = comparable(found)
     assert conditions == "A processor, eager engine, float32, 1 thread"
     labels = [[cell.label for cell in cells if cell.runs] for cells in (found, alike)]

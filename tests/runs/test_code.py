@@ -168,25 +168,25 @@ def test_stored_runs_of_other_code_are_marked_and_trained_again_on_request(
     command = (*RUN, "--seeds", "100,101", "--store", store)
     first = cli(*command)
     assert "of other code" not in first.err + first.out
-    assert "†" not in first.out
+    assert "‡" not in first.out
     make_other(store, 101)
     again = cli(*command)
     what = "1 of 2 runs are of other code (cclfp 0.0.9, commit 12345678+)"
     assert what in again.err
     assert "--other-code retrain" in again.err
-    assert f"† {what}" in again.out
-    assert "† 1 of 2 seeds" in again.out
+    assert f"‡ {what}" in again.out
+    assert "‡ 1 of 2 seeds" in again.out
     assert cli(*command, "--json").json["configurations"][0]["other_code"] == {"101": "cclfp 0.0.9, commit 12345678+"}
     listed = cli("runs", "list", "--store", store)
-    assert f"† {what}" in listed.out
+    assert f"‡ {what}" in listed.out
     assert len(cli("runs", "list", "--store", store, "--json").json["other_code"]) == 1
     before = {record["seed"]: record["finished_at"] for record in Store(store).records()}
     retrained = cli(*command, "--other-code", "retrain")
     assert f"{what}: training them again" in retrained.err
-    assert "†" not in retrained.out
+    assert "‡" not in retrained.out
     assert not any(map(is_other_code, Store(store).records()))
     assert {r["seed"]: r["finished_at"] for r in Store(store).records()}[100] == before[100]
-    assert "†" not in cli(*command).out
+    assert "‡" not in cli(*command).out
 
 
 @pytest.mark.slow

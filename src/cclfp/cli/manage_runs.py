@@ -10,7 +10,7 @@ import typer
 import typer.core
 
 from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, flag, option
-from cclfp.cli.output import OTHER_CODE, Table, hyperparameters, print_answer, print_text
+from cclfp.cli.output import Table, hyperparameters, print_answer, print_text
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import count_of, number
 
@@ -201,7 +201,7 @@ def _matching(rows: Sequence[StoredRow], method: str | None = None, **wanted: An
 
 def describe_records(records: Sequence[Record], title: str) -> list[Table | str]:
     """A table with a row per record, and which are of other code."""
-    from cclfp.runs.code import describe_other_code, is_other_code
+    from cclfp.runs.code import OTHER_CODE, describe_other_code, is_other_code
     from cclfp.runs.configuration import Configuration, method_labels
 
     made = [Configuration.from_dict(record["configuration"]) for record in records]

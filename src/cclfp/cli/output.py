@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 LEAST_WIDTH = 20  # columns that a wrapped text has at least
 AS_IT_IS = re.compile(r"^(\s|[-*+] |\d+[.)] |cclfp )", re.MULTILINE)  # what begins lists, commands, indented lines
 COMMAND = re.compile("[^:]*: cclfp ")  # how a line begins that ends in a command to be copied
-OTHER_CODE = "†"  # marks numbers that other code than this has made
 
 
 class Table(NamedTuple):

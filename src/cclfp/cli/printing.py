@@ -9,17 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cclfp.cli.options import FIELDS
-from cclfp.cli.output import OTHER_CODE, Table, attributes, hyperparameters, print_answer
+from cclfp.cli.output import Table, attributes, hyperparameters, print_answer
 from cclfp.metrics import count_of, number, of_seeds_diverged, plus_minus, signed
 from cclfp.paper.compare import TEST, show_difference, show_p
 from cclfp.paper.numbers import TABLES, missing_components, published_for
 from cclfp.paper.study import MINE, RUNTIME, Study, by_column
 from cclfp.report.tables import tally
-from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code, is_other_code
+from cclfp.runs.code import OTHER_CODE
 from cclfp.runs.configuration import method_labels, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job, seeds_in_words, steps
-from cclfp.runs.results import LEVEL, Result, benchmark_title, describe_protocol, format_exactly
+from cclfp.runs.results import (
+    LEVEL,
+    Result,
+    benchmark_title,
+    describe_protocol,
+    explain_other_code,
+    format_exactly,
+)
 
 if TYPE_CHECKING:
     from cclfp.paper.search import Trial, Tuned
@@ -69,13 +76,6 @@ def labelled(results: Sequence[Result]) -> list[Result]:
     """The results with the names of their methods, which tell versions of a file apart."""
     labels = method_labels([result.configuration for result in results])
     return [dataclasses.replace(result, label=label) for result, label in zip(results, labels, strict=True)]
-
-
-def explain_other_code(results: Sequence[Result], mark: str = f"{OTHER_CODE} ") -> list[str]:
-    """What the mark means, below the tables that have one."""
-    runs = {run["key"]: run for result in results for run in result.runs}.values()
-    others = [run for run in runs if is_other_code(run)]
-    return [f"{mark}{describe_other_code(others, len(runs))}: {OTHER_CODE_HINT}"] if others else []
 
 
 def _describe_settings(result: Result) -> str:

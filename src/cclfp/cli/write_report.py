@@ -34,7 +34,9 @@ def report(
     from cclfp.cli.progress import Progress
     from cclfp.report import write_report
     from cclfp.report.tables import count_verdicts, tally
+    from cclfp.runs.code import OTHER_CODE_RISK, is_other_code, made_by
     from cclfp.runs.jobs import check_seeds
+    from cclfp.runs.results import explain_other_code
     from cclfp.runs.store import Store, StoredRow, default_store
 
     path = store or default_store()
@@ -50,11 +52,13 @@ def report(
         lines += [f"{content.about_others}: see Your runs in {out / 'index.html'}"]
     if content.held_out:
         lines += [f"{content.about_held_out}: they are in no table"]
+    lines += explain_other_code(content.shown, OTHER_CODE_RISK)
     document = {
         "store": path,
         "runs": content.runs,
         "other_runs": content.other_runs,
         "held_out_runs": content.held_out,
+        "other_code": {run["key"]: made_by(run) for r in content.shown for run in r.runs if is_other_code(run)},
         "counts": count_verdicts(content.results),
         "files": written,
     }

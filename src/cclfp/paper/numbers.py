@@ -17,7 +17,6 @@ from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.results import DEFAULTS, Published, Result
 from cclfp.runs.settings import find_preset, make_one
-from cclfp.runs.store import Store
 
 TABLES = {
     "accuracy": "Average accuracy by the end of training",
@@ -136,12 +135,12 @@ def run_time_cells() -> list[Result]:
     return [cell for place in PANELS["runtime"] for cell in accuracy if cell.column == place]
 
 
-def gather_timings(cells: Sequence[Result], store: Store) -> list[Result]:
+def gather_timings(cells: Sequence[Result], find: Callable[[str], Record | None]) -> list[Result]:
     """The cells with the run that was made for its time, where there is one that was trained alone.
 
     The seconds of runs that were trained together are shares of the total.
     """
-    timed = [cell.find_runs(store, [TIMING_SEED]) for cell in cells]
+    timed = [cell.find_runs(find, [TIMING_SEED]) for cell in cells]
     return [_only(cell, lambda run: run["environment"].get("together") == 1) for cell in timed]
 
 

@@ -66,7 +66,7 @@ class Study:
         if self.what == RUNTIME and exists(self.store):
             how = self.execution.concrete()
             here = numbers.describe_conditions({**how.made_with, "device_name": device_name(how.device)})
-            timed = numbers.gather_timings(self.results, Store(self.store, read_only=True))
+            timed = numbers.gather_timings(self.results, Store(self.store, read_only=True).find)
             alike = {r["key"] for t in timed for r in t.runs if numbers.describe_conditions(r["environment"]) == here}
             jobs = [job if job.key in alike else job.with_execution(fresh=True) for job in jobs]
         return take_shard(jobs)
@@ -100,7 +100,7 @@ class Study:
     def found(self, include_diverged: bool = False) -> list[Result]:
         """The results with what the store has of them; in a study of one's own the best of each column is known."""
         store = Store(self.store)
-        found = [result.find_runs(store, self.seeds, include_diverged) for result in self.results]
+        found = [result.find_runs(store.find, self.seeds, include_diverged) for result in self.results]
         if self.what != MINE:
             return found
         columns = by_column(found).values()
@@ -111,7 +111,7 @@ class Study:
 
         A method that was not timed like the others is without a run.
         """
-        columns = by_column(numbers.gather_timings(self.results, Store(self.store))).values()
+        columns = by_column(numbers.gather_timings(self.results, Store(self.store).find)).values()
         return [(made, alike) for made, alike in map(numbers.comparable, columns) if made is not None]
 
 

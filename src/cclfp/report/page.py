@@ -1,4 +1,8 @@
-"""The page: one self-contained HTML file that works without a network and, except for sorting, without scripts."""
+"""The page: one self-contained HTML file that works without a network.
+
+Without scripts it shows all tables and charts, one below the other, and can save them; sorting, the details of a number
+and the values under the pointer need scripts.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,8 @@ from cclfp.report import drawing, styles, tables, text
 from cclfp.report.charts import Chart, Panel
 from cclfp.report.drawing import Drawing
 from cclfp.report.tables import Content, Table
-from cclfp.runs.results import Result, benchmark_title, format_exactly
+from cclfp.runs.code import OTHER_CODE_RISK
+from cclfp.runs.results import Result, benchmark_title, explain_other_code, format_exactly
 from cclfp.streams.benchmarks import benchmark_names, get_benchmark
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○", "diverged": "✕"}
@@ -36,6 +41,7 @@ def render_page(content: Content, charts: Sequence[Chart], files: Mapping[str, b
         charts=charts,
         files=files,
         version=__version__,
+        other_code=explain_other_code(content.shown, OTHER_CODE_RISK),
         partial=sum(0 < len(result.runs) < len(content.seeds) for result in content.results),
         data={"cells": _cells(content), "verdicts": tables.VERDICTS, "symbols": SYMBOLS},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -14,9 +14,10 @@ from cclfp.metrics import signed
 from cclfp.paper.compare import Effects, effects, rank_results
 from cclfp.paper.numbers import COMPONENTS, TABLES, TIMING_SEED, cells, gather_timings, run_time_cells
 from cclfp.paper.search import Json, read_searches, stored_doubts
+from cclfp.runs.code import OTHER_CODE, OTHER_CODE_RISK
 from cclfp.runs.configuration import PROTOCOL, Configuration, method_labels, show_value
 from cclfp.runs.record import Record
-from cclfp.runs.results import Result, Standing, benchmark_title, describe_protocol
+from cclfp.runs.results import Result, Standing, benchmark_title, describe_protocol, explain_other_code
 from cclfp.runs.store import Store
 
 Column = tuple[str, str]  # a benchmark and a scenario
@@ -63,8 +64,9 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """What to know about its rows: why settings that a search chose may not be the best."""
-        return [f"{result.label}: {'; '.join(result.doubts)}" for result in self.results if result.doubts]
+        """What to know about its rows: why settings that a search chose may not be the best; runs of other code."""
+        doubts = [f"{result.label}: {'; '.join(result.doubts)}" for result in self.results if result.doubts]
+        return doubts + explain_other_code(self.results, OTHER_CODE_RISK)
 
 
 # Collected from a store -----------------------------------------------------------------------------------------------
@@ -85,6 +87,11 @@ class Content:
     def results(self) -> list[Result]:
         """The cells of the paper's tables."""
         return [result for table in self.tables for result in table.results]
+
+    @property
+    def shown(self) -> list[Result]:
+        """All results, also those of one's own and of the run-time figure."""
+        return [*self.results, *(result for table in self.own for result in table.results), *self.timed]
 
     @property
     def latest(self) -> str | None:
@@ -112,24 +119,24 @@ def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False, 
 
     Means and curves leave out runs that diverged, unless ``include_diverged``.
     """
-    tables = [_papers_table(name, store, seeds, include_diverged) for name in TABLES]
-    timed = gather_timings(run_time_cells(), store)
+    records = {record["key"]: record for record in store.records()}
+    tables = [_papers_table(name, records, seeds, include_diverged) for name in TABLES]
+    timed = gather_timings(run_time_cells(), records.get)
     in_tables = {run["key"] for table in tables for result in table.results for run in result.runs}
     in_tables |= {cell.key(TIMING_SEED) for cell in timed}
-    records = store.records()
-    others = [record for record in records if record["key"] not in in_tables]
+    others = [record for key, record in records.items() if key not in in_tables]
     held_out = sum(record["configuration"].get("validation", False) for record in others)
-    own = _own_tables(records, in_tables, include_diverged, read_searches(store.path, on_event))
+    own = _own_tables(records.values(), in_tables, include_diverged, read_searches(store.path, on_event))
     return Content(list(seeds), tables, own, timed, len(others) - held_out, held_out)
 
 
-def _papers_table(name: str, store: Store, seeds: Sequence[int], include_diverged: bool) -> Table:
+def _papers_table(name: str, records: Mapping[str, Record], seeds: Sequence[int], include_diverged: bool) -> Table:
     rows: dict[tuple[str, int | None], dict[Column, Result]] = {}
     compared: dict[tuple[Column, int | None], list[Result]] = {}
     for cell in cells(name):
         memory = cell.configuration.buffer if name == "buffer" else None
         rows.setdefault((cell.label, memory), {})
-        compared.setdefault((cell.column, memory), []).append(cell.find_runs(store, seeds, include_diverged))
+        compared.setdefault((cell.column, memory), []).append(cell.find_runs(records.get, seeds, include_diverged))
     for (column, memory), results in compared.items():
         for result in _mark_best(results):
             rows[result.label, memory][column] = result
@@ -154,18 +161,18 @@ def _highest(means: Sequence[float | None]) -> list[bool]:
 
 
 def _own_tables(
-    records: Sequence[Record], in_tables: Collection[str], include_diverged: bool, searches: Sequence[Json]
+    records: Iterable[Record], in_tables: Collection[str], include_diverged: bool, searches: Sequence[Json]
 ) -> list[Table]:
     """The tables of all records that share their benchmark and protocol with one that is in no table of the paper."""
-    results: dict[str, Result] = {}
+    found: dict[str, tuple[Configuration, list[Record]]] = {}
     for record in sorted(records, key=lambda record: int(record["seed"])):
         c = Configuration.from_dict(record["configuration"])
         if not c.validation:
-            new = Result(c, [], chosen="as they were run", include_diverged=include_diverged)
-            results.setdefault(c.key(0), new).runs.append(record)
+            found.setdefault(c.key(0), (c, []))[1].append(record)
     places: dict[str, list[Result]] = {}
-    for result in results.values():
-        place = [getattr(result.configuration, name) for name in SHARED]
+    for c, runs in found.values():
+        result = Result(c, runs, chosen="as they were run", include_diverged=include_diverged)
+        place = [getattr(c, name) for name in SHARED]
         places.setdefault(json.dumps(place), []).append(result)
     return [
         table
@@ -260,6 +267,11 @@ def tally(results: Sequence[Result]) -> str:
 def is_untuned(result: Result) -> bool:
     """Whether our number was made with the method's default hyperparameters; tables mark it."""
     return result.mean is not None and not result.is_tuned
+
+
+def marks(result: Result) -> str:
+    """What follows our number: the marks of one that is not tuned, and of one with runs of other code."""
+    return UNTUNED * is_untuned(result) + OTHER_CODE * bool(result.other_code)
 
 
 def describe_choice(result: Result) -> str:

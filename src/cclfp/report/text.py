@@ -15,6 +15,7 @@ from cclfp import metrics
 from cclfp.paper import compare
 from cclfp.report import tables
 from cclfp.report.tables import OWN, UNTUNED, Table, verdict_of
+from cclfp.runs.code import OTHER_CODE
 from cclfp.runs.results import Result
 
 
@@ -57,7 +58,7 @@ def own_texts(result: Result) -> list[str]:
     forgetting = metrics.plus_minus(**result.mean_std("forgetting"))
     seconds = metrics.number(result.mean_std("seconds")["mean"], 1)
     comparison = [compare.show_difference(result.standing), compare.show_p(result.standing.p)]
-    return [result.label, result.text(), *comparison, forgetting, seconds, str(len(result.runs))]
+    return [result.label, result.text() + tables.marks(result), *comparison, forgetting, seconds, str(len(result.runs))]
 
 
 # CSV ------------------------------------------------------------------------------------------------------------------
@@ -104,7 +105,8 @@ def _fields(table: Table, result: Result) -> dict[str, Any]:
     line["accuracies"] = " ".join(f"{seed}:{accuracy:.4f}" for seed, accuracy in result.accuracies.items())
     if is_papers:
         line["chosen"] = tables.describe_choice(result)
-    return line | {"command": result.command(table.seeds), "diverged": " ".join(map(str, result.diverged))}
+    line |= {"command": result.command(table.seeds), "diverged": " ".join(map(str, result.diverged))}
+    return line | {"other_code": " ".join(map(str, result.other_code))}
 
 
 # LaTeX ----------------------------------------------------------------------------------------------------------------
@@ -122,6 +124,7 @@ REPLACEMENTS = {
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
     UNTUNED: r"$\dagger$",
+    OTHER_CODE: r"$\ddagger$",
 }
 
 

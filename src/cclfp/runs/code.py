@@ -29,7 +29,9 @@ FILES = ("losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/start
 TRAINS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/", *FILES)
 # Files in these folders that no number depends on.
 NEUTRAL = ("core/files.py", "core/workers.py", "learner/use_images.py", "streams/pictures.py")
-OTHER_CODE_HINT = "their numbers may not be those of this code; --other-code retrain trains them again"
+OTHER_CODE = "‡"  # marks numbers that other code than this has made
+OTHER_CODE_RISK = "their numbers may not be those of this code"
+OTHER_CODE_HINT = f"{OTHER_CODE_RISK}; --other-code retrain trains them again"
 MOST_VERSIONS = 3  # that a message names
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cclfp import metrics
 from cclfp.core.userfiles import show_reference
 from cclfp.methods import METHODS
 from cclfp.nets.backbones import show_backbone
-from cclfp.runs.code import is_other_code, made_by
+from cclfp.runs.code import OTHER_CODE, OTHER_CODE_HINT, describe_other_code, is_other_code, made_by
 from cclfp.runs.configuration import Configuration, show_value
 from cclfp.runs.record import MEASURES, Record
-from cclfp.runs.store import Store
 from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, has_usual_order, show_order
 from cclfp.streams.tasks import even_sizes
 
@@ -75,9 +74,11 @@ class Result:
     table: str = ""  # the paper's table that it belongs to; in a study of one's own the size of the memory in words
     doubts: tuple[str, ...] = ()  # why settings that a search chose may not be the best
 
-    def find_runs(self, store: Store, seeds: Sequence[int], include_diverged: bool = False) -> Result:
-        """The same with what a store has of it."""
-        found = (store.find(self.key(seed)) for seed in seeds)
+    def find_runs(
+        self, find: Callable[[str], Record | None], seeds: Sequence[int], include_diverged: bool = False
+    ) -> Result:
+        """The same with its runs, which ``find`` finds by their keys, as a store does."""
+        found = (find(self.key(seed)) for seed in seeds)
         runs = [record for record in found if record is not None]
         return dataclasses.replace(self, runs=runs, include_diverged=include_diverged)
 
@@ -228,6 +229,15 @@ class Result:
         options = ("engine", "precision", "device", "threads")
         used = {option: {run["environment"].get(option) for run in self.runs} for option in options}
         return {option: values.pop() for option, values in used.items() if len(values) == 1}
+
+
+def explain_other_code(
+    results: Sequence[Result], hint: str = OTHER_CODE_HINT, mark: str = f"{OTHER_CODE} "
+) -> list[str]:
+    """What the mark means, below the tables that have one."""
+    runs = {run["key"]: run for result in results for run in result.runs}.values()
+    others = [run for run in runs if is_other_code(run)]
+    return [f"{mark}{describe_other_code(others, len(runs))}: {hint}"] if others else []
 
 
 def benchmark_title(benchmark: str) -> str:

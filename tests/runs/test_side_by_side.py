@@ -113,6 +113,25 @@ def test_every_run_that_fails_is_an_event(executor: Executor, engine: str, make_
         assert not any("During handling" in text for text in failed.values())
 
 
+@pytest.mark.parametrize("executor", [Pool(), Pool(2)])
+def test_what_the_callers_function_raises_ends_all_runs_and_comes_through(
+    executor: Executor, make_jobs: MakeJobs
+) -> None:
+    class Stop(Exception):
+        pass
+
+    seen = []
+
+    def stop(event: Event) -> None:
+        seen.append(event)
+        if isinstance(event, Step):
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_jobs(make_jobs(2, engine="eager"), stop, executor)
+    assert isinstance(seen[-1], Step)
+
+
 @pytest.mark.slow
 def test_failures_are_named_with_their_settings(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FAILS)

@@ -115,13 +115,20 @@ def run_jobs(
     for dataset in dict.fromkeys(get_benchmark(job.configuration.benchmark).dataset for job in missing):
         fetch(dataset, on_event)
     failures: dict[str, Exception] = {}
+    interrupted: list[Exception] = []  # by what the caller's function raised, which is no failure of a run
 
     def listen(event: Event) -> None:
+        if interrupted:
+            raise interrupted[0]
         if isinstance(event, Finished):
             records[event.key] = event.record
         if isinstance(event, Failed):
             failures[event.key] = event.error
-        on_event(event)
+        try:
+            on_event(event)
+        except Exception as error:
+            interrupted.append(error)
+            raise
 
     with contextlib.ExitStack() as exits:
         exits.callback(remove_left_overs, execution.checkpoint_folder, execution.save)  # of workers that were killed

@@ -234,6 +234,17 @@ def test_a_changed_row_is_found_by_its_checksum(tmp_path: Path) -> None:
         store.records()
 
 
+def test_nothing_is_deleted_from_a_store_that_is_damaged_beyond_its_rows(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs.sqlite")
+    store.add(record(0))
+    content = bytearray(store.path.read_bytes())
+    content[36:40] = (7).to_bytes(4, "big")  # the header counts free pages that are not there
+    store.path.write_bytes(content)
+    with pytest.raises(InputError, match=r"(?s)damaged beyond its rows \(.*\), nothing was deleted"):
+        store.delete(store.rows())
+    assert len(store.rows()) == 1
+
+
 def test_delete_looks_again_before_it_deletes(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     store.add(record(0))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from records import with_accuracy
-from training import Stop, result, stop_at, texts, train
+from training import Stop, result, stop_at, texts, train, train_all
 from training import make_job as make_any_job
 
 import cclfp
@@ -21,7 +23,7 @@ from cclfp.core.files import temporary_name
 from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.runs import checkpoints, training
-from cclfp.runs.events import Event, Failed, Finished
+from cclfp.runs.events import Event, Failed, Finished, Step
 from cclfp.runs.jobs import Job
 from cclfp.runs.pool import Executor, Pool
 from cclfp.runs.record import Record
@@ -60,6 +62,24 @@ def store_of(job: Job) -> Store:
 def file_of(job: Job) -> Path:
     assert job.learner_file is not None
     return job.learner_file
+
+
+def found_by(learner: cclfp.Learner) -> float:
+    """The average accuracy of a learner on Split MNIST with its seed."""
+    stream = cclfp.streams.get_benchmark("split-mnist").stream("class", learner.seed)
+    right = [(learner.predict(test.x) == test.y).float().mean().item() for test in stream.test]
+    return 100 * sum(right) / len(right)
+
+
+def stop_in_second_call(function: Callable[..., Any]) -> Callable[..., Any]:
+    calls = itertools.count(1)
+
+    def stop(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == 2:
+            raise Stop
+        return function(*arguments, **options)
+
+    return stop
 
 
 def checkpoint_of(job: Job, steps: int = 50) -> Path:
@@ -263,10 +283,7 @@ def test_a_record_stays_where_its_run_is_trained_again_for_its_learner(make_job:
     kept, notes = train_and_note(job)
     assert [kept] == store_of(job).records() == [old]
     assert "that one stays, with 1.00 %; trained now it has " in notes
-    learner = cclfp.load(file_of(job))
-    stream = cclfp.streams.get_benchmark("split-mnist").stream("class", 0)
-    right = [(learner.predict(test.x) == test.y).float().mean().item() for test in stream.test]
-    assert 100 * sum(right) / 5 == pytest.approx(accuracy(first), abs=1e-4)
+    assert found_by(cclfp.load(file_of(job))) == pytest.approx(accuracy(first), abs=1e-4)
 
 
 @pytest.mark.slow
@@ -344,6 +361,37 @@ def test_learners_of_a_cohort_that_cannot_be_saved(make_job: MakeJob, tmp_path: 
     assert [event.key for event in events if isinstance(event, Finished)] == [job.key for job in jobs]
     assert not [text for text in texts(events) if "one by one" in text]
     assert len(store_of(jobs[0]).records()) == 2
+
+
+@pytest.mark.parametrize("killed_in", ["learner.learner.Learner.save", "runs.store.Store.add"])
+def test_a_stored_run_has_the_learner_of_its_training(
+    killed_in: str, make_job: MakeJob, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Killed while the second of three runs is kept."""
+    jobs = [make_job("finetune", seed=seed, save=tmp_path / "learners") for seed in range(3)]
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(f"cclfp.{killed_in}", stop_in_second_call(resolve_name(f"cclfp.{killed_in}")))
+        train_all(jobs)
+    stored = {record["key"] for record in store_of(jobs[0]).records()}
+    saved = {job.key for job in jobs if job.has_learner()}
+    assert stored == {jobs[0].key} <= saved
+    for job, record in zip(jobs, train_all(jobs), strict=True):
+        assert found_by(cclfp.load(file_of(job))) == pytest.approx(accuracy(record), abs=1e-4)
+
+
+def test_a_learner_that_is_taught_while_its_run_is_trained_again_stays(make_job: MakeJob, tmp_path: Path) -> None:
+    job = make_job("finetune", save=tmp_path / "learners")
+    train(job)
+    learner = cclfp.load(file_of(job))
+    learner.observe(torch.zeros(2, 1, 28, 28, dtype=torch.uint8), torch.tensor([0, 1]), task=0)
+
+    def teach(event: Event) -> None:
+        if isinstance(event, Step):
+            learner.save(file_of(job))
+
+    with pytest.raises(InputError, match="run is stored, but its learner cannot be saved .*: .* has learned more"):
+        train(job.with_execution(fresh=True), teach)
+    assert same(cclfp.load(file_of(job)), learner)
 
 
 @pytest.mark.slow

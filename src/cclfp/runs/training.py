@@ -151,24 +151,32 @@ class _Progress:
 
 
 def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_event: OnEvent) -> None:
-    """Keep the records of trained runs, then save the learners if asked. If saving fails, no record is lost."""
-    records: dict[str, Record] = {}
+    """Save the learners of trained runs if asked, and keep their records.
+
+    The learner comes first: whenever this is killed, a stored record is of the training that its learner is of. If the
+    learner cannot be saved, the record is not lost.
+    """
     for job, replica in group:
+        failed = _save_learner(job, replica)
         record = make_record(job, replica, {"engine": engine_used, "together": len(group)})
-        records[job.key] = record if store is None else keep_record(job, record, store, on_event)
-    for job, replica in group:
-        failed = None
-        try:
-            if job.learner_file is not None:
-                replica.learner.save(job.learner_file, force=job.execution.force)
-        except (OSError, InputError) as error:
-            text = f"the run is stored, but its learner cannot be saved as {job.learner_file}"
-            failed = Failed(job.key, InputError(f"{text}: {reason_of(error)}"))
         if store is not None:
+            record = keep_record(job, record, store, on_event)
             remove_checkpoint(job, on_event)
-        on_event(Finished(job.key, records[job.key]))
+        on_event(Finished(job.key, record))
         if failed is not None:
             on_event(failed)
+
+
+def _save_learner(job: Job, replica: Replica) -> Failed | None:
+    """Save the learner of a trained run if asked; what the run fails with where that is not possible."""
+    try:
+        if job.learner_file is not None:
+            job.check_learner()  # somebody may have taught the one of a run that was killed, while this one was trained
+            replica.learner.save(job.learner_file, force=job.execution.force)
+    except (OSError, InputError) as error:
+        text = f"the run is stored, but its learner cannot be saved as {job.learner_file}"
+        return Failed(job.key, InputError(f"{text}: {reason_of(error)}"))
+    return None
 
 
 def make_record(job: Job, replica: Replica, used: dict[str, Any]) -> Record:

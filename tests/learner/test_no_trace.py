@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import cclfp
 from cclfp.core.memory import Memory
+from cclfp.errors import InputError
 from cclfp.learner.saving import learner_state
 from cclfp.methods import METHODS, Method
 from cclfp.methods.er import ER
@@ -61,20 +62,31 @@ def test_a_batch_that_cannot_be_stored_leaves_no_trace(method: str, monkeypatch:
     assert same(ours, twin)
 
 
-def test_a_step_without_its_buffers_leaves_no_trace() -> None:
-    class Partial(ER):
-        name = "partial"
+@pytest.mark.parametrize(
+    ("place", "tensors", "message"),
+    [
+        (1, lambda new: {}, r"the buffer 1.running_mean not at all, expected the shape \(16,\)"),
+        (0, lambda new: {**new, "f.bias": new["f.bias"][:1]}, r"the parameter f.bias in the shape \(1,\), .* \(6,\)"),
+        (0, lambda new: {**new, "f.weight": new["f.weight"].T}, r"f.weight in the shape \(16, 6\)"),
+    ],
+)
+def test_a_step_that_returns_other_tensors_leaves_no_trace(place: int, tensors: Any, message: str) -> None:
+    class Wrong(ER):
+        name = "wrong"
 
         def step(self, *arguments: Any) -> Any:
-            params, _, *others = super().step(*arguments)
-            return params, {}, *others
+            stepped = list(super().step(*arguments))
+            if len(arguments[3].slots):  # not in the first step
+                stepped[place] = tensors(stepped[place])
+            return tuple(stepped)
 
-    ours = learner(Partial)
-    ours.make_classifier(batch()[0])
-    before = copy.deepcopy(learner_state(ours))
-    with pytest.raises(KeyError):
-        ours.observe(*batch())
-    assert equal(before, learner_state(ours))
+    ours, twin = learner(Wrong), learner(Wrong)
+    for one in (ours, twin):
+        one.observe(*batch())
+    for seed in range(1, 4):  # the memory is full after two
+        with pytest.raises(InputError, match=f"a step of wrong returned .*{message}"):
+            ours.observe(*batch(seed=seed))
+        assert same(ours, twin)
 
 
 @pytest.mark.parametrize("method", METHODS)

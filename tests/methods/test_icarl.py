@@ -212,6 +212,16 @@ def test_a_class_without_a_mean_comes_last() -> None:
     assert len(set(learner.logits(x, task=1)[:, 2].tolist())) == 4, "what the network thinks decides between those"
 
 
+def test_before_its_herding_a_class_has_the_mean_of_all_its_examples_so_far() -> None:
+    learner = cclfp.make(ICaRL, psi=nn.Flatten(), num_classes=3, memory=6)
+    x = torch.tensor([[3.0, 4.0], [0.0, 1.0], [1.0, 0.0], [0.0, 2.0]])  # of lengths that do not count
+    for part in (x[:2], x[2:]):
+        learner.observe(part, torch.tensor([0, 1]))
+    means = torch.tensor([[1.6, 0.8], [0.0, 2.0]])
+    far = torch.cdist(nn.functional.normalize(x), nn.functional.normalize(means))
+    torch.testing.assert_close(learner.logits(x)[:, :2], -far)
+
+
 def test_replayed_examples_are_not_in_the_running_mean() -> None:
     learner = tiny(tasks=None)
     learner.observe(*points([0, 1] * 3, 0), task=0)

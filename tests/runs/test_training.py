@@ -369,9 +369,10 @@ def test_a_stored_run_has_the_learner_of_its_training(
 ) -> None:
     """Killed while the second of three runs is kept."""
     jobs = [make_job("finetune", seed=seed, save=tmp_path / "learners") for seed in range(3)]
-    with monkeypatch.context() as patch, pytest.raises(Stop):
+    with monkeypatch.context() as patch:
         patch.setattr(f"cclfp.{killed_in}", stop_in_second_call(resolve_name(f"cclfp.{killed_in}")))
-        train_all(jobs)
+        with pytest.raises(Stop):
+            train_all(jobs)
     stored = {record["key"] for record in store_of(jobs[0]).records()}
     saved = {job.key for job in jobs if job.has_learner()}
     assert stored == {jobs[0].key} <= saved

@@ -194,6 +194,16 @@ def check_features(learner: Learner, x: Tensor) -> Tensor:
 # -- what a step has made -----------------------------------------------------------------------------------------
 
 
+def check_step(method: str, before: Sequence[Tensors], after: Sequence[Tensors]) -> None:
+    """Raise InputError unless a step gave all parameters and all buffers, in their shapes."""
+    for kind, ours, new in zip(("parameter", "buffer"), before, after, strict=True):
+        for name, tensor in ours.items():
+            if name not in new or new[name].shape != tensor.shape:
+                got = f"in the shape {tuple(new[name].shape)}" if name in new else "not at all"
+                text = f"a step of {method} returned the {kind} {name} {got}"
+                raise InputError(f"{text}, expected the shape {tuple(tensor.shape)}")
+
+
 def refuse_not_finite(what: str, before: Model, after: Model, lr: float) -> None:
     """Raise DivergenceError where parameters are NaN or infinite, or where buffers or state have become so.
 

@@ -25,6 +25,7 @@ from cclfp.learner.checks import (
     check_inputs,
     check_preparation,
     check_psi,
+    check_step,
     check_task,
     prepare,
     refuse_not_finite,
@@ -212,6 +213,7 @@ class Learner:
             stepped = self.algorithm.step(*self.model, batch, self.hyper_tensors)
         params, buffers, state, more = unpack(f"a step of {self.method.name}", stepped, "params", "buffers", "state")
         if store:
+            check_step(self.method.name, self.model[:2], (params, buffers))
             refuse_not_finite("the step", self.model, (params, buffers, state), self.hyper.lr)
             if self.memory is not None:  # before the weights move: it may fail
                 self.memory.write(Examples(*(t[:n_current] for t in raw)), slots[2].tolist())
@@ -222,7 +224,7 @@ class Learner:
     def update(self, params: Tensors, buffers: Tensors, state: State, steps: int) -> None:
         """Replace :attr:`model` by what ``steps`` steps made of it."""
         pairs = zip(self.model[:2], (params, buffers), strict=True)
-        moves = [(ours[name], new[name]) for ours, new in pairs for name in ours]  # nothing moves where one is missing
+        moves = [(ours[name], new[name]) for ours, new in pairs for name in ours]
         with torch.no_grad():
             copy_all([ours for ours, _ in moves], [new for _, new in moves])
         self.state = state

@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from cclfp.data.archives import Archived, Files, read_members
 from cclfp.data.decode import decode
-from cclfp.data.source import CLASSES, Arrays, ArraySpec
+from cclfp.data.source import CLASSES, Arrays, ArraySpec, Files, Published, read_members
 from cclfp.errors import DataError
 from cclfp.events import OnEvent
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cifar(Archived):
+class Cifar(Published):
     """A folder of pickled batches, the last of which is for testing."""
 
     files: Mapping[str, str]  # file -> md5

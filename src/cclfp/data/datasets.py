@@ -22,7 +22,6 @@ from filelock import FileLock
 from torch import Tensor
 
 from cclfp.core.files import home, remove_stale, sync_directory, temporary_name
-from cclfp.data.archives import MOST_HEADER
 from cclfp.data.cifar import CIFAR10, CIFAR100
 from cclfp.data.download import checksum_of, discard
 from cclfp.data.mnist import MNIST
@@ -34,6 +33,7 @@ from cclfp.events import Note, OnEvent, ignore
 DATASETS: dict[str, Published] = {source.name: source for source in (MNIST, CIFAR10, CIFAR100, TINY_IMAGENET)}
 CHECKSUMS = "sums.json"  # array or other file -> sha256 at the time it was stored
 ABOUT = "about.json"  # the description of a user's own images
+MOST_HEADER = 4096  # bytes of an array's header; numpy writes 118 for an array of images
 
 
 @dataclasses.dataclass(frozen=True)

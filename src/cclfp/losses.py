@@ -21,7 +21,7 @@ def distances(a: Tensor, b: Tensor) -> Tensor:
     >>> distances(torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
     tensor([[5., 0.]])
     """
-    if is_transformed():  # many replicas at once: torch's kernel for cdist processes one pair of rows at a time
+    if a.is_cuda and is_transformed():  # many replicas at once: there cdist processes one pair of rows at a time
         d: Tensor = torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), dim=-1)
         return d
     # By default cdist uses a matmul above 25 rows, which loses half of the digits near 0.

@@ -56,7 +56,7 @@ def test_every_method_diverges_and_goes_on_to_the_end(method: str) -> None:
 
 
 @pytest.mark.parametrize("psi", [bare_psi, relu_psi])
-@pytest.mark.parametrize("engine", ["eager", "stacked"])
+@pytest.mark.parametrize("engine", ["eager", "traced"])
 def test_it_is_found_beside_replicas_that_are_well(engine: str, psi: Callable[[], nn.Module]) -> None:
     """One that diverges is no reason to train the others eagerly."""
     several = [replica("ccl-fp+", "class", s, psi=psi, lr=lr) for s, lr in ((0, 0.02), (1, 1e30), (2, 0.02))]

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -18,12 +17,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
 from cclfp.core.torch_private import NEEDED
-from cclfp.engine import compiled, graph
+from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort, make_group
 from cclfp.engine.graph import overwrite
 from cclfp.engine.groups import MAX_COMPARED, ParallelGroup, StackedGroup, compare_steps, perturb, pick_replicas
 from cclfp.engine.plan import StepTables
 from cclfp.engine.replica import Replica
+from cclfp.engine.traced import Tracer
 from cclfp.methods import METHODS
 from cclfp.methods.er import ER
 from cclfp.nets import linear
@@ -32,32 +32,13 @@ from cclfp.testing import stackable_psi, toy_stream
 KINDS = [(0, 0.02), (1, 0.02), (1, 0.01)]  # seeds and step sizes that differ within a cohort
 
 
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiler compiles what is used often in a toy stream."""
-    monkeypatch.setattr(compiled, "WORTH", 50)
-
-
 # -- as each replica alone ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "scenario", "psi"),
-    [(*case, stackable_psi) for case in CASES] + [(method, None, batch_norm_psi) for method in METHODS],
-)
-def test_replicas_together_are_as_each_alone(method: str, scenario: str, psi: Callable[[], nn.Module]) -> None:
-    """Without the compiler, which the next test has."""
-    assert_as_alone([partial(replica, method, scenario, seed, psi=psi, lr=lr) for seed, lr in KINDS], "stacked")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize(("method", "psi"), [("ccl-fp+", stackable_psi), ("si", stackable_psi), ("er", batch_norm_psi)])
-def test_compiled_replicas_are_as_each_alone(method: str, psi: Callable[[], nn.Module]) -> None:
-    with mock.patch.object(compiled, "program", wraps=compiled.program) as program:
-        assert_as_alone([partial(replica, method, "domain", seed, psi=psi) for seed in range(2)], "compiled")
-    assert program.called
+@pytest.mark.parametrize(("method", "scenario"), CASES)
+def test_replicas_together_are_as_each_alone(method: str, scenario: str) -> None:
+    assert_as_alone([partial(replica, method, scenario, seed, lr=lr) for seed, lr in KINDS], "traced")
 
 
 class Recorded(graph._Recorded):
@@ -81,23 +62,29 @@ class DoneEvent:
         return True
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("psi", [stackable_psi, batch_norm_psi])
-@pytest.mark.parametrize("method", METHODS)
-def test_the_graph_engine_without_a_card(method: str, psi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All but the recording itself: tensors that stay in place, a counter that finds each step's row."""
+@pytest.fixture
+def no_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph engine runs on the CPU: all but the recording itself."""
     monkeypatch.setitem(NEEDED, "graph", ())  # for the recording itself
     monkeypatch.setattr(graph, "_Recorded", Recorded)
     monkeypatch.setattr(graph, "SHORTEST", 2)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     monkeypatch.setattr(torch.cuda, "Event", DoneEvent)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_card")
+@pytest.mark.parametrize("psi", [stackable_psi, batch_norm_psi])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_graph_engine_without_a_card(method: str, psi: Any) -> None:
+    """Tensors that stay in place, a counter that finds each step's row."""
     scenario = METHODS[method].scenarios()[0]  # class: masks change with the task
     assert_as_alone([partial(replica, method, scenario, seed, psi=psi) for seed in range(3)], "graph")
 
 
 def test_a_cohort_of_one_is_as_one_of_many() -> None:
-    many = trained([replica("er", "class", seed) for seed in range(20)], "stacked")
-    assert_alike(trained([replica("er", "class", 7)], "stacked")[0], many[7])
+    many = trained([replica("er", "class", seed) for seed in range(20)], "traced")
+    assert_alike(trained([replica("er", "class", 7)], "traced")[0], many[7])
 
 
 def test_each_replica_has_the_inputs_and_tasks_of_its_own_stream() -> None:
@@ -114,27 +101,7 @@ def test_each_replica_has_the_inputs_and_tasks_of_its_own_stream() -> None:
     )
     other_inputs = dataclasses.replace(data, train=data.train._replace(x=data.train.x.flip(1)))
     streams = (data, other_tasks, other_inputs)
-    assert_as_alone([partial(replica, "hal", "task", stream=stream) for stream in streams], "stacked")
-
-
-# -- which steps are compiled ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("worth", "engines"), [(20, ["compiled"] * 3), (40, ["eager", "compiled", "compiled"]), (3000, ["eager"] * 3)]
-)
-def test_steps_of_one_kind_are_counted_from_task_to_task(
-    worth: int, engines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Few steps are trained eagerly. ER's 32 in a task are of one kind in all: the second task makes them enough."""
-    mine = replica("er", "domain")
-    monkeypatch.setattr(compiled, "WORTH", worth)
-    monkeypatch.setattr(compiled, "program", lambda step, *arguments, **options: step)
-    cohort, found = Cohort([mine], "compiled"), []
-    while not cohort.is_done:
-        cohort.advance()
-        found.append(cohort.engine)
-    assert found == engines
+    assert_as_alone([partial(replica, "hal", "task", stream=stream) for stream in streams], "traced")
 
 
 class Counts(ER):
@@ -151,11 +118,8 @@ class Counts(ER):
         return params, buffers, {**state, "turned": (state["turned"].contiguous() + 1).contiguous()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["stacked", "compiled"])
-def test_a_step_that_changes_its_state_is_taken_once(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "WORTH", 20)  # only the most frequent kind of steps is compiled
-    (ours,) = trained([replica(Counts, "domain")], engine)
+def test_a_step_that_changes_its_state_is_taken_once() -> None:
+    (ours,) = trained([replica(Counts, "domain")], "traced")
     assert all((count == ours.steps(2)).all() for count in ours.learner.model[2].values())
 
 
@@ -209,7 +173,7 @@ def frozen(seed: int) -> Replica:
 
 er = partial(replica, "er", "class")
 REFUSED: list[tuple[list[Callable[[], Replica]], str]] = [
-    ([partial(er, seed, psi=lambda: nn.Sequential(stackable_psi(), nn.Dropout())) for seed in (0, 1)], "random op"),
+    ([partial(er, seed, psi=lambda: nn.Sequential(stackable_psi(), nn.Dropout())) for seed in (0, 1)], "random layers"),
     ([partial(er, seed, psi=batch_norm_and_dropout) for seed in (0, 1)], "random layers"),
     ([partial(replica, "finetune", "class", psi=batch_norm_and_dropout)], "random layers"),
     ([partial(frozen, seed) for seed in (0, 1)], "not in its arguments"),
@@ -224,40 +188,13 @@ def test_what_cannot_be_trained_together_is_trained_eagerly_and_it_is_said(
     make: list[Callable[[], Replica]], reason: str
 ) -> None:
     notes: list[str] = []
-    assert_as_alone(make, "stacked", notes)
+    assert_as_alone(make, "traced", notes)
     (note,) = notes
     assert re.fullmatch(rf"these runs cannot be trained together \(.*{reason}.*\): continuing eagerly", note)
 
 
 def test_equal_layers_that_are_frozen_can_be_stacked() -> None:
-    trained([frozen(0), frozen(0)], "stacked")
-
-
-def broken(*arguments: Any, **options: Any) -> Any:
-    raise RuntimeError("no C++ compiler\nfound anywhere")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize(
-    ("method", "changed", "note"),
-    [
-        # CCL-FP has two kinds of steps, one before there is an old psi and one after; the compiler is asked once.
-        ("ccl-fp", (torch._inductor, "aot_compile", broken), "not compiled: the compiler failed: RuntimeError: no C++"),
-        ("er", (compiled, "MAX_OPERATIONS", 10), "operations, above 10"),
-        (Remembers, None, "not in its arguments"),  # a program does not see that the attribute changes
-    ],
-)
-def test_a_step_that_the_compiler_cannot_have(
-    method: Any, changed: Any, note: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if changed is not None:
-        monkeypatch.setattr(*changed)
-    notes: list[str] = []
-    assert_as_alone([partial(replica, method, "domain", seed) for seed in range(2)], "compiled", notes)
-    (said,) = notes
-    assert note in said
-    assert said.endswith(": continuing eagerly")
+    trained([frozen(0), frozen(0)], "traced")
 
 
 FAILED = "these runs cannot be trained together (OutOfMemoryError: out of memory): continuing eagerly"
@@ -274,16 +211,16 @@ FAILED = "these runs cannot be trained together (OutOfMemoryError: out of memory
 def test_too_many_for_the_memory_are_halved(
     most: int, runs: int, wanted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = compiled.Programs.train
+    original = Tracer.train
 
     def train(self: Any, group: Any, *arguments: Any) -> bool:
         if len(group.learners) > most:
             raise torch.OutOfMemoryError("out of memory")
         return original(self, group, *arguments)
 
-    monkeypatch.setattr(compiled.Programs, "train", train)
+    monkeypatch.setattr(Tracer, "train", train)
     notes: list[str] = []
-    assert_as_alone([partial(replica, "er", "class", seed) for seed in range(runs)], "stacked", notes)
+    assert_as_alone([partial(replica, "er", "class", seed) for seed in range(runs)], "traced", notes)
     assert notes == wanted
 
 
@@ -291,7 +228,7 @@ def test_replicas_that_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as the memory has room for at once; a size that does not divide them."""
     monkeypatch.setattr(Cohort, "_count_at_once", lambda *arguments: 2)
     told: list[int] = []
-    cohort = Cohort([replica("ccl-fp+", "class", seed) for seed in range(5)], "stacked")
+    cohort = Cohort([replica("ccl-fp+", "class", seed) for seed in range(5)], "traced", shortest=2)
     while not cohort.is_done:
         told.clear()
         steps = cohort.replicas[0].steps(cohort.replicas[0].position)
@@ -312,7 +249,7 @@ def test_memory_that_ends_while_learners_take_over_leaves_them_as_they_were(monk
         return original(t)
 
     monkeypatch.setattr(torch, "clone", clone)
-    assert_as_alone([partial(replica, "hal", "class", seed) for seed in range(2)], "stacked", [])
+    assert_as_alone([partial(replica, "hal", "class", seed) for seed in range(2)], "traced", [])
     assert failed
 
 
@@ -321,9 +258,10 @@ def test_an_error_of_who_is_told_is_theirs() -> None:
         raise BrokenPipeError("nobody listens")
 
     with pytest.raises(BrokenPipeError, match="nobody listens"):
-        Cohort([replica("er", "class")], "stacked", pytest.fail).advance(told)
+        Cohort([replica("er", "class")], "traced", pytest.fail, shortest=2).advance(told)
 
 
+@pytest.mark.usefixtures("no_card")
 def test_scores_that_cannot_be_stacked_are_said_and_taken_one_by_one() -> None:
     class Odd(ER):
         name = "odd"
@@ -333,7 +271,7 @@ def test_scores_that_cannot_be_stacked_are_said_and_taken_one_by_one() -> None:
             return given if float(given.sum()) < torch.inf else -given
 
     notes: list[str] = []
-    (ours,) = trained([replica(Odd, "domain")], "stacked", notes=notes)
+    (ours,) = trained([replica(Odd, "domain")], "graph", notes=notes)
     (note,) = notes
     assert "cannot be tested together" in note
     assert ours.matrix == trained([replica("er", "domain")])[0].matrix

@@ -254,7 +254,7 @@ def test_a_cohort_trains_stacked_or_side_by_side(
         monkeypatch.setattr(passes, "run_training", refusing)
     settings: dict[str, Any] = {"steps": 2} if method == "hal" else {}
     ours = [picture_replica(method, seed, pictures("cpu", each=6), **settings) for seed in range(2)]
-    notes = train_replicas(ours, "stacked", tasks=2)
+    notes = train_replicas(ours, "traced", tasks=2)
     assert notes == ([] if reason is None else [f"these runs cannot be stacked ({reason}): they train side by side"])
     assert bool(in_pytorch) != fails
     for one in ours:

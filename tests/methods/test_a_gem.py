@@ -82,7 +82,7 @@ def test_as_many_examples_are_drawn_at_every_step_of_a_task(
         assert len({len(slots) for slots in drawn}) == 1
 
 
-@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("engine", ["eager", "traced"])
 def test_engines_take_the_reference_examples_that_observe_takes(engine: str) -> None:
     for reference in (10, 256):
         stream = toy_stream("class")
@@ -134,7 +134,7 @@ def test_settings_that_are_refused() -> None:
 
 def test_runs_with_other_sizes_of_batches_do_not_train_together(tmp_path: Path) -> None:
     several = configurations(["a-gem"], "split-mnist", settings={"reference": [10, 256], "lr": [0.1, 0.3]})
-    jobs = make_jobs(several, [0], Execution("cpu", "compiled", store=tmp_path / "runs.sqlite"))
+    jobs = make_jobs(several, [0], Execution("cpu", "traced", store=tmp_path / "runs.sqlite"))
     assert into_cohorts(jobs, 1, "cpu") == [jobs[:2], jobs[2:]]
 
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import cclfp
-from cclfp.engine import compiled
 from cclfp.engine.cohort import Cohort
 from cclfp.errors import InputError
 from cclfp.methods.base import Batch
@@ -60,7 +59,7 @@ def assert_right(learner: cclfp.Learner) -> None:
 
 def check_engine(case: Case, engine: str) -> Cohort:
     replicas, notes = [case.replica(seed, stackable_psi()) for seed in (0, 1)], list[str]()
-    cohort = Cohort(replicas, engine, notes.append)
+    cohort = Cohort(replicas, engine, notes.append, shortest=2)
     while not cohort.is_done:
         cohort.advance()
     assert notes == []
@@ -74,14 +73,8 @@ def check_engine(case: Case, engine: str) -> Cohort:
 def test_values_are_those_of_the_example_in_the_slot(schedule: Any, base: type[ER]) -> None:
     case = Case(of(schedule, base), "class", {})
     assert_right(case.online())
-    for engine in ("eager", "stacked"):
-        check_engine(case, engine)
-
-
-@pytest.mark.slow
-def test_values_are_stored_by_compiled_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "WORTH", 1)
-    assert check_engine(Case(Remembering, "class", {}), "compiled").engine == "compiled"
+    for engine in ("eager", "traced"):
+        assert check_engine(case, engine).engine == engine
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ def test_counts_agree_with_the_accuracies_and_are_the_same_for_runs_that_train_t
 ) -> None:
     (configuration,) = configurations(["er"], "split-mnist", "task")
     alone = train(make_job(configuration, 0, tmp_path / "alone.sqlite"))
-    jobs = [make_job(configuration, seed, tmp_path / "both.sqlite", engine="compiled") for seed in (0, 1)]
+    jobs = [make_job(configuration, seed, tmp_path / "both.sqlite", engine="traced") for seed in (0, 1)]
     for one in (alone, *train_all(jobs)):
         counts = one["confusion"]
         assert len(counts) == 10

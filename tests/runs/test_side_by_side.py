@@ -95,7 +95,7 @@ def test_a_failure_lets_the_others_finish(executor: Executor, make_jobs: MakeJob
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("executor", "engine"), [(Pool(), "eager"), (Pool(2), "eager"), (Pool(2), "compiled")])
+@pytest.mark.parametrize(("executor", "engine"), [(Pool(), "eager"), (Pool(2), "eager"), (Pool(2), "traced")])
 def test_every_run_that_fails_is_an_event(executor: Executor, engine: str, make_jobs: MakeJobs, tmp_path: Path) -> None:
     """A cohort that fails is trained one by one; each run's error is its own, with one traceback."""
     (tmp_path / "mine.py").write_text(FAILS)

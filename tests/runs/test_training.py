@@ -353,7 +353,7 @@ def test_settings_as_numpy_has_them(tmp_path: Path) -> None:
 def test_learners_of_a_cohort_that_cannot_be_saved(make_job: MakeJob, tmp_path: Path) -> None:
     """All runs are stored, and none is trained again."""
     (tmp_path / "file").touch()
-    jobs = [make_job("er", seed=seed, engine="compiled", save=tmp_path / "file") for seed in (0, 1)]
+    jobs = [make_job("er", seed=seed, engine="traced", save=tmp_path / "file") for seed in (0, 1)]
     events: list[Event] = []
     training.train_cohort(jobs, events.append, store_of(jobs[0]))
     failures = {event.key: str(event.error) for event in events if isinstance(event, Failed)}

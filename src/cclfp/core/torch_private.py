@@ -9,14 +9,9 @@ from __future__ import annotations
 
 import pkgutil
 
-# By what needs them. Those of the compiler are looked up when it is imported, which takes seconds.
+# By what needs them.
 NEEDED = {
-    "compiled": ("torch._C._aoti.AOTIModelContainerRunnerCpu",),
-    "compiler": (
-        "torch._inductor.aot_compile",
-        "torch._inductor.compile",
-        "torch._inductor.config.aot_inductor",
-    ),
+    "traced": ("torch.fx.experimental.proxy_tensor.make_fx",),
     "graph": ("torch._C._cuda_endAllocateToPool", "torch._C._cuda_releasePool"),
     "kernels": ("torch._foreach_add", "torch._foreach_addcmul", "torch._foreach_copy_"),
 }

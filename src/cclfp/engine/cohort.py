@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -13,7 +12,6 @@ from torch import Tensor
 from cclfp.core.scenarios import ClassMask
 from cclfp.core.torch_private import missing
 from cclfp.engine import eager
-from cclfp.engine.compiled import NotCompiled, Programs
 from cclfp.engine.evaluate import evaluate_alone, evaluate_together
 from cclfp.engine.graph import Graphs
 from cclfp.engine.groups import Group, ParallelGroup, StackedGroup, is_normalised
@@ -21,44 +19,34 @@ from cclfp.engine.kernels import Layout
 from cclfp.engine.kernels.group import KernelGroup
 from cclfp.engine.kernels.stacked_resnet import on_kernels
 from cclfp.engine.plan import Plan, StepTables
-from cclfp.engine.programs import KeptPrograms, Kind
 from cclfp.engine.replica import Planner, Replica, find_diverged
+from cclfp.engine.traced import SHORTEST, Tracer
 from cclfp.errors import named
 from cclfp.learner import Learner
 
 SHARE = 0.7  # of a GPU's free memory that may be used
 MAX_STACKED = 20  # replicas that train as one network: more are hardly faster
-GRAPH_SECONDS = 3.0  # how long the eager engine must take for a CUDA graph to pay
-COMPILING_SECONDS = 15.0  # what it takes to compile a program
-LOADING_SECONDS = 0.1  # what it takes to load one that was compiled before
+MAX_TRACED = 10  # the same on a CPU, where more are slower, because they leave its cache
+CACHE = 8 * 2**20  # bytes of what their steps change that it is taken to hold
+GRAPH_STEPS = 300  # steps of a run that repay the recording of a CUDA graph
 
 OnStep = Callable[[int], None]
 OnNote = Callable[[str], None]
 
 # What takes the steps of many replicas at once, by the engine's name. The eager engine needs nothing of the kind.
-RUNNERS: dict[str, Callable[[OnNote, Kind | None], Programs | None]] = {
-    "eager": lambda note, kind: None,
-    "stacked": functools.partial(Programs, compiles=False),
-    "compiled": Programs,
-    "graph": lambda note, kind: Graphs(note),
+RUNNERS: dict[str, Callable[[int], Tracer | Graphs | None]] = {
+    "eager": lambda shortest: None,
+    "traced": Tracer,
+    "graph": lambda shortest: Graphs(),
 }
 
 
-def choose_engine(probe: Replica, runs: int, programs: Kind | None) -> tuple[str, float]:
-    """The engine that finishes this many runs first, compilation included, and the seconds that the eager one takes.
-
-    ``probe`` is a new replica like those of the runs. It cannot be used afterwards. ``programs`` is the kind of their
-    compiled programs.
-    """
-    steps = sum(map(probe.steps, range(len(probe.stream.train_rows))))
-    seconds = runs * steps * eager.seconds_per_step(probe)
-    if probe.learner.device.type == "cuda":
-        return "graph" if seconds > GRAPH_SECONDS else "eager", seconds
-    if is_normalised(probe.learner.psi):  # for networks with BatchNorm, compiling does not pay
-        return "eager", seconds
-    preparing = LOADING_SECONDS if KeptPrograms(programs).any() else COMPILING_SECONDS
-    # A compiled cohort takes about a sixth of the time.
-    return "compiled" if seconds * 5 / 6 > preparing else "eager", seconds
+def choose_engine(replica: Replica) -> str:
+    """The engine for such a run, by counts alone: the same command gives the same numbers on every day."""
+    if replica.learner.device.type == "cuda":
+        steps = sum(map(replica.steps, range(len(replica.stream.train_rows))))
+        return "graph" if steps >= GRAPH_STEPS else "eager"
+    return "eager" if is_normalised(replica.learner.psi) else "traced"  # networks with BatchNorm cannot be stacked
 
 
 def autocast_of(precision: str) -> torch.dtype | None:
@@ -82,11 +70,9 @@ class Cohort:
     """Trains replicas side by side, all at the same place of their streams.
 
     They may differ in seed and hyperparameters, and in nothing else. ``engine`` is ``"eager"``, one replica after the
-    other; ``"compiled"``, all in one program; or ``"graph"``, all in one CUDA graph. ``"stacked"`` takes the steps of
-    ``"compiled"`` without the compiler, for tests. Where the engine cannot train them, the eager one does, and ``note``
-    is called with the reason. ``precision`` is that of CUDA's float32 (see :func:`computing_in`). The compiled
-    programs of a cohort with a ``kind`` are kept for others of this kind. ``on_compile`` is called before a program is
-    compiled, which takes long.
+    other; ``"traced"``, many as one network; or ``"graph"``, all in one CUDA graph. Where the engine cannot train them,
+    the eager one does, and ``note`` is called with the reason. ``precision`` is that of CUDA's float32 (see
+    :func:`computing_in`), ``shortest`` the number of steps of one kind in a task that are worth tracing.
     """
 
     def __init__(
@@ -95,8 +81,7 @@ class Cohort:
         engine: str = "eager",
         note: OnNote = lambda text: None,
         precision: str = "float32",
-        kind: Kind | None = None,
-        on_compile: Callable[[], None] = lambda: None,
+        shortest: int = SHORTEST,
     ) -> None:
         self.replicas = replicas
         self._engine = engine
@@ -104,9 +89,7 @@ class Cohort:
         self._note = note
         if lacking := missing(engine):
             self._switch_to_eager(f"torch {torch.__version__} has no {lacking}, which the {engine} engine needs")
-        self._fast = RUNNERS[self._engine](note, kind)  # None: the eager engine trains
-        if self._fast is not None:
-            self._fast.on_compile = _guarded(on_compile)
+        self._fast = RUNNERS[self._engine](shortest)  # None: the eager engine trains
         self._pool, self._offsets = _join_inputs([replica.stream.train.x for replica in replicas])
         self._planner = Planner(replicas, self._pool.device)
         self._at_once = 0  # how many replicas train at the same time; 0: not known yet
@@ -115,14 +98,8 @@ class Cohort:
 
     @property
     def engine(self) -> str:
-        """The engine that has trained; also ``"eager"`` where there were too few steps to compile."""
-        has_compiled = self._fast is not None and self._fast.has_compiled
-        return "eager" if self._engine == "compiled" and not has_compiled else self._engine
-
-    @property
-    def compile_seconds(self) -> float:
-        """How long the compiler has taken so far."""
-        return 0.0 if self._fast is None else self._fast.compile_seconds
+        """The engine that has trained; ``"eager"`` also where there were too few steps to trace."""
+        return self._engine if self._fast is not None and self._fast.has_trained else "eager"
 
     @property
     def is_done(self) -> bool:
@@ -168,8 +145,6 @@ class Cohort:
                 done += tried
             except _ListenerError as error:
                 raise error.args[0] from None
-            except NotCompiled as reason:
-                self._switch_to_eager(f"not compiled: {reason}")
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
                 failed = isinstance(error, torch.OutOfMemoryError), named(error)
             if failed is not None:  # after the handler, where nothing refers to the tensors of the attempt any more
@@ -197,10 +172,11 @@ class Cohort:
         return make_group(learners, masks[some], self._pool, kernels=self._may_use_kernels), tables
 
     def _count_at_once(self, plans: Sequence[Plan], masks: Sequence[ClassMask]) -> int:
-        """How many replicas train at the same time: all on a CPU, on a GPU as many as fit its memory."""
+        """How many replicas train at the same time: as many as a CPU's cache, or a GPU's memory, holds."""
         runs = len(self.replicas)
         if not self._pool.is_cuda:
-            return runs
+            fitting = max(1, min(MAX_TRACED, CACHE // self._group(slice(1), plans, masks)[0].size))
+            return -(-runs // -(-runs // fitting))  # turns of equal sizes
         fitting = min(runs, count_fitting(*self._group(slice(1), plans, masks)))
         if self._kernels(fitting):
             turns = -(-runs // min(fitting, MAX_STACKED))
@@ -230,9 +206,10 @@ class Cohort:
     # -- testing --------------------------------------------------------------------------------------------------
 
     def _test(self) -> None:
-        # Networks with BatchNorm have large convolutions, which are faster together in our own kernels only.
+        # Together they are faster on a GPU alone and, with large convolutions (and BatchNorm), in our own kernels alone.
         layout = None if self._fast is None else self._kernels(len(self.replicas))
-        one_by_one = self._fast is None or (is_normalised(self.replicas[0].learner.psi) and layout is None)
+        is_slow = is_normalised(self.replicas[0].learner.psi) and layout is None
+        one_by_one = self._engine != "graph" or is_slow
         if one_by_one or not self._test_together(layout):
             for replica in self.replicas:
                 evaluate_alone(replica)
@@ -297,7 +274,6 @@ def kernels_for(learners: Sequence[Learner], pool: Tensor) -> Layout | None:
 
 def count_fitting(group: Group, tables: StepTables) -> int:
     """How many replicas can train at the same time, from what one step of a group of one replica takes."""
-    held = sum(t.numel() * t.element_size() for t in group.changing)
     longest = max(range(len(tables.sizes)), key=lambda step: sum(tables.sizes[step]))
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -306,4 +282,4 @@ def count_fitting(group: Group, tables: StepTables) -> int:
     taken = torch.cuda.max_memory_allocated() - before
     free = torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     # Four times what changes: the group's tensors, those that a graph writes to, and later tasks' old networks.
-    return max(1, int(SHARE * free / (taken + 4 * held)))
+    return max(1, int(SHARE * free / (taken + 4 * group.size)))

@@ -15,31 +15,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.engine.compiled import NotCompiled, Programs
 from cclfp.engine.groups import Group, Step
 from cclfp.engine.plan import StepTables
 from cclfp.nets.network import copy_all
 
-WORTH = 100_000  # steps of one kind that pay for a program: compiling takes half a minute, or two minutes for ResNet18
 SHORTEST = 8  # steps of one segment that are worth recording
 KEPT = 2  # graphs that stay recorded
 MARK_EVERY = 32  # steps between two marks that show how far the device is
 
 
-class Graphs(Programs):
-    """Trains tasks with graphs, which are kept from task to task.
+class Graphs:
+    """Trains tasks with graphs, which are kept from task to task."""
 
-    Where there are enough steps, the step in them is compiled; where it cannot be, ``note`` is called with the reason.
-    """
+    has_trained = True
 
-    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
-        super().__init__(note)
+    def __init__(self) -> None:
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
 
     def train(self, group: Group, tables: StepTables, progress: Callable[[int], None] = lambda step: None) -> bool:
         """Take all steps of a task and update the learners."""
-        self.count(group, tables)
         changing, marks = group.changing, _Marks(progress)
         with torch.no_grad():
             for segment, step, recorded in [self._ready(group, tables, segment) for segment in tables.segments()]:
@@ -53,27 +48,16 @@ class Graphs(Programs):
         group.write_back(changing, len(tables.sizes))
         return True
 
-    def worth(self, group: Group) -> float:
-        return WORTH
-
-    def step(self, group: Group, tables: StepTables, segment: range) -> Step:
-        try:
-            return super().step(group, tables, segment)
-        except NotCompiled as reason:
-            self._note(f"not compiled: {reason}")
-            self._compiles = False
-            return super().step(group, tables, segment)
-
     def _ready(self, group: Group, tables: StepTables, segment: range) -> tuple[range, Step, _Recorded | None]:
         """What takes the steps of a segment, once it is checked: a step function, and a graph if it is long enough."""
-        step = self.step(group, tables, segment)
+        step = group.make_step(tables, segment[0])
         recorded = self._record(group, step, tables, segment) if len(segment) >= SHORTEST else None
         group.check_step(step if recorded is None else recorded.once(tables, segment), tables, segment[0])
         return segment, step, recorded
 
     def _record(self, group: Group, step: Step, tables: StepTables, segment: range) -> _Recorded:
         shapes = tuple(t.shape for t in tables.tables)
-        key = (self.key(group, tables, segment), shapes, group.fixed[0].data_ptr(), id(step))
+        key = (group.kind_of_step(tables, segment), shapes, group.fixed[0].data_ptr(), *map(id, group.learners))
         if key not in self._recorded:
             while len(self._recorded) >= KEPT:
                 self._recorded.popitem(last=False)

@@ -1,6 +1,6 @@
 """Replicas that take their steps together: flat lists of tensors, and one function that takes a step of all of them.
 
-The function can run as it is, compiled, or in a CUDA graph. There are three kinds of groups:
+The function can be traced, or run in a CUDA graph. There are three kinds of groups:
 
 - :class:`StackedGroup` has the replicas side by side in each tensor, so that one operation serves all of them (vmap).
 - :class:`ParallelGroup` keeps their tensors apart and lets them run at the same time. It is for BatchNorm, whose
@@ -13,7 +13,7 @@ Before a group trains, its step is compared with the step that each of its repli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from cclfp.core import trees
 from cclfp.core.randomness import global_generators
 from cclfp.core.scenarios import ClassMask
+from cclfp.engine.operations import Step
 from cclfp.engine.plan import StepTables
 from cclfp.learner import Learner
 from cclfp.learner.checks import not_finite
@@ -30,8 +31,6 @@ from cclfp.nets.network import BATCH_NORMS
 
 NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
-Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
-Compile = Callable[..., Step]  # takes a step, and three arguments like those that it will be called with
 
 
 class Group:
@@ -46,15 +45,21 @@ class Group:
         self.hypers = [list(vars(learner.hyper_tensors).values()) for learner in learners]
 
     @property
-    def structure(self) -> str:
-        """What distinguishes the program of one step from that of another, besides the shapes of its tensors."""
-        first = self.learners[0]
-        return f"{type(self).__name__} {first.algorithm.name} {self.spec} {list(vars(first.hyper))}"
+    def size(self) -> int:
+        """How many bytes their steps change."""
+        return sum(t.nbytes for t in self.changing)
 
-    def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
+    def kind_of_step(self, tables: StepTables, segment: range) -> Hashable:
+        """What all steps have in common that one function can take."""
+        first, tensors = self.learners[0], [*self.changing, *self.fixed, *tables.row(segment[0])]
+        shapes = ((t.shape, t.stride(), t.dtype) for t in tensors)
+        names = type(self), first.algorithm.name, str(self.spec), *vars(first.hyper)
+        return (*names, tables.sizes[segment[0]][0], *shapes)
+
+    def make_step(self, tables: StepTables, like: int) -> Step:
         """A function that takes steps of the same sizes as step ``like``, for all replicas.
 
-        It is compiled if a compiler is given. An error here means that such a step cannot be taken together.
+        An error here means that such a step cannot be taken together.
         """
         raise NotImplementedError
 
@@ -63,7 +68,7 @@ class Group:
         raise NotImplementedError
 
     def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
-        """The tensors that change, from all replicas' parts of them. Groups that are never compiled need none."""
+        """The tensors that change, from all replicas' parts of them. Groups that are never traced need none."""
         raise NotImplementedError
 
     def perturbed(self) -> list[Tensor]:
@@ -74,16 +79,16 @@ class Group:
         """ValueError where a step taken together is not the one that each replica takes alone.
 
         They differ where a step reads something that is not among its arguments: a frozen layer drawn from the
-        learner's seed, or an attribute that another task, or another replica, has set.
+        learner's seed, or an attribute that another task, or another replica, has set; also where a transform makes
+        something else of many examples than of few.
         """
         current, row = tables.sizes[like][0], tables.row(like)
         before = self.perturbed()
         new = step([t.clone() for t in before], self.fixed, row)
-        prepared = prepare_batches(self.learners[0], self.fixed, row)
         tolerance = tolerance_of(self.learners[0], row[0].device)
         for replica in pick_replicas(self.learners):
             own = self.part_of(before, replica)
-            alone = self.step_alone(replica, [t.clone() for t in own], prepared, current)
+            alone = self.step_alone(replica, [t.clone() for t in own], row, current)
             params: dict[str, Tensor] = trees.unflatten(alone, self.spec)[0]
             if not_finite(list(params.values())):  # it diverges: there is nothing to compare
                 continue
@@ -94,8 +99,7 @@ class Group:
         current, replicas = tables.sizes[like][0], range(len(self.learners))
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
-            prepared = prepare_batches(self.learners[0], fixed, row)
-            return self.join([self.step_alone(i, self.part_of(changing, i), prepared, current) for i in replicas])
+            return self.join([self.step_alone(i, self.part_of(changing, i), row, current) for i in replicas])
 
         row = tables.row(like)
         refuse_randomness(lambda: step([t.clone() for t in self.changing], self.fixed, row), row[0].device)
@@ -119,11 +123,13 @@ class Group:
 
         return step
 
-    def step_alone(self, replica: int, own: list[Tensor], prepared: list[Tensor], current: int) -> list[Tensor]:
-        """A step of one replica on its part of the prepared batches."""
-        learner = self.learners[replica]
+    def step_alone(self, replica: int, own: list[Tensor], row: list[Tensor], current: int) -> list[Tensor]:
+        """A step of one replica on its part of a row, prepared alone."""
+        learner, only = self.learners[replica], slice(replica, replica + 1)
+        fixed = [self.fixed[0], self.fixed[1][only]]
+        prepared = prepare_batches(learner, fixed, [t[only] for t in row])
         step = self.step_of(learner, learner.algorithm, current)
-        return step(own, self.hypers[replica], [t[replica] for t in prepared])
+        return step(own, self.hypers[replica], [t[0] for t in prepared])
 
     def write_back(self, changing: list[Tensor], steps: int) -> None:
         """Update the learners with what ``steps`` steps made of ``changing``: all of them or, on an error, none."""
@@ -170,18 +176,16 @@ class StackedGroup(Group):
     def __init__(self, learners: Sequence[Learner], masks: Sequence[ClassMask], pool: Tensor) -> None:
         super().__init__(learners)
         self.method = learners[0].algorithm  # which takes the steps
-        leaves = stack_leaves([learner.model for learner in learners])
-        self._arrange = (lambda t: t) if pool.is_cuda else _columns_first
-        self.changing = [self._arrange(t) for t in leaves]
+        self.changing = stack_leaves([learner.model for learner in learners])
         self.fixed = [pool, mask_tables(masks), *map(torch.stack, zip(*self.hypers, strict=True))]
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
         return [t[replica] for t in tensors]
 
     def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
-        return [self._arrange(torch.stack(several)) for several in zip(*parts, strict=True)]
+        return [torch.stack(several) for several in zip(*parts, strict=True)]
 
-    def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
+    def make_step(self, tables: StepTables, like: int) -> Step:
         first = self.learners[0]
         step_of_one = self.step_of(first, self.method, tables.sizes[like][0])
 
@@ -190,15 +194,7 @@ class StackedGroup(Group):
             new: list[Tensor] = torch.func.vmap(step_of_one)(changing, fixed[2:], prepared)
             return new
 
-        return step if compile is None else compile(step, self.changing, self.fixed, tables.row(like))
-
-
-def _columns_first(t: Tensor) -> Tensor:
-    """Stacked matrices whose columns are contiguous in memory.
-
-    A CPU then multiplies a minibatch with a layer's weights in a third of the time.
-    """
-    return t.mT.contiguous().mT if t.ndim == 3 else t
+        return step
 
 
 Arguments = tuple[list[Tensor], list[Tensor], list[Tensor]]  # of one replica's step: changing, hyperparameters, batch
@@ -221,13 +217,11 @@ class ParallelGroup(Group):
     def join(self, parts: Sequence[list[Tensor]]) -> list[Tensor]:
         return [t for own in parts for t in own]
 
-    def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
+    def make_step(self, tables: StepTables, like: int) -> Step:
         first, current, row = self.learners[0], tables.sizes[like][0], tables.row(like)
         steps = [self.step_of(learner, learner.algorithm, current) for learner in self.learners]
         changing, *others = self._arguments(0, self.changing, self.fixed, prepare_batches(first, self.fixed, row))
         refuse_randomness(lambda: steps[0]([t.clone() for t in changing], *others), row[0].device)
-        if compile is not None:
-            steps = [compile(steps[0], changing, *others)] * len(steps)
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
             prepared = prepare_batches(first, fixed, row)

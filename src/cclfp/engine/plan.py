@@ -227,18 +227,23 @@ class StepTables:
 
     def row(self, step: int) -> list[Tensor]:
         """The row of a step."""
-        return self._cut([t[step] for t in self.tables], *self.sizes[step])
+        return self._cut([t[step] for t in self.tables], step, 1)
+
+    def rows(self, steps: range) -> list[Tensor]:
+        """The rows of steps of the same sizes, steps first."""
+        return self._cut([t[steps.start : steps.stop] for t in self.tables], steps[0], 2)
 
     def row_at(self, counter: Tensor, like: int) -> list[Tensor]:
         """The row of the step in ``counter``, a (1,) tensor. Its sizes must be those of step ``like``."""
-        return self._cut([t.index_select(0, counter).squeeze(0) for t in self.tables], *self.sizes[like])
+        return self._cut([t.index_select(0, counter).squeeze(0) for t in self.tables], like, 1)
 
     def segments(self) -> list[range]:
         """The steps, split where their sizes change."""
         starts = [i for i, size in enumerate(self.sizes) if i == 0 or size != self.sizes[i - 1]]
         return [range(a, b) for a, b in zip(starts, [*starts[1:], len(self.sizes)], strict=True)]
 
-    def _cut(self, row: list[Tensor], current: int, replayed: int) -> list[Tensor]:
-        size = current + replayed
+    def _cut(self, tables: list[Tensor], like: int, dim: int) -> list[Tensor]:
+        """Without what a step of the sizes of ``like`` does not have; ``dim`` is that of the examples."""
+        (current, replayed), size = self.sizes[like], sum(self.sizes[like])
         widths = (size, size, size, replayed, replayed, current, size)
-        return [t[:, :width] for t, width in zip(row, widths, strict=True)]
+        return [t.narrow(dim, 0, min(width, t.shape[dim])) for t, width in zip(tables, widths, strict=True)]

@@ -20,7 +20,7 @@ from cclfp.core.workers import cores
 from cclfp.errors import InputError, unknown
 from cclfp.runs.fields import documented, option
 
-ENGINES = {"eager": ("cpu", "cuda"), "compiled": ("cpu",), "graph": ("cuda",)}  # and the devices they are for
+ENGINES = {"eager": ("cpu", "cuda"), "traced": ("cpu",), "graph": ("cuda",)}  # and the devices they are for
 PRECISIONS = ("float32", "tf32", "bf16")
 DEVICES = ("cpu", "cuda")
 NAMES = {
@@ -49,9 +49,9 @@ class Execution:
     )
     engine: str = option(
         "auto",
-        "How to train. eager: one run after the other in plain PyTorch; compiled: many runs as one compiled program "
-        "(CPU); graph: many runs in one CUDA graph. The numbers differ in rounding. auto picks what finishes first, "
-        "and says which.",
+        "How to train. eager: one run after the other in plain PyTorch; traced: many runs as one network, with the "
+        "same numbers (CPU); graph: many runs in one CUDA graph, whose rounding differs. auto is traced on the CPU, "
+        "but eager for networks with BatchNorm, and graph on CUDA.",
         "ENGINE",
     )
     precision: str = option(

@@ -26,7 +26,7 @@ MEASURES: dict[str, Callable[[Matrix], float | None]] = {
     "forward_transfer": metrics.forward_transfer,
 }
 # What the environment of a record may say.
-NAMES: dict[str, tuple[str, ...]] = {"engine": tuple(ENGINES), "device": DEVICES, "precision": PRECISIONS}
+NAMES: dict[str, tuple[str, ...]] = {"engine": (*ENGINES, "compiled"), "device": DEVICES, "precision": PRECISIONS}
 LONGEST = 500  # characters of a message, which may quote a file
 
 

@@ -19,7 +19,6 @@ from cclfp.runs.problem import Problem
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
 from cclfp.runs.settings import make_grid, prepare, read_keywords
-from cclfp.runs.start import choose_engines
 from cclfp.runs.store import Store
 from cclfp.streams import get_benchmark
 
@@ -134,7 +133,6 @@ def run_jobs(
         exits.callback(remove_left_overs, execution.checkpoint_folder, execution.save)  # of workers that were killed
         executor = executor or exits.enter_context(make_executor(execution))
         device = executor.device or pick_device(execution.device)
-        missing = choose_engines(missing, [*stay, *earlier], executor.workers, device, on_event)
         executor.run(into_cohorts(missing, executor.workers, device), listen)
     if failures:
         key, error = next(iter(failures.items()))

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
-import platform
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy
 import torch
 
-from cclfp.core.userfiles import imported_by
-from cclfp.engine.cohort import autocast_of, choose_engine, computing_in
-from cclfp.engine.programs import Kind
+from cclfp.engine.cohort import autocast_of, choose_engine
 from cclfp.engine.replica import Replica, computing_threads
 from cclfp.errors import DamagedError, InputError, shortage
 from cclfp.events import Note, OnEvent, ignore
@@ -23,13 +15,9 @@ from cclfp.learner import make
 from cclfp.learner.saving import DAMAGED
 from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint, remove_checkpoint
-from cclfp.runs.code import code
-from cclfp.runs.configuration import Configuration
-from cclfp.runs.jobs import Job, into_cohorts
-from cclfp.runs.record import Record
+from cclfp.runs.execution import ENGINES
+from cclfp.runs.jobs import Job
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
-
-KNOWN_PACKAGES = sys.stdlib_module_names | {"cclfp", "numpy", "torch"}  # whose versions are part of a kind
 
 Streams = dict[tuple[int, str], Stream]  # by seed and device: replicas of one seed share a stream
 
@@ -52,6 +40,8 @@ def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
         if (one := _continue(job, streams, on_event)) is None:
             new = job.concrete()
             one = Started(new, make_replica(new, streams))
+        if one.job.execution.engine not in ENGINES:  # left open, or of an earlier version
+            one = Started(one.job.with_made(engine=choose_engine(one.replica)), one.replica)
         execution = one.job.execution
         alone = job.key if execution.engine == "eager" else None
         groups.setdefault((one.replica.position, execution, alone), []).append(one)
@@ -132,64 +122,3 @@ def _make_stream(job: Job, device: str) -> Stream:
     stream = stream.validation(job.seed) if c.validation else stream
     stream = stream.to(torch.device(device))
     return stream.joint() if c.kind.joint else stream
-
-
-# -- the choice of an engine --------------------------------------------------------------------------------------
-
-
-def choose_engines(
-    jobs: Sequence[Job], stored: Iterable[Record], workers: int, device: str, on_event: OnEvent
-) -> list[Job]:
-    """The jobs of a command, each with an engine, which is one for all runs that differ in the seed alone.
-
-    Where the execution leaves it open, it is the engine of the ``stored`` runs, if there are any on this device and
-    they agree; otherwise that of a checkpoint; otherwise the fastest.
-    """
-    made: dict[str, set[str]] = {}
-    for record in stored:
-        if (environment := record["environment"]).get("device") == device and "engine" in environment:
-            made.setdefault(Configuration.from_dict(record["configuration"]).key(0), set()).add(environment["engine"])
-    for number, job in enumerate(jobs := list(jobs)):
-        if job.is_open and len(engines := made.get(job.configuration.key(0), set())) == 1:
-            jobs[number] = dataclasses.replace(job, engine=next(iter(engines)))
-    chosen: dict[str, str] = {}
-    for cohort in into_cohorts(jobs, workers, device):
-        if cohort[0].is_open and cohort[0].group not in chosen:
-            several = [job for job in jobs if job.group == cohort[0].group]
-            chosen[cohort[0].group] = _engine_of_checkpoint(several) or _fastest(cohort, device, on_event)
-    return [dataclasses.replace(job, engine=chosen.get(job.group, job.engine)) for job in jobs]
-
-
-def _engine_of_checkpoint(jobs: Sequence[Job]) -> str | None:
-    for job in jobs:
-        with contextlib.suppress(InputError):
-            if (path := checkpoint_path(job)).exists():
-                return read_checkpoint(path, job)[0].execution.engine
-    return None
-
-
-def _fastest(cohort: Sequence[Job], device: str, on_event: OnEvent) -> str:
-    """The engine that trains a cohort first, compilation included: a few steps of the first job tell."""
-    if device == "cuda" and not torch.cuda.is_available():  # the GPUs are those of a cluster
-        return "graph"
-    job = cohort[0].with_made(device=device).concrete()
-    with computing_threads(job.execution.threads), computing_in(job.execution.precision):
-        probe = make_replica(job, {})
-        name, seconds = choose_engine(probe, len(cohort), kind_of_programs(job, len(cohort)))
-    time = "less than a second" if seconds < 1 else f"about {seconds:.0f} s"
-    on_event(Note(f"engine: {name} (eager would take {time})", job.key))
-    return name
-
-
-def kind_of_programs(job: Job, replicas: int) -> Kind | None:
-    """What the compiled programs of a cohort depend on; None where its code is not fully known.
-
-    A user's file counts by its content. What it imports could change without notice, unless it comes with Python, torch
-    or this package.
-    """
-    c = job.configuration
-    own = [part for part in (c.method_file, c.backbone) if part is not None and "file" in part]
-    if any(imported_by(reference) - KNOWN_PACKAGES for reference in own):
-        return None
-    versions = [platform.python_version(), numpy.__version__, code(c.to_dict())]
-    return Kind(json.dumps([c.shape, replicas, *versions], sort_keys=True), is_own=bool(own))

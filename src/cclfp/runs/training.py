@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import platform
 import time
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from cclfp.runs.checkpoints import locked, make_folder, remove_checkpoint, write
 from cclfp.runs.code import code, commit, device_name
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record, complete
-from cclfp.runs.start import Started, kind_of_programs, start
+from cclfp.runs.start import Started, start
 from cclfp.runs.store import Store
 
 STEP_EVERY = 0.2  # seconds between two events about the progress of a run
@@ -94,19 +93,16 @@ def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> Re
 def _train(group: Sequence[Started], on_event: OnEvent) -> str:
     """Train what is left of each run, with checkpoints at the ends of tasks.
 
-    Returns the name of the engine that was used in the end: what cannot be compiled or recorded is trained eagerly.
+    Returns the name of the engine that was used in the end: what cannot be traced or recorded is trained eagerly.
     """
     first, execution, progress = group[0].job, group[0].job.execution, _Progress(group, on_event)
     last_checkpoint = time.monotonic()
     with computing_threads(execution.threads):
-        kind = kind_of_programs(first, len(group)) if execution.engine == "compiled" else None
         cohort = Cohort(
             [replica for _, replica in group],
             execution.engine,
             lambda text: on_event(Note(text, first.key)),
             execution.precision,
-            kind,
-            functools.partial(progress.send, compiling=True),
         )
         while not cohort.is_done:
             cohort.advance(progress.in_task)

@@ -117,7 +117,7 @@ class Case:
 def train_replicas(replicas: list[Replica], engine: str = "eager", *, tasks: int | None = None) -> list[str]:
     """Train replicas as ``cclfp run`` does, for some tasks or all; what the engine notes."""
     notes: list[str] = []
-    cohort = Cohort(replicas, engine, notes.append)
+    cohort = Cohort(replicas, engine, notes.append, shortest=2)
     while not cohort.is_done and tasks != cohort.replicas[0].position:
         cohort.advance()
     return notes

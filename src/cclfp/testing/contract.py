@@ -187,7 +187,7 @@ def trains_stacked(case: Case) -> None:
     Not exactly there: rounding differs, and a method whose gradient starts at zero, such as FDR's, amplifies it.
     """
     replicas = [case.replica(seed, stackable_psi()) for seed in (0, 1)]
-    notes = train_replicas(replicas, "stacked")
+    notes = train_replicas(replicas, "traced")
     assert not notes, f"replicas are not stacked: {'; '.join(notes)}"
     for seed, replica in enumerate(replicas):
         alone = case.replica(seed, stackable_psi())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cclfp.core import trees
 from cclfp.core.scenarios import ClassMask
-from cclfp.engine.groups import Compile, StackedGroup, Step, perturb
+from cclfp.engine.groups import StackedGroup, Step, perturb
 from cclfp.engine.kernels import Layout
 from cclfp.engine.kernels.arrange import round_all, rounded
 from cclfp.engine.kernels.stacked_resnet import on_kernels
@@ -47,8 +47,8 @@ class KernelGroup(StackedGroup):
     def _with_copies(self, leaves: list[Tensor]) -> list[Tensor]:
         return [*leaves, *round_all([leaves[i] for i in self._filters], self._dtype)]
 
-    def make_step(self, tables: StepTables, like: int, compile: Compile | None = None) -> Step:
-        plain, filters = super().make_step(tables, like), self._filters  # the compiler cannot see into our kernels
+    def make_step(self, tables: StepTables, like: int) -> Step:
+        plain, filters = super().make_step(tables, like), self._filters
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
             leaves = changing[: self._leaves]

@@ -1,0 +1,278 @@
+"""A step as a short list of tensor operations: traced once, cleaned up, and run as it is, without a compiler.
+
+Each operation that is left gives the bits that it gives in the eager step: what is not needed goes, nothing is computed
+in another order. So a traced step equals the eager one to the last bit, as far as torch's operations on many matrices
+equal those on one. They do on the processors that this was tried on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
+
+AHEAD = 6 * 2**20  # bytes that are computed ahead of the steps that need them: what a cache holds
+
+aten = torch.ops.aten
+COPIES = (aten.alias, aten.clone, aten.detach, aten.expand, aten.lift_fresh, aten._to_copy, aten._unsafe_view, aten.view)
+RESHAPES = (aten.squeeze, aten.unsqueeze, aten._unsafe_view, aten.view)
+ELEMENTWISE = ("add", "clamp", "div", "masked_fill", "mul", "neg", "relu", "sub")  # they have a form that is in place
+
+
+class TracedStep:
+    """A step for arguments of certain shapes.
+
+    What does not depend on the tensors that change, such as the preparation of inputs, is computed for many steps at
+    once. ValueError for a step that draws random numbers or has BatchNorm.
+    """
+
+    def __init__(self, step: Step, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> None:
+        graph = trace(step, changing, fixed, row)
+        record(graph, _join(changing, fixed, row))
+        clean(graph.graph)
+        ahead, rest, size = split(graph, len(changing))
+        separate_results(rest.graph, len(changing))
+        call_directly(rest.graph)
+        write_in_place(rest.graph)
+        rest.recompile()
+        self.at_once = max(1, AHEAD // max(1, size))  # how many steps to run together
+        self._ahead = torch.func.vmap(ahead, in_dims=(*[None] * len(fixed), *[0] * len(row)))
+        self._step = rest.forward
+
+    def run(self, changing: list[Tensor], fixed: list[Tensor], rows: list[Tensor]) -> Iterator[list[Tensor]]:
+        """What the tensors that change are after each of the steps whose rows are given. They may be written into."""
+        for values in zip(*(t.unbind() for t in self._ahead(*fixed, *rows)), strict=True):
+            changing = self._step(*changing, *values)
+            yield changing
+
+    def __call__(self, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
+        return next(self.run(changing, fixed, [t[None] for t in row]))
+
+
+def trace(step: Step, *arguments: list[Tensor]) -> fx.GraphModule:
+    """The step as plain tensor operations that write nothing in place: no Python code is left, ours or a user's."""
+    from torch.fx.experimental.proxy_tensor import make_fx  # takes half a second
+
+    lengths = [len(argument) for argument in arguments]
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        parts = iter(tensors)
+        new = step(*([next(parts) for _ in range(length)] for length in lengths))
+        # The next step takes what this one returns, so the results need the memory layout of the arguments.
+        return [
+            t if t.stride() == before.stride() else torch.empty_like(before).copy_(t)
+            for before, t in zip(tensors, new, strict=False)
+        ]
+
+    graph: fx.GraphModule = make_fx(torch.func.functionalize(flat))(*_join(*arguments))
+    for node in graph.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise ValueError(f"a step draws random numbers ({node.name}), for example in random layers")
+        if "batch_norm" in node.name:  # which writes statistics in place, though torch does not say so
+            raise ValueError(f"a step keeps statistics in place ({node.name})")
+    graph.graph.eliminate_dead_code()
+    return graph
+
+
+def _join(changing: list[Tensor], *others: list[Tensor]) -> list[Tensor]:
+    """All arguments in one list, with copies of those that a step may change in place."""
+    return [*(t.clone() for t in changing), *(t for argument in others for t in argument)]
+
+
+# -- a graph, and what each of its nodes gives -------------------------------------------------------------------------
+
+
+class _Recorder(fx.Interpreter):
+    def run_node(self, n: fx.Node) -> Any:
+        n.meta["value"] = value = super().run_node(n)
+        return value
+
+
+def record(graph: fx.GraphModule, arguments: list[Tensor]) -> None:
+    """Keep with each node of the graph what it gives for these arguments."""
+    _Recorder(graph).run(*arguments)
+
+
+def _operations(graph: fx.Graph) -> list[fx.Node]:
+    return [node for node in graph.nodes if node.op == "call_function"]
+
+
+def _is(node: object, *operations: Any) -> bool:
+    """Whether a node is one of these operations, in any overload."""
+    return isinstance(node, fx.Node) and getattr(node.target, "overloadpacket", None) in operations
+
+
+def _is_alike(node: fx.Node, other: object) -> bool:
+    """Whether two nodes give tensors of the same shape, type and memory layout."""
+    a, b = (one.meta.get("value") if isinstance(one, fx.Node) else None for one in (node, other))
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        return False
+    return (a.shape, a.stride(), a.dtype, a.storage_offset()) == (b.shape, b.stride(), b.dtype, b.storage_offset())
+
+
+def _memory(node: fx.Node) -> int:
+    """Where the values of a node are; 0 where it has none."""
+    value = node.meta.get("value")
+    return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else 0
+
+
+def _replace(node: fx.Node, by: Any) -> None:
+    node.replace_all_uses_with(by)
+    node.graph.erase_node(node)
+
+
+# -- what is not needed goes -------------------------------------------------------------------------------------------
+
+
+def clean(graph: fx.Graph) -> None:
+    """Leave out what changes nothing, and compute nothing twice."""
+    for shorten in (drop_copies, join_equal, fold_constants, add_bias_in_product):
+        shorten(graph)
+        graph.eliminate_dead_code()
+
+
+def drop_copies(graph: fx.Graph) -> None:
+    """Leave out what gives its argument: copies, views of the same shape, products with 1, double transposes."""
+    for node in _operations(graph):
+        given = node.args[0] if node.args else None
+        is_identity = _is(node, *COPIES) or (_is(node, aten.mul, aten.div) and node.args[1] == 1)
+        if is_identity and _is_alike(node, given):
+            _replace(node, given)
+        elif _is(node, aten.transpose) and _is(given, aten.transpose) and _is_alike(node, given.args[0]):  # type: ignore[union-attr]
+            _replace(node, given.args[0])  # type: ignore[union-attr]
+        elif _is(node, aten.view) and _is(given, *RESHAPES):
+            node.replace_input_with(given, given.args[0])  # type: ignore[union-attr, arg-type]
+
+
+def join_equal(graph: fx.Graph) -> None:
+    """Compute once what is computed several times."""
+    seen: dict[Hashable, fx.Node] = {}
+    for node in _operations(graph):
+        key = node.target, repr(node.args), repr(node.kwargs)
+        if key in seen:
+            _replace(node, seen[key])
+        else:
+            seen[key] = node
+
+
+def fold_constants(graph: fx.Graph) -> None:
+    """Compute now what depends on no argument, or only on the shape of one."""
+    constants: dict[fx.Node, None] = {}
+    for node in _operations(graph):
+        if all(given in constants for given in node.all_input_nodes) or _is(node, aten.ones_like, aten.zeros_like):
+            constants[node] = None
+    for node in constants:
+        if any(user not in constants for user in node.users):
+            graph.owning_module.register_buffer(name := f"constant_{node.name}", node.meta["value"])  # type: ignore[union-attr]
+            with graph.inserting_before(node):
+                folded = graph.get_attr(name)
+            folded.meta = node.meta
+            node.replace_all_uses_with(folded)
+
+
+def add_bias_in_product(graph: fx.Graph) -> None:
+    """b + x W as one operation, as the layer computes it for one replica."""
+    for node in _operations(graph):
+        pairs = [node.args, node.args[::-1]] if _is(node, aten.add) and not node.kwargs else []
+        for product, bias in pairs:  # type: ignore[misc]
+            if _is(product, aten.bmm) and len(product.users) == 1 and _is_alike(node, product):
+                with graph.inserting_before(node):
+                    both = graph.call_function(aten.baddbmm.default, (bias, *product.args))
+                both.meta = node.meta
+                _replace(node, both)
+                break
+
+
+# -- what is done how, and when ----------------------------------------------------------------------------------------
+
+
+def split(graph: fx.GraphModule, changing: int) -> tuple[fx.GraphModule, fx.GraphModule, int]:
+    """A graph as two: what does not depend on its first arguments, and the rest, which takes that in place of others.
+
+    The third is how many bytes the first gives to the second.
+    """
+    nodes, moving = list(graph.graph.nodes), set[fx.Node]()
+    first = graph.graph.find_nodes(op="placeholder")[:changing]
+    for node in nodes:
+        if node in first or node.op == "output" or any(given in moving for given in node.all_input_nodes):
+            moving.add(node)
+    needed = [node for node in nodes if node not in moving and any(user in moving for user in node.users)]
+    ahead, rest = fx.Graph(), fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in nodes:
+        if node not in moving:
+            copies[node] = ahead.node_copy(node, copies.__getitem__)
+    ahead.output([copies[node] for node in needed])
+    copies = {}
+    for node in [*first, *needed]:
+        copies[node] = rest.placeholder(node.name)
+        copies[node].meta = node.meta
+    for node in nodes:
+        if node in moving and node not in copies:
+            copies[node] = rest.node_copy(node, copies.__getitem__)
+    size = sum(node.meta["value"].nbytes for node in needed)
+    return fx.GraphModule(graph, ahead), fx.GraphModule(graph, rest), size
+
+
+def separate_results(graph: fx.Graph, changing: int) -> None:
+    """Give each result a memory of its own, since the next step may write into it."""
+    output, arguments = graph.output_node(), graph.find_nodes(op="placeholder")
+    taken, results = {0, *map(_memory, arguments)}, []
+    for argument, result in zip(arguments[:changing], output.args[0], strict=True):  # type: ignore[arg-type]
+        if result is not argument and _memory(result) in taken:
+            with graph.inserting_before(output):
+                own = graph.call_function(aten.clone.default, (result,))
+            own.meta = {"value": result.meta["value"].clone()}
+            result = own
+        taken.add(_memory(result))
+        results.append(result)
+    output.args = (results,)
+
+
+def call_directly(graph: fx.Graph) -> None:
+    """Call tensors' methods and torch's functions where they give the same: that takes half as long as an operation."""
+    for node in _operations(graph):
+        name, expected = str(getattr(node.target, "overloadpacket", "_")).rpartition(".")[2], node.meta["value"]
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda given: given.meta["value"])
+        ways = [("call_method", name, getattr(Tensor, name, None)), ("call_function", *[getattr(torch, name, None)] * 2)]
+        for op, target, function in ways:
+            if name.startswith("_") or function is None or not isinstance(expected, Tensor):
+                continue
+            try:
+                found = function(*args, **kwargs)
+            except (TypeError, RuntimeError):  # it takes its arguments in another way
+                continue
+            if isinstance(found, Tensor) and found.stride() == expected.stride() and _has_same_bits(found, expected):
+                node.op, node.target = op, target
+                break
+
+
+def _has_same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.isnan(), b.isnan()) and bool((a == b)[~a.isnan()].all())
+
+
+def write_in_place(graph: fx.Graph) -> None:
+    """Write a result where an argument of its operation was, if nothing else reads that afterwards.
+
+    Of the step's arguments, that is so for one that becomes the result which takes its place.
+    """
+    order = {node: place for place, node in enumerate(graph.nodes)}
+    memory = {node: _memory(node) for node in order}
+    results = dict(zip(graph.output_node().args[0], graph.find_nodes(op="placeholder"), strict=False))  # type: ignore[arg-type]
+    for node in order:
+        if node.op != "call_method" or node.target not in ELEMENTWISE or node.kwargs:
+            continue
+        for place, given in enumerate(node.args[: 2 if node.target in ("add", "mul") else 1]):
+            if not isinstance(given, fx.Node) or not memory[given] or not _is_alike(node, given):
+                continue
+            views = [other for other in order if memory[other] == memory[given]]
+            last = max(order[reader] for view in views for reader in view.users)
+            kept = [view for view in views if view.op in ("placeholder", "get_attr")]
+            if last == order[node] and kept in ([], [results.get(node)]):
+                node.args, node.target = (given, *node.args[:place], *node.args[place + 1 :]), f"{node.target}_"
+                memory |= {other: memory[given] for other in order if memory[other] == memory[node]}
+                break

@@ -6,13 +6,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import cclfp
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
+from cclfp.core.torch_private import NEEDED
+from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
+from cclfp.engine.graph import overwrite
 from cclfp.engine.kernels import Layout
 from cclfp.engine.kernels.stacked_resnet import StackedResNet
 from cclfp.engine.replica import Replica
@@ -156,6 +160,36 @@ def trained(
         cohort.advance()
     assert said == [], said
     return replicas
+
+
+class Recorded(graph._Recorded):
+    """In the place of a CUDA graph: a step that is taken again each time, on the same tensors."""
+
+    def __init__(self, step: Any, stack: Any, tables: Any, segment: range, pool: object) -> None:
+        self.step, self._tables, self.graph = step, tables, self  # type: ignore[assignment]
+        self.changing = [t.clone() for t in stack.changing]
+        self._fixed = [stack.fixed[0], *(t.clone() for t in stack.fixed[1:])]
+        self._counter, self._segment = torch.full((1,), segment[0]), segment
+
+    def replay(self) -> None:
+        overwrite(self.changing, self.step(self.changing, self._fixed, self._row(self._segment)))
+        self._counter.add_(1)
+
+
+class DoneEvent:
+    def record(self) -> None: ...
+
+    def query(self) -> bool:
+        return True
+
+
+def without_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the graph engine run on the CPU: all but the recording itself."""
+    monkeypatch.setitem(NEEDED, "graph", ())  # for the recording itself
+    monkeypatch.setattr(graph, "_Recorded", Recorded)
+    monkeypatch.setattr(graph, "SHORTEST", 2)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", DoneEvent)
 
 
 def assert_as_alone(

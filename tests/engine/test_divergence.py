@@ -55,8 +55,7 @@ def test_every_method_diverges_and_goes_on_to_the_end(method: str) -> None:
     assert all(accuracy is not None for accuracy in bad.matrix[-1])
 
 
-@pytest.mark.parametrize("psi", [bare_psi, relu_psi])
-@pytest.mark.parametrize("engine", ["eager", "traced"])
+@pytest.mark.parametrize(("engine", "psi"), [("eager", bare_psi), ("eager", relu_psi), ("traced", relu_psi)])
 def test_it_is_found_beside_replicas_that_are_well(engine: str, psi: Callable[[], nn.Module]) -> None:
     """One that diverges is no reason to train the others eagerly."""
     several = [replica("ccl-fp+", "class", s, psi=psi, lr=lr) for s, lr in ((0, 0.02), (1, 1e30), (2, 0.02))]

@@ -10,16 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from cohorts import CASES, assert_alike, assert_as_alone, batch_norm_psi, replica, trained
+from cohorts import CASES, assert_alike, assert_as_alone, batch_norm_psi, replica, trained, without_card
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
-from cclfp.core.torch_private import NEEDED
-from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort, make_group
-from cclfp.engine.graph import overwrite
 from cclfp.engine.groups import MAX_COMPARED, ParallelGroup, StackedGroup, compare_steps, perturb, pick_replicas
 from cclfp.engine.plan import StepTables
 from cclfp.engine.replica import Replica
@@ -32,6 +29,11 @@ from cclfp.testing import stackable_psi, toy_stream
 KINDS = [(0, 0.02), (1, 0.02), (1, 0.01)]  # seeds and step sizes that differ within a cohort
 
 
+@pytest.fixture
+def no_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_card(monkeypatch)
+
+
 # -- as each replica alone ---------------------------------------------------------------------------------------------
 
 
@@ -39,37 +41,6 @@ KINDS = [(0, 0.02), (1, 0.02), (1, 0.01)]  # seeds and step sizes that differ wi
 @pytest.mark.parametrize(("method", "scenario"), CASES)
 def test_replicas_together_are_as_each_alone(method: str, scenario: str) -> None:
     assert_as_alone([partial(replica, method, scenario, seed, lr=lr) for seed, lr in KINDS], "traced")
-
-
-class Recorded(graph._Recorded):
-    """In the place of a CUDA graph: a step that is taken again each time, on the same tensors."""
-
-    def __init__(self, step: Any, stack: Any, tables: Any, segment: range, pool: object) -> None:
-        self.step, self._tables, self.graph = step, tables, self  # type: ignore[assignment]
-        self.changing = [t.clone() for t in stack.changing]
-        self._fixed = [stack.fixed[0], *(t.clone() for t in stack.fixed[1:])]
-        self._counter, self._segment = torch.full((1,), segment[0]), segment
-
-    def replay(self) -> None:
-        overwrite(self.changing, self.step(self.changing, self._fixed, self._row(self._segment)))
-        self._counter.add_(1)
-
-
-class DoneEvent:
-    def record(self) -> None: ...
-
-    def query(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def no_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph engine runs on the CPU: all but the recording itself."""
-    monkeypatch.setitem(NEEDED, "graph", ())  # for the recording itself
-    monkeypatch.setattr(graph, "_Recorded", Recorded)
-    monkeypatch.setattr(graph, "SHORTEST", 2)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
-    monkeypatch.setattr(torch.cuda, "Event", DoneEvent)
 
 
 @pytest.mark.slow

@@ -19,14 +19,14 @@ from typing import Any
 import plain_kernels
 import pytest
 import torch
-from cohorts import WIDTH, at, gradients, layout_of, networks, off, picture_replica, pictures, trained
+from cohorts import WIDTH, at, gradients, layout_of, networks, off, picture_replica, pictures, trained, without_card
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort, kernels_for, make_group
 from cclfp.engine.evaluate import count_correct, evaluate_alone
-from cclfp.engine.groups import ParallelGroup, compare_steps, prepare_batches
+from cclfp.engine.groups import ParallelGroup, compare_steps
 from cclfp.engine.kernels import Layout, NotStackable, arrange, passes
 from cclfp.engine.kernels.group import KernelGroup
 from cclfp.engine.kernels.stacked_resnet import StackedResNet, on_kernels
@@ -218,12 +218,11 @@ def test_each_stacked_step_as_one_by_one(method: str, copies: int, in_pytorch: C
             row, before = tables.row(i), [t.clone() for t in state]
             with torch.no_grad():
                 state = group.make_step(tables, i)(state, group.fixed, row)
-            batches = prepare_batches(several[0].learner, group.fixed, row)
             for r in range(len(several)):
                 own = group.part_of(before, r)
-                alone = group.step_alone(r, own, batches, current)
-                # GEM's projection amplifies rounding, to 1.3e-3 on one processor.
-                compare_steps(own, group.part_of(state, r), alone, 5e-3 if method == "gem" else 1e-3)
+                alone = group.step_alone(r, own, row, current)
+                # Where rounding flips a ReLU or GEM's projection amplifies it, 2e-3 were seen.
+                compare_steps(own, group.part_of(state, r), alone, 5e-3)
         # Only networks are copied: SI's state has tensors with the parameters' names, which no kernel reads.
         assert len(state) - group._leaves == 20 * (copies if several[0].position else 1)
         group.write_back(state, len(tables.sizes))
@@ -252,9 +251,10 @@ def test_a_cohort_trains_stacked_or_side_by_side(
     """Each kind of step is compared with eager ones by the engine."""
     if fails:
         monkeypatch.setattr(passes, "run_training", refusing)
+    without_card(monkeypatch)
     settings: dict[str, Any] = {"steps": 2} if method == "hal" else {}
     ours = [picture_replica(method, seed, pictures("cpu", each=6), **settings) for seed in range(2)]
-    notes = train_replicas(ours, "traced", tasks=2)
+    notes = train_replicas(ours, "graph", tasks=2)
     assert notes == ([] if reason is None else [f"these runs cannot be stacked ({reason}): they train side by side"])
     assert bool(in_pytorch) != fails
     for one in ours:

@@ -113,9 +113,7 @@ def test_orders_differ_between_seeds_epochs_and_tasks() -> None:
 def test_plans_are_made_once_a_seed() -> None:
     stream = toy_stream("class")
     with mock.patch("cclfp.engine.replica.plan_task", wraps=plan_task) as planned:
-        trained(
-            [replica("er", "class", seed, stream=stream, lr=lr) for seed in (0, 1) for lr in (0.1, 0.05)], "traced"
-        )
+        trained([replica("er", "class", seed, stream=stream, lr=lr) for seed in (0, 1) for lr in (0.1, 0.05)], "traced")
     assert planned.call_count == 2 * stream.num_tasks
 
 

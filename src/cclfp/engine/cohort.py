@@ -206,7 +206,7 @@ class Cohort:
     # -- testing --------------------------------------------------------------------------------------------------
 
     def _test(self) -> None:
-        # Together they are faster on a GPU alone and, with large convolutions (and BatchNorm), in our own kernels alone.
+        # Together they are faster only on a GPU and, with large convolutions and BatchNorm, only in our own kernels.
         layout = None if self._fast is None else self._kernels(len(self.replicas))
         is_slow = is_normalised(self.replicas[0].learner.psi) and layout is None
         one_by_one = self._engine != "graph" or is_slow

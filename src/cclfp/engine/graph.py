@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cclfp.engine.groups import Group, Step
+from cclfp.engine.groups import Group
+from cclfp.engine.operations import Step
 from cclfp.engine.plan import StepTables
 from cclfp.nets.network import copy_all
 

@@ -32,7 +32,6 @@ from cclfp.nets.network import BATCH_NORMS
 NORMS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 
-
 class Group:
     """Base of all groups. The learners' task has begun."""
 

@@ -8,7 +8,7 @@ equal those on one. They do on the processors that this was tried on.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, fx
@@ -18,8 +18,8 @@ Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # cha
 AHEAD = 6 * 2**20  # bytes that are computed ahead of the steps that need them: what a cache holds
 
 aten = torch.ops.aten
-COPIES = (aten.alias, aten.clone, aten.detach, aten.expand, aten.lift_fresh, aten._to_copy, aten._unsafe_view, aten.view)
-RESHAPES = (aten.squeeze, aten.unsqueeze, aten._unsafe_view, aten.view)
+VIEWS = (aten.view, aten._unsafe_view)
+COPIES = (*VIEWS, aten.alias, aten.clone, aten.detach, aten.expand, aten.lift_fresh, aten._to_copy)
 ELEMENTWISE = ("add", "clamp", "div", "masked_fill", "mul", "neg", "relu", "sub")  # they have a form that is in place
 
 
@@ -32,14 +32,17 @@ class TracedStep:
 
     def __init__(self, step: Step, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> None:
         graph = trace(step, changing, fixed, row)
-        record(graph, _join(changing, fixed, row))
+        record(graph, [*changing, *fixed, *row])
         clean(graph.graph)
-        ahead, rest, size = split(graph, len(changing))
+        ahead, rest = split(graph, len(changing))
+        needed = ahead(*fixed, *row)
+        record(rest, [*changing, *needed])  # again: where values are in memory has changed
         separate_results(rest.graph, len(changing))
         call_directly(rest.graph)
         write_in_place(rest.graph)
-        rest.recompile()
-        self.at_once = max(1, AHEAD // max(1, size))  # how many steps to run together
+        for part in (ahead, rest):
+            forget(part)
+        self.at_once = max(1, AHEAD // max(1, sum(t.nbytes for t in needed)))  # how many steps to run together
         self._ahead = torch.func.vmap(ahead, in_dims=(*[None] * len(fixed), *[0] * len(row)))
         self._step = rest.forward
 
@@ -53,34 +56,33 @@ class TracedStep:
         return next(self.run(changing, fixed, [t[None] for t in row]))
 
 
-def trace(step: Step, *arguments: list[Tensor]) -> fx.GraphModule:
+def trace(step: Step, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> fx.GraphModule:
     """The step as plain tensor operations that write nothing in place: no Python code is left, ours or a user's."""
     from torch.fx.experimental.proxy_tensor import make_fx  # takes half a second
 
-    lengths = [len(argument) for argument in arguments]
-
     def flat(*tensors: Tensor) -> list[Tensor]:
-        parts = iter(tensors)
-        new = step(*([next(parts) for _ in range(length)] for length in lengths))
+        given, first = list(tensors), len(changing)
+        new = step(given[:first], given[first : first + len(fixed)], given[first + len(fixed) :])
         # The next step takes what this one returns, so the results need the memory layout of the arguments.
         return [
             t if t.stride() == before.stride() else torch.empty_like(before).copy_(t)
             for before, t in zip(tensors, new, strict=False)
         ]
 
-    graph: fx.GraphModule = make_fx(torch.func.functionalize(flat))(*_join(*arguments))
+    # A step may write into the tensors that change, so they are copied.
+    graph: fx.GraphModule = make_fx(torch.func.functionalize(flat))(*(t.clone() for t in changing), *fixed, *row)
     for node in graph.graph.nodes:
+        if _is(node, aten.copy_):  # what the step wrote in place into an argument
+            if node.args[0] not in graph.graph.find_nodes(op="placeholder")[: len(changing)]:
+                raise ValueError("a step writes into a tensor that it may only read")
+            _replace(node, node.args[1])  # what was there is not read again
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise ValueError(f"a step draws random numbers ({node.name}), for example in random layers")
         if "batch_norm" in node.name:  # which writes statistics in place, though torch does not say so
             raise ValueError(f"a step keeps statistics in place ({node.name})")
     graph.graph.eliminate_dead_code()
+    graph.recompile()
     return graph
-
-
-def _join(changing: list[Tensor], *others: list[Tensor]) -> list[Tensor]:
-    """All arguments in one list, with copies of those that a step may change in place."""
-    return [*(t.clone() for t in changing), *(t for argument in others for t in argument)]
 
 
 # -- a graph, and what each of its nodes gives -------------------------------------------------------------------------
@@ -97,13 +99,25 @@ def record(graph: fx.GraphModule, arguments: list[Tensor]) -> None:
     _Recorder(graph).run(*arguments)
 
 
+def forget(graph: fx.GraphModule) -> None:
+    """Let go of what `record` kept, when the graph has been changed."""
+    for node in graph.graph.nodes:
+        node.meta.clear()
+    graph.recompile()
+
+
 def _operations(graph: fx.Graph) -> list[fx.Node]:
     return [node for node in graph.nodes if node.op == "call_function"]
 
 
-def _is(node: object, *operations: Any) -> bool:
+def _is(node: object, *operations: Any) -> TypeGuard[fx.Node]:
     """Whether a node is one of these operations, in any overload."""
     return isinstance(node, fx.Node) and getattr(node.target, "overloadpacket", None) in operations
+
+
+def _name(node: fx.Node) -> str:
+    """What an operation is called in torch, without its overload."""
+    return str(getattr(node.target, "overloadpacket", node.target)).rpartition(".")[2]
 
 
 def _is_alike(node: fx.Node, other: object) -> bool:
@@ -142,10 +156,12 @@ def drop_copies(graph: fx.Graph) -> None:
         is_identity = _is(node, *COPIES) or (_is(node, aten.mul, aten.div) and node.args[1] == 1)
         if is_identity and _is_alike(node, given):
             _replace(node, given)
-        elif _is(node, aten.transpose) and _is(given, aten.transpose) and _is_alike(node, given.args[0]):  # type: ignore[union-attr]
-            _replace(node, given.args[0])  # type: ignore[union-attr]
-        elif _is(node, aten.view) and _is(given, *RESHAPES):
-            node.replace_input_with(given, given.args[0])  # type: ignore[union-attr, arg-type]
+            continue
+        before = given.args[0] if isinstance(given, fx.Node) and given.args else None
+        if _is(node, aten.transpose) and _is(given, aten.transpose) and _is_alike(node, before):
+            _replace(node, before)
+        elif _is(node, aten.view) and _is(given, *VIEWS, aten.squeeze, aten.unsqueeze):
+            node.args = (before, *node.args[1:])
 
 
 def join_equal(graph: fx.Graph) -> None:
@@ -177,8 +193,7 @@ def fold_constants(graph: fx.Graph) -> None:
 def add_bias_in_product(graph: fx.Graph) -> None:
     """b + x W as one operation, as the layer computes it for one replica."""
     for node in _operations(graph):
-        pairs = [node.args, node.args[::-1]] if _is(node, aten.add) and not node.kwargs else []
-        for product, bias in pairs:  # type: ignore[misc]
+        for product, bias in [node.args, node.args[::-1]] if _is(node, aten.add) and not node.kwargs else []:
             if _is(product, aten.bmm) and len(product.users) == 1 and _is_alike(node, product):
                 with graph.inserting_before(node):
                     both = graph.call_function(aten.baddbmm.default, (bias, *product.args))
@@ -190,11 +205,8 @@ def add_bias_in_product(graph: fx.Graph) -> None:
 # -- what is done how, and when ----------------------------------------------------------------------------------------
 
 
-def split(graph: fx.GraphModule, changing: int) -> tuple[fx.GraphModule, fx.GraphModule, int]:
-    """A graph as two: what does not depend on its first arguments, and the rest, which takes that in place of others.
-
-    The third is how many bytes the first gives to the second.
-    """
+def split(graph: fx.GraphModule, changing: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """A graph as two: what does not depend on its first arguments, and the rest, which takes that instead."""
     nodes, moving = list(graph.graph.nodes), set[fx.Node]()
     first = graph.graph.find_nodes(op="placeholder")[:changing]
     for node in nodes:
@@ -214,8 +226,7 @@ def split(graph: fx.GraphModule, changing: int) -> tuple[fx.GraphModule, fx.Grap
     for node in nodes:
         if node in moving and node not in copies:
             copies[node] = rest.node_copy(node, copies.__getitem__)
-    size = sum(node.meta["value"].nbytes for node in needed)
-    return fx.GraphModule(graph, ahead), fx.GraphModule(graph, rest), size
+    return fx.GraphModule(graph, ahead), fx.GraphModule(graph, rest)
 
 
 def separate_results(graph: fx.Graph, changing: int) -> None:
@@ -236,23 +247,25 @@ def separate_results(graph: fx.Graph, changing: int) -> None:
 def call_directly(graph: fx.Graph) -> None:
     """Call tensors' methods and torch's functions where they give the same: that takes half as long as an operation."""
     for node in _operations(graph):
-        name, expected = str(getattr(node.target, "overloadpacket", "_")).rpartition(".")[2], node.meta["value"]
+        expected, name = node.meta["value"], _name(node)
+        if name.startswith("_") or not isinstance(expected, Tensor):
+            continue
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda given: given.meta["value"])
-        ways = [("call_method", name, getattr(Tensor, name, None)), ("call_function", *[getattr(torch, name, None)] * 2)]
-        for op, target, function in ways:
-            if name.startswith("_") or function is None or not isinstance(expected, Tensor):
-                continue
-            try:
-                found = function(*args, **kwargs)
-            except (TypeError, RuntimeError):  # it takes its arguments in another way
-                continue
-            if isinstance(found, Tensor) and found.stride() == expected.stride() and _has_same_bits(found, expected):
-                node.op, node.target = op, target
-                break
+        if _gives(expected, getattr(Tensor, name, None), args, kwargs):
+            node.op, node.target = "call_method", name
+        elif _gives(expected, getattr(torch, name, None), args, kwargs):
+            node.target = getattr(torch, name)
 
 
-def _has_same_bits(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.isnan(), b.isnan()) and bool((a == b)[~a.isnan()].all())
+def _gives(expected: Tensor, function: Callable[..., Any] | None, args: Any, kwargs: Any) -> bool:
+    """Whether the function gives the expected tensor, to the last bit and in the same memory layout."""
+    try:
+        found = function(*args, **kwargs) if function is not None else None
+    except (TypeError, RuntimeError):  # it takes its arguments in another way
+        return False
+    if not isinstance(found, Tensor) or (found.dtype, found.stride()) != (expected.dtype, expected.stride()):
+        return False
+    return found.shape == expected.shape and torch.equal(found.nan_to_num(), expected.nan_to_num())
 
 
 def write_in_place(graph: fx.Graph) -> None:
@@ -272,7 +285,8 @@ def write_in_place(graph: fx.Graph) -> None:
             views = [other for other in order if memory[other] == memory[given]]
             last = max(order[reader] for view in views for reader in view.users)
             kept = [view for view in views if view.op in ("placeholder", "get_attr")]
-            if last == order[node] and kept in ([], [results.get(node)]):
+            read_otherwise = any(view in node.all_input_nodes for view in views if view is not given)
+            if last == order[node] and kept in ([], [results.get(node)]) and not read_otherwise:
                 node.args, node.target = (given, *node.args[:place], *node.args[place + 1 :]), f"{node.target}_"
                 memory |= {other: memory[given] for other in order if memory[other] == memory[node]}
                 break

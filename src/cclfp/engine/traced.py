@@ -40,7 +40,9 @@ class Tracer:
                 step = self._checked_step(group, tables, segment)
                 for start in range(segment.start, segment.stop, step.at_once):
                     some = range(start, min(start + step.at_once, segment.stop))
-                    for i, changing in zip(some, step.run(changing, group.fixed, tables.rows(some)), strict=True):
+                    taken = step.run(changing, group.fixed, tables.rows(some))
+                    for i, new in zip(some, taken, strict=True):
+                        changing = new
                         progress(i + 1)
         group.write_back(changing, len(tables.sizes))
         self.has_trained = True

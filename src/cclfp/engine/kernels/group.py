@@ -8,10 +8,11 @@ from torch import Tensor
 
 from cclfp.core import trees
 from cclfp.core.scenarios import ClassMask
-from cclfp.engine.groups import StackedGroup, Step, perturb
+from cclfp.engine.groups import StackedGroup, perturb
 from cclfp.engine.kernels import Layout
 from cclfp.engine.kernels.arrange import round_all, rounded
 from cclfp.engine.kernels.stacked_resnet import on_kernels
+from cclfp.engine.operations import Step
 from cclfp.engine.plan import StepTables
 from cclfp.learner import Learner
 

@@ -55,7 +55,6 @@ class Job:
     configuration: Configuration
     seed: int
     execution: Execution
-    engine: str = "auto"  # what is best, where the execution leaves it open; a checkpoint may be of another engine
 
     @functools.cached_property
     def key(self) -> str:
@@ -85,9 +84,8 @@ class Job:
         return dataclasses.replace(self, execution=self.execution.with_made(**made))
 
     def concrete(self) -> Job:
-        """The same run with a device, a precision, and the engine that was chosen for it."""
-        engine = self.execution.engine if self.engine == "auto" else self.engine
-        return dataclasses.replace(self, execution=self.execution.concrete().with_made(engine=engine))
+        """The same run with a device and a precision."""
+        return dataclasses.replace(self, execution=self.execution.concrete())
 
     def find_record(self, store: Store) -> Record | None:
         """The record that makes this job unnecessary."""
@@ -130,13 +128,8 @@ class Job:
     @functools.cached_property
     def group(self) -> str:
         """The same for jobs that can be trained together."""
-        alone = self.key if "eager" in (self.engine, self.execution.engine) else None
-        return repr((self.configuration.shape, self.execution, self.engine, alone))
-
-    @property
-    def is_open(self) -> bool:
-        """Whether its engine is still to be chosen."""
-        return self.engine == self.execution.engine == "auto"
+        alone = self.key if self.execution.engine == "eager" else None
+        return repr((self.configuration.shape, self.execution, alone))
 
 
 def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], execution: Execution) -> list[Job]:

@@ -94,20 +94,18 @@ def run_jobs(
     jobs: Sequence[Job],
     on_event: OnEvent = ignore,
     executor: Executor | None = None,
-    earlier: Iterable[Record] = (),
     labels: Mapping[str, str] | None = None,
 ) -> dict[str, Record]:
     """The records of all jobs by key: from the store where it has them, otherwise trained now.
 
     The jobs share one execution. If runs fail, the others are finished and stored before the first error is raised,
     as text that names the run as ``labels`` do.
-    Where the engine is left open, runs that differ in the seed alone have one, also from that of ``earlier`` runs.
     """
     if not jobs:
         return {}
     execution = jobs[0].execution
     store = Store(execution.store)
-    records, missing, stay = _look_up(jobs, store, on_event)
+    records, missing = _look_up(jobs, store, on_event)
     remove_left_overs(execution.checkpoint_folder, execution.save)
     if not missing:
         return records
@@ -143,16 +141,14 @@ def run_jobs(
     return records
 
 
-def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict[str, Record], list[Job], list[Record]]:
-    """The records that make jobs unnecessary, the jobs that are left, and all records that stay in the store."""
+def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict[str, Record], list[Job]]:
+    """The records that make jobs unnecessary, and the jobs that are left."""
     records: dict[str, Record] = {}
     missing: list[Job] = []
-    stay: list[Record] = []
     others: list[Record] = []  # of other code
     for job in {job.key: job for job in jobs}.values():
         stored = store.find(job.key)
         if stored is not None and not job.replaces(stored):
-            stay.append(stored)
             if job.has_learner():
                 clean_up(job)
                 records[job.key] = stored
@@ -165,7 +161,7 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
         missing.append(job)
     if others:
         on_event(Note(f"{describe_other_code(others, len(records) + len(others))}: training them again"))
-    return records, missing, stay
+    return records, missing
 
 
 def check_names(methods: str | Iterable[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_a_part_of_another_grid_is_to_be_imported_first(tmp_path: Path) -> None:
         take_shard(jobs)
     for again, name in (({"fresh": True}, "fresh"), ({"other_code": "retrain"}, "other_code=retrain")):
         with pytest.raises(InputError, match=f"^{name} does not go with shard: use an empty store$"):
-            jobs[0].with_execution(**again)
+            dataclasses.replace(jobs[0].execution, **again)
     with pytest.raises(InputError, match="shard='1/2': a search needs all its results"):
         cclfp.tune("er", "split-mnist", shard="1/2")
 

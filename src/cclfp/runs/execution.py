@@ -143,10 +143,10 @@ class Execution:
         """The same with a device and a precision. The engine stays ``"auto"`` where it is still to be chosen."""
         device = pick_device(self.device)
         usual = "tf32" if device == "cuda" else "float32"
-        return self.with_made(device=device, precision=usual if self.precision == "auto" else self.precision)
+        return self.unchecked(device=device, precision=usual if self.precision == "auto" else self.precision)
 
-    def with_made(self, **changes: Any) -> Execution:
-        """The same with other values of MADE_WITH, as a checkpoint of another machine may have them: not checked."""
+    def unchecked(self, **changes: Any) -> Execution:
+        """The same with other values, which may be those of another machine."""
         changed = copy.copy(self)
         vars(changed).update(changes)
         return changed

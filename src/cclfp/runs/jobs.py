@@ -68,20 +68,9 @@ class Job:
         name = f"{c.method}_{c.benchmark}_{c.scenario}_seed{self.seed}_{self.key[:8]}.ckpt"
         return None if self.execution.save is None else self.execution.save / name
 
-    def label(self, varied: Sequence[str] = (), method: str | None = None) -> str:
-        """What to call the run of a ``method`` where only the settings ``varied`` tell it from others."""
-        c = self.configuration
-        settings = {**c.to_dict(), **c.hyperparameters}
-        values = [f"{name}={show_value(settings[name])}" for name in varied if settings.get(name) is not None]
-        return " ".join([method or c.method_version, *values, f"seed {self.seed}"])
-
     def with_execution(self, **changes: Any) -> Job:
-        """The same run with other fields of its execution."""
-        return dataclasses.replace(self, execution=dataclasses.replace(self.execution, **changes))
-
-    def with_made(self, **made: Any) -> Job:
-        """The same run with other values of what :attr:`Execution.made_with` has: not checked."""
-        return dataclasses.replace(self, execution=self.execution.with_made(**made))
+        """The same run with other fields of its execution, which are not checked (see :meth:`Execution.unchecked`)."""
+        return dataclasses.replace(self, execution=self.execution.unchecked(**changes))
 
     def concrete(self) -> Job:
         """The same run with a device and a precision."""
@@ -146,8 +135,12 @@ def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], exe
 
 def name_runs(jobs: Sequence[Job], varied: Sequence[str] = ()) -> dict[str, str]:
     """What to call each run, by key, where only methods, seeds and the settings ``varied`` tell them apart."""
-    methods = method_labels([job.configuration for job in jobs])
-    return {job.key: job.label(varied, method) for job, method in zip(jobs, methods, strict=True)}
+    names = {}
+    for job, method in zip(jobs, method_labels([job.configuration for job in jobs]), strict=True):
+        settings = {**job.configuration.to_dict(), **job.configuration.hyperparameters}
+        values = [f"{name}={show_value(settings[name])}" for name in varied if settings.get(name) is not None]
+        names[job.key] = " ".join([method, *values, f"seed {job.seed}"])
+    return names
 
 
 def check_seeds(seeds: int | Iterable[int]) -> list[int]:

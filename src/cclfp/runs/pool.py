@@ -90,7 +90,7 @@ class Pool:
             return
         environments = [{"CUDA_VISIBLE_DEVICES": visible_as(card)} for card in self.cards[:count]] or [{}] * count
         device = {"device": "cuda"} if self.cards else {}  # the only GPU that the worker sees
-        pieces = ([job.with_made(**device) for job in cohort] for cohort in cohorts)
+        pieces = ([job.with_execution(**device) for job in cohort] for cohort in cohorts)
         ended: set[str] = set()  # the keys of runs that have finished or failed
         with Workers(__file__, "train_in_worker", environments) as workers:
             for number, answer in workers.work(pieces):

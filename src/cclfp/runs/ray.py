@@ -245,7 +245,7 @@ def order_of(jobs: Sequence[Job], device: str) -> Order:
     execution, configuration = jobs[0].execution, jobs[0].configuration  # they differ in hyperparameters alone
     paths = {name: path.absolute() for name in PATHS if (path := getattr(execution, name)) is not None}
     there = {"on": "local", "device": device, "checkpoints": execution.checkpoint_folder.absolute(), **paths}
-    jobs = [job.with_made(**there) for job in jobs]
+    jobs = [job.with_execution(**there) for job in jobs]
     own = {"method": configuration.method_file, "backbone": configuration.backbone}
     files = [content_of(what, reference) for what, reference in own.items() if reference and "file" in reference]
     return Order(jobs, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()))

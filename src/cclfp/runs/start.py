@@ -41,7 +41,7 @@ def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
             new = job.concrete()
             one = Started(new, make_replica(new, streams))
         if one.job.execution.engine not in ENGINES:  # left open, or of an earlier version
-            one = Started(one.job.with_made(engine=choose_engine(one.replica)), one.replica)
+            one = Started(one.job.with_execution(engine=choose_engine(one.replica)), one.replica)
         execution = one.job.execution
         alone = job.key if execution.engine == "eager" else None
         groups.setdefault((one.replica.position, execution, alone), []).append(one)

@@ -205,7 +205,7 @@ def describe_records(records: Sequence[Record], title: str) -> list[Table | str]
     from cclfp.runs.configuration import Configuration, method_labels
 
     made = [Configuration.from_dict(record["configuration"]) for record in records]
-    others = {record["key"]: record for record in records if is_other_code(record)}
+    others = describe_other_code(records)
     columns = ["key", "finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
     columns += [">accuracy", ">forgetting", ">seconds"]
     rows = [
@@ -220,14 +220,13 @@ def describe_records(records: Sequence[Record], title: str) -> list[Table | str]
             _describe_settings(configuration),
             number(record["average_accuracy"])
             + " diverged" * ("diverged" in record)
-            + f" {OTHER_CODE}" * (record["key"] in others),
+            + f" {OTHER_CODE}" * is_other_code(record),
             number(record["forgetting"]),
             number(record["seconds"], 1),
         ]
         for record, configuration, method in zip(records, made, method_labels(made), strict=True)
     ]
-    marked = [f"{OTHER_CODE} {describe_other_code(list(others.values()), len(records))}"] if others else []
-    return [Table(columns, rows, title), *marked]
+    return [Table(columns, rows, title), *[f"{OTHER_CODE} {others}"] * bool(others)]
 
 
 def _describe_settings(configuration: Configuration) -> str:

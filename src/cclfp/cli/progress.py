@@ -184,12 +184,12 @@ class Progress:
     def _report_stored(self) -> None:
         if not self.stored:
             return
-        from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code, is_other_code
+        from cclfp.runs.code import OTHER_CODE_HINT, describe_other_code
 
         counts = f"{len(self.stored)} of {len(self.labels)} runs"
         self.say(f"{counts} are in the store {self.store}: not trained again")
-        if others := [record for record in self.stored if is_other_code(record)]:
-            self.say(f"{describe_other_code(others, len(self.stored))}: {OTHER_CODE_HINT}")
+        if others := describe_other_code(self.stored):
+            self.say(f"{others}: {OTHER_CODE_HINT}")
         self.finished += len(self.stored)
         self.stored = []
 

@@ -12,7 +12,7 @@ import hashlib
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +64,13 @@ def made_by(record: Record) -> str:
     return f"{version}, code {source[:8]}" if source else version
 
 
-def describe_other_code(others: Sequence[Record], count: int) -> str:
-    """How many of so many runs are of other code, and of which versions."""
-    versions = list(dict.fromkeys(map(made_by, others)))
+def describe_other_code(records: Collection[Record]) -> str:
+    """How many of these runs are of other code, and of which versions; empty if none is."""
+    others = [made_by(record) for record in records if is_other_code(record)]
+    versions = list(dict.fromkeys(others))
     shown = "; ".join(versions[:MOST_VERSIONS])
     shown += f"; {more} more" if (more := len(versions[MOST_VERSIONS:])) else ""
-    return f"{len(others)} of {count} runs are of other code ({shown})"
+    return f"{len(others)} of {len(records)} runs are of other code ({shown})" if others else ""
 
 
 @functools.cache

@@ -235,9 +235,8 @@ def explain_other_code(
     results: Sequence[Result], hint: str = OTHER_CODE_HINT, mark: str = f"{OTHER_CODE} "
 ) -> list[str]:
     """What the mark means, below the tables that have one."""
-    runs = {run["key"]: run for result in results for run in result.runs}.values()
-    others = [run for run in runs if is_other_code(run)]
-    return [f"{mark}{describe_other_code(others, len(runs))}: {hint}"] if others else []
+    text = describe_other_code({run["key"]: run for result in results for run in result.runs}.values())
+    return [f"{mark}{text}: {hint}"] if text else []
 
 
 def benchmark_title(benchmark: str) -> str:

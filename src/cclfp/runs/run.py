@@ -160,7 +160,7 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
         job.check_learner()
         missing.append(job)
     if others:
-        on_event(Note(f"{describe_other_code(others, len(records) + len(others))}: training them again"))
+        on_event(Note(f"{describe_other_code([*records.values(), *others])}: training them again"))
     return records, missing
 
 

@@ -8,7 +8,6 @@ import itertools
 import json
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from cclfp.runs.configuration import PROTOCOL, Configuration, expect, is_whole, 
 from cclfp.runs.execution import Execution
 from cclfp.runs.fields import field_names, from_keywords
 from cclfp.runs.problem import MEMORY, Problem
-from cclfp.streams.benchmarks import BENCHMARKS, Benchmark, get_benchmark, has_usual_order
+from cclfp.streams.benchmarks import BENCHMARKS, Benchmark, get_benchmark
 
 SMALLEST = 32  # pixels; a crop of a smaller image is shifted by more than a quarter of it
 SWITCHES = {"on": True, "true": True, "off": False, "false": False}
@@ -129,9 +128,8 @@ def is_papers(method: str, problem: Problem) -> bool:
     """Whether the method and the benchmark are of the paper, and all else as there."""
     if method not in METHODS or problem.benchmark not in BENCHMARKS:
         return False
-    order, sizes = BENCHMARKS[problem.benchmark].split_into(problem.tasks, problem.class_order)
-    is_usual = sizes is None and has_usual_order(problem.benchmark, order)
-    return is_usual and problem.memory == MEMORY and problem.backbone is None
+    is_usual = problem.memory == MEMORY and problem.backbone is None
+    return is_usual and make_one(method, problem).is_papers_protocol
 
 
 def settings_of(kind: type[Method]) -> list[str]:
@@ -152,14 +150,11 @@ def check_setting_names(methods: Sequence[str], names: Iterable[str], others: It
 
 def check_values(name: str, values: object) -> list[float]:
     """One number, or several that make a grid. The values of augment are "on" and "off", which become bools."""
-    is_several = isinstance(values, Iterable) and not isinstance(values, str)
-    several: list[Any] = list(values) if is_several else [values]  # type: ignore[call-overload]
-    if name == "augment":
-        several = [SWITCHES.get(str(value).casefold()) for value in several]
+    given = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+    several: list[Any] = [SWITCHES.get(str(value).casefold()) for value in given] if name == "augment" else given
     if not several or not all(isinstance(value, numbers.Real) for value in several):
         expected = "on or off" if name == "augment" else "a number or several"
-        given = (",".join(map(str, values)) or repr(values)) if is_several else values  # type: ignore[call-overload]
-        raise InputError(f"{name}={given}: expected {expected}")
+        raise InputError(f"{name}={','.join(map(str, given)) or repr(values)}: expected {expected}")
     return several if name == "augment" else [float(value) for value in several]
 
 
@@ -209,8 +204,8 @@ class Preset:
 
 @functools.cache
 def presets() -> list[Preset]:
-    text = resources.files(__package__).joinpath("presets.json").read_text(encoding="utf-8")
-    return [Preset(**preset) for preset in json.loads(text)]
+    """Those of the package."""
+    return read_presets(Path(__file__).with_name("presets.json"))
 
 
 def find_preset(method: str, benchmark: str, scenario: str, among: Sequence[Preset] | None = None) -> Preset | None:

@@ -114,12 +114,6 @@ class Job:
         hint = "move it away, save the learners elsewhere, or replace it with --force"
         raise InputError(f"{self.learner_file} {what}: {hint}")
 
-    @functools.cached_property
-    def group(self) -> str:
-        """The same for jobs that can be trained together."""
-        alone = self.key if self.execution.engine == "eager" else None
-        return repr((self.configuration.shape, self.execution, alone))
-
 
 def make_jobs(configurations: Iterable[Configuration], seeds: Sequence[int], execution: Execution) -> list[Job]:
     """A job per configuration and seed."""
@@ -174,7 +168,8 @@ def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Jo
     """
     groups: dict[str, list[Job]] = {}
     for job in jobs:
-        groups.setdefault(job.group, []).append(job)
+        alone = job.key if job.execution.engine == "eager" else None
+        groups.setdefault(repr((job.configuration.shape, job.execution, alone)), []).append(job)
     total = sum(map(cost_of, groups.values()))
     cohorts: list[list[Job]] = []
     for group in groups.values():

@@ -30,7 +30,8 @@ from cclfp.report import collect, write_report
 from cclfp.report.charts import own_charts
 from cclfp.report.tables import VERDICTS, Content, Table, component_worths, count_verdicts, environments, verdict_of
 from cclfp.report.text import render, to_csv
-from cclfp.runs.results import Result, format_exactly
+from cclfp.runs.configuration import show_value
+from cclfp.runs.results import Result
 from cclfp.runs.settings import make_grid
 from cclfp.runs.store import Store
 
@@ -181,7 +182,7 @@ def test_each_command_trains_the_runs_of_its_number(
         # The command does not depend on the presets, which may change.
         named = {*result.configuration.hyperparameters, *(["augment"] if "mnist" not in made.benchmark else [])}
         assert set(asked["settings"]) == named
-    assert [format_exactly(value) for value in (0.1, 1.0, 1e-5, 0.123456789)] == ["0.1", "1", "1e-05", "0.123456789"]
+    assert [show_value(value) for value in (0.1, 1.0, 1e-5, 0.123456789)] == ["0.1", "1", "1e-05", "0.123456789"]
 
 
 def test_commands_are_quoted_for_the_shell() -> None:

@@ -25,7 +25,6 @@ from cclfp.runs.results import (
     benchmark_title,
     describe_protocol,
     explain_other_code,
-    format_exactly,
 )
 
 if TYPE_CHECKING:
@@ -294,7 +293,7 @@ def _tuned_to_dict(tuned: Tuned) -> dict[str, Any]:
 def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
     """The best settings that were tried, what was chosen, and the command that uses it."""
     preset, problem = tuned.preset, tuned.problem
-    settings = [f"{name}={format_exactly(value)}" for name, value in (tuned.settings | preset.settings).items()]
+    settings = [f"{name}={show_value(value)}" for name, value in (tuned.settings | preset.settings).items()]
     given = attributes(problem, "scenario", "memory", "tasks", "class_order", "backbone")
     changed = {name.replace("_", "-"): str(value) for name, value in given.items() if value != FIELDS[name].default}
     options = [word for name, value in changed.items() for word in (f"--{name}", value)]

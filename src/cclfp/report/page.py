@@ -20,7 +20,8 @@ from cclfp.report.charts import Chart, Panel
 from cclfp.report.drawing import Drawing
 from cclfp.report.tables import Content, Table
 from cclfp.runs.code import OTHER_CODE_RISK
-from cclfp.runs.results import Result, benchmark_title, explain_other_code, format_exactly
+from cclfp.runs.configuration import show_value
+from cclfp.runs.results import Result, benchmark_title, explain_other_code
 from cclfp.streams.benchmarks import benchmark_names, get_benchmark
 
 SYMBOLS = {"within": "●", "above": "▲", "below": "▼", "unjudged": "◇", "missing": "○", "diverged": "✕"}
@@ -101,7 +102,7 @@ def _details(result: Result, content: Content, own: Table | None = None) -> dict
     runs, c = result.runs, result.configuration
     column = f"{benchmark_title(result.column[0])}, {result.column[1]}-incremental" if own is None else own.title
     verdict = tables.verdict_of(result) if own is None else result.standing.verdict
-    settings = {name: format_exactly(value) for name, value in c.hyperparameters.items()}
+    settings = {name: show_value(value) for name, value in c.hyperparameters.items()}
     replays = c.method_file is not None or METHODS[c.method].replays is True
     protocol = ("batch", "replay", "epochs", "buffer") if replays else ("batch", "epochs", "buffer")
     settings |= {name: str(value) for name in protocol if (value := getattr(c, name))}

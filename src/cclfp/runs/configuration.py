@@ -219,8 +219,8 @@ def replays(kind: type[Method]) -> bool:
 
 
 def show_value(value: float) -> str:
-    """A setting's value as users write it: ``0.1``, ``on``."""
-    return ("on" if value else "off") if isinstance(value, bool) else f"{value:g}"
+    """A setting's value as users write it, with all its digits: ``0.1``, ``1``, ``on``."""
+    return ("on" if value else "off") if isinstance(value, bool) else repr(float(value)).removesuffix(".0")
 
 
 def method_labels(configurations: Sequence[Configuration]) -> list[str]:

@@ -18,6 +18,7 @@ from cclfp.runs.record import MEASURES, Record
 from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, has_usual_order, show_order
 from cclfp.streams.tasks import even_sizes
 
+TRAINED_WITH = ("engine", "precision", "device", "threads")  # what the command of a number beside the paper's names
 DEFAULTS = "defaults"  # where the settings come from if nobody tuned them
 WITHIN = 2  # standard deviations
 ROUNDING = 1e-9
@@ -208,6 +209,8 @@ class Result:
         c, is_papers = self.configuration, self.published is not None
         is_fixed = is_papers and get_benchmark(c.benchmark).no_augmentation is not None
         settings = {name: value for name, value in c.settings.items() if name != "augment" or not is_fixed}
+        used = {name: {run["environment"].get(name) for run in self.runs} for name in TRAINED_WITH}
+        made_with = {name: values.pop() for name, values in used.items() if len(values) == 1}
         options = {
             "scenario": c.scenario,
             "memory": c.buffer,
@@ -215,20 +218,14 @@ class Result:
             "backbone": None if c.backbone is None else show_backbone(c.backbone),
             "max-classes": c.max_classes,
             "seeds": _show_seeds([run["seed"] for run in self.runs] or seeds),
-            **(self._made_with() if is_papers else {}),
+            **(made_with if is_papers else {}),
         }
         words = ["cclfp", "run", c.method if c.method_file is None else show_reference(c.method_file), c.benchmark]
-        words += [f"{name}={format_exactly(value)}" for name, value in settings.items()]
+        words += [f"{name}={show_value(value)}" for name, value in settings.items()]
         words += [word for name, value in options.items() if value is not None for word in (f"--{name}", str(value))]
         if is_papers and self.runs:  # a store that has the runs would return them
             words += ["--fresh"] + ["--include-diverged"] * bool(self.include_diverged and self.diverged)
         return shlex.join(words)
-
-    def _made_with(self) -> dict[str, Any]:
-        """The options that all of its runs were made with."""
-        options = ("engine", "precision", "device", "threads")
-        used = {option: {run["environment"].get(option) for run in self.runs} for option in options}
-        return {option: values.pop() for option, values in used.items() if len(values) == 1}
 
 
 def explain_other_code(
@@ -250,11 +247,6 @@ def describe_protocol(c: Configuration) -> list[str]:
     parts += [] if c.tasks is None else [metrics.count_of(len(c.tasks), "task")]
     parts += [] if c.backbone is None else [show_backbone(c.backbone)]
     return parts + ([] if c.max_classes is None else [f"room for {c.max_classes} classes"])
-
-
-def format_exactly(value: float) -> str:
-    """A setting as users write it, with all its digits: ``0.1``, ``1``, ``on``."""
-    return show_value(value) if isinstance(value, bool) else repr(float(value)).removesuffix(".0")
 
 
 def _show_seeds(seeds: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 from conftest import Cli
-from records import made_up
+from records import made_up, matrix_of
 
 from cclfp.methods import METHODS
+from cclfp.paper import cells
 from cclfp.runs.code import NEUTRAL, PACKAGE, fingerprint, is_other_code, made_by, read_code, trains
 from cclfp.runs.results import Result
 from cclfp.runs.settings import configurations
@@ -225,6 +227,15 @@ def test_versions_are_named(small_mnist: Path) -> None:
         assert is_other_code(other)
         assert made_by(other) == version
         assert Result(configuration, [made, other]).other_code == {1: version}
+
+
+def test_the_command_of_a_number_names_no_engine_that_is_gone() -> None:
+    """The command would refuse it."""
+    (cell, *_) = (cell for cell in cells("accuracy") if cell.configuration.method == "er")
+    matrix = matrix_of([50.0] * 5, cell.configuration.scenario)
+    runs = [made_up(cell.configuration, seed, matrix, engine="compiled", device="cpu") for seed in range(2)]
+    command = dataclasses.replace(cell, runs=runs).command()
+    assert command.endswith("--seeds 2 --device cpu --fresh")
 
 
 @pytest.mark.parametrize("file", sorted(RECORDS.glob("*.jsonl")), ids=lambda file: file.stem)

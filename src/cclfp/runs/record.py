@@ -25,8 +25,9 @@ MEASURES: dict[str, Callable[[Matrix], float | None]] = {
     "backward_transfer": metrics.backward_transfer,
     "forward_transfer": metrics.forward_transfer,
 }
+GONE = "compiled"  # an engine of earlier versions
 # What the environment of a record may say.
-NAMES: dict[str, tuple[str, ...]] = {"engine": (*ENGINES, "compiled"), "device": DEVICES, "precision": PRECISIONS}
+NAMES: dict[str, tuple[str, ...]] = {"engine": (*ENGINES, GONE), "device": DEVICES, "precision": PRECISIONS}
 LONGEST = 500  # characters of a message, which may quote a file
 
 

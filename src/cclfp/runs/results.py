@@ -14,7 +14,7 @@ from cclfp.methods import METHODS
 from cclfp.nets.backbones import show_backbone
 from cclfp.runs.code import OTHER_CODE, OTHER_CODE_HINT, describe_other_code, is_other_code, made_by
 from cclfp.runs.configuration import Configuration, show_value
-from cclfp.runs.record import MEASURES, Record
+from cclfp.runs.record import GONE, MEASURES, Record
 from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, has_usual_order, show_order
 from cclfp.streams.tasks import even_sizes
 
@@ -210,7 +210,7 @@ class Result:
         is_fixed = is_papers and get_benchmark(c.benchmark).no_augmentation is not None
         settings = {name: value for name, value in c.settings.items() if name != "augment" or not is_fixed}
         used = {name: {run["environment"].get(name) for run in self.runs} for name in TRAINED_WITH}
-        made_with = {name: values.pop() for name, values in used.items() if len(values) == 1}
+        made_with = {name: values.pop() for name, values in used.items() if len(values) == 1 and values != {GONE}}
         options = {
             "scenario": c.scenario,
             "memory": c.buffer,

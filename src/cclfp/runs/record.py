@@ -38,11 +38,10 @@ def _is_table(rows: Any, is_cell: Callable[[Any], bool], more: int = 0) -> bool:
 
 
 def _is_matrix(rows: Any) -> bool:
-    return _is_table(rows, _is_percentage, more=1) and None not in rows[-1]
+    def is_percentage(value: Any) -> bool:
+        return value is None or (is_number(value) and 0 <= value <= 100)
 
-
-def _is_percentage(value: Any) -> bool:
-    return value is None or (is_number(value) and 0 <= value <= 100)
+    return _is_table(rows, is_percentage, more=1) and None not in rows[-1]
 
 
 def _is_moment(text: Any) -> bool:
@@ -59,18 +58,18 @@ class Column(NamedTuple):
     sql: str
     is_valid: Callable[[Any], bool] = lambda value: True
     expected: str = ""
-    json: bool = False
+    store: Callable[[Any], str | float] | None = None  # makes a value of the database of it
 
 
 TEXT = Column("TEXT NOT NULL")
-MEASURE = Column("REAL")
-SECONDS = Column("REAL NOT NULL", lambda value: is_number(value) and 0 <= value < 1e300, "a number of seconds")
-OBJECT = Column("TEXT NOT NULL", lambda value: isinstance(value, dict), "an object", json=True)
+MEASURE = Column("REAL", store=float)
+SECONDS = Column("REAL NOT NULL", lambda value: is_number(value) and 0 <= value < 1e300, "a number of seconds", float)
+OBJECT = Column("TEXT NOT NULL", lambda value: isinstance(value, dict), "an object", json.dumps)
 PERCENTAGES = "a row more than columns, of percentages and null, and a last row without null: all tasks are tested"
-MATRIX = Column("TEXT NOT NULL", _is_matrix, PERCENTAGES, json=True)
+MATRIX = Column("TEXT NOT NULL", _is_matrix, PERCENTAGES, json.dumps)
 MOMENT = Column("TEXT NOT NULL", _is_moment, "a time like 2026-01-31T23:59:59+00:00, in UTC")
 COUNTED = "a row of counts per class, or no such field"
-COUNTS = Column("TEXT", lambda rows: _is_table(rows, is_whole), COUNTED, json=True)
+COUNTS = Column("TEXT", lambda rows: _is_table(rows, is_whole), COUNTED, json.dumps)
 
 
 class Record(TypedDict):
@@ -88,7 +87,7 @@ class Record(TypedDict):
     backward_transfer: Annotated[float | None, MEASURE]
     forward_transfer: Annotated[float | None, MEASURE]
     accuracy_matrix: Annotated[Matrix, MATRIX]  # row t has the accuracies after t tasks
-    seconds: Annotated[float, Column("REAL NOT NULL")]  # training and testing
+    seconds: Annotated[float, Column("REAL NOT NULL", store=float)]  # training and testing
     train_seconds: Annotated[float, SECONDS]
     test_seconds: Annotated[float, SECONDS]
     environment: Annotated[dict[str, Any], OBJECT]  # engine, precision, threads, device, versions, commit
@@ -104,7 +103,7 @@ OPTIONAL = ("diverged", "confusion")
 COLUMNS: dict[str, Column] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(Record, include_extras=True).items()
 }
-JSON = [name for name, column in COLUMNS.items() if column.json]
+JSON = [name for name, column in COLUMNS.items() if column.store is json.dumps]
 VERSION = 3  # of the table; a column that is added gets a new one
 SCHEMA = f"CREATE TABLE runs ({', '.join(f'{name} {c.sql}' for name, c in COLUMNS.items())}, checksum TEXT)"
 
@@ -130,10 +129,8 @@ def to_row(record: Record) -> dict[str, Any]:
     """A record as the values of the table's columns, checksum included."""
     values: dict[str, Any] = dict(record)
     for name, value in record.items():
-        if COLUMNS[name].json:
-            values[name] = json.dumps(value)
-        elif COLUMNS[name].sql.startswith("REAL") and value is not None:
-            values[name] = float(value)  # type: ignore[arg-type]
+        if value is not None and (store := COLUMNS[name].store) is not None:
+            values[name] = store(value)
     return {**values, "checksum": checksum(values)}
 
 

@@ -69,12 +69,10 @@ def forgetting(matrix: Matrix) -> float | None:
     >>> forgetting([[None, None], [90.0, None], [70.0, 80.0]])
     20.0
     """
-    last = len(matrix) - 1
     drops = []
-    for task in range(last - 1):
-        # Task i is learned in row i + 1, so rows i + 1 .. T - 1 are "before the end".
-        history = [matrix[t][task] for t in range(task + 1, last)]
-        drops.append(_minus(_max(history), matrix[last][task]))
+    for task in range(len(matrix) - 2):
+        scores = _all_known([row[task] for row in matrix[task + 1 :]])  # task i is learned in row i + 1
+        drops.append(max(scores[:-1]) - scores[-1] if scores else None)
     return _mean(drops)
 
 
@@ -84,8 +82,7 @@ def backward_transfer(matrix: Matrix) -> float | None:
     >>> backward_transfer([[None, None], [90.0, None], [70.0, 80.0]])
     -20.0
     """
-    last = len(matrix) - 1
-    return _mean([_minus(matrix[last][task], matrix[task + 1][task]) for task in range(last - 1)])
+    return _mean([_minus(matrix[-1][task], matrix[task + 1][task]) for task in range(len(matrix) - 2)])
 
 
 def forward_transfer(matrix: Matrix) -> float | None:
@@ -149,6 +146,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _all_known(values: Sequence[float | None]) -> list[float]:
+    """The values; none where one of them is None."""
     known = [value for value in values if value is not None]
     return known if len(known) == len(values) else []
 
@@ -156,11 +154,6 @@ def _all_known(values: Sequence[float | None]) -> list[float]:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = _all_known(values)
     return statistics.fmean(known) if known else None
-
-
-def _max(values: Sequence[float | None]) -> float | None:
-    known = _all_known(values)
-    return max(known) if known else None
 
 
 def _minus(a: float | None, b: float | None) -> float | None:

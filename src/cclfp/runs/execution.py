@@ -98,7 +98,6 @@ class Execution:
         if paths["store"] is None:
             paths["store"] = default_store()
         is_share = share is None or (isinstance(share, numbers.Real) and 0 < float(share) <= 1)
-        again = self.fresh or self.other_code == "retrain"
         for name, fine, expected in (
             ("checkpoint_every", isinstance(seconds, numbers.Real) and float(seconds) >= 0, "seconds, 0 or more"),
             ("gpus_per_cohort", is_share, "more than 0 and at most 1, the share of one GPU"),
@@ -108,9 +107,9 @@ class Execution:
         ):
             if not fine:
                 raise InputError(f"{name}={getattr(self, name)!r}: expected {expected}")
+        again = "fresh" if self.fresh else "other_code=retrain" if self.other_code == "retrain" else ""
         if self.shard is not None and again:
-            what = "fresh" if self.fresh else "other_code=retrain"
-            raise InputError(f"{what} does not go with shard: use an empty store")
+            raise InputError(f"{again} does not go with shard: use an empty store")
         for name, known in NAMES.items():
             if getattr(self, name) not in known:
                 raise unknown(name, str(getattr(self, name)), known)

@@ -79,8 +79,7 @@ class Result:
         self, find: Callable[[str], Record | None], seeds: Sequence[int], include_diverged: bool = False
     ) -> Result:
         """The same with its runs, which ``find`` finds by their keys, as a store does."""
-        found = (find(self.key(seed)) for seed in seeds)
-        runs = [record for record in found if record is not None]
+        runs = [run for seed in seeds if (run := find(self.key(seed))) is not None]
         return dataclasses.replace(self, runs=runs, include_diverged=include_diverged)
 
     def key(self, seed: int) -> str:
@@ -134,8 +133,7 @@ class Result:
     @property
     def accuracies(self) -> dict[int, float]:
         """The average accuracy of each seed that is counted."""
-        found = ((run["seed"], run["average_accuracy"]) for run in self.counted)
-        return {seed: accuracy for seed, accuracy in found if accuracy is not None}
+        return {run["seed"]: accuracy for run in self.counted if (accuracy := run["average_accuracy"]) is not None}
 
     def mean_std(self, measure: str) -> dict[str, float | None]:
         """Mean and standard deviation over seeds of ``"average_accuracy"``, ``"forgetting"``, ``"seconds"``, ..."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cclfp.metrics import Matrix, average_accuracy, backward_transfer, forgetting, forward_transfer, mean_std
+from cclfp.metrics import Matrix, average_accuracy, backward_transfer, forgetting, forward_transfer
 
 # Row t is after t tasks; three tasks.
 WHOLE = [[10.0, 20.0, 30.0], [80.0, 25.0, 12.0], [85.0, 90.0, 42.0], [60.0, 75.0, 99.0]]
@@ -25,9 +25,3 @@ BEFORE = [[0.0, 99.0, 0.0], [50.0, 99.0, 0.0], [50.0, 60.0, 0.0], [50.0, 60.0, 0
 def test_metrics(matrix: Matrix, expected: tuple[float | None, ...]) -> None:
     metrics = (average_accuracy, forgetting, backward_transfer, forward_transfer)
     assert tuple(metric(matrix) for metric in metrics) == expected
-
-
-def test_std_divides_by_n_minus_1() -> None:
-    assert mean_std([2.0, 4.0, 6.0]) == {"mean": 4.0, "std": 2.0}
-    assert mean_std([2.0]) == {"mean": 2.0, "std": None}
-    assert mean_std([]) == mean_std([None, None]) == {"mean": None, "std": None}

@@ -44,11 +44,7 @@ def count_of(number: int, what: str) -> str:
 
 
 def of_seeds_diverged(diverged: int, of: int) -> str:
-    """``2 of 5 seeds diverged``, or an empty string if none did.
-
-    >>> of_seeds_diverged(2, 5), of_seeds_diverged(1, 1), of_seeds_diverged(0, 5)
-    ('2 of 5 seeds diverged', '1 of 1 seed diverged', '')
-    """
+    """``2 of 5 seeds diverged``, or an empty string if none did."""
     return f"{diverged} of {count_of(of, 'seed')} diverged" if diverged else ""
 
 
@@ -97,10 +93,10 @@ def forward_transfer(matrix: Matrix) -> float | None:
 def mean_std(values: Sequence[float | None]) -> dict[str, float | None]:
     """Mean and sample standard deviation (n - 1) over seeds; None where a value is missing or there are too few.
 
-    >>> mean_std([1.0, 3.0])
-    {'mean': 2.0, 'std': 1.4142135623730951}
-    >>> mean_std([1.0])
-    {'mean': 1.0, 'std': None}
+    >>> mean_std([2.0, 4.0, 6.0]), mean_std([1.0]), mean_std([1.0, None])
+    ({'mean': 4.0, 'std': 2.0}, {'mean': 1.0, 'std': None}, {'mean': None, 'std': None})
+    >>> mean_std([])
+    {'mean': None, 'std': None}
     """
     known = _all_known(values)
     if not known:

@@ -36,10 +36,7 @@ MOST_VERSIONS = 3  # that a message names
 
 
 def code(configuration: Mapping[str, Any]) -> dict[str, str]:
-    """The code that trains a configuration, as records have it, and the version of torch.
-
-    A run does not continue from a checkpoint that was made with other code.
-    """
+    """The code that trains a configuration, as records and checkpoints have it, and the version of torch."""
     source = fingerprint(None if configuration.get("method_file") is not None else configuration["method"])
     return {"cclfp": __version__, "torch": str(torch.__version__), "source": source}
 

@@ -181,12 +181,10 @@ class Configuration:
 
     @property
     def num_tasks(self) -> int:
-        """How many tasks its stream has."""
         return len(self.tasks or ()) or BENCHMARKS[self.benchmark].num_tasks or 1
 
     @property
     def kind(self) -> type[Method]:
-        """The method's class."""
         return get_method(self.method) if self.method_file is None else own_method(self.method_file)
 
     @property

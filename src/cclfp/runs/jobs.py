@@ -161,10 +161,9 @@ def seeds_in_words(seeds: Sequence[int]) -> str:
 
 
 def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Job]]:
-    """The jobs in cohorts, the longest first: jobs of one :attr:`Configuration.shape` are trained together.
+    """The jobs in cohorts that are trained together, the longest first; with the eager engine each is alone.
 
-    They are cut into enough cohorts to keep all workers busy to the end, and into as few as that allows: what is
-    trained together is cheaper. With the eager engine every job is a cohort of its own.
+    They are as few as keep all workers busy to the end: what is trained together is cheaper.
     """
     groups: dict[str, list[Job]] = {}
     for job in jobs:

@@ -1,7 +1,4 @@
-"""What a run record is: its fields, their checks, and its forms in a database row and in a line of JSON.
-
-A record is the result of one run, as the store keeps it and as files carry it to other machines.
-"""
+"""A record is the result of one run: its fields, their checks, and its forms in a database row and a line of JSON."""
 
 from __future__ import annotations
 

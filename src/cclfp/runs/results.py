@@ -83,12 +83,10 @@ class Result:
         return dataclasses.replace(self, runs=runs, include_diverged=include_diverged)
 
     def key(self, seed: int) -> str:
-        """The key of the run with this seed."""
         return self.configuration.key(seed)
 
     @property
     def column(self) -> tuple[str, str]:
-        """Its benchmark and scenario."""
         return self.configuration.benchmark, self.configuration.scenario
 
     @property
@@ -136,17 +134,15 @@ class Result:
         return {run["seed"]: accuracy for run in self.counted if (accuracy := run["average_accuracy"]) is not None}
 
     def mean_std(self, measure: str) -> dict[str, float | None]:
-        """Mean and standard deviation over seeds of ``"average_accuracy"``, ``"forgetting"``, ``"seconds"``, ..."""
+        """Mean and standard deviation over seeds of ``"forgetting"``, ``"seconds"``, ... or ``"average_accuracy"``."""
         return metrics.mean_std([run[measure] for run in self.counted])  # type: ignore[literal-required]
 
     @property
     def mean(self) -> float | None:
-        """The mean of the average accuracy."""
         return self.mean_std("average_accuracy")["mean"]
 
     @property
     def std(self) -> float | None:
-        """The standard deviation of the average accuracy."""
         return self.mean_std("average_accuracy")["std"]
 
     def text(self, measure: str = "average_accuracy", between: str = ", ") -> str:

@@ -198,7 +198,6 @@ class Preset:
 
     @property
     def settings(self) -> dict[str, float]:
-        """The hyperparameters and the augmentation."""
         return {**self.hyperparameters, "augment": self.augment}
 
 

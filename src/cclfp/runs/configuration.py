@@ -97,7 +97,7 @@ class Configuration:
             return
         kind.check_scenario(self.scenario)
         values = {**kind.earlier_values(vars(self)), **values}
-        known = dataclasses.asdict(kind.hyper(self.scenario, **values))
+        known = vars(kind.hyper(self.scenario, **values))
         if missing := [name for name in known if name not in values]:
             raise InputError(f"hyperparameters lack {', '.join(missing)}, which {kind.name} has")
         object.__setattr__(self, "hyperparameters", {name: values[name] for name in known})
@@ -137,7 +137,8 @@ class Configuration:
 
     def to_dict(self) -> dict[str, Any]:
         """The form in records, which have ``max_classes`` only where it is set."""
-        return {name: v for name, v in dataclasses.asdict(self).items() if name != "max_classes" or v is not None}
+        values = {name: v for name, v in vars(self).items() if name != "max_classes" or v is not None}
+        return {name: dict(v) if isinstance(v, dict) else v for name, v in values.items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Configuration:
@@ -153,7 +154,7 @@ class Configuration:
         """The key of a run: the same for the same run, on every machine."""
         values = {n: value for n, value in self.to_dict().items() if n not in USUAL or value != USUAL[n]}
         if self.method_file is None:  # hyperparameters that a method got later are left out at the values from before
-            earlier = METHODS[self.method].earlier_values(self.to_dict())
+            earlier = METHODS[self.method].earlier_values(vars(self))
             values["hyperparameters"] = {n: v for n, v in self.hyperparameters.items() if v != earlier.get(n)}
         text = json.dumps({**_by_content(values), "seed": seed}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import subprocess
@@ -125,27 +124,6 @@ def test_which_methods_an_edit_is_about(name: str, line: str, changed: set[str],
     assert is_changed is bool(changed)  # a user's method may use any of ours
 
 
-TRAIN = """
-import sys
-from cclfp.runs.run import run
-run("gem", "split-mnist", seeds=1, engine="eager", store=sys.argv[1])
-files = [module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "cclfp"]
-print("\\n".join(files))
-"""
-UNCOUNTED = ("__init__.py", "_version.py", "errors.py", "events.py", *NEUTRAL)  # besides methods and runs
-
-
-@pytest.mark.slow
-def test_it_covers_all_that_is_loaded_to_train(small_mnist: Path, tmp_path: Path) -> None:
-    """A file that numbers may depend on cannot be left out: each counts, does not matter, or is a method's."""
-    command = [sys.executable, "-c", TRAIN, str(tmp_path / "s")]
-    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    names = [Path(file).relative_to(PACKAGE).as_posix() for file in loaded]
-    assert {"engine/eager.py", "losses.py"} < {name for name in names if trains(name)}
-    others = {name for name in names if not trains(name) and not name.startswith(("methods/", "runs/"))}
-    assert others <= set(UNCOUNTED)
-
-
 # -- stored runs --------------------------------------------------------------------------------------------------
 
 RUN = ("run", "er", "split-mnist", "--engine", "eager")
@@ -191,24 +169,49 @@ def test_stored_runs_of_other_code_are_marked_and_trained_again_on_request(
     assert "‡" not in cli(*command).out
 
 
+TRAIN = """
+import sys
+from cclfp.events import Note
+from cclfp.runs.run import run
+
+def show(event):
+    if isinstance(event, Note):
+        print(event.text)
+
+run("er", "split-mnist", seeds=1, engine="eager", store=sys.argv[1], other_code="retrain", on_event=show)
+print(*[module.__file__ for name, module in sys.modules.items() if name.split(".")[0] == "cclfp"])
+"""
+UNCOUNTED = ("__init__.py", "_version.py", "errors.py", "events.py", *NEUTRAL)  # besides methods and runs
+
+
 @pytest.mark.slow
-def test_an_edit_of_the_method_is_noticed(small_mnist: Path, copy: Path, tmp_path: Path) -> None:
-    """The whole way: a run is trained, the loss is changed, and the stored run is no result of the new code."""
+def test_it_covers_all_that_is_loaded_to_train_and_an_edit_is_noticed(
+    small_mnist: Path, copy: Path, tmp_path: Path
+) -> None:
+    """The whole way: a run is trained, the loss is changed, and the stored run is no result of the new code.
+
+    A file that numbers may depend on cannot be left out: each counts, does not matter, or is a method's.
+    """
     edited = edit(copy, tmp_path, "methods/er.py", "return cross_entropy(", "return 3 * cross_entropy(")
     store = tmp_path / "s"
 
-    def train(package: Path, *options: str) -> tuple[Any, str]:
-        command = [sys.executable, "-m", "cclfp", *RUN, "--seed", "0", "--json", "--store", str(store), *options]
+    def train(package: Path) -> tuple[Any, str]:
         environment = {**os.environ, "PYTHONPATH": str(package.parent), "PYTHONHASHSEED": "1"}
+        command = [sys.executable, "-c", TRAIN, str(store)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)["configurations"][0], done.stderr
+        (record,) = Store(store).records()
+        return record, done.stdout
 
-    first, _ = train(copy)
-    assert not any(map(is_other_code, Store(store).records()))  # it is the same in every process and everywhere
-    again, text = train(edited, "--other-code", "retrain")
+    first, loaded = train(copy)
+    assert not is_other_code(first)  # it is the same in every process and everywhere
+    names = [Path(file).relative_to(copy).as_posix() for file in loaded.split()]
+    assert {"engine/eager.py", "losses.py"} < {name for name in names if trains(name)}
+    others = {name for name in names if not trains(name) and not name.startswith(("methods/", "runs/"))}
+    assert others <= set(UNCOUNTED)
+    again, text = train(edited)
     assert "1 of 1 runs are of other code" in text
-    assert again["average_accuracy"] != first["average_accuracy"]
-    assert again["other_code"] == {}
+    assert again["accuracy_matrix"] != first["accuracy_matrix"]
+    assert is_other_code(again)  # than that which is not edited
 
 
 def test_versions_are_named(small_mnist: Path) -> None:

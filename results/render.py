@@ -256,8 +256,7 @@ def list_environments(results: Results) -> list[str]:
     return [" ".join(sentences), table(columns, rows)] if rows else ["No runs yet."]
 
 
-def list_searches(searched: Sequence[Path]) -> list[str]:
-    records = _records(searched)
+def list_searches(records: Sequence[Record]) -> list[str]:
     if not records:
         return []
     return [
@@ -267,8 +266,8 @@ def list_searches(searched: Sequence[Path]) -> list[str]:
     ]
 
 
-def sum_hours(results: Results, old: Sequence[Path], searched: Sequence[Path]) -> list[str]:
-    kinds = {"the numbers above": results.runs, "searches": _records(searched), "earlier numbers": _records(old)}
+def sum_hours(results: Results, old: Sequence[Record], searches: Sequence[Record]) -> list[str]:
+    kinds = {"the numbers above": results.runs, "searches": searches, "earlier numbers": old}
     return [
         "Hours of all runs whose records are kept. A run that was trained together with others counts with its share "
         "of their time. Where several processes shared the GPU, the hours of all of them are added up.",
@@ -330,7 +329,7 @@ def render_document(
     include_diverged: bool = False,
 ) -> str:
     results = Results(files, include_diverged)
-    content = results.content
+    content, searches = results.content, _records(searched)
     below = [result for result in content.results if verdict_of(result) == "below"]
     above = [result for result in content.results if verdict_of(result) == "above"]
     parts = [
@@ -358,7 +357,7 @@ def render_document(
         remarks["missing"],
         "## How the settings were chosen",
         remarks["settings"],
-        *list_searches(searched),
+        *list_searches(searches),
         *compare_earlier(old, next(one for one in content.tables if one.name == "accuracy"), include_diverged),
         "## How the runs were made",
         *list_environments(results),
@@ -371,7 +370,7 @@ def render_document(
         "report` and `cclfp runs`. If the store already has a different record of the same run, the import is refused.",
         "## Streams, networks and computing time",
         *describe_streams(table),
-        *sum_hours(results, old, searched),
+        *sum_hours(results, _records(old), searches),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

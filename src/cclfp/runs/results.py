@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import shlex
 from collections.abc import Callable, Sequence
@@ -137,11 +138,11 @@ class Result:
         """Mean and standard deviation over seeds of ``"forgetting"``, ``"seconds"``, ... or ``"average_accuracy"``."""
         return metrics.mean_std([run[measure] for run in self.counted])  # type: ignore[literal-required]
 
-    @property
+    @functools.cached_property
     def mean(self) -> float | None:
         return self.mean_std("average_accuracy")["mean"]
 
-    @property
+    @functools.cached_property
     def std(self) -> float | None:
         return self.mean_std("average_accuracy")["std"]
 

@@ -292,7 +292,7 @@ class _Search:
                 self.limit.check(event)
 
         listen(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
-        found = run_jobs(jobs, listen, self.executor, labels)
+        found = run_jobs(jobs, listen, self.executor, labels=labels)
         self.records += found.values()
         trials = []
         for settings, c in zip(several, chosen, strict=True):

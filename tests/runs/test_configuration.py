@@ -18,6 +18,7 @@ from cclfp.errors import InputError
 from cclfp.methods import METHODS
 from cclfp.paper.numbers import LABELS
 from cclfp.runs.configuration import Configuration
+from cclfp.runs.execution import Execution
 from cclfp.runs.settings import configurations, find_preset, presets, read_presets
 from cclfp.streams import BENCHMARKS
 
@@ -81,6 +82,20 @@ def test_a_setting_goes_to_the_methods_that_know_it() -> None:
         ({"scenario": "klass"}, "Did you mean 'class'"),
         ({"methods": ["er", "gme"]}, "unknown method 'gme'. Did you mean 'gem'"),
         *(({"seeds": bad}, "seeds?=") for bad in (-1, [], [1, 1], [-1])),
+        ({"seeds": range(20_000)}, r"seeds=range\(0, 20000\): expected 1 to 10,000"),
+        ({"seeds": [*range(20_000)]}, r"seeds=\[0, 1, 2, 3, 4, 5, ...\]: expected"),
+        ({"engin": "eager"}, "unknown setting of ccl-fp 'engin'. Did you mean 'engine'"),
+        # as the command gives NAME=VALUE
+        (
+            {"methods": "er", "settings": {"engine": "eager"}},
+            "er 'engine'.*Known: lr, batch, replay, epochs, augment$",
+        ),
+        ({"settings": {"lr": 0.03}, "lr": 0.1}, "lr: given twice, in settings and as a keyword"),
+        ({"engine": "eager", "execution": Execution()}, "give engine as part of execution, not beside it"),
+        ({"execution": {"engine": "eager"}}, r"expected a cclfp\.Execution"),
+        ({"problem": 3, "benchmark": None}, r"problem=3: expected a cclfp\.Problem"),
+        ({"problem": cclfp.Problem()}, "give benchmark as part of problem"),
+        ({"methods": [], "lr": 0.1}, "no method was given"),
     ],
 )
 def test_run_refuses(arguments: dict[str, Any], message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -53,37 +53,21 @@ def test_wrong_values_are_refused_at_once(wrong: dict[str, Any], message: str) -
         Execution(**wrong)
 
 
+STUDY = {"what": "mine", "benchmarks": "split-mnist", "methods": "er", "memory": np.int64(0)}
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("function", "options", "message"),
     [
-        (lambda: cclfp.run("er", "split-mnist", engin="eager"), "unknown setting of er 'engin'. Did you mean 'engine'"),
-        (lambda: cclfp.tune("er", "split-mnist", engin="eager"), "unknown setting of er 'engin'. Did you mean 'engine"),
-        (lambda: cclfp.study("accuracy", engin="eager"), "unknown option 'engin'. Did you mean 'engine'"),
-        (lambda: cclfp.study("runtime"), "run times are not compared"),
-        (lambda: cclfp.run("er", settings={"lr": 0.03}, lr=0.1), "lr: given twice, in settings and as a keyword"),
-        (lambda: cclfp.run("er", "split-mnist", seeds=range(20_000)), r"seeds=range\(0, 20000\): expected 1 to 10,000"),
-        (lambda: cclfp.run("er", "split-mnist", seeds=[*range(20_000)]), r"seeds=\[0, 1, 2, 3, 4, 5, ...\]: expected"),
-        (
-            lambda: cclfp.study("mine", benchmarks="split-mnist", methods="er", memory=np.int64(0)),
-            "memory=.*: expected a",
-        ),
-        (  # as the command gives NAME=VALUE
-            lambda: cclfp.run("er", "split-mnist", settings={"engine": "eager"}),
-            "unknown setting of er 'engine'.*Known: lr, batch, replay, epochs, augment$",
-        ),
-        (
-            lambda: cclfp.run("er", engine="eager", execution=Execution()),
-            "give engine as part of execution, not beside it",
-        ),
-        (lambda: cclfp.run("er", execution=cast(Any, {"engine": "eager"})), r"expected a cclfp\.Execution"),
-        (lambda: cclfp.run("er", problem=cast(Any, 3)), r"problem=3: expected a cclfp\.Problem"),
-        (lambda: cclfp.run("er", "split-mnist", problem=cclfp.Problem()), "give benchmark as part of problem"),
-        (lambda: cclfp.run([], "split-mnist", lr=0.1), "no method was given"),
+        (cclfp.tune, {"method": "er", "engin": "eager"}, "unknown setting of er 'engin'. Did you mean 'engine'"),
+        (cclfp.study, {"what": "accuracy", "engin": "eager"}, "unknown option 'engin'. Did you mean 'engine'"),
+        (cclfp.study, {"what": "runtime"}, "run times are not compared"),
+        (cclfp.study, STUDY, "memory=.*: expected a"),
     ],
 )
-def test_wrong_options_are_named(call: Callable[[], object], message: str) -> None:
+def test_wrong_options_are_named(function: Callable[..., object], options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        call()
+        function(**options)
 
 
 @pytest.mark.usefixtures("small_mnist", "one_core")

@@ -261,8 +261,6 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 def _is_file(value: Any) -> bool:
     """Whether it has the form that :func:`refer` makes."""
-    return (
-        isinstance(value, dict)
-        and value.keys() == FILE.keys()
-        and all(isinstance(value[name], str) and re.fullmatch(form, value[name]) for name, form in FILE.items())
-    )
+    if not isinstance(value, dict) or value.keys() != FILE.keys():
+        return False
+    return all(isinstance(value[name], str) and re.fullmatch(form, value[name]) for name, form in FILE.items())

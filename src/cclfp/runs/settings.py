@@ -241,11 +241,8 @@ def _checked(preset: Preset) -> Preset:
 
 
 def write_presets(several: Sequence[Preset], path: Path) -> None:
-    usual: dict[str, Any] = {"inherited": {}, "halved": None}  # is left out
-    written = [
-        {name: v for name, v in dataclasses.asdict(preset).items() if name not in usual or v != usual[name]}
-        for preset in several
-    ]
+    usual: list[tuple[str, Any]] = [("inherited", {}), ("halved", None)]  # is left out
+    written = [dict(item for item in vars(preset).items() if item not in usual) for preset in several]
     write_file(path, (json.dumps(written, indent=2) + "\n").encode())
 
 

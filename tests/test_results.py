@@ -75,7 +75,7 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
             assert record["configuration"]["validation"] == (file in files)
             known[record["key"]] = record
 
-    def stored(jobs: Sequence[Job], *_: object) -> dict[str, Record]:
+    def stored(jobs: Sequence[Job], *_: object, **__: object) -> dict[str, Record]:
         return {job.key: known[job.key] for job in jobs}
 
     monkeypatch.setattr(tuning, "run_jobs", stored)

@@ -28,7 +28,7 @@ SHARE = 0.7  # of a GPU's free memory that may be used
 MAX_STACKED = 20  # replicas that train as one network: more are hardly faster
 MAX_TRACED = 10  # the same on a CPU, where more are slower, because they leave its cache
 CACHE = 8 * 2**20  # bytes of what their steps change that it is taken to hold
-GRAPH_STEPS = 300  # steps of a run that repay the recording of a CUDA graph
+WORTH = {"cpu": 1000, "cuda": 300}  # steps of a run that repay the tracing of its steps, or their recording
 
 OnStep = Callable[[int], None]
 OnNote = Callable[[str], None]
@@ -43,9 +43,11 @@ RUNNERS: dict[str, Callable[[int], Tracer | Graphs | None]] = {
 
 def choose_engine(replica: Replica) -> str:
     """The engine for such a run, by counts alone: the same command gives the same numbers on every day."""
-    if replica.learner.device.type == "cuda":
-        steps = sum(map(replica.steps, range(len(replica.stream.train_rows))))
-        return "graph" if steps >= GRAPH_STEPS else "eager"
+    device = replica.learner.device.type
+    if sum(map(replica.steps, range(len(replica.stream.train_rows)))) < WORTH[device]:
+        return "eager"
+    if device == "cuda":
+        return "graph"
     return "eager" if is_normalised(replica.learner.psi) else "traced"  # networks with BatchNorm cannot be stacked
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from torture.material import idx_header
 
-from cclfp.data.mnist import FILES
+from cclfp.data.formats import IDX_FILES
 
 ROOT = Path(__file__).parents[1]
 # Runs commands in one process, and prints the exit code of each and what it printed.
@@ -67,7 +67,7 @@ class Weighted(ER):
         loss, buffers = super().loss(params, buffers, state, batch, hyper)
         return hyper.weight * loss, buffers
 '''
-DATASET = """from cclfp.data.mnist import Idx
+DATASET = """from cclfp.data.formats import Idx
 from cclfp.data.source import ArraySpec
 
 STRIPES = Idx(
@@ -122,7 +122,7 @@ def add_method(root: Path) -> None:
 def add_benchmark(root: Path) -> None:
     specs = ""
     (root / "files").mkdir()
-    for array, file in FILES.items():
+    for array, file in IDX_FILES.items():
         labels = np.arange(600 if "train" in array else 100, dtype=np.uint8) % 4
         values = labels if "labels" in array else np.repeat(60 * labels, 64).reshape(-1, 8, 8)
         (root / "files" / file).write_bytes(idx_header(values.shape) + values.tobytes())
@@ -132,7 +132,7 @@ def add_benchmark(root: Path) -> None:
     start = re.search(r"\nBENCHMARKS.*?(?=        Benchmark\()", (root / path).read_text("utf-8"), flags=re.DOTALL)
     assert start is not None
     edits = [
-        (datasets, "DATASETS", "from cclfp.data.mnist import MNIST\n", "from cclfp.data.stripes import STRIPES\n"),
+        (datasets, "DATASETS", "MNIST, TINY_IMAGENET\n", "from cclfp.data.stripes import STRIPES\n"),
         (datasets, "DATASETS", "(MNIST, CIFAR10, CIFAR100, TINY_IMAGENET", ", STRIPES"),
         (path, "BENCHMARKS", start[0], BENCHMARK),
     ]

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from cclfp.data import DATASETS
-from cclfp.data.mnist import FILES
+from cclfp.data.formats import IDX_FILES
 from cclfp.data.source import ArraySpec
 
 # Files of other programs beside every output. No command may change or remove them, however old they are.
@@ -60,7 +60,7 @@ def put_raw_mnist(place: Path) -> None:
     (place / "home").mkdir(parents=True)
     (place / "raw").mkdir()
     for array, (_, header, values) in raw_mnist().items():
-        (place / "raw" / FILES[array]).write_bytes(header + values)
+        (place / "raw" / IDX_FILES[array]).write_bytes(header + values)
 
 
 def accept_raw_mnist() -> None:

@@ -17,7 +17,8 @@ import pytest
 from samples import encoded
 from torture.material import idx_header
 
-from cclfp.data import DATASETS, dataset_path, import_dataset, is_cached, load_dataset, mnist, tiny_imagenet, verify
+from cclfp.data import DATASETS, dataset_path, import_dataset, is_cached, load_dataset, verify
+from cclfp.data.formats import ANNOTATIONS, IDX_FILES
 from cclfp.data.source import ARRAYS, ArraySpec, sha256_of
 from cclfp.errors import DataError
 
@@ -106,7 +107,7 @@ def make_mnist(name: str, patch: Patch) -> Little:
     arrays = random_arrays((1, 28, 28), 6, 3)
     files = {
         file: idx_header((len(arrays[array]), 28, 28)[: 3 if "images" in array else 1]) + arrays[array].tobytes()
-        for array, file in mnist.FILES.items()
+        for array, file in IDX_FILES.items()
     }
     return Little(name, files, arrays, patch)
 
@@ -141,21 +142,22 @@ def make_cifar(name: str, patch: Patch) -> Little:
 
 def make_tiny(name: str, patch: Patch) -> Little:
     """Three classes of four images of one colour, and eleven for testing."""
-    wnids, labels = tiny_imagenet.WNIDS[:3], [2, 0, 1, 1, 0, 2, 2, 0, 1, 0, 1]
-    for attribute, value in (("WNIDS", wnids), ("TRAIN_PER_CLASS", 4), ("TEST", len(labels))):
-        patch.setattr(tiny_imagenet, attribute, value)
+    source: Any = DATASETS[name]
+    wnids, labels = source.wnids[:3], [2, 0, 1, 1, 0, 2, 2, 0, 1, 0, 1]
     colours = np.array([[10 * row, 255 - 10 * row, 77] for row in range(12 + len(labels))], np.uint8)
     colours[6] = 60  # a file with one channel
     images = np.broadcast_to(colours[:, None, None, :], (len(colours), 64, 64, 3))
     pictures = [image[:, :, 0] if row == 6 else image for row, image in enumerate(images)]
+    names = [f"train/{wnid}/images/{wnid}_{number}.JPEG" for wnid in wnids for number in range(4)]
+    names += [f"val/images/val_{number}.JPEG" for number in range(len(labels))]
     files = {
         file: encoded(np.ascontiguousarray(pixels), "jpeg", quality=95)
-        for file, pixels in zip(tiny_imagenet._images(), pictures, strict=True)
+        for file, pixels in zip(names, pictures, strict=True)
     }
     digest = hashlib.sha256(b"".join(file.encode() + b"\0" + files[file] for file in sorted(files)))
-    patch.setattr(tiny_imagenet, "SHA256", digest.hexdigest())
+    patch.setitem(DATASETS, name, dataclasses.replace(source, wnids=wnids, sha256=digest.hexdigest()))
     lines = [f"val_{row}.JPEG\t{wnids[label]}\t0\t32\t44\t62\n" for row, label in enumerate(labels)]
-    files[tiny_imagenet.ANNOTATIONS] = "".join(reversed(lines)).encode()  # their order does not matter
+    files[ANNOTATIONS] = "".join(reversed(lines)).encode()  # their order does not matter
     arrays = {
         "train_images": images[:12].transpose(0, 3, 1, 2),
         "train_labels": np.repeat(np.arange(3, dtype=np.uint8), 4),

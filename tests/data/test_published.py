@@ -19,16 +19,15 @@ from cclfp.data import (
     DATASETS,
     dataset_path,
     fetch,
+    formats,
     import_dataset,
     load_dataset,
-    mnist,
     remove_dataset,
     source,
-    tiny_imagenet,
     verify,
 )
+from cclfp.data.formats import ANNOTATIONS
 from cclfp.data.source import ARRAYS
-from cclfp.data.tiny_imagenet import ANNOTATIONS
 from cclfp.errors import DataError, InputError
 from cclfp.events import DataProgress, Note, ignore
 
@@ -105,7 +104,7 @@ def test_a_wrong_file_is_refused_and_replaces_nothing(little: Little, row: int, 
 
 def test_wrong_annotations(tmp_path: Path, monkeypatch: Patch) -> None:
     little = make("tiny-imagenet", monkeypatch)
-    right, (first, second, _) = little.files[ANNOTATIONS], [wnid.encode() for wnid in tiny_imagenet.WNIDS]
+    right, (first, second, _) = little.files[ANNOTATIONS], [wnid.encode() for wnid in little.source.wnids]
     for content, message in (
         (b"\xff\x00rubbish", "does not name the class of each image"),
         (right.replace(first, b"n00000000"), "does not name the class of each image"),
@@ -178,7 +177,7 @@ def test_an_evil_pickle_does_nothing(tmp_path: Path, monkeypatch: Patch) -> None
 def test_a_gzip_file_that_unpacks_to_much_is_not_unpacked(
     little_mnist: Little, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(mnist, "MOST_BYTES", 1000)
+    monkeypatch.setattr(formats, "MOST_UNPACKED", 1000)
     little_mnist.files = {f"{file}.gz": gzip.compress(raw + bytes(5000)) for file, raw in little_mnist.files.items()}
     little_mnist.refused(little_mnist.place(tmp_path / "mine"), "cannot be read as an IDX file of 6 examples")
 

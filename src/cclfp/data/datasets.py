@@ -22,11 +22,9 @@ from filelock import FileLock
 from torch import Tensor
 
 from cclfp.core.files import home, remove_stale, sync_directory, temporary_name
-from cclfp.data.cifar import CIFAR10, CIFAR100
 from cclfp.data.download import checksum_of, discard
-from cclfp.data.mnist import MNIST
+from cclfp.data.formats import CIFAR10, CIFAR100, MNIST, TINY_IMAGENET
 from cclfp.data.source import ARRAYS, Arrays, ArraySpec, Published, Source, os_error_as_data_error
-from cclfp.data.tiny_imagenet import TINY_IMAGENET
 from cclfp.errors import DataError, InputError, first_line, unknown
 from cclfp.events import Note, OnEvent, ignore
 

@@ -7,15 +7,12 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import json
 import subprocess
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -26,8 +23,6 @@ from cclfp.events import Note, OnEvent, with_progress
 Arrays = dict[str, np.ndarray]  # by the names in ARRAYS
 Files = dict[str, bytes]  # the contents of published files, by their names
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
-# The names of the classes of each dataset.
-CLASSES: dict[str, Any] = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_text(encoding="utf-8"))
 
 
 @dataclasses.dataclass(frozen=True)

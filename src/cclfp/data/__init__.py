@@ -5,7 +5,6 @@ from __future__ import annotations
 from cclfp.data.datasets import (
     DATASETS,
     Dataset,
-    dataset_names,
     dataset_path,
     fetch,
     get_dataset,
@@ -22,7 +21,6 @@ from cclfp.data.images import import_images
 __all__ = [
     "DATASETS",
     "Dataset",
-    "dataset_names",
     "dataset_path",
     "fetch",
     "get_dataset",

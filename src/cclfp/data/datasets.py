@@ -86,11 +86,6 @@ def own_datasets() -> list[str]:
     return sorted(path.parents[1].name for path in (home() / "data").glob(f"*/arrays/{ABOUT}"))
 
 
-def dataset_names() -> list[str]:
-    """The names of all datasets: the published ones, then the user's own images."""
-    return [*DATASETS, *own_datasets()]
-
-
 def dataset_path(name: str) -> Path:
     """The folder of a dataset under ``CCLFP_HOME``. :func:`fetch` finds raw files that were placed there by hand."""
     if name not in DATASETS and name not in own_datasets():
@@ -120,7 +115,7 @@ class StoredDataset(NamedTuple):
 
 def list_datasets() -> list[StoredDataset]:
     """The published datasets, then the user's own images."""
-    return [look_up(name) for name in dataset_names()]
+    return [look_up(name) for name in (*DATASETS, *own_datasets())]
 
 
 def look_up(name: str) -> StoredDataset:
@@ -148,7 +143,7 @@ def fetch(name: str, on_event: OnEvent = ignore) -> Path:
     with _lock(name):
         if not is_cached(name):  # no other process has stored it in the meantime
             source = _published(name)
-            store(source, _read(source, folder, on_event) or source.download(folder, on_event))
+            store(source, source.read(folder, on_event) or source.download(folder, on_event))
             discard(folder)
     on_event(Note(f"{name}: verified and stored in {folder}"))
     return folder
@@ -157,7 +152,7 @@ def fetch(name: str, on_event: OnEvent = ignore) -> Path:
 def import_dataset(name: str, path: Path, on_event: OnEvent = ignore) -> Path:
     """Store a dataset from a folder or an archive, which is left unchanged."""
     source = _published(name)
-    arrays = _read(source, path, on_event)
+    arrays = source.read(path, on_event)
     if arrays is None:
         why = f"has none of {name}'s files" if path.exists() else "does not exist"
         raise DataError(f"{path} {why}: expected {source.expected}")
@@ -165,16 +160,11 @@ def import_dataset(name: str, path: Path, on_event: OnEvent = ignore) -> Path:
     return dataset_path(name)
 
 
-def _read(source: Published, path: Path, on_event: OnEvent) -> Arrays | None:
-    with os_error_as_data_error(source.name):
-        return source.read(path, on_event)
-
-
 def _published(name: str) -> Published:
-    if name not in DATASETS:
-        get_dataset(name)
+    source = get_dataset(name)
+    if not isinstance(source, Published):
         raise DataError(f"{name} is the name of your own images: import them with cclfp run METHOD --images PATH")
-    return DATASETS[name]
+    return source
 
 
 def store(source: Source, arrays: Arrays, about: dict[str, Any] | None = None) -> None:
@@ -270,11 +260,9 @@ def load_dataset(name: str) -> Dataset:
 @functools.lru_cache(maxsize=4)
 def _tensors(name: str, found: tuple[Any, ...]) -> dict[str, Tensor]:
     """The stored arrays as tensors: memory-mapped images, and labels as int64. ``found`` tells files from others."""
-    has_checksums = (arrays_folder(name) / CHECKSUMS).exists()  # the first version stored none
-    arrays = _read_arrays(name, check=has_checksums)
     return {
         array: torch.from_numpy(values.astype(np.int64) if array.endswith("labels") else values)
-        for array, values in arrays.items()
+        for array, values in _read_arrays(name).items()
     }
 
 
@@ -284,12 +272,15 @@ def verify(name: str) -> Path:
         raise DataError(
             f"{name} is not stored (looked in {dataset_path(name)}). To download it: cclfp data fetch {name}"
         )
-    _read_arrays(name, check=True)
+    _read_arrays(name, always_check=True)
     return dataset_path(name)
 
 
-def _read_arrays(name: str, check: bool) -> Arrays:
-    """The stored arrays, mapped into memory copy-on-write: pages are read when accessed, and files never change."""
+def _read_arrays(name: str, always_check: bool = False) -> Arrays:
+    """The stored arrays, mapped into memory copy-on-write: pages are read when accessed, and files never change.
+
+    They are compared with their checksums where some are stored; the first version stored none.
+    """
     arrays: Arrays = {}
     for array in ARRAYS:
         path = arrays_folder(name) / f"{array}.npy"
@@ -297,16 +288,12 @@ def _read_arrays(name: str, check: bool) -> Arrays:
             arrays[array] = np.asarray(np.lib.format.open_memmap(path, mode="c", max_header_size=MOST_HEADER))
         except Exception as error:
             raise damaged(name, f"{path.name}: {first_line(error)}") from error
-    if not check:
-        return arrays
-    source, stored = get_dataset(name), _stored_checksums(name)
-    try:
-        checksums = source.check(arrays)
-    except DataError as error:
-        raise damaged(name, error) from error
-    for array, spec in source.arrays.items():
-        if spec.sha256 is None and checksums[array] != stored.get(array):
-            raise damaged(name, f"{array} does not match its checksum in {CHECKSUMS}")
+    if always_check or (arrays_folder(name) / CHECKSUMS).exists():
+        source, stored = get_dataset(name), _stored_checksums(name)
+        try:
+            source.check(arrays, stored)
+        except DataError as error:
+            raise damaged(name, error) from error
     return arrays
 
 

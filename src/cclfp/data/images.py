@@ -18,7 +18,7 @@ import torch
 
 from cclfp.core.arguments import check_whole
 from cclfp.core.randomness import generator
-from cclfp.data.datasets import ABOUT, MOST_HEADER, is_intact, own_datasets, own_images, read_json, store
+from cclfp.data.datasets import ABOUT, MOST_HEADER, is_intact, own_images, read_json, store
 from cclfp.data.decode import read_file
 from cclfp.data.download import checksum_of
 from cclfp.data.folders import (
@@ -102,7 +102,7 @@ def import_images(
         raise InputError(f"--images {path}{'' if path.exists() else ' does not exist'}: {EXPECTED}")
     slug = re.sub(r"[^a-z0-9]+", "-", (path.name if path.is_dir() else path.stem).casefold()).strip("-") or "images"
     name = f"{slug}-{found.digest[:8]}"
-    if name in own_datasets() and is_intact(name):
+    if is_intact(name):
         if read_json(name, ABOUT).get("digest") != found.digest:
             raise InputError(f"{name} is already the name of other images: rename the folder or file")
         on_event(Note(f"{name}: {path.name} has not changed since it was imported"))

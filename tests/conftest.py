@@ -85,7 +85,7 @@ def small_mnist(own_home: None, tmp_path: Path) -> Path:
 @pytest.fixture
 def small_data(small_mnist: Path) -> Path:
     """A CCLFP_HOME with little datasets in the place of all."""
-    from cclfp.data.datasets import DATASETS
+    from cclfp.data import DATASETS
 
     for name, dataset in DATASETS.items():
         if name != "mnist":

@@ -67,18 +67,12 @@ class Weighted(ER):
         loss, buffers = super().loss(params, buffers, state, batch, hyper)
         return hyper.weight * loss, buffers
 '''
-DATASET = """from cclfp.data.formats import Idx
-from cclfp.data.source import ArraySpec
-
-STRIPES = Idx(
-    name="stripes",
-    title="Stripes: 600 + 100 images, 8×8",
-    classes=("a", "b", "c", "d"),
-    arrays={
-ARRAYS    },
-    mirrors=("https://stripes.example/",),
-)
-"""
+DATASET = {
+    "format": "idx",
+    "title": "Stripes: 600 + 100 images, 8×8",
+    "classes": ["a", "b", "c", "d"],
+    "mirrors": ["https://stripes.example/"],
+}
 BENCHMARK = """        Benchmark(
             name="split-stripes",
             title="Split Stripes",
@@ -120,23 +114,24 @@ def add_method(root: Path) -> None:
 
 
 def add_benchmark(root: Path) -> None:
-    specs = ""
+    arrays = {}
     (root / "files").mkdir()
     for array, file in IDX_FILES.items():
         labels = np.arange(600 if "train" in array else 100, dtype=np.uint8) % 4
         values = labels if "labels" in array else np.repeat(60 * labels, 64).reshape(-1, 8, 8)
         (root / "files" / file).write_bytes(idx_header(values.shape) + values.tobytes())
         shape = (*values.shape[:1], *[1] * (values.ndim == 3), *values.shape[1:])
-        specs += f"        {array!r}: ArraySpec({shape}, {hashlib.sha256(values.tobytes()).hexdigest()!r}),\n"
-    path, datasets = "src/cclfp/streams/benchmarks.py", "src/cclfp/data/datasets.py"
+        arrays[array] = [shape, hashlib.sha256(values.tobytes()).hexdigest()]
+    path, datasets = "src/cclfp/streams/benchmarks.py", "src/cclfp/data/classes.json"
+    mnist = re.search(r' "mnist": \{.*?\n \}(?=,\n)', (root / datasets).read_text("utf-8"), flags=re.DOTALL)
     start = re.search(r"\nBENCHMARKS.*?(?=        Benchmark\()", (root / path).read_text("utf-8"), flags=re.DOTALL)
+    assert mnist is not None
     assert start is not None
     edits = [
-        (datasets, "DATASETS", "MNIST, TINY_IMAGENET\n", "from cclfp.data.stripes import STRIPES\n"),
-        (datasets, "DATASETS", "(MNIST, CIFAR10, CIFAR100, TINY_IMAGENET", ", STRIPES"),
+        (datasets, "mnist", mnist[0], f', "stripes": {json.dumps({**DATASET, "arrays": arrays})}'),
         (path, "BENCHMARKS", start[0], BENCHMARK),
     ]
-    follow(root, "Add a benchmark", edits, {"src/cclfp/data/stripes.py": DATASET.replace("ARRAYS", specs)})
+    follow(root, "Add a benchmark", edits)
 
 
 def add_option(root: Path) -> None:

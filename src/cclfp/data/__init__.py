@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cclfp.data.datasets import (
-    DATASETS,
     Dataset,
     dataset_path,
     fetch,
@@ -16,6 +15,7 @@ from cclfp.data.datasets import (
     remove_dataset,
     verify,
 )
+from cclfp.data.formats import DATASETS
 from cclfp.data.images import import_images
 
 __all__ = [

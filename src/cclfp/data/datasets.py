@@ -23,12 +23,11 @@ from torch import Tensor
 
 from cclfp.core.files import home, remove_stale, sync_directory, temporary_name
 from cclfp.data.download import checksum_of, discard
-from cclfp.data.formats import CIFAR10, CIFAR100, MNIST, TINY_IMAGENET
-from cclfp.data.source import ARRAYS, Arrays, ArraySpec, Published, Source, os_error_as_data_error
+from cclfp.data.formats import DATASETS
+from cclfp.data.source import ARRAYS, Arrays, Published, Source, os_error_as_data_error
 from cclfp.errors import DataError, InputError, first_line, unknown
 from cclfp.events import Note, OnEvent, ignore
 
-DATASETS: dict[str, Published] = {source.name: source for source in (MNIST, CIFAR10, CIFAR100, TINY_IMAGENET)}
 CHECKSUMS = "sums.json"  # array or other file -> sha256 at the time it was stored
 ABOUT = "about.json"  # the description of a user's own images
 MOST_HEADER = 4096  # bytes of an array's header; numpy writes 118 for an array of images
@@ -63,21 +62,9 @@ def get_dataset(name: str) -> Source:
     if name in DATASETS:
         return DATASETS[name]
     dataset_path(name)
-    return own_images(name, read_json(name, ABOUT))
-
-
-def own_images(name: str, about: dict[str, Any]) -> Source:
-    """A user's own images, as their description says."""
     try:
-        return Source(
-            name=name,
-            title=about["title"],
-            classes=tuple(about["classes"]),
-            mean=tuple(about["mean"]),
-            std=tuple(about["std"]),
-            arrays={a: ArraySpec(tuple(shape), sha, dtype) for a, (shape, sha, dtype) in about["arrays"].items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return Source.described(name, read_json(name, ABOUT))
+    except (KeyError, TypeError, AttributeError) as error:
         raise damaged(name, f"{ABOUT} is incomplete or invalid: {type(error).__name__}: {error}") from error
 
 

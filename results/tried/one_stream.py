@@ -15,7 +15,7 @@ import cclfp
 from cclfp.metrics import mean_std, plus_minus
 from cclfp.nets import MLP
 from cclfp.streams import BENCHMARKS
-from cclfp.streams.stream import Stream
+from cclfp.streams import Stream
 
 
 def accuracy(stream: Stream, seed: int, lr: float) -> float:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from cclfp.streams.benchmarks import AUGMENTATION, BENCHMARKS, Benchmark, get_benchmark
-from cclfp.streams.stream import Stream
+from cclfp.streams.tasks import Stream
 
 __all__ = ["AUGMENTATION", "BENCHMARKS", "Benchmark", "Stream", "get_benchmark"]

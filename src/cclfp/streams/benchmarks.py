@@ -14,8 +14,7 @@ from cclfp.core.arguments import split_names, unquote
 from cclfp.core.randomness import generator
 from cclfp.data import Dataset, get_dataset, load_dataset, own_datasets
 from cclfp.errors import InputError, unknown
-from cclfp.streams.stream import Stream
-from cclfp.streams.tasks import DOMAIN_TASKS, even_sizes, permuted, rotated, split
+from cclfp.streams.tasks import DOMAIN_TASKS, Stream, even_sizes, permuted, rotated, split
 from cclfp.transforms import CropFlip
 
 ClassOrder = tuple[int, ...] | str | None
@@ -203,8 +202,13 @@ def _shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
-_NO_AUGMENTATION = "a mirrored or shifted digit may be a different digit, and permuted pixels have no neighbours"
-_CONVOLUTIONAL = {"lr": 0.03, "augment": True}
+# What several benchmarks have in common.
+_DIGITS: dict[str, Any] = {
+    "dataset": "mnist",
+    "backbone": "mlp",
+    "no_augmentation": "a mirrored or shifted digit may be a different digit, and permuted pixels have no neighbours",
+}
+_PHOTOGRAPHS: dict[str, Any] = {"settings": {"lr": 0.03, "augment": True}}
 
 BENCHMARKS = {
     benchmark.name: benchmark
@@ -212,47 +216,41 @@ BENCHMARKS = {
         Benchmark(
             name="split-mnist",
             title="Split MNIST",
-            dataset="mnist",
             sizes=(2,) * 5,
-            backbone="mlp",
-            no_augmentation=_NO_AUGMENTATION,
             description="5 tasks of 2 digits each, about 12,000 training images per task",
+            **_DIGITS,
         ),
         Benchmark(
             name="permuted-mnist",
             title="Permuted MNIST",
-            dataset="mnist",
             scenarios=("domain",),
-            backbone="mlp",
             domains=permuted,
-            no_augmentation=_NO_AUGMENTATION,
             description="20 tasks of 1,000 training images, all digits, pixels in a different order in each",
+            **_DIGITS,
         ),
         Benchmark(
             name="rotated-mnist",
             title="Rotated MNIST",
-            dataset="mnist",
             scenarios=("domain",),
-            backbone="mlp",
             domains=rotated,
-            no_augmentation=_NO_AUGMENTATION,
             description="20 tasks of 1,000 training images, all digits, rotated by a different angle in each",
+            **_DIGITS,
         ),
         Benchmark(
             name="split-cifar10",
             title="Split CIFAR-10",
             dataset="cifar10",
             sizes=(2,) * 5,
-            settings=_CONVOLUTIONAL,
             description="5 tasks of 2 classes each, 10,000 training images per task, 32×32",
+            **_PHOTOGRAPHS,
         ),
         Benchmark(
             name="split-cifar100",
             title="Split CIFAR-100",
             dataset="cifar100",
             sizes=(5,) * 20,
-            settings=_CONVOLUTIONAL,
             description="20 tasks of 5 classes each, 2,500 training images per task, 32×32",
+            **_PHOTOGRAPHS,
         ),
         Benchmark(
             name="split-tiny-imagenet",
@@ -260,8 +258,8 @@ BENCHMARKS = {
             dataset="tiny-imagenet",
             sizes=(20,) * 10,
             class_order="wnids",  # as in the code of DER++, whose ResNet18 the paper takes
-            settings=_CONVOLUTIONAL,
             description="10 tasks of 20 classes each, 10,000 training images per task, 64×64",
+            **_PHOTOGRAPHS,
         ),
     )
 }

@@ -1,23 +1,73 @@
-"""How a dataset becomes tasks: its classes are divided among them, or each task has all classes in another domain."""
+"""Streams of tasks in RAM. A dataset's classes are divided among them, or each has all classes in another domain."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from cclfp.core.memory import Examples
 from cclfp.core.randomness import generator
 from cclfp.data import Dataset
 from cclfp.errors import InputError
-from cclfp.streams.stream import Stream
-from cclfp.transforms import Normalise, Scale
+from cclfp.transforms import Normalise, Scale, Transform
 
 DOMAIN_TASKS = 20
 DOMAIN_IMAGES = 1000  # training images per task
+VALIDATION_SHARE = 10  # one of this many training examples is held out
+
+# Inputs -> their copies on other devices, while a stream uses them. Streams that share inputs share the copies too.
+_copies = WeakTensorKeyDictionary()
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """An ordered list of tasks. ``joint()`` returns a stream with the same examples as one task."""
+
+    scenario: str
+    num_classes: int
+    classes: list[list[int]]  # one list per task
+    train: Examples  # of all tasks
+    train_rows: list[Tensor]  # the rows of ``train`` to train on: one tensor per task, a single one if joint
+    test: list[Examples]  # one entry per task
+    transform: Transform = dataclasses.field(default_factory=Scale)
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.classes)
+
+    def joint(self) -> Stream:
+        """The stream with all tasks trained as one, for the upper bound; the test sets stay the same."""
+        return dataclasses.replace(self, train_rows=[torch.cat(self.train_rows)])
+
+    def validation(self, seed: int) -> Stream:
+        """The stream for tuning hyperparameters: a tenth of each task's training examples is held out for testing."""
+        kept, test = [], []
+        for task, rows in enumerate(self.train_rows):
+            order = torch.randperm(len(rows), generator=generator(seed, "validation", task))
+            held_out = max(1, len(rows) // VALIDATION_SHARE)
+            test.append(self.train.rows(rows[order[:held_out]]))
+            kept.append(rows[order[held_out:].sort().values])
+        return dataclasses.replace(self, train_rows=kept, test=test)
+
+    def task_ids(self, position: int) -> list[int]:
+        """The tasks trained at a position of the stream: one, or all tasks of a joint stream."""
+        return [position] if len(self.train_rows) == self.num_tasks else list(range(self.num_tasks))
+
+    def to(self, device: torch.device) -> Stream:
+        """The stream on a device."""
+        copies = _copies.setdefault(self.train.x, weakref.WeakValueDictionary())
+        x = copies.get(device)
+        if x is None:
+            copies[device] = x = self.train.x.to(device)
+        train = self.train._replace(x=x).to(device)
+        return dataclasses.replace(self, train=train, test=[test.to(device) for test in self.test])
 
 
 def split(data: Dataset, scenario: str, order: Sequence[int], sizes: Sequence[int]) -> Stream:

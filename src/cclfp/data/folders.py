@@ -45,12 +45,17 @@ def find_classes(path: Path, on_event: OnEvent, wanted: Sequence[str] | None = N
 
     Other files, hidden folders and ``__MACOSX`` are left out; ``on_event`` learns which.
     """
-    ignored: list[Path] = []
-    other: list[Path] = []
-    parts, test_folder = _find_parts(path, ignored)
+    ignored, other, files = list[Path](), list[Path](), list[ImageFile]()
+    top, test_folder = _folders(path, ignored), None
+    parts = {"": top}
+    tests = [name for name in top if name.casefold() in TEST_FOLDERS]
+    if "train" in top and tests:
+        if len(top) > 2:
+            raise InputError(f"--images {path} has {', '.join(top)}: expected class folders, or only train and test")
+        test_folder = tests[0]
+        parts = {part: _folders(top[name], ignored) for part, name in (("train", "train"), ("test", test_folder))}
     names = sorted({name for folders in parts.values() for name in folders}, key=numeric_order)
     classes = choose_classes(path.name, names, wanted, on_event)
-    files: list[ImageFile] = []
     for part, folders in parts.items():
         for name in sorted(folders.keys() & set(classes)):
             if folders[name].parent.is_relative_to(folders[name].resolve()):
@@ -67,17 +72,6 @@ def find_classes(path: Path, on_event: OnEvent, wanted: Sequence[str] | None = N
         if paths:
             on_event(Note(f"{path.name}: {what}: {abbreviate([str(p.relative_to(path)) for p in paths])}"))
     return ClassFolders(classes, files, test_folder)
-
-
-def _find_parts(path: Path, ignored: list[Path]) -> tuple[dict[str, dict[str, Path]], str | None]:
-    """The folder of each class, for train and test or under "", and the name of the folder of test images."""
-    folders = _folders(path, ignored)
-    tests = [name for name in folders if name.casefold() in TEST_FOLDERS]
-    if "train" not in folders or not tests:
-        return {"": folders}, None
-    if len(folders) > 2:
-        raise InputError(f"--images {path} has {', '.join(folders)}: expected class folders, or only train and test")
-    return {"train": _folders(folders["train"], ignored), "test": _folders(folders[tests[0]], ignored)}, tests[0]
 
 
 def _walk(top: Path, ignored: list[Path]) -> Iterator[tuple[Path, list[str], list[str]]]:

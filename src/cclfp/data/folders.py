@@ -229,12 +229,7 @@ def read_images(
 
 
 def read_labelled(
-    path: Path,
-    shape: Sequence[int],
-    on_event: OnEvent,
-    *,
-    classes: Sequence[str] | None = None,
-    skip_bad: bool = False,
+    path: Path, shape: Sequence[int], on_event: OnEvent, *, classes: Sequence[str] | None = None, skip_bad: bool = False
 ) -> tuple[np.ndarray, list[str]]:
     """The images in class folders, as :func:`read_images` gives them, and the name of the class of each.
 

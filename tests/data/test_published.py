@@ -37,11 +37,6 @@ def little(request: pytest.FixtureRequest, monkeypatch: Patch) -> Little:
     return make(request.param, monkeypatch)
 
 
-@pytest.fixture
-def little_mnist(monkeypatch: Patch) -> Little:
-    return make("mnist", monkeypatch)
-
-
 def test_import_and_fetch(little: Little, tmp_path: Path) -> None:
     events: list[Any] = []
     import_dataset(little.name, little.place(tmp_path / "mine"), events.append)
@@ -73,12 +68,11 @@ def test_forms_of_an_archive(name: str, form: str, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("form", ["{}.gz", "{}"])
-def test_names_of_idx_files(form: str, little_mnist: Little, tmp_path: Path) -> None:
-    pack = gzip.compress if form.endswith(".gz") else bytes
-    files = little_mnist.files.items()
-    little_mnist.files = {form.format(name.replace("-idx", ".idx")): pack(raw) for name, raw in files}
-    import_dataset("mnist", little_mnist.place(tmp_path / "mine"))
-    little_mnist.check()
+def test_names_of_idx_files(form: str, tmp_path: Path, monkeypatch: Patch) -> None:
+    little, pack = make("mnist", monkeypatch), gzip.compress if form.endswith(".gz") else bytes
+    little.files = {form.format(name.replace("-idx", ".idx")): pack(raw) for name, raw in little.files.items()}
+    import_dataset("mnist", little.place(tmp_path / "mine"))
+    little.check()
 
 
 SPOILT: dict[str, Callable[[bytes], bytes]] = {
@@ -174,12 +168,11 @@ def test_an_evil_pickle_does_nothing(tmp_path: Path, monkeypatch: Patch) -> None
     assert not (tmp_path / "evil").exists()
 
 
-def test_a_gzip_file_that_unpacks_to_much_is_not_unpacked(
-    little_mnist: Little, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_gzip_file_that_unpacks_to_much_is_not_unpacked(tmp_path: Path, monkeypatch: Patch) -> None:
+    little = make("mnist", monkeypatch)
     monkeypatch.setattr(formats, "MOST_UNPACKED", 1000)
-    little_mnist.files = {f"{file}.gz": gzip.compress(raw + bytes(5000)) for file, raw in little_mnist.files.items()}
-    little_mnist.refused(little_mnist.place(tmp_path / "mine"), "cannot be read as an IDX file of 6 examples")
+    little.files = {f"{file}.gz": gzip.compress(raw + bytes(5000)) for file, raw in little.files.items()}
+    little.refused(little.place(tmp_path / "mine"), "cannot be read as an IDX file of 6 examples")
 
 
 def test_verify_finds_a_changed_byte(little: Little, tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ FROG = "frog,airplane,ship,truck,bird,cat,deer,dog,horse,automobile"
         (None, FROG, (IDS, None)),
         (None, ",".join(map(str, IDS)), (IDS, None)),
         (2, FROG, (IDS, (5, 5))),
+        (3, None, (None, (4, 3, 3))),
+        (5, None, (None, None)),  # as usual
         (None, FROG.replace(",ship", "/ship").replace(",cat", "/cat"), (IDS, (2, 3, 5))),
         (None, [["frog", 0], [*IDS[2:]]], (IDS, (2, 8))),
         (None, "0,1/2,3/4,5/6,7/8,9", (None, None)),  # as usual
@@ -121,6 +123,7 @@ def test_class_orders_that_are_taken(tasks: int | None, order: Any, expected: An
         (None, functools.reduce(lambda x, _: [x], range(100_000), list[Any]()), "wrong or given twice: "),
         (3, "0,1/2,3,4,5,6,7,8,9", "tasks=3, but the class order has 2 tasks"),
         (11, None, "tasks=11: expected a whole number from 1 to 10"),
+        (0, None, "tasks=0: expected a whole number from 1 to 10"),
     ],
 )
 def test_class_orders_that_are_refused(tasks: int | None, order: Any, message: str) -> None:

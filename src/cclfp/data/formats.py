@@ -21,8 +21,6 @@ from cclfp.data.source import Arrays, Files, Published, read_members
 from cclfp.errors import DataError, first_line
 from cclfp.events import OnEvent
 
-# -- MNIST, and every dataset in the same four IDX files, raw or gzipped ------------------------------------------
-
 IDX_FILES = {
     "train_images": "train-images-idx3-ubyte",
     "train_labels": "train-labels-idx1-ubyte",
@@ -35,7 +33,7 @@ GZIP = b"\x1f\x8b"  # the first bytes of a gzipped file
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Idx(Published):
-    """A dataset in four IDX files."""
+    """A dataset in four IDX files, raw or gzipped, as MNIST is."""
 
     def required(self) -> list[str]:
         return list(IDX_FILES.values())
@@ -52,9 +50,6 @@ class Idx(Published):
         except (EOFError, OSError, IndexError, ValueError, zlib.error) as error:
             what = f"{self.name}: {file} cannot be read as an IDX file of {shape[0]:,} examples"
             raise DataError(f"{what}: {first_line(error)}") from error
-
-
-# -- CIFAR-10 and CIFAR-100: pickles of uint8 arrays ---------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,14 +110,15 @@ def _join(images: list[np.ndarray], train_labels: list[int], test_labels: list[i
     }
 
 
-# -- Tiny ImageNet: JPEG files, of which those for validation are the test set here --------------------------------
-
 ANNOTATIONS = "val/val_annotations.txt"  # each line has a file, its WordNet id and the box around the object
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TinyImageNet(Published):
-    """The checksum covers the files, not the pixels, because JPEG decoders may differ slightly."""
+    """JPEG files, of which those for validation are the test set here.
+
+    The checksum covers the files, not the pixels, because JPEG decoders may differ slightly.
+    """
 
     wnids: tuple[str, ...]  # the names of the folders, in the order of the labels
     # Of all train/*/images/*.JPEG and val/images/*.JPEG, sorted by path: each one's path, a zero byte and its content.

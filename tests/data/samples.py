@@ -64,6 +64,12 @@ def arrays(
 ORIGINAL = arrays((4, 5, 3), ("cat", "ox"), train=8, test=4)
 
 
+def npy(values: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    return buffer.getvalue()
+
+
 def npz(path: Path, **change: Any) -> Path:
     """A file of arrays, without those that are None."""
     contents = {**arrays(), **change}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import pickle
 import struct
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from samples import EDITS, ORIGINAL, arrays, edited, imported, npz, refused
+from samples import EDITS, ORIGINAL, arrays, edited, imported, npy, npz, refused
 from training import texts
 
 from cclfp.data.images import _read_npz
@@ -99,12 +98,6 @@ def test_npz_files_that_are_refused(change: dict[str, Any], message: str, tmp_pa
 
 
 # -- damaged and harmful files ------------------------------------------------------------------------------------
-
-
-def npy(values: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, values)
-    return buffer.getvalue()
 
 
 def header(text: str) -> bytes:

@@ -59,9 +59,8 @@ def one(content: bytes, size: tuple[int, int] | None = None) -> Decoded:
 def test_formats(kind: str) -> None:
     """The first frame is taken, in formats that have several."""
     pixels = PIXELS if kind != "gif" else np.full_like(PIXELS, 200)
-    others = {"append_images": [pil.fromarray(np.full_like(PIXELS, i)) for i in range(100)], "save_all": True}
-    options = {**({} if kind in ("bmp", "ppm") else others), **({"lossless": True} if kind == "webp" else {})}
-    image = one(encoded(pixels, kind, **options))
+    others = {} if kind in ("bmp", "ppm") else {"append_images": [pil.fromarray(255 - pixels)] * 9, "save_all": True}
+    image = one(encoded(pixels, kind, **OPTIONS[kind] | others))
     assert not image.is_grey
     assert np.array_equal(image.pixels, pixels)
 

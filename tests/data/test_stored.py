@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import re
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from samples import CLASSES, EDITS, ORIGINAL, edited, npz, photos
+from samples import CLASSES, EDITS, ORIGINAL, edited, npy, npz, photos
 
 from cclfp.data import datasets, import_images, is_cached, list_datasets, load_dataset, own_datasets, remove_dataset
 from cclfp.data.datasets import get_dataset, pack, store, unpack, verify
@@ -76,12 +77,10 @@ def test_stored_files_are_refused_or_read_right(stored: Path, file: str, edits: 
 
 
 def test_arrays_that_are_refused(stored: Path) -> None:
-    path = stored / "train_images.npy"
-    for values in (b"[" * 4000, np.zeros((8, 3, 4, 5), np.int8), np.zeros((7, 3, 4, 5), np.uint8)):
-        if isinstance(values, bytes):
-            path.write_bytes(b"\x93NUMPY\2\0\xa0\x0f\0\0" + values)
-        else:
-            np.save(path, values)
+    path, contents = stored / "train_images.npy", [b"\x93NUMPY\2\0\xa0\x0f\0\0" + b"[" * 4000]
+    contents += [npy(np.zeros((8, 3, 4, 5), np.int8)), npy(np.zeros((7, 3, 4, 5), np.uint8))]
+    for content in contents:
+        path.write_bytes(content)
         with pytest.raises(DataError, match="cannot be read .*train_images.*Remove"):
             load_dataset(stored.parent.name)
 
@@ -160,26 +159,21 @@ def test_what_is_intact_is_not_replaced(stored: Path) -> None:
 
 @pytest.mark.parametrize("at", [1, 2])  # of the damaged folder, of the new one
 def test_a_kill_at_each_rename(at: int, stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name, real, count = stored.parent.name, {"rename": Path.rename, "replace": Path.replace}, 0
+    name, renames = stored.parent.name, itertools.count(1)
     flip(stored / "test_images.npy")
 
-    def stop(*_: Any, **__: Any) -> Any:
-        raise Killed
-
-    def counted(rename: Callable[..., Any]) -> Callable[..., Any]:
+    def killed(rename: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == at:
-                patch.setattr(shutil, "rmtree", stop)  # a dead process does not clean up
+            if next(renames) == at:
+                patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # a dead process does not clean up
                 raise Killed
             return rename(*arguments)
 
         return call
 
     with monkeypatch.context() as patch:
-        for method, rename in real.items():
-            patch.setattr(Path, method, counted(rename))
+        for method in (Path.rename, Path.replace):
+            patch.setattr(Path, method.__name__, killed(method))
         with pytest.raises(Killed):
             import_images(tmp_path / "mine.npz")
     assert import_images(tmp_path / "mine.npz") == name
@@ -241,9 +235,7 @@ def test_a_dataset_arrives(stored: Path, tmp_path: Path, monkeypatch: pytest.Mon
     unpack(name, packed)
     check_loaded(name)
     verify(name)
-    assert (
-        load_dataset(name).train_images.data_ptr() == load_dataset(name).train_images.data_ptr()
-    )  # no copy per cohort
+    assert len({load_dataset(name).train_images.data_ptr() for _ in range(2)}) == 1  # no copy per cohort
     folder = tmp_path / "other" / "data" / name / "arrays"
     before = folder.stat().st_ino
     unpack(name, packed)  # another cohort was faster

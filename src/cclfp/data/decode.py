@@ -50,13 +50,12 @@ def decode(
     """Decode image files, in order, and yield each one's place in ``files`` and its image.
 
     ``total`` is the number of files, and ``what`` their description, for the progress report. The content of a file
-    decides which of the ``FORMATS`` it has, not its name. Images are rotated as their EXIF data says. With ``size``,
-    height and width, they are resized to cover that rectangle, and the centre is cropped. Transparent images are put
-    on white. Only the first frame of an animation or a file with several pages is read.
+    decides its format, not its name. Images are rotated as their EXIF data says, and put on white where they are
+    transparent. With ``size``, height and width, they are resized to cover that rectangle, and the centre is cropped.
+    Of an animation, or a file with several pages, the first one is read.
 
-    A file that cannot be read or decoded, or whose header says that it has more than ``MOST_PIXELS``, is left out: its
-    error is added to ``errors`` or, without these, raised. If you do not consume all images, close the iterator
-    (``contextlib.closing``) to end the processes.
+    The error of a file that cannot be decoded is added to ``errors`` or, without these, raised. If you do not consume
+    all images, close the iterator (``contextlib.closing``) to end the processes.
     """
     import numpy as np  # here, because workers need none
 

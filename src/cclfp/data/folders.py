@@ -32,18 +32,13 @@ class ImageFile(NamedTuple):
     part: str
 
 
-class ClassFolders(NamedTuple):
-    """The image files in class folders, or in two folders of class folders: ``train``, and ``test`` or ``val``."""
+def find_classes(
+    path: Path, on_event: OnEvent, wanted: Sequence[str] | None = None
+) -> tuple[list[str], list[ImageFile], str | None]:
+    """The ``wanted`` classes of a folder, their image files, and the name of the folder of test images if there is one.
 
-    classes: list[str]
-    files: list[ImageFile]
-    test_folder: str | None  # the name of the folder of test images, where it is separate
-
-
-def find_classes(path: Path, on_event: OnEvent, wanted: Sequence[str] | None = None) -> ClassFolders:
-    """The image files in class folders, those of the ``wanted`` classes only.
-
-    Other files, hidden folders and ``__MACOSX`` are left out; ``on_event`` learns which.
+    The class folders are in it, or in its two folders for training and testing. Other files, hidden folders and
+    ``__MACOSX`` are left out; ``on_event`` learns which.
     """
     ignored, other, files = list[Path](), list[Path](), list[ImageFile]()
     top, test_folder = _folders(path, ignored), None
@@ -71,7 +66,7 @@ def find_classes(path: Path, on_event: OnEvent, wanted: Sequence[str] | None = N
     for what, paths in (("skipped files that are not images", other), ("ignored folders", ignored)):
         if paths:
             on_event(Note(f"{path.name}: {what}: {abbreviate([str(p.relative_to(path)) for p in paths])}"))
-    return ClassFolders(classes, files, test_folder)
+    return classes, files, test_folder
 
 
 def _walk(top: Path, ignored: list[Path]) -> Iterator[tuple[Path, list[str], list[str]]]:
@@ -109,10 +104,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
 
 
 def choose_classes(what: str, known: Sequence[str], wanted: Sequence[str] | None, on_event: OnEvent) -> list[str]:
-    """The known classes that are wanted, in their order; InputError for one that is not known, or for too many.
-
-    ``on_event`` learns of classes that are probably the same, by mistake.
-    """
+    """The known classes that are wanted, in their order; ``on_event`` learns of those that seem to be the same."""
     if len(known) > MOST_CLASSES:
         raise InputError(f"{what} has {len(known):,} classes, expected at most {MOST_CLASSES:,}")
     for name in wanted or ():
@@ -231,17 +223,14 @@ def read_images(
 def read_labelled(
     path: Path, shape: Sequence[int], on_event: OnEvent, *, classes: Sequence[str] | None = None, skip_bad: bool = False
 ) -> tuple[np.ndarray, list[str]]:
-    """The images in class folders, as :func:`read_images` gives them, and the name of the class of each.
-
-    Where there are separate folders for training and testing, those for training.
-    """
+    """The images in class folders for training, as :func:`read_images` gives them, and the class of each by name."""
     path = path.expanduser().resolve()
     if not path.is_dir():
         missing = "" if path.exists() else " does not exist"
         raise InputError(f"--images {path}{missing}: expected a folder of class folders")
-    folders = find_classes(path, on_event, classes)
-    files = [file for file in folders.files if file.part != "test"]
-    if folders.test_folder is not None:
+    names, files, test_folder = find_classes(path, on_event, classes)
+    if test_folder is not None:
+        files = [file for file in files if file.part == "train"]
         on_event(Note(f"{path.name}: only the images in train are used"))
     images, places = read_images([file.path for file in files], shape, on_event, skip_bad=skip_bad)
-    return images, [folders.classes[files[place].label] for place in places]
+    return images, [names[files[place].label] for place in places]

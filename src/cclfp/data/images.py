@@ -139,14 +139,14 @@ def _find_in_folder(
     on_event: OnEvent,
 ) -> Found:
     """Images in class folders. The digest covers names and contents, so that unchanged images are not decoded again."""
-    folders = find_classes(path, on_event, classes)
-    if folders.test_folder is not None and split_seed is not None:
+    names, found, test_folder = find_classes(path, on_event, classes)
+    if test_folder is not None and split_seed is not None:
         raise InputError(f"{path} has separate folders for training and testing: a split seed does not apply to it")
-    seed = None if folders.test_folder is not None else split_seed or 0
+    seed = None if test_folder is not None else split_seed or 0
     facts = {"split_seed": seed, "size": size}
-    digest = hashlib.sha256(json.dumps([folders.classes, facts]).encode())
+    digest = hashlib.sha256(json.dumps([names, facts]).encode())
     files, errors = list[ImageFile](), list[DataError]()
-    for file in with_progress(folders.files, len(folders.files), on_event, f"{path.name}: reading", "files"):
+    for file in with_progress(found, len(found), on_event, f"{path.name}: reading", "files"):
         try:
             content = read_file(file.path)
         except DataError as error:
@@ -156,7 +156,7 @@ def _find_in_folder(
         files.append(file)
     report_bad(errors, path.name, on_event, skip_bad)
     if seed is not None:
-        files = _divide(files, path, folders.classes, seed)
+        files = _divide(files, path, names, seed)
 
     def read() -> tuple[Arrays, list[str]]:
         named = [(file.name, file.path) for file in files]
@@ -168,9 +168,9 @@ def _find_in_folder(
             chosen = pixels[rows, :, :, : 1 if are_grey else 3]
             arrays[f"{part}_images"] = np.ascontiguousarray(chosen.transpose(0, 3, 1, 2))
             arrays[f"{part}_labels"] = np.array([files[places[row]].label for row in rows], LABELS)
-        return arrays, folders.classes
+        return arrays, names
 
-    how = f"trained on the folder train, tested on the folder {folders.test_folder}"
+    how = f"trained on the folder train, tested on the folder {test_folder}"
     return Found(digest.hexdigest(), facts, f", {how}" if seed is None else f", split with seed {seed}", read)
 
 

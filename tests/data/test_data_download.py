@@ -17,13 +17,13 @@ import pytest
 import requests
 from little import ARCHIVED, MAKE, NOWHERE, Little, Patch, make, npm_files, tarball
 
-from cclfp.data import dataset_path, download, fetch, remove_dataset
-from cclfp.data.download import discard, retrieve
+from cclfp.data import dataset_path, fetch, remove_dataset, source
+from cclfp.data.source import discard, retrieve
 from cclfp.errors import DataError
 from cclfp.events import DataProgress, Note, ignore
 
 CONTENT = np.random.default_rng(0).bytes(3_500_000)
-SOME = 60 * download.CHUNK  # bytes that come before a connection breaks off
+SOME = 60 * source.CHUNK  # bytes that come before a connection breaks off
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(download, "WAIT", 0)
+    monkeypatch.setattr(source, "WAIT", 0)
     httpd = Server()
     threading.Thread(target=httpd.serve_forever, daemon=True).start()
     yield httpd
@@ -129,12 +129,12 @@ def test_the_next_call_goes_on(server: Server, tmp_path: Path) -> None:
 
 
 def test_it_does_not_go_on_for_ever(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download, "RESUMES", 3)
-    server.breaks = (download.CHUNK,)
+    monkeypatch.setattr(source, "RESUMES", 3)
+    server.breaks = (source.CHUNK,)
     with pytest.raises(requests.RequestException):
         get(server, tmp_path)
     assert len(server.asked) == 4
-    assert part(tmp_path).stat().st_size == 4 * download.CHUNK
+    assert part(tmp_path).stat().st_size == 4 * source.CHUNK
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_wrong_sum_leaves_nothing(server: Server, tmp_path: Path) -> None:
 
 
 def test_more_than_a_download_may_have(server: Server, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(download, "MOST_BYTES", SOME)
+    monkeypatch.setattr(source, "MOST_DOWNLOADED", SOME)
     with pytest.raises(DataError, match=f"file.bin has more than {SOME:,} bytes"):
         get(server, tmp_path)
     assert list(tmp_path.iterdir()) == []

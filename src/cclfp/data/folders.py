@@ -135,12 +135,7 @@ def abbreviate(names: list[str]) -> str:
 
 
 def decode_files(
-    files: Sequence[tuple[str, Path]],
-    what: str,
-    on_event: OnEvent,
-    *,
-    size: tuple[int, int] | None = None,
-    skip_bad: bool = False,
+    files: Sequence[tuple[str, Path]], what: str, on_event: OnEvent, size: tuple[int, int] | None, skip_bad: bool
 ) -> tuple[np.ndarray, list[int], bool]:
     """Decode image files, given with their names for messages; ``size``, height and width, is the first one's if None.
 
@@ -211,7 +206,7 @@ def read_images(
     if channels not in (1, 3):
         raise InputError(f"images have 1 or 3 channels, and inputs of shape {tuple(shape)} have {channels}")
     named = [(str(file), file) for file in files]
-    pixels, places, _ = decode_files(named, "images", on_event, size=(height, width), skip_bad=skip_bad)
+    pixels, places, _ = decode_files(named, "images", on_event, (height, width), skip_bad)
     if channels == 3:
         return pixels.transpose(0, 3, 1, 2), places
     grey = np.empty((len(pixels), 1, height, width), np.uint8)

@@ -160,7 +160,7 @@ def _find_in_folder(
     def read() -> tuple[Arrays, list[str]]:
         named = [(file.name, file.path) for file in files]
         square = None if size is None else (size, size)
-        pixels, places, are_grey = decode_files(named, path.name, on_event, size=square, skip_bad=skip_bad)
+        pixels, places, are_grey = decode_files(named, path.name, on_event, square, skip_bad)
         arrays: Arrays = {}
         for part in PARTS:
             rows = [row for row, place in enumerate(places) if files[place].part == part]

@@ -154,15 +154,6 @@ def test_planned_training_augments_as_observe_does() -> None:
     assert same(replica.learner, ours)
 
 
-def test_a_generator_that_is_reused_draws_what_a_fresh_one_does() -> None:
-    ours, reuse = learner(CropFlip(2), seed=5), torch.Generator()
-    for step, n in ((0, 7), (1, 3), (1, 3), (400, 1)):
-        fresh, again = ours.draw_augmentation(step, n), ours.draw_augmentation(step, n, reuse)
-        assert fresh is not None
-        assert again is not None
-        assert torch.equal(fresh, again)
-
-
 @pytest.mark.parametrize(
     ("part", "function", "message"),
     [

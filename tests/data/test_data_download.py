@@ -116,27 +116,6 @@ def test_it_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -> None:
     ]
 
 
-def test_the_next_call_goes_on(server: Server, tmp_path: Path) -> None:
-    server.breaks = (SOME, 0)
-    with pytest.raises(requests.RequestException):
-        get(server, tmp_path)
-    assert part(tmp_path).read_bytes() == CONTENT[:SOME]
-    assert server.asked == [None, f"bytes={SOME}-"]  # no bytes came: not tried for ever
-    assert list(tmp_path.iterdir()) == [part(tmp_path)]
-    server.breaks = (None,)
-    assert get(server, tmp_path).read_bytes() == CONTENT
-    assert server.asked[2] == f"bytes={SOME}-"
-
-
-def test_it_does_not_go_on_for_ever(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "RESUMES", 3)
-    server.breaks = (source.CHUNK,)
-    with pytest.raises(requests.RequestException):
-        get(server, tmp_path)
-    assert len(server.asked) == 4
-    assert part(tmp_path).stat().st_size == 4 * source.CHUNK
-
-
 @pytest.mark.parametrize(
     ("begun", "settings", "asked"),
     [
@@ -155,33 +134,35 @@ def test_what_cannot_go_on_starts_over(
     assert server.asked == asked
 
 
-def test_a_wrong_sum_leaves_nothing(server: Server, tmp_path: Path) -> None:
-    server.files["/file.bin"] = b"an error page"
-    with pytest.raises(ValueError, match="file.bin is not what was published: md5"):
-        get(server, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-    server.files["/file.bin"] = CONTENT
-    part(tmp_path).write_bytes(b"of something else")
-    with pytest.raises(ValueError, match="file.bin is not what was published: md5"):
-        get(server, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+NOT_PUBLISHED = "file.bin is not what was published: md5"
+
+
+@pytest.mark.parametrize(
+    ("begun", "answers", "limits", "error", "asked", "kept"),
+    [
+        (b"", {"breaks": (SOME, 0)}, {}, "", 2, SOME),  # no bytes came: not tried for ever
+        (b"", {"breaks": (source.CHUNK,)}, {"RESUMES": 3}, "", 4, 4 * source.CHUNK),
+        (b"", {}, {"MOST_DOWNLOADED": SOME}, f"file.bin has more than {SOME:,} bytes", 1, 0),
+        (b"", {"files": {"/file.bin": b"an error page"}}, {}, NOT_PUBLISHED, 1, 0),
+        (b"of something else", {}, {}, NOT_PUBLISHED, 1, 0),
+        (CONTENT[:SOME], {"files": {}}, {}, "404", 1, SOME),  # it may have it another day
+    ],
+)
+def test_a_failure_keeps_what_is_right_and_the_next_call_goes_on(
+    begun: bytes, answers: Any, limits: Any, error: str, asked: int, kept: int, server: Server, tmp_path: Path
+) -> None:
+    if begun:
+        part(tmp_path).write_bytes(begun)
+    with Patch.context() as patch:
+        for place, values in ((server, answers), (source, limits)):
+            for name, value in values.items():
+                patch.setattr(place, name, value)
+        with pytest.raises((requests.RequestException, DataError), match=error):
+            get(server, tmp_path)
+    assert len(server.asked) == asked
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [CONTENT[:kept]] * bool(kept)
     assert get(server, tmp_path).read_bytes() == CONTENT
-
-
-def test_more_than_a_download_may_have(server: Server, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(source, "MOST_DOWNLOADED", SOME)
-    with pytest.raises(DataError, match=f"file.bin has more than {SOME:,} bytes"):
-        get(server, tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_the_server_does_not_have(server: Server, tmp_path: Path) -> None:
-    server.files.clear()
-    part(tmp_path).write_bytes(CONTENT[:SOME])
-    with pytest.raises(requests.HTTPError, match="404"):
-        get(server, tmp_path)
-    assert len(server.asked) == 1
-    assert list(tmp_path.iterdir()) == [part(tmp_path)]  # it may have it another day
+    assert server.asked[-1] == (f"bytes={kept}-" if kept else None)
 
 
 # -- datasets -----------------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ import torch
 import cclfp
 from cclfp.metrics import mean_std, plus_minus
 from cclfp.nets import MLP
-from cclfp.streams import BENCHMARKS
-from cclfp.streams import Stream
+from cclfp.streams import BENCHMARKS, Stream
 
 
 def accuracy(stream: Stream, seed: int, lr: float) -> float:

@@ -122,7 +122,7 @@ def add_benchmark(root: Path) -> None:
         (root / "files" / file).write_bytes(idx_header(values.shape) + values.tobytes())
         shape = (*values.shape[:1], *[1] * (values.ndim == 3), *values.shape[1:])
         arrays[array] = [shape, hashlib.sha256(values.tobytes()).hexdigest()]
-    path, datasets = "src/cclfp/streams/benchmarks.py", "src/cclfp/data/classes.json"
+    path, datasets = "src/cclfp/streams/benchmarks.py", "src/cclfp/data/published.json"
     mnist = re.search(r' "mnist": \{.*?\n \}(?=,\n)', (root / datasets).read_text("utf-8"), flags=re.DOTALL)
     start = re.search(r"\nBENCHMARKS.*?(?=        Benchmark\()", (root / path).read_text("utf-8"), flags=re.DOTALL)
     assert mnist is not None

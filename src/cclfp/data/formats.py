@@ -161,5 +161,5 @@ class TinyImageNet(Published):
 
 
 FORMATS: dict[str, type[Published]] = {"idx": Idx, "cifar": Cifar, "tiny-imagenet": TinyImageNet}
-_DESCRIBED = json.loads(resources.files("cclfp.data").joinpath("classes.json").read_text(encoding="utf-8"))
+_DESCRIBED = json.loads(resources.files("cclfp.data").joinpath("published.json").read_text(encoding="utf-8"))
 DATASETS = {name: FORMATS[about["format"]].described(name, about) for name, about in _DESCRIBED.items()}

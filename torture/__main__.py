@@ -41,8 +41,6 @@ def main() -> int:
     seed = random.SystemRandom().randrange(10**6) if arguments.seed is None else arguments.seed
     folder = Path(tempfile.mkdtemp(prefix="torture-"))
     print(f"seed {seed}", flush=True)
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
     from torture import report
     from torture.campaign import FINE, Campaign, adopt_orphans, descendants, kill_all

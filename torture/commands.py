@@ -35,11 +35,6 @@ RESULT = ("key", "average_accuracy", "forgetting", "backward_transfer", "forward
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "sqlite3.connect")
 FATAL = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)  # signals that may end a process if sent
 TIMEOUT = 100.0  # seconds per command
-# Tolerated difference in points of accuracy between two compiled runs that differ in rounding. There are 100 test
-# images, so three images near the border between two classes may be classified differently. An error that small cannot
-# be distinguished from rounding, so the tolerance applies only if the size of the cohort has changed. Everything else
-# is compared exactly.
-ROUNDING = 3.0
 JOURNALS = (".sqlite-wal", ".sqlite-shm")  # SQLite removes these itself
 
 
@@ -268,12 +263,9 @@ def contents(place: Path) -> dict[str, Any]:
 
 
 def results(store: Path) -> dict[str, Any]:
-    """For each run key, the numbers of the run and how many runs trained together with it."""
+    """For each run key, the numbers of the run."""
     records: list[Any] = list(Store(store).records()) if store.exists() else []
-    return {
-        record["key"]: {**{name: record[name] for name in RESULT}, "together": record["environment"].get("together")}
-        for record in records
-    }
+    return {record["key"]: {name: record[name] for name in RESULT} for record in records}
 
 
 def digest(value: Any) -> str:
@@ -299,44 +291,25 @@ def digest(value: Any) -> str:
     return sha.hexdigest()
 
 
-def compare(expected: Mapping[str, Any], found: Mapping[str, Any], *, is_close: bool = False) -> None:
-    """Raise Fault unless the files are those of an undisturbed command: nothing lost, different or left behind.
-
-    With ``is_close``, a compiled run may differ by rounding if a different number of runs trained together after the
-    interruption. If the number is the same, learners and numbers must be equal bit for bit.
-    """
-    others = _regrouped(expected, found) if is_close else set()
+def compare(expected: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Raise Fault unless the files are those of an undisturbed command: nothing lost, different or left behind."""
     if missing := sorted(expected.keys() - found.keys()):
         raise Fault(Verdict.LOST, f"missing: {missing}")
     if more := sorted(found.keys() - expected.keys()):
         raise Fault(Verdict.LEFT_BEHIND, f"{more}")
     for name, wanted in expected.items():
-        if not isinstance(wanted, dict):
-            if found[name] != wanted and not (name.startswith("learners/") and name[-13:-5] in others):
-                raise Fault(Verdict.WRONG, f"{name} differs")
-            continue
-        compare_runs(name, wanted, found[name], is_close)
+        if isinstance(wanted, dict):
+            compare_runs(name, wanted, found[name])
+        elif found[name] != wanted:
+            raise Fault(Verdict.WRONG, f"{name} differs")
 
 
-def _regrouped(expected: Mapping[str, Any], found: Mapping[str, Any]) -> set[str]:
-    """The short keys, as in the names of learners, of runs in cohorts of another size than when undisturbed."""
-    runs, now = expected["runs.sqlite"], found["runs.sqlite"]
-    return {key[:8] for key, run in runs.items() if key in now and now[key]["together"] != run["together"]}
-
-
-def compare_runs(name: str, wanted: Mapping[str, Any], found: Mapping[str, Any], is_close: bool = False) -> None:
+def compare_runs(name: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     """Raise Fault unless a store has exactly the wanted runs, with the same numbers."""
     if missing := wanted.keys() - found.keys():
         raise Fault(Verdict.LOST, f"{name} has no run {', '.join(sorted(missing))}")
     for key, run in found.items():
         if key not in wanted:
             raise Fault(Verdict.WRONG, f"{name} has the run {key}, which was not requested")
-        if not are_same(run, wanted[key], is_close):
+        if run != wanted[key]:
             raise Fault(Verdict.WRONG, f"{name}: {json.dumps(run)}, not {json.dumps(wanted[key])}")
-
-
-def are_same(run: Mapping[str, Any], wanted: Mapping[str, Any], is_close: bool) -> bool:
-    """Whether two records have the same numbers; with ``is_close``, up to rounding if their cohorts differ in size."""
-    if is_close and run["together"] != wanted["together"]:
-        return abs(float(run["average_accuracy"]) - float(wanted["average_accuracy"])) <= ROUNDING
-    return all(run[field] == wanted[field] for field in RESULT)

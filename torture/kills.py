@@ -18,13 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cclfp.engine.compiled
 from torture.campaign import Case, Fault, Kind, Verdict, descendants, kill_all
 from torture.commands import (
     TIMEOUT,
     TRACEBACK,
     Command,
-    are_same,
     at_operation,
     compare,
     contents,
@@ -55,44 +53,17 @@ class Workload:
     before: Callable[[], object] | None = None  # called in the command's process first
     cores: tuple[int, ...] = (1,)  # numbers of cores; each time one of them is used
     has_children: bool = False  # even on one core
-    is_close: bool = False  # results may differ by rounding: see compare()
     share: float = 1.0
     minimum: int = 15
     quick: int = 1
 
 
-def _compile_sooner() -> None:
-    """Compile even the short runs of the campaign, in this process and in its workers."""
-    cclfp.engine.compiled.WORTH = 10  # steps
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(COMPILE_SOONER), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-
-COMPILE_SOONER = Path(__file__).with_name("compile_sooner")  # a sitecustomize module for worker processes
-COMPILED = "--checkpoint-every 0 --store runs.sqlite --save learners --engine compiled"
 RUN = "run er,ccl-fp+ split-mnist --seeds 2 --checkpoint-every 0 --store runs.sqlite --save learners"
+TRACED = "run er split-mnist batch=2 lr=0.02 --engine traced --checkpoint-every 0 --store runs.sqlite --save learners"
 _ALL = (
     Workload("eager training", f"{RUN} --engine eager", put_mnist, share=3, minimum=40, quick=2),
-    Workload(
-        "compiled training",
-        f"run er split-mnist --seeds 3 {COMPILED}",
-        put_mnist,
-        before=_compile_sooner,
-        is_close=True,
-        share=4,
-        minimum=12,
-        quick=0,
-    ),
-    Workload(
-        "compiled training by workers",
-        f"run er split-mnist --seeds 4 {COMPILED}",
-        put_mnist,
-        before=_compile_sooner,
-        cores=(2,),
-        is_close=True,
-        share=2,
-        minimum=4,
-        quick=0,
-    ),
+    Workload("traced training", f"{TRACED} --seeds 3", put_mnist, share=4, minimum=12, quick=0),
+    Workload("traced training by workers", f"{TRACED} --seeds 4", put_mnist, cores=(2,), share=2, minimum=4, quick=0),
     Workload("training by workers", f"{RUN} --engine eager", put_mnist, cores=(2,), share=4, quick=3),
     Workload("export", "runs export runs.jsonl --store runs.sqlite", put_store, minimum=25),
     Workload("import", "runs import records.jsonl --store runs.sqlite", put_records, minimum=25),
@@ -137,9 +108,7 @@ def prepare(work: Workload, material: Path) -> None:
     work.put(material / "before")
     put_canaries(material / "before")
     seconds: dict[str, float] = {}
-    first = work.cores[0]
-    # A compiled run is timed the second time, when its programs are kept.
-    for cores in [first, first] if work.is_close else [*work.cores[1:], first]:
+    for cores in reversed(work.cores):
         place = material / "after"
         shutil.rmtree(place, ignore_errors=True)
         copy(material / "before", place)
@@ -170,7 +139,7 @@ def run(work: Workload, case: Case) -> Verdict:
             raise Fault(Verdict.TRACEBACK, command.ended.last)
         wait_for_orphans()
         now = results(place / "runs.sqlite")
-        kept = {key for key in finished.keys() & now.keys() if are_same(now[key], finished[key], work.is_close)}
+        kept = {key for key in finished.keys() & now.keys() if now[key] == finished[key]}
         if lost := sorted(finished.keys() - kept):
             raise Fault(Verdict.LOST, f"the record of {lost} was there before the command was killed")
         finished = now
@@ -185,7 +154,7 @@ def finish(work: Workload, place: Path, expected: dict[str, Any]) -> None:
     ended = Command(work.arguments, place, cores=work.cores[0], before=work.before).wait()
     if ended.code:
         raise Fault(Verdict.LOST, f"the command fails when it is run again: {ended.last}")
-    compare(expected["contents"], contents(place), is_close=work.is_close)
+    compare(expected["contents"], contents(place))
 
 
 def start(case: Case) -> tuple[Path, dict[str, Any]]:

@@ -27,8 +27,8 @@ def warm_up(kinds: Sequence[Kind]) -> None:
     )
     for name in used:
         importlib.import_module(name)
-    if any("compiled" in kind.name for kind in kinds):
-        importlib.import_module("torch._inductor.compile_fx")
+    if any("traced" in kind.name for kind in kinds):
+        importlib.import_module("torch._dynamo")
     warnings.simplefilter("ignore")  # torch warns about hostile files
     torch.set_num_threads(1)
     call("list", "methods")  # the command line imports modules when it is used

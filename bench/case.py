@@ -19,7 +19,6 @@ from torch import Tensor
 from cclfp.core.memory import Examples
 from cclfp.core.scenarios import check_scenario
 from cclfp.data import get_dataset
-from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort
 from cclfp.methods import METHODS
 from cclfp.runs.execution import Execution
@@ -30,7 +29,6 @@ from cclfp.streams import BENCHMARKS, Stream
 from cclfp.transforms import Normalise, Scale
 
 PRECISION = {"cpu": "float32", "cuda": "tf32"}  # the default of an engine
-WORTH = graph.WORTH
 TEST = 200  # test images per task of a shortened stream
 
 
@@ -38,14 +36,15 @@ TEST = 200  # test images per task of a shortened stream
 class Case:
     """A method on a stream, the replicas that train together, and the engine.
 
-    The first ``tasks`` tasks are trained and the last ``measured`` of them are measured: by then, compilation is over.
-    ``stream_tasks`` and ``side`` request a stream of random images with that many tasks, or of that size.
+    The first ``tasks`` tasks are trained and the last ``measured`` of them are measured: by then, most steps are
+    traced or recorded. ``stream_tasks`` and ``side`` request a stream of random images with that many tasks, or of that
+    size.
     """
 
     section: str  # the table or chart it belongs to
     method: str
     benchmark: str
-    engine: str  # eager, compiled or graph
+    engine: str  # eager, traced or graph
     device: str = "cpu"
     precision: str = ""  # float32, tf32 or bf16; empty: the default of the device
     scenario: str = "class"
@@ -60,7 +59,6 @@ class Case:
     stream_tasks: int | None = None
     side: int | None = None
     threads: int = 1
-    compiled: bool = False  # on CUDA: compile the step of the graph, however few steps there are
 
     @property
     def replicas(self) -> int:
@@ -90,7 +88,7 @@ class Case:
         varied = [f"memory {self.memory}"] * (self.memory != 200)
         varied += [f"{self.stream_tasks} tasks"] * (self.stream_tasks is not None)
         varied += [f"{self.side}×{self.side}"] * (self.side is not None)
-        engine = " ".join([self.engine, self.precision, "compiled" * self.compiled]).strip()
+        engine = f"{self.engine} {self.precision}".strip()
         where = f"{self.method} on {self.benchmark} {self.scenario}, {self.device} {engine}"
         return ", ".join([where, f"{self.replicas} run{'s' * (self.replicas > 1)}", *varied])
 
@@ -115,7 +113,6 @@ def start(case: Case, images: str, note: Callable[[str], None]) -> Cohort:
         for configuration in found
         for seed in range(case.seeds)
     ]
-    graph.WORTH = 0 if case.compiled else WORTH
     return Cohort(replicas, case.engine, note, precision)
 
 
@@ -187,7 +184,7 @@ class Task:
         self.reported = 0  # steps that the engine has reported
         self._last = 0
         self.edges: list[tuple[float, int]] = []  # seconds, and the steps reported up to then
-        self.train_seconds = self.test_seconds = self.compile_seconds = self.cpu_seconds = 0.0
+        self.train_seconds = self.test_seconds = self.cpu_seconds = 0.0
 
     def add_progress(self, step: int) -> None:
         """Count a step that an engine reports, once for all replicas or once per replica in turn."""
@@ -268,20 +265,18 @@ class Run:
         while not cohort.is_done and replicas[0].position != self.case.tasks:
             task = Task(replicas[0].steps(replicas[0].position))
             self._tasks.append(task)
-            spent, paused, compiled_before = _spent(cohort), self._paused, cohort.compile_seconds
-            cpu = time.thread_time()
+            spent, paused, cpu = _spent(cohort), self._paused, time.thread_time()
             cohort.advance(self._progress)
             self._now()
             train, test = (after - before for after, before in zip(_spent(cohort), spent, strict=True))
             task.train_seconds, task.test_seconds = train - (self._paused - paused), test
-            task.compile_seconds, task.cpu_seconds = cohort.compile_seconds - compiled_before, time.thread_time() - cpu
+            task.cpu_seconds = time.thread_time() - cpu
         total = self._now() - made
         return {
             **self._speeds(),
             "setup_seconds": made - began,  # loading data and making learners
             "whole_seconds": total,
             "whole_rate": sum(task.steps for task in self._tasks) * len(replicas) / total,
-            "compile_seconds": cohort.compile_seconds,
             "engine_used": cohort.engine,
             "accuracy": statistics.mean(replica.accuracy or 0.0 for replica in replicas),
             "memory_bytes": torch.cuda.max_memory_allocated() if self.case.device == "cuda" else None,
@@ -292,7 +287,7 @@ class Run:
         """Rates are those of all replicas together, milliseconds those of one; ``train_seconds`` leaves out tests."""
         replicas, tasks = self.case.replicas, self._tasks[-self.case.measured :]
         windows = sorted(each for task in tasks for each in task.windows(replicas, self._window / 2))
-        steps, train = sum(task.steps for task in tasks), sum(t.train_seconds - t.compile_seconds for t in tasks)
+        steps, train = sum(task.steps for task in tasks), sum(task.train_seconds for task in tasks)
         if not windows:  # the engine reports only the end of a task
             windows = [train / (steps * replicas)]
         step = statistics.median(windows)
@@ -302,7 +297,7 @@ class Run:
             "windows": len(windows),
             "step_ms": 1e3 * step,  # per step of one replica, steps only
             "step_ms_quartiles": [1e3 * windows[len(windows) // 4], 1e3 * windows[len(windows) * 3 // 4]],
-            "train_rate": steps * replicas / train,  # of whole tasks, without compilation and tests
+            "train_rate": steps * replicas / train,  # of whole tasks, without tests
             "between_ms": 1e3 * between / len(tasks) / replicas,  # of a task, except its steps
             # The share of the time in which it had a core: close to 1 on a machine without other load.
             "cpu_share": sum(t.cpu_seconds for t in tasks) / sum(t.train_seconds + t.test_seconds for t in tasks),

@@ -96,9 +96,7 @@ def _key(result: Result) -> str:
 def engine_used(result: Result) -> str:
     """The engine that trained, with a remark where it is not the one that was requested."""
     used, requested = str(result["engine_used"]), str(result["case"]["engine"])
-    if used != requested:
-        return f"{requested} (continued as {used})"
-    return f"{used} (too few steps to compile)" if used == "compiled" and not result["compile_seconds"] else used
+    return used if used == requested else f"{requested} (continued as {used})"
 
 
 def step_rate(result: Result) -> float:

@@ -27,8 +27,7 @@ ORDER = (*SECTIONS, *AXES)
 METHOD = """\
 - **A run** is one configuration with one seed. Where several runs train together, the steps of all of them count: 5
   runs that take 1,000 steps per second each make 5,000 steps/s. Milliseconds per step are those of one run.
-- **Steps only**: the median over windows of a quarter of a second of training, in tasks for which everything is
-  compiled. Elsewhere the text says what is counted.
+- **Steps only**: the median over windows of a quarter of a second of training, Elsewhere the text says what is counted.
 - **Side by side**: on a CPU, everything that a table compares trains in turns of one window, in one run, including
   Avalanche. Other load on the machine therefore slows all of it equally. "Share of a core" shows how much other load
   there was: near 100 % the machine was otherwise idle.
@@ -46,21 +45,18 @@ def quote(sections: Sequence[Measured]) -> str | None:
     if not whole:
         return None
     section = max(whole, key=lambda one: str(one.document["started_at"]))
-    warm, cold, single = (
-        section.find(who="cclfp", method="er", seeds=seeds, how=f"compiled, {state}")
-        for seeds, state in ((5, "warm"), (5, "cold"), (1, "warm"))
-    )
-    if warm is None or cold is None or single is None:
+    warm, single = (section.find(who="cclfp", method="er", seeds=seeds) for seeds in (5, 1))
+    if warm is None or single is None:
         return None
 
     def times(ours: Result, **peer: Any) -> str:
         theirs = section.find(**peer)
         return "–" if theirs is None else format_range(whole_ratios(ours, theirs))
 
-    first, again = (format_range([run["whole_seconds"] for run in r["runs"]]) for r in (cold, warm))
+    seconds = format_range([run["whole_seconds"] for run in warm["runs"]])
     return (
         f"On one core of an {section.hardware}, experience replay on Split MNIST with five seeds that train together "
-        f"takes {again} s from prompt to table ({first} s the first time, when its program is compiled): "
+        f"takes {seconds} s from prompt to table: "
         f"{times(warm, who='plain', method='er', seeds=5)} times the speed of a plain PyTorch loop, "
         f"{times(warm, who='avalanche', how='images')} times that of Avalanche "
         f"({times(warm, who='avalanche', how='tensors')} if Avalanche gets tensors instead of images) and "

@@ -22,7 +22,7 @@ def show_peers(section: Measured, charts: Charts) -> list[str]:
     ours = [r for r in section.results if r["case"]["method"] != "avalanche"]
     columns = ["", "runs at once", "steps/s", "relative to eager"]
     columns += [f"relative to Avalanche, {data}" for data in avalanche]
-    columns += ["compilation, s", "accuracy, %", "share of a core"]
+    columns += ["accuracy, %", "share of a core"]
     rows = [_avalanche_row(data, r, avalanche) for data, r in avalanche.items()]
     rows += [_peers_row(section, r) for r in ours]
     points = [Point(f"Avalanche replay, {data}", "Avalanche", r["train_rate"]) for data, r in avalanche.items()]
@@ -39,11 +39,10 @@ def show_peers(section: Measured, charts: Charts) -> list[str]:
             section.hardware,
             "steps per second, all runs together",
         ),
-        "The steps per second are those of all runs together. They count all the time that training takes except "
-        "compilation: planning and the beginning and end of each task are included. Our numbers are those of the last "
-        "three tasks, because compilation happens in the first two (that of a single run in the third, which lowers "
-        "its share of a core). Avalanche's numbers are those of all five tasks; its first task is its cheapest, "
-        "because it replays nothing.",
+        "The steps per second are those of all runs together. They count all the time that training takes: "
+        "planning and the beginning and end of each task are included. Our numbers are those of the last three tasks, "
+        "in which nothing is left to trace. Avalanche's numbers are those of all five tasks; its first task is its "
+        "cheapest, because it replays nothing.",
     ]
 
 
@@ -56,7 +55,7 @@ def _avalanche_row(data: str, result: Result, avalanche: dict[str, Result]) -> l
     accuracy = "–" if result["tasks"] < 5 else f"{result['average_accuracy']:.1f}"
     ratios = [format_ratio(result["train_rate"] / other["train_rate"]) for other in avalanche.values()]
     name, rate = f"Avalanche {result['version']} replay, {data}", format_number(result["train_rate"])
-    return [name, "1", rate, "", *ratios, "", accuracy, share]
+    return [name, "1", rate, "", *ratios, accuracy, share]
 
 
 def _peers_row(section: Measured, result: Result) -> list[str]:
@@ -69,7 +68,6 @@ def _peers_row(section: Measured, result: Result) -> list[str]:
         format_number(result["train_rate"]),
         format_ratio(result["train_rate"] / eager["train_rate"]) if eager else "–",
         *(format_ratio(result["train_rate"] / other["train_rate"]) for other in section.avalanche.values()),
-        format_number(result["compile_seconds"]) if result["compile_seconds"] else "",
         f"{result['accuracy']:.1f}" if is_real else "–",
         f"{100 * result['cpu_share']:.0f} %",
     ]
@@ -82,12 +80,10 @@ def show_whole(section: Measured, charts: Charts) -> list[str]:
     return [
         "Replay on Split MNIST as above, from the prompt to the table: starting Python, importing, reading the images, "
         "training and testing after each task, on one core. Our runs train together. The others train one run after "
-        "the other: the plain loop in one process, Avalanche and Mammoth in one process per run. "
-        "*Cold* is the first command of all, which compiles its programs. *Warm* is every later command, which loads "
-        "them. *Anew* is what every command was before programs were kept.",
+        "the other: the plain loop in one process, Avalanche and Mammoth in one process per run.",
         format_table(columns, [_whole_row(section, r) for r in section.results]),
         "The steps per second are those of all runs together. Those of training leave out the start of the process "
-        "and the tests; they include compilation.",
+        "and the tests.",
     ]
 
 
@@ -181,7 +177,7 @@ def show_networks(section: Measured, charts: Charts) -> list[str]:
     columns: dict[str, Callable[[Result], str]] = {
         "": lambda r: BENCHMARKS[r["case"]["benchmark"]],
         "method": lambda r: f"`{r['case']['method']}`",
-        "engine": lambda r: f"{engine_used(r)}, {show_precision(r)}" + ", compiled" * r["case"].get("compiled", False),
+        "engine": lambda r: f"{engine_used(r)}, {show_precision(r)}",
         "runs at once": lambda r: str(r["case"]["replicas"]),
         "ms per step of one run": lambda r: format_number(r["step_ms"]),
         "speed relative to eager": lambda r: format_ratio(e["step_ms"] / r["step_ms"]) if (e := eager_of(r)) else "–",
@@ -257,16 +253,6 @@ def _mean_and_deviation(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
-def show_compiled(section: Measured, charts: Charts) -> list[str]:
-    seconds = sum(r["compile_seconds"] for r in section.results)
-    return [
-        "The same, but the step is compiled before the graph is recorded. Compilation took "
-        f"{format_number(seconds)} s, so the engine chooses it only for cohorts with at least 100,000 steps of one "
-        "kind.",
-        *show_networks(section, charts)[1:],
-    ]
-
-
 def show_grid(section: Measured, charts: Charts) -> list[str]:
     eager = section.find(engine="eager")
 
@@ -283,7 +269,7 @@ def show_grid(section: Measured, charts: Charts) -> list[str]:
     }
     return [
         "48 configurations of CCL-FP+ (w, α and β vary) with 5 seeds each on Split MNIST, class scenario. The first "
-        "steps/s are those of the whole stream: they include planning, capture or compilation, and testing "
+        "steps/s are those of the whole stream: they include planning, recording, and testing "
         "after every task.",
         table_of(section.results, columns),
     ]
@@ -304,15 +290,13 @@ def show_methods(section: Measured, charts: Charts) -> list[str]:
                 format_number(eager["step_ms"] / er["step_ms"]) if er else "–",
                 format_number(fast["step_ms"]),
                 format_ratio(eager["step_ms"] / fast["step_ms"]),
-                format_number(fast["compile_seconds"]) if fast["compile_seconds"] else "–",
             ]
         )
         points += [Point(method, r["case"]["engine"], r["step_ms"]) for r in (eager, fast)]
         remarks += [f"- `{method}`: {note}" for note in dict.fromkeys(fast["notes"])]
         if engine_used(fast) != fast_engine and not fast["notes"]:
             remarks.append(f"- `{method}`: {engine_used(fast)}")
-    columns = ["", "eager, ms", "in steps of `er`", f"{fast_engine}, 5 runs, ms"]
-    columns += ["speed relative to eager", "compilation, s"]
+    columns = ["", "eager, ms", "in steps of `er`", f"{fast_engine}, 5 runs, ms", "speed relative to eager"]
     return [
         "Milliseconds per step of one run in the last of the five tasks of Split MNIST, class scenario; only the "
         "training steps are measured.",
@@ -330,7 +314,6 @@ SECTIONS: dict[str, tuple[str, Show]] = {
     "networks": ("ResNet18", show_networks),
     "stacked": ("ResNet18, stacked runs", show_stacked),
     "forked": ("Accuracy with stacked kernels", show_forked),
-    "compiled": ("ResNet18, compiled", show_compiled),
     "grid": ("A grid at once", show_grid),
     "methods": ("Every method", show_methods),
 }

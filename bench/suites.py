@@ -10,7 +10,7 @@ from case import Case
 
 from cclfp.methods import METHODS
 
-FAST = {"cpu": "compiled", "cuda": "graph"}
+FAST = {"cpu": "traced", "cuda": "graph"}
 
 REPLICAS = {
     "cpu": (1, 2, 5, 10, 20, 50, 100, 200, 500),
@@ -19,7 +19,7 @@ REPLICAS = {
 MEMORY = {"cpu": (200, 500, 1000, 2000, 5000), "cuda": (200, 1000, 5000)}
 TASKS = {"cpu": (5, 10, 20, 50, 100), "cuda": (5, 20, 100)}
 SIDES = {"cpu": (32, 40, 48, 56, 64), "cuda": (32, 48, 64)}
-LAST = {"cpu": 6200, "cuda": 3000}  # images of a last task that is long enough to be compiled, or to repay recording
+LAST = {"cpu": 6200, "cuda": 3000}  # images of a last task that is long enough for several windows
 
 GRID = (("w", (0.3, 0.4, 0.5, 0.6)), ("alpha", (0.1, 0.3, 0.5)), ("beta", (0.01, 0.03, 0.1, 0.3)))
 
@@ -46,7 +46,7 @@ def peers(device: str, quick: bool) -> Groups:
 
 
 def methods(device: str, quick: bool) -> Groups:
-    """Every method in the last task of Split MNIST, where its program is already compiled or captured."""
+    """Every method in the last task of Split MNIST, where its step is already traced or recorded."""
     examples, last = 400 if device == "cpu" else 100, LAST[device]
     chosen = ("er", "gem", "ccl-fp+") if quick else tuple(METHODS)
     base = Case("methods", "er", "split-mnist", "eager", device, examples=examples, last=600 if quick else last)
@@ -89,12 +89,6 @@ def stacked(device: str, quick: bool) -> Groups:
     ]
 
 
-def compiled(device: str, quick: bool) -> Groups:
-    """CCL-FP+ with ResNet18 and a compiled step; compilation takes two minutes."""
-    base = Case("compiled", "ccl-fp+", "split-cifar10", "graph", device, "bf16", seeds=5, tasks=3, examples=200)
-    return [] if quick else [[dataclasses.replace(base, last=2000, compiled=True)]]
-
-
 def grid(device: str, quick: bool) -> Groups:
     """A grid of 48 configurations of CCL-FP+ with 5 seeds each on the whole of Split MNIST, tested after every task."""
     short: dict[str, Any] = {"examples": 2000} if quick else {"measured": 3}
@@ -107,8 +101,7 @@ def replicas(device: str, quick: bool) -> Groups:
     found = []
     for method in ("er",) if quick else ("er", "ccl-fp+"):
         for count in (5, 50) if quick else REPLICAS[device]:
-            # Enough steps that compilation happens before the last task, which is measured.
-            steps = max(6, min(1100, 3200 // count)) if device == "cpu" else 200
+            steps = max(40, min(1100, 3200 // count)) if device == "cpu" else 200  # few steps are not traced
             rates = tuple(0.1 * (1 + i / 1000) for i in range(max(1, count // 5)))
             case = Case("replicas", method, "split-mnist", FAST[device], device, seeds=min(count, 5))
             found.append([dataclasses.replace(case, grid=(("lr", rates),), tasks=4, examples=10 * steps)])
@@ -133,9 +126,9 @@ def tasks(device: str, quick: bool) -> Groups:
     for case in _growing("tasks", device, quick):
         case = dataclasses.replace(case, benchmark="permuted-mnist", scenario="domain")
         for count in (5, 20) if quick else TASKS[device]:
-            if case.method == "gem" and (case.engine == "compiled" or (device == "cuda" and count > 20)):
-                continue  # one program per task: never worth compiling on a CPU, and minutes of recording on a GPU
-            examples, last = max(10, 200 // count), 200 if case.method == "gem" else 6200
+            if case.method == "gem" and case.engine != "eager" and count > 20:
+                continue  # its step is traced or recorded anew in every task, which takes minutes
+            examples, last = max(10, 200 // count), 400 if case.method == "gem" else 6200
             found.append([dataclasses.replace(case, stream_tasks=count, examples=examples, last=last)])
     return found
 
@@ -175,7 +168,6 @@ SECTIONS = (
     Section("networks", ("cuda",), networks),
     Section("stacked", ("cuda",), stacked),
     Section("forked", ("cuda",), lambda device, quick: []),
-    Section("compiled", ("cuda",), compiled),
     Section("grid", ("cuda",), grid),
     Section("methods", ("cpu", "cuda"), methods),
     Section("replicas", ("cpu", "cuda"), replicas, is_scaling=True),

@@ -26,14 +26,6 @@ MAMMOTH = BENCH / "peers" / ".venv" / "mammoth"
 REPEATS = 3
 LINUX = sys.platform == "linux"
 STEPS = 6002  # of one seed on Split MNIST
-# The compiled engine as it was before programs were kept: the compiler generates them in every process.
-ANEW = """\
-from cclfp.engine import cohort, compiled
-compiled._as_library = lambda graph, given, keep: compiled._in_process(graph, given)
-cohort.RUNNERS["compiled"] = lambda note, kind: compiled.Programs(note)
-from cclfp.cli import main
-main()
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +35,7 @@ class Row:
     who: str  # cclfp, plain, avalanche or mammoth
     method: str = "er"
     seeds: int = 1
-    how: str = ""  # of cclfp: the engine, and anew, cold or warm; of Avalanche: the form of its data
+    how: str = ""  # of cclfp: the engine; of Avalanche: the form of its data
     repeats: int = REPEATS
 
     def to_dict(self) -> dict[str, Any]:
@@ -60,15 +52,10 @@ ROWS = (
     Row("avalanche", "er", 1, "images"),
     Row("mammoth", "er", 1),
     Row("mammoth", "er", 5, repeats=1),
-    Row("cclfp", "er", 5, "compiled, cold", repeats=1),
-    Row("cclfp", "er", 5, "compiled, anew", repeats=1),
-    Row("cclfp", "er", 5, "compiled, warm"),
-    Row("cclfp", "er", 5, "auto, warm"),
-    Row("cclfp", "er", 1, "compiled, cold", repeats=1),
-    Row("cclfp", "er", 1, "compiled, warm"),
+    Row("cclfp", "er", 5, "auto"),
+    Row("cclfp", "er", 1, "auto"),
     Row("plain", "ccl-fp+", 5),
-    Row("cclfp", "ccl-fp+", 5, "compiled, cold", repeats=1),
-    Row("cclfp", "ccl-fp+", 5, "compiled, warm"),
+    Row("cclfp", "ccl-fp+", 5, "auto"),
 )
 
 
@@ -118,10 +105,8 @@ def _command(row: Row, store: Path) -> list[str]:
     if row.who == "mammoth":
         script = str(peers / "mammoth_replay.py")
         return [str(PEER), "-W", "ignore", script, str(MAMMOTH), arrays, "--seeds", str(row.seeds)]
-    engine, state = row.how.split(", ")
-    python = ["-c", ANEW] if state == "anew" else ["-m", "cclfp"]
-    options = ["--seeds", str(row.seeds), "--device", "cpu", "--engine", engine, "--store", str(store)]
-    return [sys.executable, *python, "run", row.method, "split-mnist", *options]
+    options = ["--seeds", str(row.seeds), "--device", "cpu", "--engine", row.how, "--store", str(store)]
+    return [sys.executable, "-m", "cclfp", "run", row.method, "split-mnist", *options]
 
 
 def _time(command: list[str], environment: dict[str, str]) -> tuple[dict[str, float], str]:

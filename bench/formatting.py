@@ -20,19 +20,6 @@ def format_ratio(ratio: float) -> str:
     return f"{format_number(ratio)}×"
 
 
-def format_range(values: Sequence[float]) -> str:
-    """The smallest and the largest value, or the only one.
-
-    >>> format_range([2.5, 2.25, 3]), format_range([2])
-    ('2.25–3.00', '2.00')
-    """
-    return "–".join(dict.fromkeys(format_number(value) for value in (min(values), max(values))))
-
-
-def format_count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
 def format_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> str:
     """A Markdown table; all columns except the first are aligned to the right if they are ``numbers``."""
     alignment = ["---", *["---:" if numbers else "---"] * (len(columns) - 1)]

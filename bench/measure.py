@@ -4,11 +4,12 @@
     .venv/bin/python bench/measure.py --quick --out build/bench/quick.json   # a rough look, two minutes
     python3 bench/measure.py --suite cuda,scaling --device cuda --images random --out h200.json
     python3 bench/measure.py --suite stacked --method hal --device cuda --images random --out h200-hal.json
+    git worktree add ../before 4fb7fee && .venv/bin/python bench/measure.py --suite first-run --before ../before
 
 Needs only torch and numpy, with src on PYTHONPATH where cclfp is not installed. ``--images random`` uses random images
 of the same shapes and numbers where the datasets are not available; the speed of a step does not depend on the values.
 
-Cases that are compared, including Avalanche, train in turns of a fraction of a second, so that other load on the
+Cases that are compared train in turns of a fraction of a second, so that other load on the
 machine slows all of them equally. On a GPU, cases run one after the other. The file is written after every group of
 cases.
 """
@@ -17,14 +18,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import gc
 import json
 import os
 import platform
 import re
-import shlex
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -33,22 +31,22 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from case import Case, Run
+from case import Run
 from cluster import measure_cluster
+from first_run import JOBS, time_first_runs
 from forked import compare_accuracies
 from measured import FORMAT
 from suites import SECTIONS, Section
-from whole import PEER, time_whole_runs
 
 from cclfp import __version__
 from cclfp.core.files import write_atomic
 from cclfp.core.workers import cores
-from cclfp.data import dataset_path, fetch
+from cclfp.data import fetch
 from cclfp.methods import METHODS
 from cclfp.runs.code import commit, device_name
 
 BENCH = Path(__file__).parent
-WITHOUT_METHODS = ("cluster", "forked", "whole")  # sections whose cases --method does not choose from
+WITHOUT_METHODS = ("cluster", "forked")  # sections whose cases --method does not choose from
 
 
 class Turns(Protocol):
@@ -56,36 +54,6 @@ class Turns(Protocol):
 
     def turn(self) -> dict[str, Any] | None:
         """Work for one turn; return the measurements when done."""
-
-
-class Avalanche:
-    """Avalanche's replay on the same job, in an environment of its own."""
-
-    def __init__(self, data: str, window: float, quick: bool) -> None:
-        script, arrays = BENCH / "peers" / "avalanche_replay.py", dataset_path("mnist") / "arrays"
-        options = ["--data", data, "--turn", str(window), *(["--tasks", "2"] if quick else [])]
-        self._command = [str(PEER), "-W", "ignore", str(script), str(arrays), *options]
-        self._process: subprocess.Popen[str] | None = None
-
-    def __str__(self) -> str:
-        return "Avalanche's replay on split-mnist class"
-
-    def turn(self) -> dict[str, Any] | None:
-        if self._process is None:
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        else:
-            assert self._process.stdin is not None
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if line == "\n":
-            return None
-        self._process.communicate()
-        if self._process.returncode:
-            raise SystemExit(f"{shlex.join(self._command)} failed")
-        measured: dict[str, Any] = json.loads(line)
-        return {"step_ms": 1e3 / measured["steps_per_second"], "train_rate": measured["steps_per_second"], **measured}
 
 
 def take_turns(runs: Sequence[Turns]) -> list[dict[str, Any]]:
@@ -100,6 +68,7 @@ def take_turns(runs: Sequence[Turns]) -> list[dict[str, Any]]:
 
 def measure(section: Section, device: str, arguments: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     """The measurements of the cases of a section, with the cases, one group after the other."""
+    methods = arguments.method.split(",") if arguments.method else []
     if section.name == "cluster":
         yield measure_cluster(arguments)
         return
@@ -109,51 +78,27 @@ def measure(section: Section, device: str, arguments: argparse.Namespace) -> Ite
         else:
             yield from compare_accuracies(arguments.quick)
         return
-    if section.name == "whole":
+    if section.name == "first-run":
         if arguments.images == "random":
             print("  left out: it runs the real command on the real MNIST", flush=True)
             return
         fetch("mnist")
-        show = functools.partial(print, " ", flush=True)
-        yield time_whole_runs(arguments.quick, show)
+        yield from time_first_runs(arguments.quick, methods, arguments.before)
         return
-    methods = arguments.method.split(",") if arguments.method else list(METHODS)
     for group in section.groups(device, arguments.quick):
-        if not (cases := [case for case in group if case.method in methods]):
+        if not (cases := [case for case in group if not methods or case.method in methods]):
             continue
-        runs: list[Turns] = [Run(case, arguments.images, arguments.window) for case in cases]
-        described: list[dict[str, Any]] = [case.to_dict() for case in cases]
-        if section.name == "peers":
-            peers, problem = avalanche(arguments)
-            print(f"  {problem}" if problem else "  beside Avalanche", flush=True)
-            runs += peers
-            described += [{"section": "peers", "method": "avalanche", "device": device} for _ in peers]
+        runs = [Run(case, arguments.images, arguments.window) for case in cases]
         measured = take_turns(runs) if device == "cpu" else [one for run in runs for one in take_turns([run])]
-        for case, result in zip(described, measured, strict=True):
-            print(f"  {result['step_ms']:9.4f} ms  {_name(case)}", flush=True)
+        for case, result in zip(cases, measured, strict=True):
+            print(f"  {result['step_ms']:9.4f} ms  {case}", flush=True)
             for note in result.get("notes", []):
                 print(f"             {note}", flush=True)
-        yield [{"case": case, **result} for case, result in zip(described, measured, strict=True)]
+        yield [{"case": case.to_dict(), **result} for case, result in zip(cases, measured, strict=True)]
         del runs
         if device == "cuda":
             gc.collect()
             torch.cuda.empty_cache()
-
-
-def _name(case: dict[str, Any]) -> str:
-    fields = {name: case[name] for name in case if name in Case.__dataclass_fields__}
-    return "Avalanche" if case["method"] == "avalanche" else str(Case(**{**fields, "grid": tuple(case["grid"])}))
-
-
-def avalanche(arguments: argparse.Namespace) -> tuple[list[Turns], str | None]:
-    """Runs for both forms of its data, for ``--quick`` only the faster one; or no runs, and the reason."""
-    if arguments.images == "random":
-        return [], "without Avalanche, which needs the real MNIST"
-    if not PEER.exists():
-        return [], "without Avalanche, which is not installed: run bench/peers/install.sh"
-    fetch("mnist")
-    ways = ("tensors",) if arguments.quick else ("tensors", "images")
-    return [Avalanche(data, arguments.window, arguments.quick) for data in ways], None
 
 
 def machine() -> dict[str, Any]:
@@ -211,6 +156,7 @@ def main() -> None:
     parser.add_argument("--suite", default="all", help=f"which to measure, separated by commas: {', '.join(names)}")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="auto: all of this machine")
     parser.add_argument("--method", default="", help="only the cases of these methods, separated by commas")
+    parser.add_argument("--before", type=Path, default=None, help="a checkout of an earlier version, for first-run")
     parser.add_argument("--images", choices=["real", "random"], default="real")
     parser.add_argument("--window", type=float, default=0.25, help="seconds; speeds are medians over such windows")
     parser.add_argument("--quick", action="store_true", help="few and short cases, to try the benchmark")
@@ -219,8 +165,11 @@ def main() -> None:
     suites = arguments.suite.split(",")
     if unknown := [name for name in suites if name not in names]:
         parser.error(f"--suite {unknown[0]}: expected some of {', '.join(names)}")
-    if unknown := [name for name in arguments.method.split(",") if name and name not in METHODS]:
-        parser.error(f"--method {unknown[0]}: expected some of {', '.join(METHODS)}")
+    methods = list(dict.fromkeys([*METHODS, *JOBS]))
+    if unknown := [name for name in arguments.method.split(",") if name and name not in methods]:
+        parser.error(f"--method {unknown[0]}: expected some of {', '.join(methods)}")
+    if arguments.before is not None and not (arguments.before / "src" / "cclfp").is_dir():
+        parser.error(f"--before {arguments.before}: no checkout, which would have src/cclfp")
     if arguments.method and arguments.out is None:
         parser.error("--method needs --out: the default file may have the cases of the other methods")
     if arguments.device == "cuda" and not torch.cuda.is_available():

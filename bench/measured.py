@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,17 +44,6 @@ class Measured:
         """The first result that has these values, in its case or in what was measured."""
         return next((r for r in self.results if all({**r, **r["case"]}.get(k) == v for k, v in wanted.items())), None)
 
-    def peers_of(self, result: Result) -> list[Result]:
-        """The whole runs of others with the same method: the plain loop's with as many seeds, the others' with one."""
-        case = result["case"]
-        same = [r for r in self.results if r["case"]["who"] != "cclfp" and r["case"]["method"] == case["method"]]
-        return [r for r in same if r["case"]["seeds"] == (case["seeds"] if r["case"]["who"] == "plain" else 1)]
-
-    @property
-    def avalanche(self) -> dict[str, Result]:
-        """The results of Avalanche, by the form of its data."""
-        return {data: r for data in ("tensors", "images") if (r := self.find(method="avalanche", data=data))}
-
 
 def read(paths: Iterable[Path], order: Sequence[str]) -> list[Measured]:
     """The newest measurement of every section, device and hardware, with the sections in this order.
@@ -90,7 +80,7 @@ def _merge(before: Measured, after: Measured) -> Measured:
 
 
 def _key(result: Result) -> str:
-    return json.dumps([result["case"], result.get("data")], sort_keys=True)
+    return json.dumps(result["case"], sort_keys=True)
 
 
 def engine_used(result: Result) -> str:
@@ -103,15 +93,13 @@ def step_rate(result: Result) -> float:
     return 1e3 / float(result["step_ms"])
 
 
-def whole_ratios(result: Result, other: Result) -> list[float]:
-    """How many times the speed of ``other`` the whole runs of a result have, each beside the run at the same turn."""
-    theirs = other["runs"]
-    pairs = [(run, theirs[min(turn, len(theirs) - 1)]) for turn, run in enumerate(result["runs"])]
-    return [ours["whole_rate"] / their["whole_rate"] for ours, their in pairs]
+def ratio(result: Result, other: Result) -> float:
+    """How many times as long another command takes: the median over their repetitions, each of which runs both."""
+    return float(
+        statistics.median(b["seconds"] / a["seconds"] for a, b in zip(result["runs"], other["runs"], strict=True))
+    )
 
 
-def show_peer(result: Result) -> str:
-    """The name of a row of whole runs that is not ours."""
-    case, version = result["case"], result["runs"][0]["version"]
-    names = {"plain": "a plain PyTorch loop", "avalanche": f"Avalanche {version}", "mammoth": f"Mammoth {version}"}
-    return names[case["who"]] + (f", {case['how']}" if case["how"] else "")
+def median(result: Result, field: str) -> float:
+    """The median of what was measured of a command."""
+    return float(statistics.median(run[field] for run in result["runs"]))

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from charts import Charts
-from formatting import format_range, format_table
+from formatting import format_number, format_table
 from growth import AXES, show_growth
-from measured import DEVICES, Measured, Result, read, whole_ratios
-from sections import SECTIONS
+from measured import DEVICES, Measured, median, ratio, read
+from sections import PEERS, SECTIONS
 
 from cclfp.core.files import write_atomic
 
@@ -27,12 +27,11 @@ ORDER = (*SECTIONS, *AXES)
 METHOD = """\
 - **A run** is one configuration with one seed. Where several runs train together, the steps of all of them count: 5
   runs that take 1,000 steps per second each make 5,000 steps/s. Milliseconds per step are those of one run.
-- **Steps only**: the median over windows of a quarter of a second of training, Elsewhere the text says what is counted.
-- **Side by side**: on a CPU, everything that a table compares trains in turns of one window, in one run, including
-  Avalanche. Other load on the machine therefore slows all of it equally. "Share of a core" shows how much other load
-  there was: near 100 % the machine was otherwise idle.
-- **From prompt to table**: processes of their own, one after the other on one core, from their start to their end. A
-  ratio is that of two processes which followed each other; its range is over the repetitions.
+- **Steps only**: the median over windows of a quarter of a second of training. Elsewhere the text says what is counted.
+- **Side by side**: on a CPU, everything that a table of steps compares trains in turns of one window, in one run. Other
+  load on the machine therefore slows all of it equally.
+- **From prompt to table**: processes of their own, one after the other, from their start to their end. "Share of the
+  core" shows how much other load there was: near 100 % the machine was otherwise idle.
 - **One thread**: on a CPU everything uses one thread.
 - **Eager** is our reference engine: plain PyTorch, one run after the other. The speed of one run is therefore also
   that of five.
@@ -41,29 +40,22 @@ METHOD = """\
 
 def quote(sections: Sequence[Measured]) -> str | None:
     """What README.md quotes of the newest whole commands; None where not all of them were measured."""
-    whole = [one for one in sections if one.name == "whole"]
-    if not whole:
+    section = max((one for one in sections if one.name == "first-run"), key=_started, default=None)
+    found = [section and section.find(method="er", cores=1, who=who) for who in ("default", "plain", *PEERS)]
+    if section is None or not all(found):
         return None
-    section = max(whole, key=lambda one: str(one.document["started_at"]))
-    warm, single = (section.find(who="cclfp", method="er", seeds=seeds) for seeds in (5, 1))
-    if warm is None or single is None:
-        return None
-
-    def times(ours: Result, **peer: Any) -> str:
-        theirs = section.find(**peer)
-        return "–" if theirs is None else format_range(whole_ratios(ours, theirs))
-
-    seconds = format_range([run["whole_seconds"] for run in warm["runs"]])
+    ours, plain, *peers = (result for result in found if result)
+    times = [f"{format_number(ratio(ours, r))} times that of {PEERS[r['case']['who']]}" for r in peers]
     return (
-        f"On one core of an {section.hardware}, experience replay on Split MNIST with five seeds that train together "
-        f"takes {seconds} s from prompt to table: "
-        f"{times(warm, who='plain', method='er', seeds=5)} times the speed of a plain PyTorch loop, "
-        f"{times(warm, who='avalanche', how='images')} times that of Avalanche "
-        f"({times(warm, who='avalanche', how='tensors')} if Avalanche gets tensors instead of images) and "
-        f"{times(warm, who='mammoth')} times that of Mammoth, which train one seed after the other and were timed with "
-        f"one. A single seed runs at {times(single, who='plain', method='er', seeds=1)} times the speed of the plain "
-        "loop."
+        f"On one core of an {section.hardware}, experience replay on Split MNIST with five seeds takes "
+        f"{format_number(median(ours, 'seconds'))} s from prompt to table, the first time and every time: "
+        f"{format_number(ratio(ours, plain))} times the speed of a plain PyTorch loop, {', '.join(times[:-1])} and "
+        f"{times[-1]}, which train one seed after the other."
     )
+
+
+def _started(section: Measured) -> str:
+    return str(section.document["started_at"])
 
 
 def show_machines(sections: Sequence[Measured]) -> str:

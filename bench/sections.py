@@ -6,113 +6,87 @@ import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from charts import Charts, Point
-from formatting import format_count, format_number, format_range, format_ratio, format_table, table_of
-from measured import BENCHMARKS, Measured, Result, engine_used, show_peer, step_rate, whole_ratios
+from formatting import format_number, format_ratio, format_table, table_of
+from measured import BENCHMARKS, Measured, Result, engine_used, median, ratio, step_rate
 
 STEP_TITLE = "milliseconds per step of one run"
 FLOPS = Path(__file__).parent / "flops.json"  # GFLOP per step, by benchmark and method
+PEERS = {"capymoa": "CapyMOA", "avalanche": "Avalanche", "mammoth": "Mammoth"}
+JOB_NAMES = {"er_ace": "`examples/er_ace.py`", "grid": "a grid of `er`, 100 runs"}
 PEAK = {"NVIDIA H200": 989}  # TFLOP/s, dense bf16, from its data sheet
 
 
-def show_peers(section: Measured, charts: Charts) -> list[str]:
-    avalanche = section.avalanche
-    ours = [r for r in section.results if r["case"]["method"] != "avalanche"]
-    columns = ["", "runs at once", "steps/s", "relative to eager"]
-    columns += [f"relative to Avalanche, {data}" for data in avalanche]
-    columns += ["accuracy, %", "share of a core"]
-    rows = [_avalanche_row(data, r, avalanche) for data, r in avalanche.items()]
-    rows += [_peers_row(section, r) for r in ours]
-    points = [Point(f"Avalanche replay, {data}", "Avalanche", r["train_rate"]) for data, r in avalanche.items()]
-    points += [Point(_peers_label(r["case"]), "cclfp", r["train_rate"]) for r in ours]
+def show_first_run(section: Measured, charts: Charts) -> list[str]:
+    torch, before = section.find(who="import torch"), section.find(who="before")
+    columns: dict[str, Callable[[Result], str]] = {
+        "": lambda r: JOB_NAMES.get(r["case"]["method"], f"`{r['case']['method']}`"),
+        "cores": lambda r: str(r["case"]["cores"]),
+        "`cclfp`": lambda r: format_number(median(r, "seconds")),
+        "again": lambda r: format_number(median(r, "again_seconds")),
+        "eager": lambda r: _beside(section, r, "eager"),
+        f"earlier, {before['commit']}" if before else "earlier": lambda r: _beside(section, r, "before"),
+        "plain PyTorch loop": lambda r: _beside(section, r, "plain"),
+    }
+    importing = f" Importing torch alone takes {format_number(median(torch, 'seconds'))} s." if torch else ""
     return [
-        "Replay on Split MNIST, class scenario, one epoch: 10 new and 10 replayed examples per step, memory 200, MLP "
-        "784-100-100-10, SGD, one thread each. Avalanche gets its pixels either as tensors that are ready for use, "
-        "which is faster, or as images that are converted at each use, which is what its own `SplitMNIST` does.",
-        format_table(columns, rows),
-        charts.bars(
-            section.chart,
-            points,
-            "Speed of replay on Split MNIST",
-            section.hardware,
-            "steps per second, all runs together",
-        ),
-        "The steps per second are those of all runs together. They count all the time that training takes: "
-        "planning and the beginning and end of each task are included. Our numbers are those of the last three tasks, "
-        "in which nothing is left to trace. Avalanche's numbers are those of all five tasks; its first task is its "
-        "cheapest, because it replays nothing.",
+        "Seconds from the prompt to the table: starting Python, importing, reading the images, training and testing "
+        "after each task, in a new process with an empty store. Five seeds on Split MNIST, class scenario, one epoch: "
+        "10 new and 10 replayed examples per step, memory 200, MLP 784-100-100-10, SGD.",
+        *_show_peers(section, charts),
+        "The others train one seed after the other on one thread, each as fast as we could make it run "
+        "(`bench/peers/README.md`). Every method, and how many times as long the others take:",
+        table_of([r for r in section.results if r["case"]["who"] == "default"], columns),
+        f"*Again* is the same command once more: all of its runs are stored, and nothing is trained.{importing} "
+        "*Earlier* is the eager engine of an earlier version, for the grid its default. All numbers are medians of "
+        f"{len(section.results[0]['runs'])} repetitions; in each, all commands of a method run one after the other.",
     ]
 
 
-def _peers_label(case: dict[str, Any]) -> str:
-    return f"cclfp {case['method']}, {case['engine']}, {format_count(case['replicas'], 'run')}"
+def _show_peers(section: Measured, charts: Charts) -> list[str]:
+    """Replay on one core: a table and a chart of whoever trains it."""
+    ours = section.find(method="er", cores=1, who="default")
+    if ours is None:
+        return []
+    results = [r for r in section.results if r["case"]["method"] == "er" and r["case"]["cores"] == 1]
+    results = sorted((r for r in results if "steps" in r["runs"][0]), key=lambda r: median(r, "seconds"))
+    columns: dict[str, Callable[[Result], str]] = {
+        "experience replay on one core": _who,
+        "seconds": lambda r: format_number(median(r, "seconds")),
+        "relative to `cclfp`": lambda r: format_ratio(ratio(ours, r)),
+        "steps/s, training": lambda r: format_number(median(r, "steps_per_second")),
+        "peak memory, MiB": lambda r: format_number(median(r, "memory_bytes") / 2**20),
+        "accuracy, %": lambda r: f"{r['runs'][0]['average_accuracy']:.1f}",
+        "share of the core": lambda r: f"{100 * min(run['cpu_share'] for run in r['runs']):.0f} %",
+    }
+    points = [
+        Point(_who(r).replace("`", ""), "cclfp" if r["case"]["who"] == "default" else "eager", median(r, "seconds"))
+        for r in results
+    ]
+    title = "Experience replay from prompt to table"
+    return [
+        table_of(results, columns),
+        charts.bars(section.chart, points, title, section.hardware, "seconds, five seeds on one core"),
+    ]
 
 
-def _avalanche_row(data: str, result: Result, avalanche: dict[str, Result]) -> list[str]:
-    share = f"{100 * result['cpu_seconds'] / result['seconds']:.0f} %"
-    accuracy = "–" if result["tasks"] < 5 else f"{result['average_accuracy']:.1f}"
-    ratios = [format_ratio(result["train_rate"] / other["train_rate"]) for other in avalanche.values()]
-    name, rate = f"Avalanche {result['version']} replay, {data}", format_number(result["train_rate"])
-    return [name, "1", rate, "", *ratios, accuracy, share]
+def _who(result: Result) -> str:
+    who, version = result["case"]["who"], result["runs"][0].get("version")
+    names = {
+        "default": "`cclfp`",
+        "eager": "`cclfp`, eager",
+        "before": f"`cclfp` at {result['commit']}, eager",
+        "plain": "a plain PyTorch loop",
+    }
+    return names.get(who) or f"{PEERS[who]} {version}"
 
 
-def _peers_row(section: Measured, result: Result) -> list[str]:
+def _beside(section: Measured, result: Result, who: str) -> str:
+    """The seconds of another command for the same, and their ratio."""
     case = result["case"]
-    eager = section.find(method=case["method"], engine="eager")
-    is_real = case["examples"] is None and section.document["images"] != "random"
-    return [
-        f"cclfp `{case['method']}`, {engine_used(result)}",
-        str(case["replicas"]),
-        format_number(result["train_rate"]),
-        format_ratio(result["train_rate"] / eager["train_rate"]) if eager else "–",
-        *(format_ratio(result["train_rate"] / other["train_rate"]) for other in section.avalanche.values()),
-        f"{result['accuracy']:.1f}" if is_real else "–",
-        f"{100 * result['cpu_share']:.0f} %",
-    ]
-
-
-def show_whole(section: Measured, charts: Charts) -> list[str]:
-    columns = ["", "runs", "seconds", "steps/s, whole command", "steps/s, training"]
-    columns += ["relative to plain PyTorch", *(f"relative to {show_peer(r)}" for r in _others(section))]
-    columns += ["peak memory, MiB", "accuracy, %", "share of a core"]
-    return [
-        "Replay on Split MNIST as above, from the prompt to the table: starting Python, importing, reading the images, "
-        "training and testing after each task, on one core. Our runs train together. The others train one run after "
-        "the other: the plain loop in one process, Avalanche and Mammoth in one process per run.",
-        format_table(columns, [_whole_row(section, r) for r in section.results]),
-        "The steps per second are those of all runs together. Those of training leave out the start of the process "
-        "and the tests.",
-    ]
-
-
-def _others(section: Measured) -> list[Result]:
-    """The peers other than the plain loop, with one seed."""
-    return [r for r in section.results if r["case"]["who"] not in ("cclfp", "plain") and r["case"]["seeds"] == 1]
-
-
-def _whole_row(section: Measured, result: Result) -> list[str]:
-    case, runs = result["case"], result["runs"]
-    name = (
-        f"cclfp `{case['method']}`, {case['how']}"
-        if case["who"] == "cclfp"
-        else f"{show_peer(result)}, `{case['method']}`"
-    )
-    peers = section.peers_of(result)
-    plain = next((r for r in peers if r["case"]["who"] == "plain"), None)
-    compared = [plain, *(r if r in peers else None for r in _others(section))]
-    return [
-        name,
-        str(case["seeds"]),
-        format_range([run["whole_seconds"] for run in runs]),
-        format_range([run["whole_rate"] for run in runs]),
-        format_range([run["train_rate"] for run in runs]),
-        *("–" if r is None else f"{format_range(whole_ratios(result, r))}×" for r in compared),
-        format_number(max(run["memory_bytes"] for run in runs) / 2**20),
-        f"{runs[0]['average_accuracy']:.1f}",
-        f"{100 * min(run['cpu_share'] for run in runs):.0f} %",
-    ]
+    other = section.find(method=case["method"], cores=case["cores"], who=who)
+    return "–" if other is None else f"{format_number(median(other, 'seconds'))} ({format_ratio(ratio(result, other))})"
 
 
 def show_cluster(section: Measured, charts: Charts) -> list[str]:
@@ -308,8 +282,7 @@ def show_methods(section: Measured, charts: Charts) -> list[str]:
 
 Show = Callable[[Measured, Charts], list[str]]
 SECTIONS: dict[str, tuple[str, Show]] = {
-    "peers": ("Comparison with Avalanche", show_peers),
-    "whole": ("From prompt to table", show_whole),
+    "first-run": ("From prompt to table", show_first_run),
     "cluster": ("The cost of Ray", show_cluster),
     "networks": ("ResNet18", show_networks),
     "stacked": ("ResNet18, stacked runs", show_stacked),

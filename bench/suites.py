@@ -36,15 +36,6 @@ class Section:
     is_scaling: bool = False
 
 
-def peers(device: str, quick: bool) -> Groups:
-    """The whole of Split MNIST, beside Avalanche. Eager runs train in sequence, so one has the speed of five."""
-    short: dict[str, Any] = {"tasks": 3, "measured": 1, "examples": 4000} if quick else {"measured": 3}
-    base = Case("peers", "er", "split-mnist", "eager", device, **short)
-    chosen = [(m, engine, n) for m in ("er", "ccl-fp+") for engine, n in _engines(device)]
-    chosen.insert(1, ("er", FAST[device], 1))
-    return [[dataclasses.replace(base, method=m, engine=engine, seeds=n) for m, engine, n in chosen]]
-
-
 def methods(device: str, quick: bool) -> Groups:
     """Every method in the last task of Split MNIST, where its step is already traced or recorded."""
     examples, last = 400 if device == "cpu" else 100, LAST[device]
@@ -162,8 +153,7 @@ def _engines(device: str) -> list[tuple[str, int]]:
 
 
 SECTIONS = (
-    Section("peers", ("cpu",), peers),
-    Section("whole", ("cpu",), lambda device, quick: []),
+    Section("first-run", ("cpu",), lambda device, quick: []),
     Section("cluster", ("cpu",), lambda device, quick: []),
     Section("networks", ("cuda",), networks),
     Section("stacked", ("cuda",), stacked),

@@ -13,16 +13,16 @@ import measure
 import pytest
 from case import Case, Run, Task, make_stream
 from charts import Charts
+from first_run import JOBS, SCRIPTS, TORCH, command_of, rows_of
 from flops import count
 from growth import read_bends
 from measure import chosen_sections, take_turns
 from measured import FORMAT, read
 from render import ORDER, quote, render_document
 from suites import SECTIONS
-from whole import ROWS, _command
 
 BENCH = Path(__file__).parents[1] / "bench"
-LITTLE = Case("peers", "er", "split-mnist", "eager", seeds=2, tasks=3, examples=30, last=200)
+LITTLE = Case("methods", "er", "split-mnist", "eager", seeds=2, tasks=3, examples=30, last=200)
 
 
 def test_results_charts_and_readme_are_those_of_the_committed_measurements(tmp_path: Path) -> None:
@@ -46,10 +46,46 @@ def test_all_cases_can_be_asked_for() -> None:
     assert grid.groups("cuda", False)[-1][0].replicas == 240
     assert [s.name for s, _ in chosen_sections(["scaling"], ["cpu"])] == ["replicas", "memory", "tasks", "side"]
     assert set(read_bends()) == {f"{s.name}, {device}" for s in SECTIONS if s.is_scaling for device in s.devices}
-    for row in ROWS:
-        if row.who == "cclfp":
-            _, *given = _command(row, Path("runs.sqlite"))[_command(row, Path("runs.sqlite")).index("run") :]
-            assert given[:4] == [row.method, "split-mnist", "--seeds", str(row.seeds)]
+
+
+def test_whole_commands_are_those_of_users(tmp_path: Path) -> None:
+    for method in JOBS:
+        rows = rows_of(method, False, tmp_path)
+        assert {(row.who, row.cores) for row in rows} >= {("default", 1), ("default", 2), ("before", 1), ("before", 2)}
+        for row in rows:
+            command = command_of(row, tmp_path / "runs.sqlite")
+            if row.who in SCRIPTS:
+                assert Path(command[3]).is_file()
+            elif row.who != TORCH:
+                assert command[:4] == [sys.executable, "-m", "cclfp", "run"]
+                engine = command[command.index("--engine") + 1]
+                assert engine == ("auto" if row.who == "default" or method == "grid" else "eager")
+
+
+def whole(who: str, seconds: list[float], **more: Any) -> dict[str, Any]:
+    """The measurements of a command, which repeats with these times."""
+    run = {"steps": 1, "steps_per_second": 9.0, "average_accuracy": 80.0, "memory_bytes": 2**20, "cpu_share": 1.0}
+    runs = [{**run, "seconds": each, "again_seconds": 1.5, "version": "1.0"} for each in seconds]
+    case = {"section": "first-run", "method": "er", "who": who, "cores": 1}
+    return {"case": case, "runs": runs, "commit": "4fb7fee", **more}
+
+
+def test_commands_are_compared_with_those_beside_them(tmp_path: Path) -> None:
+    """The ratio is the median of the repetitions' ratios, not that of the medians."""
+    ours, plain, peer = (whole("default", [2, 4, 8]), whole("plain", [4, 12, 40]), whole("capymoa", [20, 20, 80]))
+    write_measured(tmp_path, 1, [ours, plain, peer, whole("before", [4, 4, 9])], section="first-run")
+    sections = read(tmp_path.glob("*.json"), ORDER)
+    text = render_document(sections, Charts(tmp_path))
+    assert "| a plain PyTorch loop | 12.0 | 3.00× | 9.00 |" in text
+    assert "| CapyMOA 1.0 | 20.0 | 10.0× |" in text
+    assert "| `er` | 1 | 4.00 | 1.50 | – | 4.00 (1.12×) | 12.0 (3.00×) |" in text
+    assert quote(sections) is None
+    others = [whole(who, [2, 4, 8]) for who in ("avalanche", "mammoth")]
+    write_measured(tmp_path, 2, [ours, plain, peer, *others], section="first-run")
+    quoted = quote(read(tmp_path.glob("*.json"), ORDER))
+    assert quoted is not None
+    assert "takes 4.00 s" in quoted
+    assert "10.0 times that of CapyMOA" in quoted
 
 
 @pytest.mark.parametrize("reports", [[1, 2, 3, 4], [1, 2, 3, 4, 1, 2, 3, 4], [2, 4]])
@@ -102,11 +138,16 @@ def test_operations_of_a_step_are_those_of_its_convolutions() -> None:
     assert count(Case("stacked", "er", "split-cifar10", "graph", "cuda", tasks=1)) == pytest.approx(expected, rel=1e-3)
 
 
-def write_measured(folder: Path, day: int, steps: dict[str, float], **more: Any) -> None:
-    results = [{"case": {"method": method}, "step_ms": step} for method, step in steps.items()]
-    sections = [{"name": "stacked", "device": "cpu", "seconds": 1, "results": results}]
-    top = {"format": FORMAT, "started_at": f"2026-01-0{day}", "quick": False, "images": "real", "sections": sections}
-    (folder / f"{day}.json").write_text(json.dumps({**top, "machine": {"processor": "A CPU"}, **more}))
+def write_measured(folder: Path, day: int, results: list[Any], section: str = "stacked", **more: Any) -> None:
+    sections = [{"name": section, "device": "cpu", "seconds": 1, "results": results}]
+    machine = {"processor": "A CPU", "cores": 2, "memory_bytes": 0, "gpu": None, "commit": None, "load": None}
+    machine |= dict.fromkeys(("python", "torch", "numpy", "cclfp"), "1")
+    top = {"format": FORMAT, "started_at": f"2026-01-0{day}", "quick": False, "images": "real", "command": "measure"}
+    (folder / f"{day}.json").write_text(json.dumps({**top, "machine": machine, "sections": sections, **more}))
+
+
+def steps_of(**steps: float) -> list[Any]:
+    return [{"case": {"method": method}, "step_ms": step} for method, step in steps.items()]
 
 
 def test_the_newest_counts_and_some_methods_are_put_into_the_one_before(tmp_path: Path) -> None:
@@ -114,12 +155,12 @@ def test_the_newest_counts_and_some_methods_are_put_into_the_one_before(tmp_path
         (kept,) = read(tmp_path.glob("*.json"), ORDER)
         return {r["case"]["method"]: r["step_ms"] for r in kept.results}
 
-    write_measured(tmp_path, 2, {"er": 1.0, "hal": 9.0})
-    write_measured(tmp_path, 1, {"er": 5.0, "si": 5.0})
+    write_measured(tmp_path, 2, steps_of(er=1.0, hal=9.0))
+    write_measured(tmp_path, 1, steps_of(er=5.0, si=5.0))
     assert steps() == {"er": 1.0, "hal": 9.0}
-    write_measured(tmp_path, 3, {"hal": 2.0, "gem": 3.0}, method="gem,hal")
+    write_measured(tmp_path, 3, steps_of(hal=2.0, gem=3.0), method="gem,hal")
     assert steps() == {"er": 1.0, "hal": 2.0, "gem": 3.0}
-    write_measured(tmp_path, 4, {"hal": 6.0}, method="hal", images="random")
+    write_measured(tmp_path, 4, steps_of(hal=6.0), method="hal", images="random")
     assert steps() == {"hal": 6.0}
 
 
@@ -131,7 +172,7 @@ def test_a_measurement_that_is_stopped_is_kept_and_says_so(tmp_path: Path, monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(measure, "measure", stopping)
-    monkeypatch.setattr(sys, "argv", ["measure.py", "--suite", "peers", "--device", "cpu", "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", ["measure.py", "--suite", "methods", "--device", "cpu", "--out", str(out)])
     with pytest.raises(KeyboardInterrupt):
         measure.main()
     document = json.loads(out.read_text())
@@ -144,7 +185,7 @@ def test_only_the_cases_of_some_methods(
     monkeypatch.setattr(measure, "Run", lambda case, *_: case)
     monkeypatch.setattr(measure, "take_turns", lambda runs: [{"step_ms": 1.0} for _ in runs])
     out = tmp_path / "some.json"
-    command = ["measure.py", "--suite", "methods,whole", "--device", "cpu", "--method", "hal,er", "--out", str(out)]
+    command = ["measure.py", "--suite", "methods,cluster", "--device", "cpu", "--method", "hal,er", "--out", str(out)]
     monkeypatch.setattr(sys, "argv", command)
     measure.main()
     written = json.loads(out.read_text())

@@ -11,7 +11,7 @@ help:
 	@echo "make test        install into .venv, then lint, type-check and run the whole test suite"
 	@echo "make test-fast   the same without the slow tests: for the daily loop"
 	@echo "make triton      download Triton, 1 GB, whose interpreter then runs the GPU kernels' tests"
-	@echo "make bench       install into .venv, and peers beside it, then measure speed: bench/RESULTS.md, half an hour"
+	@echo "make bench       install into .venv, and peers beside it, then measure speed: bench/RESULTS.md, two hours"
 	@echo "make results     install into .venv, then write RESULTS.md from the run records in results/"
 	@echo "make torture     run the fault campaign for TORTURE_MINUTES=20 and write RELIABILITY.md"
 	@echo "make setup       install into .venv only: the command is $(BIN)/cclfp"

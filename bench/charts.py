@@ -27,7 +27,7 @@ LOOKS = {
     "eager": OTHER,
     "traced": OURS,
     "graph": OURS,
-    "Avalanche": OTHER,
+    "others": OTHER,
     "cclfp": OURS,
 }
 BENCH_STYLES = {name: dataclasses.replace(style, name=name) for name, style in LOOKS.items()}

@@ -27,7 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from cluster import measure_cluster
 from first_run import JOBS, time_first_runs
 from forked import compare_accuracies
 from measured import FORMAT
-from suites import SECTIONS, Section
+from suites import SECTIONS, Groups, Section
 
 from cclfp import __version__
 from cclfp.core.files import write_atomic
@@ -49,14 +49,7 @@ BENCH = Path(__file__).parent
 WITHOUT_METHODS = ("cluster", "forked")  # sections whose cases --method does not choose from
 
 
-class Turns(Protocol):
-    """Something that works in turns, to share a core."""
-
-    def turn(self) -> dict[str, Any] | None:
-        """Work for one turn; return the measurements when done."""
-
-
-def take_turns(runs: Sequence[Turns]) -> list[dict[str, Any]]:
+def take_turns(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Let all runs work in turns until each is done, and return the measurements of each."""
     done: dict[int, dict[str, Any]] = {}
     while len(done) < len(runs):
@@ -69,34 +62,35 @@ def take_turns(runs: Sequence[Turns]) -> list[dict[str, Any]]:
 def measure(section: Section, device: str, arguments: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
     """The measurements of the cases of a section, with the cases, one group after the other."""
     methods = arguments.method.split(",") if arguments.method else []
-    if section.name == "cluster":
+    if section.name in ("forked", "first-run") and arguments.images == "random":
+        print("  left out: it trains on the real images", flush=True)
+    elif section.name == "forked":
+        yield from compare_accuracies(arguments.quick)
+    elif section.name == "cluster":
         yield measure_cluster(arguments)
-        return
-    if section.name == "forked":
-        if arguments.images == "random":
-            print("  left out: it trains on the real CIFAR-10", flush=True)
-        else:
-            yield from compare_accuracies(arguments.quick)
-        return
-    if section.name == "first-run":
-        if arguments.images == "random":
-            print("  left out: it runs the real command on the real MNIST", flush=True)
-            return
+    elif section.name == "first-run":
         fetch("mnist")
         yield from time_first_runs(arguments.quick, methods, arguments.before)
-        return
-    for group in section.groups(device, arguments.quick):
+    else:
+        yield from measure_cases(section.groups(device, arguments.quick), methods, arguments)
+
+
+def measure_cases(
+    groups: Groups, methods: Sequence[str], arguments: argparse.Namespace
+) -> Iterator[list[dict[str, Any]]]:
+    """The measurements of the cases of these methods, or of all: those of a group in turns on a CPU."""
+    for group in groups:
         if not (cases := [case for case in group if not methods or case.method in methods]):
             continue
         runs = [Run(case, arguments.images, arguments.window) for case in cases]
-        measured = take_turns(runs) if device == "cpu" else [one for run in runs for one in take_turns([run])]
+        measured = take_turns(runs) if cases[0].device == "cpu" else [one for run in runs for one in take_turns([run])]
         for case, result in zip(cases, measured, strict=True):
             print(f"  {result['step_ms']:9.4f} ms  {case}", flush=True)
             for note in result.get("notes", []):
                 print(f"             {note}", flush=True)
         yield [{"case": case.to_dict(), **result} for case, result in zip(cases, measured, strict=True)]
         del runs
-        if device == "cuda":
+        if cases[0].device == "cuda":
             gc.collect()
             torch.cuda.empty_cache()
 
@@ -137,9 +131,8 @@ def chosen_sections(suites: Sequence[str], devices: Sequence[str]) -> list[tuple
 
 def command_line(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> str:
     """The command that repeats the measurement."""
-    changed = {
-        name: value for name, value in vars(arguments).items() if name != "out" and value != parser.get_default(name)
-    }
+    given = {**vars(arguments), "before": arguments.before and "CHECKOUT"}
+    changed = {name: value for name, value in given.items() if name != "out" and value != parser.get_default(name)}
     options = [f"--{name}" if value is True else f"--{name} {value}" for name, value in changed.items()]
     return " ".join(["python bench/measure.py", *options])
 

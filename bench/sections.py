@@ -61,8 +61,7 @@ def _show_peers(section: Measured, charts: Charts) -> list[str]:
         "share of the core": lambda r: f"{100 * min(run['cpu_share'] for run in r['runs']):.0f} %",
     }
     points = [
-        Point(_who(r).replace("`", ""), "cclfp" if r["case"]["who"] == "default" else "eager", median(r, "seconds"))
-        for r in results
+        Point(_who(r).replace("`", ""), "cclfp" if r is ours else "others", median(r, "seconds")) for r in results
     ]
     title = "Experience replay from prompt to table"
     return [

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import first_run
 import measure
 import pytest
 from case import Case, Run, Task, make_stream
 from charts import Charts
-from first_run import JOBS, SCRIPTS, TORCH, command_of, rows_of
+from first_run import JOBS, SCRIPTS, TORCH, Row, command_of, rows_of, time_row
 from flops import count
 from growth import read_bends
 from measure import chosen_sections, take_turns
@@ -62,6 +63,17 @@ def test_whole_commands_are_those_of_users(tmp_path: Path) -> None:
                 assert engine == ("auto" if row.who == "default" or method == "grid" else "eager")
 
 
+def test_a_command_is_timed_on_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import json, os; print(json.dumps({'cores': len(os.sched_getaffinity(0))}))"
+    monkeypatch.setattr(first_run, "command_of", lambda row, store: [sys.executable, "-c", code])
+    measured = time_row(Row("er", "plain"), None)
+    assert measured["cores"] == 1
+    assert 0 < measured["seconds"] < 60
+    monkeypatch.setattr(first_run, "command_of", lambda row, store: [sys.executable, "-c", "exit('no such thing')"])
+    with pytest.raises(SystemExit, match="no such thing"):
+        time_row(Row("er", "plain"), None)
+
+
 def whole(who: str, seconds: list[float], **more: Any) -> dict[str, Any]:
     """The measurements of a command, which repeats with these times."""
     run = {"steps": 1, "steps_per_second": 9.0, "average_accuracy": 80.0, "memory_bytes": 2**20, "cpu_share": 1.0}
@@ -107,7 +119,8 @@ def test_the_last_task_is_measured_without_the_turns_of_others(monkeypatch: pyte
             self.turns += 1
             return {} if self.turns == 4 else None
 
-    measured, _ = take_turns([Run(LITTLE, "random", window=0.0), Sleeper()])
+    sleeper: Any = Sleeper()
+    measured, _ = take_turns([Run(LITTLE, "random", window=0.0), sleeper])
     assert measured["steps"] == 20  # of each replica
     assert measured["windows"] > 1
     assert measured["whole_seconds"] < 0.7

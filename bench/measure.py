@@ -1,7 +1,7 @@
 """Measure speed side by side and write the measurements as JSON, from which bench/render.py writes RESULTS.md.
 
     .venv/bin/python bench/measure.py                                     # everything this machine can: make bench
-    .venv/bin/python bench/measure.py --quick --out build/bench/quick.json   # a rough look, two minutes
+    .venv/bin/python bench/measure.py --quick --out build/bench/quick.json   # a rough look, five minutes
     python3 bench/measure.py --suite cuda,scaling --device cuda --images random --out h200.json
     python3 bench/measure.py --suite stacked --method hal --device cuda --images random --out h200-hal.json
     git worktree add ../before 4fb7fee && .venv/bin/python bench/measure.py --suite first-run --before ../before
@@ -9,9 +9,9 @@
 Needs only torch and numpy, with src on PYTHONPATH where cclfp is not installed. ``--images random`` uses random images
 of the same shapes and numbers where the datasets are not available; the speed of a step does not depend on the values.
 
-Cases that are compared train in turns of a fraction of a second, so that other load on the
-machine slows all of them equally. On a GPU, cases run one after the other. The file is written after every group of
-cases.
+Cases that are compared train in turns of a fraction of a second, whole commands one after the other, so that other load
+on the machine slows all of them equally. On a GPU, cases run one after the other. The file is written after every group
+of cases.
 """
 
 from __future__ import annotations

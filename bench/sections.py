@@ -54,7 +54,7 @@ def _show_peers(section: Measured, charts: Charts) -> list[str]:
     columns: dict[str, Callable[[Result], str]] = {
         "experience replay on one core": _who,
         "seconds": lambda r: format_number(median(r, "seconds")),
-        "relative to `cclfp`": lambda r: format_ratio(ratio(ours, r)),
+        "times as long as `cclfp`": lambda r: format_ratio(ratio(ours, r)),
         "steps/s, training": lambda r: format_number(median(r, "steps_per_second")),
         "peak memory, MiB": lambda r: format_number(median(r, "memory_bytes") / 2**20),
         "accuracy, %": lambda r: f"{r['runs'][0]['average_accuracy']:.1f}",

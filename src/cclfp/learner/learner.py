@@ -255,7 +255,8 @@ class Learner:
 
     def task_context(self) -> TaskContext:
         """What the method may look at when a task begins or ends."""
-        return TaskContext(self.tasks_done, self.memory, self.mask, self.for_testing, self.seed)
+        memory: Any = self.memory  # which a method without a schedule does not use
+        return TaskContext(self.tasks_done, memory, self.mask, self.for_testing, self.seed)
 
     @contextlib.contextmanager
     def _undone_on_error(self) -> Iterator[None]:

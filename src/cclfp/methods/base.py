@@ -66,7 +66,7 @@ class TaskContext:
     """What ``begin_task`` and ``end_task`` can use besides the model."""
 
     position: int  # how many tasks ended before this one
-    memory: Memory | None
+    memory: Memory  # only where the method has a schedule
     classes: ClassMask  # the classes of each task
     prepare: Callable[[Tensor], Tensor]  # from raw examples, such as the memory's, to inputs of psi
     seed: int
@@ -74,17 +74,6 @@ class TaskContext:
     def generator(self, purpose: str) -> torch.Generator:
         """A generator for the method's own use, determined by the seed, the task and the purpose."""
         return generator(self.seed, purpose, self.position)
-
-    @staticmethod
-    def fold(step: Callable[[Tensors, Tensor], Tensors], carried: Tensors, rows: Tensor) -> Tensors:
-        """``carried = step(carried, row)`` for each row of a tensor, for long loops in ``end_task``.
-
-        >>> TaskContext.fold(lambda sums, row: {"sum": sums["sum"] + row}, {"sum": torch.tensor(0)}, torch.arange(4))
-        {'sum': tensor(6)}
-        """
-        for row in rows:
-            carried = step(carried, row)
-        return carried
 
 
 def setting(

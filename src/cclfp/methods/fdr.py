@@ -80,7 +80,6 @@ class FDR(Method):
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         memory = context.memory
-        assert memory is not None
         held = memory.examples()
         masks = context.classes.train(held.task)
         logits = [self.scores(params, buffers, state, context.prepare(x)) for x in chunks(held.x)]

@@ -51,15 +51,13 @@ class GEM(Method):
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         """What the memory holds of each past task, no more than its share once the task that begins has its own."""
-        memory = context.memory
-        assert memory is not None
-        assert isinstance(memory.schedule, Ring)
-        slots_of = memory.schedule.slots
-        share = memory.schedule.share(len(slots_of) + 1)
+        ring = context.memory.schedule
+        assert isinstance(ring, Ring)
+        share = ring.share(len(ring.slots) + 1)
         past = {}
-        for task, slots in slots_of.items():
+        for task, slots in ring.slots.items():
             if slots:
-                raw = memory.read(slots[-share:])
+                raw = context.memory.read(slots[-share:])
                 past[str(task)] = {"x": context.prepare(raw.x), "y": raw.y.clone()}
                 if context.classes.scenario == "task":  # elsewhere all examples have the mask of the current batch
                     past[str(task)]["mask"] = context.classes.train(raw.task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
 import torch
@@ -104,53 +105,48 @@ class HAL(Method):
         return self.net.sgd(params, grads, hyper.lr), aux["buffers"], state, {"loss": value}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """Learn an anchor for each class of the task, by gradient ascent from an example e.
+        """Learn an anchor e for each class of the task, by gradient ascent from an example.
 
         The memory still holds this task's examples as a ring beside those of earlier tasks, on which theta_M is tuned.
         """
         memory, g = context.memory, context.generator("anchors")
-        assert memory is not None
         held = memory.examples()
-        is_past = [memory.schedule.is_from_past_task(slot) for slot in range(len(memory))]
-        from_past_task = torch.tensor(is_past, device=held.y.device)
-        past, ring = held.rows(from_past_task), held.rows(~from_past_task)
-        theta_m = self._fine_tuned(past, params, buffers, hyper, context, g) if len(past.y) else params
+        is_past = torch.tensor([memory.schedule.is_from_past_task(slot) for slot in range(len(memory))])
+        past, ring = held.rows(is_past.to(held.y.device)), held.rows(~is_past.to(held.y.device))
+        theta_m = self._tuned(past, params, buffers, hyper, context, g) if len(past.y) else params
 
         y = (state["task"] >= 0).nonzero()[:, 0]  # the classes of the task
         task, phi, examples = state["task"][y], state["embedding"][y], context.prepare(ring.x)
         mask, low, high = context.classes.train(task), examples.min(), examples.max()
         e = examples[[_start(ring.y, ring.task, int(c), int(t), g) for c, t in zip(y, task, strict=True)]]
 
-        def hindsight(given: Tensors) -> tuple[Tensor, Tensors]:
-            e = given["e"]
+        def hindsight(anchors: Tensors) -> tuple[Tensor, Tensors]:
+            e = anchors["e"]
             forgetting = self._loss(theta_m, buffers, e, y, mask) - self._loss(params, buffers, e, y, mask)
             away = (self.net.normalised_features(params, buffers, e) - phi).square().sum()
             return len(y) * forgetting - hyper.gamma * away, {}  # the losses are means over y: here each anchor's own
 
-        def ascend(given: Tensors, number: Tensor) -> Tensors:
-            ascent, _ = gradient(hindsight, given)
-            return {"e": (given["e"] + hyper.anchor_lr * ascent["e"]).clamp(low, high)}
-
-        e = context.fold(ascend, {"e": e}, torch.arange(int(hyper.steps), device=e.device))["e"]
+        for _ in range(int(hyper.steps)):
+            ascent, _ = gradient(hindsight, {"e": e})
+            e = (e + hyper.anchor_lr * ascent["e"]).clamp(low, high)
         anchors = {"x": e, "y": y, "task": task, "mask": mask.clone()}
         if "anchors" in state:
             anchors = {name: torch.cat([state["anchors"][name], new]) for name, new in anchors.items()}
         return {**state, "anchors": anchors}
 
-    def _fine_tuned(
+    def _tuned(
         self, past: Examples, params: Tensors, buffers: Tensors, hyper: Any, context: TaskContext, g: torch.Generator
     ) -> Tensors:
         """theta_M: the parameters after one epoch of SGD on examples of earlier tasks, in minibatches of ``BATCH``."""
         x, mask = context.prepare(past.x), context.classes.train(past.task)
 
-        def tuned(theta: Tensors, rows: Tensor) -> Tensors:
-            grads, _ = gradient(lambda p: (self._loss(p, buffers, x[rows], past.y[rows], mask[rows]), {}), theta)
-            return self.net.sgd(theta, grads, hyper.lr)
+        def loss(p: Tensors, rows: Tensor) -> tuple[Tensor, Tensors]:
+            return self._loss(p, buffers, x[rows], past.y[rows], mask[rows]), {}
 
-        order = torch.randperm(len(past.y), generator=g).to(past.y.device)
-        whole = len(order) // BATCH * BATCH
-        theta_m = context.fold(tuned, params, order[:whole].view(-1, BATCH))
-        return theta_m if whole == len(order) else tuned(theta_m, order[whole:])
+        for rows in torch.randperm(len(past.y), generator=g).to(past.y.device).split(BATCH):
+            grads, _ = gradient(functools.partial(loss, rows=rows), params)
+            params = self.net.sgd(params, grads, hyper.lr)
+        return params
 
     def _scores(self, params: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
         """f_theta(x), where BatchNorm normalises x with its own statistics."""

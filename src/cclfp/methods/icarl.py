@@ -78,7 +78,6 @@ class ICaRL(Method):
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         memory = context.memory
-        assert memory is not None
         held, new = memory.examples(), memory.current()
         x, y = torch.cat([held.x, new.x]) if len(held.y) else new.x, torch.cat([held.y, new.y])
         parts = (self.net.frozen_features(params, buffers, context.prepare(part)) for part in chunks(x))

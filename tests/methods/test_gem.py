@@ -13,7 +13,7 @@ from test_papers import project as by_quadprog
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.methods import gem
+from cclfp.methods import er, gem
 from cclfp.methods.gem import GEM, past_loss, project
 
 # -- the projection -------------------------------------------------------------------------------------------------
@@ -101,7 +101,8 @@ def test_classes_seen_within_a_task_count_for_the_past_too(monkeypatch: pytest.M
         seen.append(mask.clone())
         return cclfp.losses.cross_entropy(logits, y, mask)
 
-    monkeypatch.setattr(gem, "cross_entropy", spy)
+    for module in (er, gem):  # the loss on the batch, and those on the past
+        monkeypatch.setattr(module, "cross_entropy", spy)
     learner = cclfp.make(GEM, psi=nn.Flatten(), num_classes=4, memory=8)
     x = torch.randn(2, 3)
     learner.observe(x, torch.tensor([0, 1]))

@@ -78,7 +78,7 @@ def test_batchnorm_is_in_eval_mode_in_the_old_model_and_in_herding() -> None:
     mask = learner.mask.after(y, task).train(task)
     none = torch.empty(0, dtype=torch.int64)
     batch = Batch(x / 2, y, task, mask, len(y), none, none.bool())
-    loss, _ = learner.algorithm.loss(*learner.model, batch, learner.hyper_tensors)
+    loss, *_ = learner.algorithm.loss(*learner.model, batch, learner.hyper_tensors)
     targets = torch.sigmoid(learner.f(old(x / 2)))
     targets[:, 2:] = nn.functional.one_hot(y, 6)[:, 2:].float()
     out = learner.f(copy.deepcopy(learner.psi).train()(x / 2))

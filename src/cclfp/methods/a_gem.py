@@ -17,8 +17,6 @@ from cclfp.schedules import PastRing
 
 @dataclasses.dataclass(frozen=True)
 class AGEMHyper(Hyperparameters):
-    """Hyperparameters of A-GEM."""
-
     reference: float = setting(
         256, "memory examples that the reference gradient is from, at most", low=1, whole=True, before="replay"
     )

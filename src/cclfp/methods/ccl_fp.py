@@ -18,8 +18,6 @@ REFERENCE = "Han & Guo 2021, Contrastive Continual Learning with Feature Propaga
 
 @dataclasses.dataclass(frozen=True)
 class CCLFPHyper(Hyperparameters):
-    """Hyperparameters of CCL-FP."""
-
     w: float = setting(0.5, "weight of the propagated old features (eq. 3)", low=0, high=1)
     alpha: float = setting(0.5, "weight of the contrastive rehearsal loss L_cl (eq. 7)", low=0)
     eta: float = setting(0.1, "multiplies the distance in the propagation weights (eq. 4)", low=0)
@@ -30,8 +28,6 @@ class CCLFPHyper(Hyperparameters):
 
 @dataclasses.dataclass(frozen=True)
 class CCLFPPlusHyper(CCLFPHyper):
-    """Hyperparameters of CCL-FP+."""
-
     beta: float = setting(0.01, "weight of the supervised contrastive loss L_scl (eq. 9)", low=0)
 
 

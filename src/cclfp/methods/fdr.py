@@ -16,8 +16,6 @@ from cclfp.schedules import Reservoir
 
 @dataclasses.dataclass(frozen=True)
 class FDRHyper(Hyperparameters):
-    """Hyperparameters of FDR."""
-
     alpha: float = setting(1.0, "weight of the distance in function space", low=0)
 
 

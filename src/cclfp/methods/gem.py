@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient, setting
+from cclfp.methods.base import Batch, Hyperparameters, State, Stepped, TaskContext, gradient, setting
+from cclfp.methods.er import ER
 from cclfp.methods.qp import solve
 from cclfp.nets.network import Network, Tensors
 from cclfp.schedules import Ring
@@ -21,12 +22,10 @@ PART = 16_384  # numbers of a gradient that a GPU multiplies at once
 
 @dataclasses.dataclass(frozen=True)
 class GEMHyper(Hyperparameters):
-    """Hyperparameters of GEM."""
-
     gamma: float = setting(0.5, "margin: lower bound of the dual variables; more favours backward transfer", low=0)
 
 
-class GEM(Method):
+class GEM(ER):
     """GEM: the gradient g of the loss on the current batch is replaced with the nearest one that agrees with the past.
 
     With g_k the gradient of the loss on all examples that the memory holds of task k, the step goes along the solution
@@ -62,10 +61,6 @@ class GEM(Method):
                 if context.classes.scenario == "task":  # elsewhere all examples have the mask of the current batch
                     past[str(task)]["mask"] = context.classes.train(raw.task)
         return {"past": past} if past else {}
-
-    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
-        z, buffers = self.net.features(params, buffers, batch.x)
-        return cross_entropy(self.net.classify(params, z), batch.y, batch.mask), buffers
 
     def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
         """The loss it returns is the one on the new examples, without those of past tasks."""

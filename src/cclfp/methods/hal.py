@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -12,17 +13,7 @@ from torch import Tensor
 from cclfp.core.memory import Examples
 from cclfp.errors import InputError
 from cclfp.losses import cross_entropy
-from cclfp.methods.base import (
-    Batch,
-    Hyperparameters,
-    Method,
-    State,
-    Stepped,
-    TaskContext,
-    gradient,
-    gradient_and_loss,
-    setting,
-)
+from cclfp.methods.base import Batch, Hyperparameters, Method, State, TaskContext, gradient, setting
 from cclfp.nets.network import Tensors
 from cclfp.schedules import Ring, Schedule
 
@@ -31,8 +22,6 @@ BATCH = 10  # of the fine-tuning on the memory
 
 @dataclasses.dataclass(frozen=True)
 class HALHyper(Hyperparameters):
-    """Hyperparameters of HAL."""
-
     lam: float = setting(0.03, "weight of the anchors' loss (lambda); may diverge above 1e-4 / lr^3", low=0)
     gamma: float = setting(0.1, "how strongly an anchor is drawn to its class's mean embedding", low=0)
     beta: float = setting(0.5, "decay of the mean embeddings from batch to batch", low=0, high=1)
@@ -83,26 +72,27 @@ class HAL(Method):
             new["anchors"] = {**anchors, "mask": context.classes.train(anchors["task"]).clone()}
         return new
 
-    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
-        """A tentative and the real update. The loss returned includes the anchors' part, where there are anchors."""
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Any, ...]:
+        """L and, where there are anchors, what the tentative update theta~ changes at them."""
         if not batch.x.is_floating_point():
             raise InputError(f"hal learns anchors in psi's inputs, which must be floating-point, not {batch.x.dtype}")
 
-        def loss(p: Tensors) -> tuple[Tensor, dict[str, Any]]:
+        def task_loss(p: Tensors) -> tuple[Tensor, tuple[Tensor, Tensors]]:
             z, after = self.net.features(p, buffers, batch.x)
-            return cross_entropy(self.net.classify(p, z), batch.y, batch.mask), {"z": z, "buffers": after}
+            return cross_entropy(self.net.classify(p, z), batch.y, batch.mask), (z, after)
 
-        def anchored(p: Tensors) -> tuple[Tensor, dict[str, Any]]:
-            """L, and what the tentative update theta~ changes at the anchors; the gradient goes through both."""
-            grads, (value, aux) = torch.func.grad_and_value(loss, has_aux=True)(p)
-            tentative = {name: p[name] - hyper.lr * grads[name] for name in p}
+        if "anchors" in state:
             anchors = state["anchors"]
-            change = self._scores(p, buffers, anchors["x"]) - self._scores(tentative, buffers, anchors["x"])
-            return value + hyper.lam * torch.where(anchors["mask"], change, 0).square().sum(-1).mean(), aux
+            grads, (loss, (z, after)) = torch.func.grad_and_value(task_loss, has_aux=True)(params)
+            tentative = {name: params[name] - hyper.lr * grads[name] for name in params}
+            change = self._scores(params, buffers, anchors["x"]) - self._scores(tentative, buffers, anchors["x"])
+            loss = loss + hyper.lam * torch.where(anchors["mask"], change, 0).square().sum(-1).mean()
+        else:
+            loss, (z, after) = task_loss(params)
+        return loss, after, _mean_embeddings(state, z, batch, hyper.beta)
 
-        grads, value, aux = gradient_and_loss(anchored if "anchors" in state else loss, params)
-        state = {**state, **_seen(state, aux["z"], batch, hyper.beta)}
-        return self.net.sgd(params, grads, hyper.lr), aux["buffers"], state, {"loss": value}
+    def remember(self, state: State, batch: Batch, values: Mapping[str, Tensor]) -> State:
+        return {**state, **values}  # the new mean embeddings
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         """Learn an anchor e for each class of the task, by gradient ascent from an example.
@@ -156,7 +146,7 @@ class HAL(Method):
         return cross_entropy(self._scores(params, buffers, x), y, mask)
 
 
-def _seen(state: State, z: Tensor, batch: Batch, beta: Tensor) -> State:
+def _mean_embeddings(state: State, z: Tensor, batch: Batch, beta: Tensor) -> State:
     """The mean embedding and the task of each class, after the current examples of a batch."""
     n = batch.n_current
     of_class = batch.y[None, :n] == torch.arange(batch.mask.shape[-1], device=z.device)[:, None]

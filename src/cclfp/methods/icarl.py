@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -9,11 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cclfp.losses import distances
-from cclfp.methods.base import Batch, Method, State, Stepped, TaskContext, gradient_and_loss
+from cclfp.methods.base import Batch, Method, State, TaskContext
 from cclfp.nets.network import Tensors, chunks
 from cclfp.schedules import Exemplars, Schedule
 
-FEATURES = ".features"  # a name that no buffer can have
 FAR = 10.0  # farther than any distance between unit vectors
 
 
@@ -53,7 +53,7 @@ class ICaRL(Method):
         counts = zeros[:, 0].long()
         return {"means": zeros, "known": counts > 0, "sums": zeros.clone(), "counts": counts}
 
-    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Tensor, Tensors]:
+    def loss(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> tuple[Any, ...]:
         z, buffers = self.net.features(params, buffers, batch.x)
         logits = self.net.classify(params, z)
         label = batch.y[:, None] == torch.arange(logits.shape[-1], device=z.device)
@@ -66,15 +66,15 @@ class ICaRL(Method):
             taught = label & is_new[:, None]  # a class that appears again
             target = torch.where(state["known"] & ~taught, q, target)
         bce = F.binary_cross_entropy_with_logits(logits, target, reduction="none")
-        return torch.where(batch.mask | state["known"], bce, 0).sum(-1).mean(), {**buffers, FEATURES: z}
+        loss = torch.where(batch.mask | state["known"], bce, 0).sum(-1).mean()
+        return loss, buffers, {"features": z[: batch.n_current]}
 
-    def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
-        grads, loss, aux = gradient_and_loss(lambda p: self.loss(p, buffers, state, batch, hyper), params)
-        phi = F.normalize(aux.pop(FEATURES)[: batch.n_current])
+    def remember(self, state: State, batch: Batch, values: Mapping[str, Tensor]) -> State:
+        """Add the features of the current examples to the running means of their classes."""
+        phi = F.normalize(values["features"])
         of_class = batch.y[: batch.n_current] == torch.arange(batch.mask.shape[-1], device=phi.device)[:, None]
-        state = {**state, "sums": state["sums"] + of_class.to(phi.dtype) @ phi}
-        state = {**state, "counts": state["counts"] + of_class.sum(-1)}
-        return self.net.sgd(params, grads, hyper.lr), aux, state, {"loss": loss}
+        sums, counts = state["sums"] + of_class.to(phi.dtype) @ phi, state["counts"] + of_class.sum(-1)
+        return {**state, "sums": sums, "counts": counts}
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
         memory = context.memory

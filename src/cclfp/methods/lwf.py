@@ -15,8 +15,6 @@ from cclfp.nets.network import Tensors
 
 @dataclasses.dataclass(frozen=True)
 class LwFHyper(Hyperparameters):
-    """Hyperparameters of LwF."""
-
     lambda_o: float = setting(1.0, "weight of the distillation loss L_old", low=0)
     T: float = setting(2.0, "temperature of the distillation: it divides the logits", low=0, low_open=True)
 

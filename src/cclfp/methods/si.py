@@ -7,20 +7,18 @@ from typing import Any
 
 import torch
 
-from cclfp.losses import cross_entropy
-from cclfp.methods.base import Batch, Hyperparameters, Method, State, Stepped, TaskContext, gradient_and_loss, setting
+from cclfp.methods.base import Batch, Hyperparameters, State, Stepped, TaskContext, gradient_and_loss, setting
+from cclfp.methods.er import Finetune
 from cclfp.nets.network import Tensors
 
 
 @dataclasses.dataclass(frozen=True)
 class SIHyper(Hyperparameters):
-    """Hyperparameters of SI."""
-
     c: float = setting(1.0, "strength of the surrogate loss (eq. 4)", low=0)
     xi: float = setting(0.1, "damping of the importance of parameters that hardly moved (eq. 5)", low=0, low_open=True)
 
 
-class SI(Method):
+class SI(Finetune):
     """Synaptic intelligence: the cross-entropy L and a quadratic surrogate of the losses of past tasks.
 
     The equations are those of its paper; omega is ``path``, Omega ``importance`` and theta* ``start`` in the state.
@@ -59,12 +57,7 @@ class SI(Method):
 
     def step(self, params: Tensors, buffers: Tensors, state: State, batch: Batch, hyper: Any) -> Stepped:
         """The loss it returns is the cross-entropy, without SI's penalty, which the update contains in closed form."""
-
-        def task_loss(p: Tensors) -> tuple[torch.Tensor, Tensors]:
-            z, after = self.net.features(p, buffers, batch.x)
-            return cross_entropy(self.net.classify(p, z), batch.y, batch.mask), after
-
-        grads, loss, buffers = gradient_and_loss(task_loss, params)
+        grads, loss, buffers = gradient_and_loss(lambda p: self.loss(p, buffers, state, batch, hyper), params)
         new, path = {}, {}
         for name, g in grads.items():
             p = params[name].detach()

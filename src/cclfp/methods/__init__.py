@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import Any
 
 from cclfp.core.userfiles import Reference, is_reference, refer, resolve, show_reference
 from cclfp.errors import InputError, unknown
@@ -27,10 +28,8 @@ METHODS: dict[str, type[Method]] = {
 
 def get_method(method: str | type[Method]) -> type[Method]:
     """A method by name or as ``FILE.py:NAME``; a :class:`Method` subclass is returned unchanged."""
-    if isinstance(method, type) and issubclass(method, Method):
-        return method if method in METHODS.values() else _check(method, method.__name__)
     if not isinstance(method, str):
-        raise InputError(f"{method!r} is not a method: expected a name or a subclass of cclfp.Method")
+        return method if method in METHODS.values() else _check(method, getattr(method, "__name__", repr(method)))
     if is_reference(method):
         return own_method(refer("method", method))
     if method not in METHODS:
@@ -40,11 +39,7 @@ def get_method(method: str | type[Method]) -> type[Method]:
 
 def own_method(reference: Reference) -> type[Method]:
     """A user's own method, from its file."""
-    found = resolve("method", reference)
-    shown = show_reference(reference)
-    if not isinstance(found, type) or not issubclass(found, Method):
-        raise InputError(f"{shown} is not a method: expected a subclass of cclfp.Method")
-    return _check(found, shown)
+    return _check(resolve("method", reference), show_reference(reference))
 
 
 def check_own_name(shown: str, name: object) -> None:
@@ -55,8 +50,10 @@ def check_own_name(shown: str, name: object) -> None:
         raise InputError(f"{shown} has the name {name!r} of a method that ships with cclfp: choose another name")
 
 
-def _check(method: type[Method], shown: str) -> type[Method]:
-    """A user's own method, if it has a name of its own and can be trained."""
+def _check(method: Any, shown: str) -> type[Method]:
+    """A user's own method, if it is one, has a name of its own and can be trained."""
+    if not isinstance(method, type) or not issubclass(method, Method):
+        raise InputError(f"{shown} is not a method: expected a name or a subclass of cclfp.Method")
     check_own_name(shown, getattr(method, "name", None))
     if method.loss is Method.loss and method.step is Method.step:
         raise InputError(f"{shown} defines neither loss nor step, so it cannot be trained: expected one of the two")

@@ -2,8 +2,8 @@
 
 A method is written for ONE replica, in tensors of fixed shape: no ``.item()``, no Python branch on tensor values, no
 shape that depends on data. The same ``step`` then runs eagerly, under ``torch.func.vmap`` (many replicas at once),
-compiled and in a CUDA graph. Whatever changes between tasks or replicas must be in its arguments: put it into the
-state. A compiled step does not notice when an attribute of the method changes.
+traced and in a CUDA graph. Whatever changes between tasks or replicas must be in its arguments: put it into the
+state. A traced step does not notice when an attribute of the method changes.
 """
 
 from __future__ import annotations
@@ -172,21 +172,16 @@ class Method:
 
     def remember(self, state: State, batch: Batch, values: Mapping[str, Tensor]) -> State:
         """The state with the values of those current examples that the memory stores; one row per current example."""
-        if not values:
-            return state
-        declared = self.remembers(batch.mask.shape[-1])
+        declared, new = self.remembers(batch.mask.shape[-1]), {}
         for name, rows in values.items():
             if name not in declared or rows.shape != (batch.n_current, *declared[name]):
                 got = f"values of {name!r} of shape {tuple(rows.shape)} for {batch.n_current} current examples"
                 raise InputError(f"{self.name} has {got}, but its remembers() declares {declared} for each of them")
-        slots = torch.arange(len(state[next(iter(values))]), device=batch.placed.device)
-        hits = batch.placed == slots[:, None]  # slots x current examples: no index that depends on data
-        is_stored, example = hits.any(1), hits.int().argmax(1)
-        new = {}
-        for name, rows in values.items():
             stored = state[name]
-            chosen = rows.detach().to(stored.dtype)[example]
-            new[name] = torch.where(is_stored.view(-1, *[1] * (stored.ndim - 1)), chosen, stored)
+            slots = torch.arange(len(stored), device=batch.placed.device)
+            hits = batch.placed == slots[:, None]  # slots x current examples: no index that depends on data
+            chosen = rows.detach().to(stored.dtype)[hits.int().argmax(1)]
+            new[name] = torch.where(hits.any(1).view(-1, *[1] * (stored.ndim - 1)), chosen, stored)
         return {**state, **new}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
@@ -217,7 +212,7 @@ class Method:
 
     @classmethod
     def check_scenario(cls, scenario: str) -> None:
-        """Raise InputError for a scenario for which the method is not defined."""
+        """InputError for a scenario for which the method is not defined."""
         check_scenario(scenario)
         if scenario in cls.refuses:
             raise InputError(f"{cls.name} is not defined in the {scenario} scenario: {cls.refuses[scenario]}")

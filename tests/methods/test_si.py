@@ -10,14 +10,13 @@ from by_hand import parameters, stream_of, tiny, train
 @pytest.mark.parametrize(("path", "expected"), [(3.0, 4.0), (-1.5, 1.0), (-3.0, 0.0), (-9.0, 0.0)])
 def test_an_importance_that_would_be_negative_is_zero(path: float, expected: float) -> None:
     learner = train(tiny("si", xi=0.5), stream_of()[:1])
-    params, buffers, _ = learner.model
-    full = {
-        name: {k: torch.full_like(p, v) for k, p in params.items()} for name, v in (("path", path), ("importance", 2.0))
-    }
-    start = {name: p.detach() - 1 for name, p in params.items()}
-    hyper, context = learner.hyper_tensors, learner.task_context()
-    state = learner.algorithm.end_task(params, buffers, {**full, "start": start}, hyper, context)
-    for t in state["importance"].values():  # 2 + path / (1 + 0.5), or 0
+    learner.observe(*stream_of()[1][0], 1)
+    params = learner.model[0]
+    for key, value in (("path", path), ("importance", 2.0)):
+        learner.state[key] = {name: torch.full_like(p, value) for name, p in params.items()}
+    learner.state["start"] = {name: p.detach() - 1 for name, p in params.items()}
+    learner.end_task()
+    for t in learner.state["importance"].values():  # 2 + path / (1 + 0.5), or 0
         torch.testing.assert_close(t, torch.full_like(t, expected))
 
 

@@ -36,7 +36,13 @@ def check_batch(learner: Learner, x: Any, y: Any, task: Task | None) -> Examples
     if len(inputs) == 0:
         raise InputError(f"x is empty (shape {tuple(inputs.shape)}): a batch has at least one example")
     labels = _check_ids("y", "label", y, len(inputs), learner.num_classes).to(learner.device)
-    ids = check_task(learner, _current_task(learner) if task is None else task, len(inputs))
+    if task is None:
+        task, known = learner.tasks_done, len(learner.mask.classes_of)
+        if learner.scenario == "task":
+            raise InputError("the task scenario needs the task of each batch: observe(x, y, task=...)")
+        if learner.mask.declared and task >= known:
+            raise InputError(f"all {task} declared tasks have ended: say which task this batch is of, task=...")
+    ids = check_task(learner, task, len(inputs))
     if learner.mask.declared:
         foreign = (~learner.mask.classes_of[ids, labels]).nonzero()
         if len(foreign):
@@ -83,16 +89,6 @@ def _check_ids(name: str, noun: str, value: Any, n: int, count: int, *, or_one: 
     if len(wrong):
         raise InputError(f"{noun} {int(wrong[0])} is out of range: {noun}s are 0 to {count - 1:,}")
     return ids.long()
-
-
-def _current_task(learner: Learner) -> int:
-    """The id of the task that follows those that have ended."""
-    if learner.scenario == "task":
-        raise InputError("the task scenario needs the task of each batch: observe(x, y, task=...)")
-    task = learner.tasks_done
-    if learner.mask.declared and task >= len(learner.mask.classes_of):
-        raise InputError(f"all {task} declared tasks have ended: say which task this batch is of, task=...")
-    return task
 
 
 def check_classes(learner: Learner, classes: Sequence[int | str]) -> tuple[tuple[str, ...] | None, list[int]]:

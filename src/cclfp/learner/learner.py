@@ -16,20 +16,8 @@ from cclfp.core.memory import Examples, Memory
 from cclfp.core.randomness import generator, seeded
 from cclfp.core.scenarios import ClassMask
 from cclfp.errors import InputError
-from cclfp.learner.checks import (
-    Model,
-    Task,
-    check_batch,
-    check_classes,
-    check_features,
-    check_inputs,
-    check_preparation,
-    check_psi,
-    check_step,
-    check_task,
-    prepare,
-    refuse_not_finite,
-)
+from cclfp.learner import checks
+from cclfp.learner.checks import Model, Task
 from cclfp.learner.classifier import Classifier
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import Hyperparameters, State, unpack
@@ -121,11 +109,11 @@ class Learner:
         self.seed = check_whole("seed", seed, at_least=0)
         method.check_scenario(scenario)
         declared, self.num_tasks = check_tasks(tasks, num_tasks, self.num_classes)
-        check_preparation(transform, predict_transform, augment)
+        checks.check_preparation(transform, predict_transform, augment)
         self.scenario, self.hyper = scenario, method.hyper(scenario, **hyper)
         self.transform, self.augment = transform, augment
         self.predict_transform = transform if predict_transform is None else predict_transform
-        check_psi(psi)
+        checks.check_psi(psi)
         self.psi = psi
         self.psi_mode = psi_mode(psi)  # as it was given, whatever the user does with psi later
         self.autocast: torch.dtype | None = None  # what psi computes in, where that is not its weights' dtype
@@ -160,7 +148,7 @@ class Learner:
         A batch that is refused (``ValueError``) leaves the learner as it was. So does a step whose new weights are not
         finite (``DivergenceError``, a ``ValueError``).
         """
-        new = check_batch(self, x, y, task)
+        new = checks.check_batch(self, x, y, task)
         with self._undone_on_error():
             self.make_classifier(new.x)
             self.mask = self.mask.after(new.y, new.task)
@@ -189,11 +177,8 @@ class Learner:
         """Let the method prepare for a task. Calls before the task's end do nothing."""
         if self.in_task:
             return
-        params, buffers, state = self.model
-        stored = {**self.algorithm.storage(params, self.memory), **state}
-        with torch.no_grad(), seeded(self.seed, "beginning of task", self.tasks_done, self.device):
-            new = self.algorithm.begin_task(params, buffers, stored, self.hyper_tensors, self.task_context())
-        self.state = self._with_remembered(stored, new)
+        stored = self.algorithm.storage(self.model[0], self.memory)
+        self.state = self._state_after("beginning of task", self.algorithm.begin_task, {**stored, **self.state})
         self.in_task = True
 
     def train_step(
@@ -213,8 +198,8 @@ class Learner:
             stepped = self.algorithm.step(*self.model, batch, self.hyper_tensors)
         params, buffers, state, more = unpack(f"a step of {self.method.name}", stepped, "params", "buffers", "state")
         if store:
-            check_step(self.method.name, self.model[:2], (params, buffers))
-            refuse_not_finite("the step", self.model, (params, buffers, state), self.hyper.lr)
+            checks.check_step(self.method.name, self.model[:2], (params, buffers))
+            checks.refuse_not_finite("the step", self.model, (params, buffers, state), self.hyper.lr)
             if self.memory is not None:  # before the weights move: it may fail
                 self.memory.write(Examples(*(t[:n_current] for t in raw)), slots[2].tolist())
         self.update(params, buffers, state, steps=1)
@@ -238,25 +223,24 @@ class Learner:
         if not self.in_task:
             raise InputError("end_task() without an observe() since the last task ended: there is no task to end")
         with self._undone_on_error():
-            with torch.no_grad(), seeded(self.seed, "end of task", self.tasks_done, self.device):
-                new = self.algorithm.end_task(*self.model, self.hyper_tensors, self.task_context())
-            new = self._with_remembered(self.state, new)
+            new = self._state_after("end of task", self.algorithm.end_task, self.state)
             if check:
-                refuse_not_finite("the end of the task", self.model, ({}, {}, new), self.hyper.lr)
+                checks.refuse_not_finite("the end of the task", self.model, ({}, {}, new), self.hyper.lr)
             self.state = new
             if self.memory is not None:
                 self.memory.end_task()
             self.in_task, self.tasks_done = False, self.tasks_done + 1
 
-    def _with_remembered(self, before: State, after: State) -> State:
-        """The state after a task began or ended, with what is stored beside the examples in the memory."""
-        names = self.algorithm.remembers(self.num_classes)
-        return {**{name: before[name] for name in names}, **after} if names else after
+    def _state_after(self, what: str, function: Callable[..., State], state: State) -> State:
+        """What a function of the method, for a task's beginning or end, makes of its state.
 
-    def task_context(self) -> TaskContext:
-        """What the method may look at when a task begins or ends."""
+        What is stored beside the examples in the memory stays, unless the function returns it, too.
+        """
         memory: Any = self.memory  # which a method without a schedule does not use
-        return TaskContext(self.tasks_done, memory, self.mask, self.for_testing, self.seed)
+        context = TaskContext(self.tasks_done, memory, self.mask, self.for_testing, self.seed)
+        with torch.no_grad(), seeded(self.seed, what, self.tasks_done, self.device):
+            new = function(*self.model[:2], state, self.hyper_tensors, context)
+        return {**{name: state[name] for name in self.algorithm.remembers(self.num_classes)}, **new}
 
     @contextlib.contextmanager
     def _undone_on_error(self) -> Iterator[None]:
@@ -281,7 +265,7 @@ class Learner:
     def make_classifier(self, x: Tensor) -> None:
         """Make f for raw inputs like these, where there is none yet. InputError where psi does not take them."""
         if self.f is None:
-            z = check_features(self, x)
+            z = checks.check_features(self, x)
             f = linear(z.shape[1], self.num_classes, generator(self.seed, "classifier"), z.dtype)
             self.bind(f.to(self.device))
         self.example = (x.shape[1:], x.dtype)
@@ -319,11 +303,11 @@ class Learner:
 
     def for_training(self, x: Tensor, table: Tensor | None) -> Tensor:
         """What psi takes in training: the examples augmented as ``table`` says, then transformed."""
-        return prepare(x, self.psi, self.transform, self.augment, table)
+        return checks.prepare(x, self.psi, self.transform, self.augment, table)
 
     def for_testing(self, x: Tensor) -> Tensor:
         """What psi takes when predicting."""
-        return prepare(x, self.psi, self.predict_transform)
+        return checks.prepare(x, self.psi, self.predict_transform)
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
@@ -340,14 +324,14 @@ class Learner:
 
         iCaRL's are negative distances: it classifies by the nearest mean of features.
         """
-        x = check_inputs(self, x)
-        allowed = self.mask.predict(None if task is None else check_task(self, task, len(x)))
+        x = checks.check_inputs(self, x)
+        allowed = self.mask.predict(None if task is None else checks.check_task(self, task, len(x)))
         scores = self._in_parts(x, lambda part: self.algorithm.scores(*self.model, part))
         return scores.masked_fill(~allowed, -torch.inf)
 
     def features(self, x: Any) -> Tensor:
         """psi(x) as :meth:`predict` computes it: transformed inputs, in eval mode, without gradients."""
-        x = check_inputs(self, x)
+        x = checks.check_inputs(self, x)
         return self._in_parts(x, lambda part: self.algorithm.net.frozen_features(*self.model[:2], part))
 
     def _in_parts(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -370,7 +354,7 @@ class Learner:
         ``nn.Sequential(learner.psi, learner.f)`` neither transforms its inputs nor leaves out the classes that have not
         been seen. The module is a copy, always in eval mode, and ``torch.export`` can export it.
         """
-        allowed = self.mask.predict(None if task is None else check_task(self, task, 1))[0]
+        allowed = self.mask.predict(None if task is None else checks.check_task(self, task, 1))[0]
         if self.f is None:
             raise InputError("nothing has been observed yet, so there is no classifier: observe some examples first")
         return Classifier(self, allowed)
@@ -381,7 +365,7 @@ class Learner:
         A name that is new takes the next free row of f; InputError where there is none. Where tasks are not declared,
         its classes are those that are observed.
         """
-        self.classes, numbers = check_classes(self, classes)
+        self.classes, numbers = checks.check_classes(self, classes)
         self.mask = self.mask.with_task(numbers if self.mask.declared else [])
         return len(self.mask.classes_of) - 1
 

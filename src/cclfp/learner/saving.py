@@ -41,13 +41,8 @@ DAMAGED = (KeyError, TypeError, AttributeError, IndexError, RuntimeError, ValueE
 
 def save(learner: Learner, path: Path, *, force: bool = False) -> None:
     """Write a learner's file, atomically. With ``force`` it may replace a file of any kind."""
-    check_output(path, is_learner, force=force)
+    check_output(path, lambda head: head.startswith(b"PK") and b"cclfp learner " in head, force=force)  # of any version
     write_tensors(path, {"format": FORMAT, "cclfp": __version__, **learner_state(learner)})
-
-
-def is_learner(head: bytes) -> bool:
-    """Whether a file begins as :func:`save` begins one, of any version of the format."""
-    return head.startswith(b"PK") and b"cclfp learner " in head
 
 
 def learner_state(learner: Learner, *, copies: bool = True) -> dict[str, Any]:
@@ -146,14 +141,12 @@ def load(
     state = read_tensors(path, FORMAT)
     try:
         kind = _method(method, state["method"])
-        psi = psi if isinstance(psi, nn.Module) else _backbone(state, psi)
+        if isinstance(psi, str):  # its function gets the shape of the learner's inputs
+            psi = make_psi(parse_backbone(psi), state["like"][0], state["seed"])
+        network: nn.Module = _given_or_saved("psi", psi, state["backbone"] or "custom")
         given = {"transform": transform, "predict_transform": predict_transform, "augment": augment}
-        arguments = {
-            **{name: state[name] for name in SETTINGS},
-            **{name: _transform(name, own, state[name]) for name, own in given.items()},
-            "memory": state["memory_size"],
-            "device": device,
-        }
+        arguments = {name: _given_or_saved(name, own, state[name]) for name, own in given.items()}
+        arguments |= {name: state[name] for name in SETTINGS} | {"memory": state["memory_size"], "device": device}
         hyper = {**kind.earlier_values(state), **state["hyper"]}  # the file may be older than a hyperparameter
 
         def restored(psi: nn.Module) -> Learner:
@@ -161,8 +154,8 @@ def load(
             load_learner_state(learner, state)
             return learner
 
-        _try_out(restored(copy.deepcopy(psi)))
-        return restored(psi)
+        _try_out(restored(copy.deepcopy(network)))
+        return restored(network)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     except DAMAGED as error:
@@ -201,21 +194,13 @@ def _method(given: type[Method] | str | None, saved: str) -> type[Method]:
     return method
 
 
-def _backbone(state: dict[str, Any], given: str | None) -> nn.Module:
-    """The psi that a file describes, or that ``given`` names: its function gets the shape of the learner's inputs."""
-    if given is not None:
-        return make_psi(parse_backbone(given), state["like"][0], state["seed"])
-    if state["backbone"] is None:
-        text = "it was saved with a psi of your own: give it again, load(path, psi=...)"
-        raise InputError(f"{text} or --backbone FILE.py:NAME")
-    return rebuild(state["backbone"])  # type: ignore[no-any-return]
-
-
-def _transform(name: str, given: Any, saved: Any) -> Any:
+def _given_or_saved(name: str, given: Any, saved: Any) -> Any:
+    """What the user gives again or, if it ships with the package, what the file describes."""
     if given is not None or saved is None or saved == "same":
         return given
     if saved == "custom":
-        raise InputError(f"it was saved with a {name} of your own: give it again, load(path, {name}=...)")
+        option = " or --backbone FILE.py:NAME" if name == "psi" else ""
+        raise InputError(f"it was saved with a {name} of your own: give it again, load(path, {name}=...){option}")
     return rebuild(saved)
 
 

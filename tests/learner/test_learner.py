@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import cclfp
-from cclfp.errors import InputError
 from cclfp.methods import METHODS, Method
 from cclfp.methods.er import ER
 from cclfp.testing import same, toy_psi
@@ -59,28 +58,6 @@ def test_a_step_may_return_no_loss(fourth: tuple[Any, ...]) -> None:
         assert ours.observe(*batch()) is not None
         assert theirs.observe(*batch()) is None
     assert torch.equal(ours.logits(batch()[0]), theirs.logits(batch()[0]))
-
-
-@pytest.mark.parametrize(
-    ("fourth", "finding"),
-    [
-        (({"loss": torch.ones(2)},), r"a step of strange returned a tensor of shape \(2,\) as the loss"),
-        (({"loss": 1.0},), "a step of strange returned float as the loss, expected a 0-d tensor"),
-        ((torch.ones(()),), "a step of strange returned a Tensor as its last value, expected a dict"),
-        (({}, {}), "a step of strange returned 5 values"),
-    ],
-)
-def test_what_is_no_loss_is_refused(fourth: tuple[Any, ...], finding: str) -> None:
-    class Strange(ER):
-        name = "strange"
-
-        def step(self, *arguments: Any) -> Any:
-            return *super().step(*arguments)[:3], *fourth
-
-    ours, twin = learner(Strange), learner(Strange)
-    with pytest.raises(InputError, match=finding):
-        ours.observe(*batch())
-    assert same(ours, twin)
 
 
 def test_frozen_parameters_stay_and_the_mode_is_not_touched() -> None:

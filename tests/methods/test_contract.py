@@ -58,18 +58,6 @@ def test_contract(case: Case, check: Callable[[Case], None]) -> None:
 OF_CLASSES = [pytest.param(case, id=case.method.name) for case in CASES if case.scenario == "class"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", OF_CLASSES)
-def test_a_step_compiles_without_a_break(case: Case) -> None:
-    """On the learner's own parameters, in the second task, to the same numbers."""
-    learner, batch = in_second_task(case)
-    arguments = (*learner.model, batch, learner.hyper_tensors)
-    eager = learner.algorithm.step(*arguments)
-    compiled = torch.compile(learner.algorithm.step, fullgraph=True, backend="aot_eager")(*arguments)
-    for a, b in zip(tree_leaves(eager), tree_leaves(compiled), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("case", OF_CLASSES)
 def test_every_step_returns_its_loss(case: Case) -> None:
     """It is the value of the method's loss before the step."""

@@ -116,8 +116,8 @@ def check_classes(learner: Learner, classes: Sequence[int | str]) -> tuple[tuple
 # -- psi and what prepares its inputs -----------------------------------------------------------------------------
 
 
-def check_psi(psi: Any) -> None:
-    """Raise InputError if psi is not a module that can be trained here."""
+def check_own_code(psi: Any, transforms: dict[str, Transform | None], augment: Augmentation | None) -> None:
+    """InputError where psi cannot be trained here, or where a transform or augmentation cannot be called."""
     if not isinstance(psi, nn.Module):
         raise InputError(f"psi must be a torch.nn.Module that maps a batch to features, not {type(psi).__name__}")
     if isinstance(psi, nn.DataParallel | torch.jit.ScriptModule):
@@ -128,13 +128,7 @@ def check_psi(psi: Any) -> None:
         twin(psi)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"psi cannot be copied, which training needs: {error}") from error
-
-
-def check_preparation(
-    transform: Transform | None, predict_transform: Transform | None, augment: Augmentation | None
-) -> None:
-    """Raise InputError for transforms that cannot be called, or an augmentation that cannot be drawn."""
-    for name, function in (("transform", transform), ("predict_transform", predict_transform)):
+    for name, function in transforms.items():
         if function is not None and not callable(function):
             raise InputError(f"{name} must be a function of a batch of raw inputs, not {function!r}")
     if augment is not None and not (callable(augment) and callable(getattr(augment, "draw", None))):

@@ -109,11 +109,10 @@ class Learner:
         self.seed = check_whole("seed", seed, at_least=0)
         method.check_scenario(scenario)
         declared, self.num_tasks = check_tasks(tasks, num_tasks, self.num_classes)
-        checks.check_preparation(transform, predict_transform, augment)
+        checks.check_own_code(psi, {"transform": transform, "predict_transform": predict_transform}, augment)
         self.scenario, self.hyper = scenario, method.hyper(scenario, **hyper)
         self.transform, self.augment = transform, augment
         self.predict_transform = transform if predict_transform is None else predict_transform
-        checks.check_psi(psi)
         self.psi = psi
         self.psi_mode = psi_mode(psi)  # as it was given, whatever the user does with psi later
         self.autocast: torch.dtype | None = None  # what psi computes in, where that is not its weights' dtype

@@ -70,8 +70,9 @@ def test_features_are_what_the_classifier_takes() -> None:
         learner.features(images()[:, :1])
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("scenario", ["class", "task"])
+@pytest.mark.parametrize(
+    ("method", "scenario"), [*((method, "class") for method in METHODS), ("er", "task"), ("icarl", "task")]
+)
 def test_the_module_agrees_with_predict(method: str, scenario: str, tmp_path: Path) -> None:
     learner = trained(method, ResNet18(3, 2), scenario=scenario, **({"steps": 2} if method == "hal" else {}))
     task = 0 if scenario == "task" else None

@@ -69,10 +69,9 @@ class Case:
 
     method: type[Method]
     scenario: str
-    hyper: dict[str, float]
+    hyper: dict[str, Any]
 
     def learner(self, seed: int = 0, psi: nn.Module | None = None) -> Learner:
-        hyper: dict[str, Any] = {**self.hyper}
         return make(
             self.method,
             psi=toy_psi() if psi is None else psi,
@@ -82,7 +81,7 @@ class Case:
             scenario=self.scenario,
             tasks=self.stream().classes,
             transform=halve,
-            **hyper,
+            **self.hyper,
         )
 
     def stream(self) -> Stream:
@@ -92,15 +91,11 @@ class Case:
     def replica(self, seed: int = 0, psi: nn.Module | None = None) -> Replica:
         return Replica(self.learner(seed, psi), self.stream())
 
-    def batches(self, seed: int = 0) -> list[list[tuple[Tensor, Tensor, Tensor]]]:
-        """For each task, the batches (x, y, task) of its plan."""
-        replica, tasks = self.replica(seed), []
-        for position in range(len(replica.stream.train_rows)):
-            replica.position = position
-            plan = replica.plan()
-            rows = [plan.rows[step, :current] for step, (current, _) in enumerate(plan.sizes)]
-            tasks.append([tuple(replica.stream.train.rows(r)) for r in rows])
-        return tasks  # type: ignore[return-value]
+    def batches(self, seed: int = 0) -> list[list[Examples]]:
+        """For each task, the new examples of each step of its plan."""
+        replica = self.replica(seed)
+        train, plans = replica.stream.train, list(replica.plans())
+        return [[train.rows(plan.rows[step, :new]) for step, (new, _) in enumerate(plan.sizes)] for plan in plans]
 
     def online(self, seed: int = 0, after_step: Callable[[Learner], Learner | None] | None = None) -> Learner:
         """A learner trained with ``observe``; ``after_step`` may look at it, or return another to continue with."""

@@ -71,7 +71,7 @@ def test_values_are_those_of_the_example_in_the_slot(schedule: Any, base: type[E
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [Remembering, Forgetful])
 def test_methods_that_remember_keep_the_contract(method: type[ER]) -> None:
-    check_method(method)
+    check_method(method, quick=True)  # tests/methods/test_examples.py has DER++ keep all of it
 
 
 def test_a_replayed_example_comes_with_its_values() -> None:

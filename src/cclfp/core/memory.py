@@ -146,12 +146,10 @@ class Memory:
         if pool is not None and "rows" in state:
             self._pool, self._rows = pool, state["rows"].to(self.device)
             return
-        parts = [state["examples"], state["current"]] if self.keeps_task else [state["examples"]]
-        copies = [
-            Examples(**{name: t.detach().to(self.device, copy=True) for name, t in part.items()}) for part in parts
-        ]
-        self._pool, self._rows = copies[0], None
-        self._current = [part for part in copies[1:] if len(part.y)]
+        parts = [Examples(**state[name]) for name in ("examples", "current") if name in state]
+        held, *current = (Examples(*(t.detach().to(self.device, copy=True) for t in part)) for part in parts)
+        self._pool, self._rows = held, None
+        self._current = [part for part in current if len(part.y)]
 
     def _nothing(self) -> Examples:
         empty = torch.empty(0, dtype=torch.int64, device=self.device)

@@ -9,6 +9,7 @@ import torch
 from by_hand import stream_of, tiny, train
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from test_papers import project as by_quadprog
 from torch import Tensor, nn
 
 import cclfp
@@ -16,6 +17,28 @@ from cclfp.methods import er, gem
 from cclfp.methods.gem import GEM, past_loss, project
 
 # -- the projection -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(st.integers(1, 19), st.sampled_from(["random", "repeated", "opposite", "zero"]), st.integers(0, 2**32))
+def test_the_projected_gradient_agrees_with_the_past(n: int, kind: str, seed: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    rows = torch.randn(n + 1, 30, dtype=torch.float64, generator=g)
+    if kind == "repeated":
+        rows[1:] = rows[1:][torch.randint(0, (n + 1) // 2, (n,), generator=g)]
+    if kind == "opposite":
+        rows[-1] = -rows[1]
+    if kind == "zero":
+        rows[torch.rand(n + 1, generator=g) < 0.3] = 0
+    for gamma in (0.0, 0.5):
+        x = project(rows, torch.tensor(gamma))
+        expected = by_quadprog(rows[0], list(rows[1:]), gamma)
+        torch.testing.assert_close(x, expected, rtol=1e-5, atol=1e-5)
+        if (rows[1:] @ rows[0] >= 0).all():
+            assert torch.equal(x, rows[0])
+        elif gamma == 0:  # but for the 1e-3 on the diagonal
+            assert (rows[1:] @ x >= -0.02 * rows.norm(dim=1).max()).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -6,7 +6,6 @@ installed.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import hashlib
 import signal
@@ -84,15 +83,6 @@ def content_of(what: str, reference: Reference) -> bytes:
 def receive(content: bytes) -> None:
     """Use the content of a file of another machine, wherever a reference has its checksum."""
     _received[hashlib.sha256(content).hexdigest()] = content
-
-
-def imported_by(reference: Reference) -> set[str]:
-    """The packages that the file of a reference imports, such as ``torch``; a dot for those beside the file."""
-    tree = ast.parse(content_of("imported", reference))
-    found = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    relative = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    found += ["." if node.level or node.module is None else node.module for node in relative]
-    return {name.partition(".")[0] or "." for name in found}
 
 
 def show_reference(reference: Reference) -> str:

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from cclfp._version import __version__
-from cclfp.core.workers import describe_processor
 from cclfp.methods import METHODS
 from cclfp.runs.record import Record
 
@@ -90,7 +89,10 @@ def device_name(device: str) -> str:
     """The processor's or the GPU's own name."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    return describe_processor().get("model name") or platform.processor() or platform.machine()
+    information = Path("/proc/cpuinfo")
+    text = information.read_text(errors="replace") if information.exists() else ""
+    named = re.search(r"^model name\s*: (\S.*)", text, re.MULTILINE)
+    return named[1] if named else platform.processor() or platform.machine()
 
 
 @functools.cache

@@ -87,7 +87,7 @@ class Charts:
 
     def _save(self, chart: Chart) -> str:
         path = self.folder / "charts" / f"{chart.name}.svg"
-        write_atomic(path, lambda file: file.write(draw_figure(chart, dark=True).encode()))
+        write_atomic(path, draw_figure(chart, dark=True).encode())
         return f"![{chart.title}](charts/{chart.name}.svg)"
 
 

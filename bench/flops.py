@@ -62,7 +62,7 @@ def main() -> None:
             of_benchmark[case.method] = round(count(case) / 1e9, 1)
             print(f"{of_benchmark[case.method]:9.1f} GFLOP  {case.method} on {case.benchmark}", flush=True)
             text = json.dumps(found, indent=1) + "\n"
-            write_atomic(FILE, lambda file, text=text: file.write(text.encode()))  # type: ignore[misc]
+            write_atomic(FILE, text.encode())
 
 
 if __name__ == "__main__":

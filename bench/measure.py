@@ -140,7 +140,7 @@ def command_line(arguments: argparse.Namespace, parser: argparse.ArgumentParser)
 def save(document: dict[str, Any], out: Path) -> None:
     """Write the measurements so far."""
     text = json.dumps(document, indent=1) + "\n"
-    write_atomic(out, lambda file: file.write(text.encode()))
+    write_atomic(out, text.encode())
 
 
 def main() -> None:

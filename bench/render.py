@@ -119,7 +119,7 @@ def main() -> None:
         parser.error("no files: bench/measure.py writes them")
     sections = read(files, ORDER)
     text = render_document(sections, Charts(arguments.to))
-    write_atomic(arguments.to / "RESULTS.md", lambda file: file.write(text.encode()))
+    write_atomic(arguments.to / "RESULTS.md", text.encode())
     print(f"{arguments.to / 'RESULTS.md'}: {len(sections)} sections from {len(files)} files")
     if quoted := quote(sections):
         print(f"README.md must have this sentence:\n{quoted}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -56,19 +57,20 @@ def test_temporary_files_of_killed_processes_are_removed_by_the_next_write(tmp_p
     foreign = [".a[1].md.tmp", ".a[1].md.backup.tmp", ".a[1].md.123-0a1b2c3d.tmp", f".a[1].md.x{stale[9:]}"]
     put(tmp_path, stale, fresh)
     put(tmp_path, old, alive, other, *foreign, days=2)
-    write_atomic(tmp_path / "a[1].md", lambda file: file.write(b"new"))
+    write_atomic(tmp_path / "a[1].md", b"new")
     assert names(tmp_path) == {"a[1].md", fresh, alive, other, *foreign}
 
 
 def test_a_killed_write_leaves_what_the_next_one_knows(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys, cclfp.core.files\n"
-        "cclfp.core.files.write_atomic(pathlib.Path(sys.argv[1]), lambda file: os.kill(os.getpid(), 9))"
+        "os.fsync = lambda file: os.kill(os.getpid(), 9)\n"
+        "cclfp.core.files.write_atomic(pathlib.Path(sys.argv[1]), b'new')"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "index.html")])
     assert done.returncode == -signal.SIGKILL
     assert len(names(tmp_path)) == 1
-    write_atomic(tmp_path / "index.html", lambda file: file.write(b"new"))
+    write_atomic(tmp_path / "index.html", b"new")
     assert names(tmp_path) == {"index.html"}
 
 
@@ -129,18 +131,20 @@ def test_a_lock_whose_file_was_removed_is_not_taken(tmp_path: Path, monkeypatch:
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, content: bytes = b"new") -> None:
-    write_atomic(path, lambda file: file.write(content))
+def write(path: Path) -> None:
+    write_atomic(path, b"new")
 
 
-def test_what_is_replaced_keeps_its_mode_and_its_links(tmp_path: Path) -> None:
+def test_what_is_replaced_keeps_its_mode_and_its_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path, "secret")
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "link").symlink_to("second")
     (tmp_path / "second").symlink_to(tmp_path / "secret")
     modes: list[int] = []
-    write_atomic(tmp_path / "link", lambda file: modes.append(os.fstat(file.fileno()).st_mode))
-    assert (tmp_path / "secret").read_bytes() == b""
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copymode", lambda old, new: modes.append(new.stat().st_mode))
+        write(tmp_path / "link")
+    assert (tmp_path / "secret").read_bytes() == b"new"
     assert names(tmp_path) == {"secret", "link", "second"}
     modes.append((tmp_path / "secret").stat().st_mode)
     assert [stat.S_IMODE(mode) for mode in modes] == [0o600, 0o600]

@@ -105,7 +105,7 @@ def check_output(
 # -- written completely or not at all -----------------------------------------------------------------------------
 
 
-def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def write_atomic(path: Path, content: bytes | memoryview) -> None:
     """Write to a temporary file, fsync it and rename it: a reader sees the old file or the new one, never a part.
 
     Symbolic links are followed, and what is replaced keeps its mode. InputError where the path names no regular file.
@@ -115,19 +115,18 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
     remove_stale(path.parent, re.escape(path.name))
     temporary = path.with_name(temporary_name(path.name))
     try:
-        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
-        private = functools.partial(os.open, mode=0o600)
-        with open(temporary, "xb", opener=None if mode is None else private) as file:
-            if mode is not None:
-                temporary.chmod(mode)
-            write(file)
+        temporary.touch(0o600 if path.exists() else 0o666, exist_ok=False)
+        with temporary.open("wb") as file:
+            file.write(content)
             file.flush()
+            if path.exists():
+                shutil.copymode(path, temporary)  # what is replaced keeps its mode
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = str(path)  # an error of write() has no filename
+            error.filename = str(path)  # that of a full disk has no filename
         raise
     sync_directory(path.parent)
 
@@ -135,7 +134,7 @@ def write_atomic(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def write_file(path: Path, content: bytes) -> None:
     """Write bytes with :func:`write_atomic`; InputError where that fails."""
     try:
-        write_atomic(path, lambda file: file.write(content))
+        write_atomic(path, content)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {reason_of(error)}") from error
 
@@ -216,7 +215,7 @@ def write_tensors(path: Path, state: dict[str, Any]) -> None:
     content = io.BytesIO()  # torch.save would hide the reason why a file cannot be written
     with config.patch({"save.compute_crc32": True}):  # type: ignore[attr-defined]  # read_tensors needs them
         torch.save(state, content)
-    write_atomic(path, lambda file: file.write(content.getbuffer()))
+    write_atomic(path, content.getbuffer())
 
 
 def read_tensors(path: Path, kind: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def write_report(
     try:
         _claim(out, list(files), store, force)
         for name, data in files.items():
-            write_atomic(out / name, lambda file: file.write(data))  # noqa: B023  called at once
+            write_atomic(out / name, data)
     except OSError as error:
         raise InputError(f"--out {out}: the report cannot be written there: {error}") from error
     return content, [out / name for name in files]
@@ -65,7 +65,7 @@ def _claim(out: Path, names: Sequence[Path], store: Store, force: bool) -> None:
     for name in wanted:
         check_output(out / name, lambda _, name=name: name in known, force=force, inputs=files_of(store.path))  # type: ignore[misc]
     text = "\n".join([LIST_BEGINS, *sorted({*known, *wanted}), ""])
-    write_atomic(listed, lambda file: file.write(text.encode()))
+    write_atomic(listed, text.encode())
 
 
 def _render_tables(content: Content) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,6 @@ CLUSTER_LOCK = "cclfp-cluster.lock"  # in the folder of checkpoints, while a dri
 
 def checkpoint_path(job: Job) -> Path:
     return job.execution.checkpoint_folder / f"{job.key}.ckpt"
-
-
-def make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"checkpoints cannot be kept in {folder}: {reason_of(error)}") from error
 
 
 def write_checkpoint(job: Job, replica: Replica, on_event: OnEvent) -> None:
@@ -86,57 +79,44 @@ def put_aside(path: Path) -> Path:
         raise InputError(f"the damaged checkpoint {path} cannot be set aside: {reason_of(error)}") from error
 
 
-def remove_checkpoint(job: Job, on_event: OnEvent) -> None:
-    """Remove the checkpoint of a finished run, and half-written ones. The caller holds its lock.
-
-    A damaged one stays, and a note says where. One that cannot be removed is left to the next command.
-    """
-    path = checkpoint_path(job)
+def remove_checkpoint(job: Job) -> None:
+    """Remove the checkpoint of a finished run, whose lock the caller holds, or leave it to the next command."""
     with contextlib.suppress(OSError):
-        remove_stale(path.parent, re.escape(path.name))
-        remove_file(path)
-    if (kept := path.with_suffix(DAMAGED_SUFFIX)).exists():
-        text = f"a damaged checkpoint of this run is kept as {kept}: delete it when you do not need it"
-        on_event(Note(text, job.key))
+        remove_file(checkpoint_path(job))
 
 
-def clean_up(job: Job) -> None:
-    """Remove the checkpoint of a finished run that was killed before it could; not while another process trains it."""
-    path = checkpoint_path(job)
-    if path.exists():
-        with contextlib.suppress(Timeout, InputError), _hold(path.with_suffix(".lock")):
-            remove_checkpoint(job, ignore)
+def remove_left_overs(folder: Path, learners: Path | None = None, stored: Iterable[str] = ()) -> None:
+    """Remove what killed processes have left: half-written checkpoints and learners, locks, checkpoints of stored runs.
 
-
-def remove_left_overs(folder: Path, learners: Path | None = None) -> None:
-    """Remove lock files and half-written checkpoints of processes that were killed, and half-written learners.
-
-    The user may have chosen folders that have other files too, so only names count that no other program gives.
+    The user may have chosen folders that have other files too, so only names count that no other program gives. What
+    another process uses stays: it holds its lock.
     """
     remove_stale(folder, rf"{KEY}\.ckpt")
     if learners is not None:
         remove_stale(learners, LEARNER)
-    for path in folder.glob("*.lock"):
-        if re.fullmatch(rf"{KEY}\.lock|{re.escape(CLUSTER_LOCK)}", path.name):
-            with contextlib.suppress(Timeout, InputError), _hold(path):
-                pass
+    finished = {f"{key}.ckpt" for key in stored}
+    for path in folder.glob("*.*"):
+        if path.name in finished or re.fullmatch(rf"{KEY}\.lock|{re.escape(CLUSTER_LOCK)}", path.name):
+            with contextlib.suppress(OSError, InputError), _hold(path.with_suffix(".lock")) as is_held:
+                if is_held and path.name in finished:
+                    remove_file(path)
 
 
-def locked(job: Job, on_event: OnEvent) -> AbstractContextManager[None]:
+def locked(job: Job, on_event: OnEvent) -> AbstractContextManager[bool]:
     """Hold the lock of a run."""
     waiting = Note("another process is training this run: waiting for it", job.key)
     return _hold(checkpoint_path(job).with_suffix(".lock"), waiting, on_event)
 
 
-def alone_in(folder: Path, on_event: OnEvent) -> AbstractContextManager[None]:
+def alone_in(folder: Path, on_event: OnEvent) -> AbstractContextManager[bool]:
     """Be the only process that trains on a cluster with this folder of checkpoints."""
     waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
     return _hold(folder / CLUSTER_LOCK, waiting, on_event)
 
 
 @contextlib.contextmanager
-def _hold(path: Path, waiting: Note | None = None, on_event: OnEvent = ignore) -> Iterator[None]:
-    """Hold a lock. Where another process has it, wait for it and say so; without such a note, raise Timeout.
+def _hold(path: Path, waiting: Note | None = None, on_event: OnEvent = ignore) -> Iterator[bool]:
+    """Hold a lock. Where another process has it, say so and wait for it; without such a note, go on and yield False.
 
     In the end the lock's file is removed while it is held. A process that opened the file before and locks it after
     this finds that the file has no name any more, and tries again with a new one (filelock does so since 3.21). So two
@@ -144,8 +124,10 @@ def _hold(path: Path, waiting: Note | None = None, on_event: OnEvent = ignore) -
     """
     lock = FileLock(path)
     try:
-        _acquire(lock, waiting, on_event)
-        yield
+        if not _acquire(lock, blocking=False) and waiting is not None:
+            on_event(waiting)
+            _acquire(lock, blocking=True)
+        yield lock.is_locked
     finally:
         if lock.is_locked:
             with contextlib.suppress(OSError):  # Windows keeps files that are open; a folder may be read-only by now
@@ -153,16 +135,14 @@ def _hold(path: Path, waiting: Note | None = None, on_event: OnEvent = ignore) -
             lock.release(force=True)
 
 
-def _acquire(lock: BaseFileLock, waiting: Note | None, on_event: OnEvent) -> None:
+def _acquire(lock: BaseFileLock, blocking: bool) -> bool:
     try:
-        try:
-            lock.acquire(blocking=False)
-        except Timeout:
-            if waiting is None:
-                raise
-            on_event(waiting)
-            lock.acquire()
+        Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=blocking)
     except Timeout:
-        raise
+        return False
     except OSError as error:
-        raise InputError(f"{lock.lock_file} cannot be locked: {reason_of(error)}") from error
+        raise InputError(
+            f"checkpoints cannot be kept in {error.filename or lock.lock_file}: {reason_of(error)}"
+        ) from error
+    return True

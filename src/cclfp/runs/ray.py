@@ -26,7 +26,7 @@ from cclfp.core.userfiles import content_of, receive
 from cclfp.data.datasets import is_cached, pack, unpack
 from cclfp.errors import InputError, RunError, first_line
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Placed
-from cclfp.runs.checkpoints import CLUSTER_LOCK, alone_in, make_folder, remove_checkpoint
+from cclfp.runs.checkpoints import CLUSTER_LOCK, alone_in, remove_checkpoint
 from cclfp.runs.code import code, in_words
 from cclfp.runs.execution import PATHS, Execution
 from cclfp.runs.jobs import Job
@@ -96,7 +96,6 @@ class RayCluster:
                 on_event(event)
 
         folder, store = self.execution.checkpoint_folder, Store(self.execution.store)
-        make_folder(folder)
         with contextlib.redirect_stdout(sys.stderr), alone_in(folder, pass_on):
             missing = [[job for job in jobs if not finish_stored(job, store, pass_on)] for jobs in cohorts]
             _Driver(self, store, pass_on).run([jobs for jobs in missing if jobs])
@@ -183,7 +182,7 @@ class _Driver:
     def _finish(self, sent: _Sent, event: Finished) -> None:
         job = sent.left.pop(event.key)
         record = keep_record(job, event.record, self.store, self.on_event)
-        remove_checkpoint(job, self.on_event)
+        remove_checkpoint(job)
         self.on_event(Finished(event.key, record))
         if not job.has_learner():
             text = f"the run is stored, but {sent.node} saved its learner in a folder {job.execution.save} of its own"

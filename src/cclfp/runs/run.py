@@ -9,7 +9,7 @@ from typing import Any
 from cclfp.data import fetch
 from cclfp.errors import InputError, portable
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
-from cclfp.runs.checkpoints import clean_up, remove_left_overs
+from cclfp.runs.checkpoints import remove_left_overs
 from cclfp.runs.code import describe_other_code
 from cclfp.runs.execution import Execution, pick_device
 from cclfp.runs.fields import documented
@@ -106,7 +106,7 @@ def run_jobs(
     execution = jobs[0].execution
     store = Store(execution.store)
     records, missing = _look_up(jobs, store, on_event)
-    remove_left_overs(execution.checkpoint_folder, execution.save)
+    remove_left_overs(execution.checkpoint_folder, execution.save, records)
     if not missing:
         return records
     for dataset in dict.fromkeys(get_benchmark(job.configuration.benchmark).dataset for job in missing):
@@ -150,7 +150,6 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
         stored = store.find(job.key)
         if stored is not None and not job.replaces(stored):
             if job.has_learner():
-                clean_up(job)
                 records[job.key] = stored
                 on_event(Stored(job.key, stored))
                 continue

@@ -10,11 +10,11 @@ import torch
 from cclfp.engine.cohort import autocast_of, choose_engine
 from cclfp.engine.replica import Replica, computing_threads
 from cclfp.errors import DamagedError, InputError, shortage
-from cclfp.events import Note, OnEvent, ignore
+from cclfp.events import Note, OnEvent
 from cclfp.learner import make
 from cclfp.learner.saving import DAMAGED
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint, remove_checkpoint
+from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint
 from cclfp.runs.execution import ENGINES
 from cclfp.runs.jobs import Job
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
@@ -57,20 +57,17 @@ def _continue(job: Job, streams: Streams, on_event: OnEvent) -> Started | None:
         continued, state = read_checkpoint(checkpoint, job)
         replica = make_replica(continued, streams)
         _load(replica, state)
-    except DamagedError as error:
-        kept = put_aside(checkpoint)
-        text = f"starting again, the checkpoint is damaged and kept for inspection as {kept.name}: {error}"
-        on_event(Note(text, job.key))
     except InputError as error:
         if isinstance(error.__cause__, OSError):  # it may be good, and readable later
             raise
-        on_event(Note(f"starting again, the checkpoint cannot be used: {error}", job.key))
-        remove_checkpoint(job, ignore)
-    else:
-        text = f"continuing from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
-        on_event(Note(text, job.key))
-        return Started(continued, replica)
-    return None
+        what = "cannot be used"
+        if isinstance(error, DamagedError):
+            what = f"is damaged and kept as {put_aside(checkpoint)}: delete it when you do not need it"
+        on_event(Note(f"starting again, the checkpoint {what}: {error}", job.key))
+        return None
+    text = f"continuing from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
+    on_event(Note(text, job.key))
+    return Started(continued, replica)
 
 
 def _load(replica: Replica, state: Any) -> None:

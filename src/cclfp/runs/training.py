@@ -14,7 +14,7 @@ from cclfp.engine.replica import Replica, computing_threads
 from cclfp.errors import InputError, named, reason_of
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.metrics import number
-from cclfp.runs.checkpoints import locked, make_folder, remove_checkpoint, write_checkpoint
+from cclfp.runs.checkpoints import locked, remove_checkpoint, write_checkpoint
 from cclfp.runs.code import code, commit, device_name
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record, complete
@@ -57,7 +57,6 @@ def train_together(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) 
 
     Runs that another process is training are waited for.
     """
-    make_folder(jobs[0].execution.checkpoint_folder)
     with contextlib.ExitStack() as locks:
         if store is not None:
             for job in sorted(jobs, key=lambda job: job.key):  # in the same order everywhere: no deadlock
@@ -72,7 +71,7 @@ def finish_stored(job: Job, store: Store, on_event: OnEvent) -> bool:
     """Whether another process has finished the run in the meantime, in which case it is finished here too."""
     if (record := job.find_record(store)) is None:
         return False
-    remove_checkpoint(job, on_event)
+    remove_checkpoint(job)
     on_event(Finished(job.key, record))
     return True
 
@@ -157,7 +156,7 @@ def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_ev
         record = make_record(job, replica, {"engine": engine_used, "together": len(group)})
         if store is not None:
             record = keep_record(job, record, store, on_event)
-            remove_checkpoint(job, on_event)
+            remove_checkpoint(job)
         on_event(Finished(job.key, record))
         if failed is not None:
             on_event(failed)

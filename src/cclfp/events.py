@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from cclfp.errors import portable
+
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
@@ -63,6 +65,9 @@ class Failed:
 
     key: str
     error: Exception
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Failed, (self.key, portable(self.error))  # for another process
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from training import make_job, result, texts, train
 
 import cclfp
 from cclfp.core.workers import cores
-from cclfp.errors import DataError, InputError, RunError, portable
+from cclfp.errors import DataError, InputError, RunError
 from cclfp.runs.events import Event, Failed, Finished, Note, Planned, Step, Stored
 from cclfp.runs.jobs import Job
 from cclfp.runs.pool import Executor, Pool
@@ -156,7 +156,7 @@ def test_failures_are_named_with_their_settings(cli: Cli, tmp_path: Path) -> Non
     ],
 )
 def test_an_error_goes_to_another_process(error: Exception, kind: type[Exception], text: str) -> None:
-    again = pickle.loads(pickle.dumps(Failed("a", portable(error))))
+    again = pickle.loads(pickle.dumps(Failed("a", error)))
     assert (again.key, type(again.error), str(again.error)) == ("a", kind, text)
 
 

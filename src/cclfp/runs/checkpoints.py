@@ -142,7 +142,6 @@ def _acquire(lock: BaseFileLock, blocking: bool) -> bool:
     except Timeout:
         return False
     except OSError as error:
-        raise InputError(
-            f"checkpoints cannot be kept in {error.filename or lock.lock_file}: {reason_of(error)}"
-        ) from error
+        where = error.filename or lock.lock_file
+        raise InputError(f"checkpoints cannot be kept in {where}: {reason_of(error)}") from error
     return True

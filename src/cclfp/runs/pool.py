@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from cclfp.core.workers import Died, Workers, cores
-from cclfp.errors import RunError, portable
+from cclfp.errors import RunError
 from cclfp.events import Event, Failed, Finished, OnEvent
 from cclfp.runs.execution import Execution, pick_cards, visible_as
 from cclfp.runs.jobs import Job
@@ -91,27 +91,21 @@ class Pool:
         environments = [{"CUDA_VISIBLE_DEVICES": visible_as(card)} for card in self.cards[:count]] or [{}] * count
         device = {"device": "cuda"} if self.cards else {}  # the only GPU that the worker sees
         pieces = ([job.with_execution(**device) for job in cohort] for cohort in cohorts)
-        ended: set[str] = set()  # the keys of runs that have finished or failed
+        left = [{job.key: None for job in cohort} for cohort in cohorts]  # the runs that have not ended
         with Workers(__file__, "train_in_worker", environments) as workers:
             for number, answer in workers.work(pieces):
-                events = [answer]
-                if isinstance(answer, Died):  # what it leaves has failed, or has not been begun
+                if isinstance(answer, Died):
                     how = f"not trained, since no worker process could start (the last one {answer.how})"
                     if answer.has_started:
                         how = f"its process {answer.how}. The same command continues from the last checkpoint"
-                    left = [job.key for job in cohorts[number] if job.key not in ended]
-                    events = [Failed(key, RunError(how)) for key in left]
-                for event in events:
-                    if isinstance(event, Finished | Failed):
-                        ended.add(event.key)
-                    on_event(event)
+                    for key in left[number]:
+                        on_event(Failed(key, RunError(how)))
+                    continue
+                if isinstance(answer, Finished | Failed):
+                    left[number].pop(answer.key, None)  # a run may do both
+                on_event(answer)
 
 
 def train_in_worker(jobs: Sequence[Job], answer: Callable[[Event], None]) -> None:
     """Train a cohort in a worker process, and answer with its events."""
-    train_cohort(jobs, lambda event: answer(sendable(event)), Store(jobs[0].execution.store))
-
-
-def sendable(event: Event) -> Event:
-    """An event for another process."""
-    return Failed(event.key, portable(event.error)) if isinstance(event, Failed) else event
+    train_cohort(jobs, answer, Store(jobs[0].execution.store))

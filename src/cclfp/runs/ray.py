@@ -30,7 +30,6 @@ from cclfp.runs.checkpoints import CLUSTER_LOCK, alone_in, remove_checkpoint
 from cclfp.runs.code import code, in_words
 from cclfp.runs.execution import PATHS, Execution
 from cclfp.runs.jobs import Job
-from cclfp.runs.pool import sendable
 from cclfp.runs.store import Store
 from cclfp.runs.training import finish_stored, keep_record, train_cohort
 from cclfp.streams import get_benchmark
@@ -269,7 +268,7 @@ def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]
         is_over = False
         while not is_over:
             is_over = bool(futures.wait([training], ANSWER_EVERY).done)
-            if found := [sendable(events.get()) for _ in range(events.qsize())]:
+            if found := [events.get() for _ in range(events.qsize())]:
                 yield found
         training.result()
 

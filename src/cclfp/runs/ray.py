@@ -26,7 +26,7 @@ from cclfp.core.userfiles import content_of, receive
 from cclfp.data.datasets import is_cached, pack, unpack
 from cclfp.errors import InputError, RunError, first_line
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Placed
-from cclfp.runs.checkpoints import CLUSTER_LOCK, alone_in, remove_checkpoint
+from cclfp.runs.checkpoints import CLUSTER_LOCK, alone_in
 from cclfp.runs.code import code, in_words
 from cclfp.runs.execution import PATHS, Execution
 from cclfp.runs.jobs import Job
@@ -180,9 +180,7 @@ class _Driver:
 
     def _finish(self, sent: _Sent, event: Finished) -> None:
         job = sent.left.pop(event.key)
-        record = keep_record(job, event.record, self.store, self.on_event)
-        remove_checkpoint(job)
-        self.on_event(Finished(event.key, record))
+        keep_record(job, event.record, self.store, self.on_event)
         if not job.has_learner():
             text = f"the run is stored, but {sent.node} saved its learner in a folder {job.execution.save} of its own"
             self.on_event(Failed(event.key, InputError(f"{text}: name a folder that all nodes share")))

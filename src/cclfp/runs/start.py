@@ -15,7 +15,6 @@ from cclfp.learner import make
 from cclfp.learner.saving import DAMAGED
 from cclfp.nets.backbones import make_psi, parse_backbone
 from cclfp.runs.checkpoints import checkpoint_path, put_aside, read_checkpoint
-from cclfp.runs.execution import ENGINES
 from cclfp.runs.jobs import Job
 from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
@@ -40,7 +39,7 @@ def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
         if (one := _continue(job, streams, on_event)) is None:
             new = job.concrete()
             one = Started(new, make_replica(new, streams))
-        if one.job.execution.engine not in ENGINES:  # left open, or of an earlier version
+        if one.job.execution.engine == "auto":
             one = Started(one.job.with_execution(engine=choose_engine(one.replica)), one.replica)
         execution = one.job.execution
         alone = job.key if execution.engine == "eager" else None

@@ -69,15 +69,14 @@ def train_together(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) 
 
 def finish_stored(job: Job, store: Store, on_event: OnEvent) -> bool:
     """Whether another process has finished the run in the meantime, in which case it is finished here too."""
-    if (record := job.find_record(store)) is None:
-        return False
-    remove_checkpoint(job)
-    on_event(Finished(job.key, record))
-    return True
+    record = job.find_record(store)
+    if record is not None:
+        _finish(job, record, on_event)
+    return record is not None
 
 
-def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> Record:
-    """Store the record of a trained run, and return the one that counts: one that is stored already stays."""
+def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> None:
+    """Finish a trained run with its record, or with the one that is stored already: that one stays."""
     again = job.execution.fresh or ((old := store.find(job.key)) is not None and job.replaces(old))
     kept = store.add(record, replace=again)
     if kept is not record:
@@ -86,7 +85,12 @@ def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> Re
             ours, theirs = number(record["average_accuracy"]), number(kept["average_accuracy"])
             text += f", with {theirs} %; trained now it has {ours} %"
         on_event(Note(text, job.key))
-    return kept
+    _finish(job, kept, on_event)
+
+
+def _finish(job: Job, stored: Record, on_event: OnEvent) -> None:
+    remove_checkpoint(job)
+    on_event(Finished(job.key, stored))
 
 
 def _train(group: Sequence[Started], on_event: OnEvent) -> str:
@@ -94,55 +98,41 @@ def _train(group: Sequence[Started], on_event: OnEvent) -> str:
 
     Returns the name of the engine that was used in the end: what cannot be traced or recorded is trained eagerly.
     """
-    first, execution, progress = group[0].job, group[0].job.execution, _Progress(group, on_event)
-    last_checkpoint = time.monotonic()
+    (job, first), replicas = group[0], [replica for _, replica in group]
+    execution = job.execution
+    steps = [first.steps(position) for position in range(len(first.stream.train_rows))]
+    last_step, last_checkpoint = 0.0, time.monotonic()
+
+    def tell(step: int = 0) -> None:
+        """Tell how far the runs are, after so many steps of their task."""
+        nonlocal last_step
+        last_step = time.monotonic()
+        task, done = min(first.position + 1, len(steps)), sum(steps[: first.position]) + step
+        for run, replica in group:
+            on_event(Step(run.key, task, len(steps), done, sum(steps), replica.accuracy))
+
+    def tell_in_task(step: int) -> None:
+        if time.monotonic() - last_step >= STEP_EVERY:
+            tell(step)
+
     with computing_threads(execution.threads):
-        cohort = Cohort(
-            [replica for _, replica in group],
-            execution.engine,
-            lambda text: on_event(Note(text, first.key)),
-            execution.precision,
-        )
+        cohort = Cohort(replicas, execution.engine, lambda text: on_event(Note(text, job.key)), execution.precision)
         while not cohort.is_done:
-            cohort.advance(progress.in_task)
-            progress.after_task()
+            cohort.advance(tell_in_task)
+            tell()
+            _note_divergence(group, on_event)
             if not cohort.is_done and time.monotonic() - last_checkpoint >= execution.checkpoint_every:
-                for job, replica in group:
-                    write_checkpoint(job, replica, on_event)
+                for run, replica in group:
+                    write_checkpoint(run, replica, on_event)
                 last_checkpoint = time.monotonic()
     return cohort.engine
 
 
-class _Progress:
-    """Turns the steps of a cohort into events about each of its runs."""
-
-    def __init__(self, group: Sequence[Started], on_event: OnEvent) -> None:
-        self.group, self.on_event = group, on_event
-        self.first = group[0].replica
-        self.steps = [self.first.steps(position) for position in range(len(self.first.stream.train_rows))]
-        self.last = 0.0
-        self.step = 0  # in the current task
-
-    def in_task(self, step: int) -> None:
-        self.step = step
-        if (now := time.monotonic()) - self.last >= STEP_EVERY:
-            self.last = now
-            self.send()
-
-    def after_task(self) -> None:
-        self.step = 0
-        self.send()
-        for job, replica in self.group:
-            if replica.diverged == replica.trained:  # found just now
-                when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
-                text = f"weights are not finite {when}: the run has diverged; try a smaller lr"
-                self.on_event(Note(text, job.key))
-
-    def send(self, *, compiling: bool = False) -> None:
-        task, tasks, steps = min(self.first.position + 1, len(self.steps)), len(self.steps), sum(self.steps)
-        step = sum(self.steps[: self.first.position]) + self.step
-        for job, replica in self.group:
-            self.on_event(Step(job.key, task, tasks, step, steps, replica.accuracy, compiling))
+def _note_divergence(group: Sequence[Started], on_event: OnEvent) -> None:
+    for job, replica in group:
+        if replica.diverged == replica.trained:  # found just now
+            when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
+            on_event(Note(f"weights are not finite {when}: the run has diverged; try a smaller lr", job.key))
 
 
 def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_event: OnEvent) -> None:
@@ -154,10 +144,10 @@ def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_ev
     for job, replica in group:
         failed = _save_learner(job, replica)
         record = make_record(job, replica, {"engine": engine_used, "together": len(group)})
-        if store is not None:
-            record = keep_record(job, record, store, on_event)
-            remove_checkpoint(job)
-        on_event(Finished(job.key, record))
+        if store is None:
+            on_event(Finished(job.key, record))
+        else:
+            keep_record(job, record, store, on_event)
         if failed is not None:
             on_event(failed)
 

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -114,11 +113,10 @@ class _Driver:
     """Submits cohorts, stores the records that come back, and submits again what is lost."""
 
     def __init__(self, cluster: RayCluster, store: Store, on_event: OnEvent) -> None:
-        self.cluster, self.store, self.on_event = cluster, store, on_event
-        self.ray = cluster.ray
+        self.cluster, self.ray, self.store, self.on_event = cluster, cluster.ray, store, on_event
         self.running: dict[Any, _Sent] = {}  # by the stream of a task's answers
         self.datasets: dict[str, list[Any]] = {}  # those that a node lacked, in Ray's object store
-        self.notes: set[str] = set()  # those about no run in particular, each of which is passed on once
+        self.note = functools.cache(lambda text: on_event(Note(text)))  # once per text: all nodes may say the same
         self.room, self.last_look = 0, -LOOK_EVERY
 
     def run(self, cohorts: Sequence[Sequence[Job]]) -> None:
@@ -133,14 +131,17 @@ class _Driver:
         except SystemError as error:  # what the handler of a signal raised while Ray waited
             raise error.__cause__ or error from None
         finally:
-            self._cancel()
+            for answers in self.running:
+                self.ray.cancel(answers, force=True)
+            if ends := [answers.completed() for answers in self.running]:
+                self.ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
 
     def _look(self) -> None:
         """See how many cohorts the nodes have room for: nodes join and leave."""
         if time.monotonic() - self.last_look >= LOOK_EVERY:
             self.last_look, self.room = time.monotonic(), self.cluster.room()
             if not self.room:
-                self._note("no node of the cluster has room for a cohort: waiting for one")
+                self.note("no node of the cluster has room for a cohort: waiting for one")
 
     def _submit(self, sent: _Sent) -> None:
         order = order_of(list(sent.left.values()), self.cluster.device)
@@ -154,20 +155,12 @@ class _Driver:
         except (StopIteration, self.ray.exceptions.RayError) as error:
             del self.running[answers]
             self._end(sent, error)
-            return
-        if isinstance(answer, str):
-            self._begin(sent, answer)
-            return
-        for event in answer:
-            if isinstance(event, Finished):
-                self._finish(sent, event)
-            elif isinstance(event, Failed):
-                sent.left.pop(event.key, None)  # it may have finished before: only its learner could not be saved
-                self.on_event(Failed(event.key, type(event.error)(f"on {sent.node}: {event.error}")))
-            elif isinstance(event, Note) and event.key is None:
-                self._note(event.text)
+        else:
+            if isinstance(answer, str):
+                self._begin(sent, answer)
             else:
-                self.on_event(event)
+                for event in answer:
+                    self._pass_on(sent, event)
 
     def _begin(self, sent: _Sent, node: str) -> None:
         """A node begins to train a cohort."""
@@ -178,25 +171,36 @@ class _Driver:
             self.on_event(Note(text, next(iter(sent.left))))
         self.on_event(Placed([*sent.left], node, sent.attempt))
 
-    def _finish(self, sent: _Sent, event: Finished) -> None:
-        job = sent.left.pop(event.key)
-        keep_record(job, event.record, self.store, self.on_event)
-        if not job.has_learner():
-            text = f"the run is stored, but {sent.node} saved its learner in a folder {job.execution.save} of its own"
-            self.on_event(Failed(event.key, InputError(f"{text}: name a folder that all nodes share")))
+    def _pass_on(self, sent: _Sent, event: Event) -> None:
+        """Pass on a node's event; the record of a finished run is stored first."""
+        if isinstance(event, Finished):
+            job = sent.left.pop(event.key)
+            keep_record(job, event.record, self.store, self.on_event)
+            if not job.has_learner():
+                text = (
+                    f"the run is stored, but {sent.node} saved its learner in a folder {job.execution.save} of its own"
+                )
+                self.on_event(Failed(event.key, InputError(f"{text}: name a folder that all nodes share")))
+        elif isinstance(event, Failed):
+            sent.left.pop(event.key, None)  # it may have finished before: only its learner could not be saved
+            self.on_event(Failed(event.key, type(event.error)(f"on {sent.node}: {event.error}")))
+        elif isinstance(event, Note) and event.key is None:
+            self.note(event.text)
+        else:
+            self.on_event(event)
 
     def _end(self, sent: _Sent, ended: Exception) -> None:
         """A task has ended. Its runs that have not are submitted again if it was lost, and fail otherwise."""
-        errors = self.ray.exceptions
-        error: InputError | RunError = RunError("its task ended without a result")
-        if isinstance(ended, errors.RayTaskError):
-            if isinstance(ended.cause, NoDatasetError):
-                (name,) = ended.cause.args
-                self.datasets[name] = self.datasets.get(name) or [self.ray.put(pack(name))]
-                self._submit(sent)
-                return
-            error = ended.cause if isinstance(ended.cause, InputError) else RunError(f"its task failed:\n{ended}")
-        elif isinstance(ended, errors.RayError):
+        cause = ended.cause if isinstance(ended, self.ray.exceptions.RayTaskError) else None
+        error: Exception = RunError("its task ended without a result")
+        if isinstance(cause, NoDatasetError):
+            (name,) = cause.args
+            self.datasets[name] = self.datasets.get(name) or [self.ray.put(pack(name))]
+            self._submit(sent)
+            return
+        if cause is not None:
+            error = cause if isinstance(cause, InputError) else RunError(f"its task failed:\n{ended}")
+        elif isinstance(ended, self.ray.exceptions.RayError):
             where = sent.node or "a node"
             if sent.attempt <= RETRIES and sent.left:
                 self._submit(_Sent(sent.left, sent.attempt + 1, lost_on=where))
@@ -205,18 +209,6 @@ class _Driver:
             error = RunError(f"{text}. The same command continues from the last checkpoint")
         for key in sent.left:
             self.on_event(Failed(key, error))
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.add(text)
-            self.on_event(Note(text))
-
-    def _cancel(self) -> None:
-        """End all tasks that still run."""
-        for answers in self.running:
-            self.ray.cancel(answers, force=True)
-        if ends := [answers.completed() for answers in self.running]:
-            self.ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
 
 
 # -- on a node ------------------------------------------------------------------------------------------------------
@@ -319,7 +311,7 @@ def connected(on: str, address: str) -> Iterator[Any]:
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
                 raise InputError(f"on={on!r}: no Ray cluster can be used: {first_line(error)}") from error
-        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
+        with contextlib.suppress(ValueError):  # Python allows handlers only in the main thread
             signal.signal(signal.SIGTERM, handler)
         yield ray
     finally:

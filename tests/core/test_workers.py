@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cclfp.core.workers import Died, Workers
+from cclfp.core.workers import Died, work
 
 WORK = """
 import os, sys, time
@@ -28,39 +30,40 @@ def file(tmp_path: Path) -> str:
 
 
 def test_all_answers_come_from_any_worker(file: str) -> None:
-    with Workers(file, "work", [{"PLACE": "a"}, {"PLACE": "b"}]) as pool:
-        found = list(pool.work([1, 0, 3, 2]))
-        processes = [worker.process for worker in pool.workers]
+    found = list(work(file, "work", [{"PLACE": "a"}, {"PLACE": "b"}], [1, 0, 3, 2]))
     assert sorted((piece, number) for piece, (_, number) in found) == [(0, 0), (2, 0), (2, 1), (2, 2), (3, 0), (3, 1)]
     assert {place for _, (place, _) in found} <= {"a", "b"}
-    assert all(process.poll() is not None for process in processes)
 
 
 def test_a_worker_that_ends_loses_its_piece_alone(file: str) -> None:
-    with Workers(file, "work", [{}]) as pool:
-        found = list(pool.work(["die", 1, "die", 1]))
     died = Died("ended with code 7", has_started=True)
+    found = list(work(file, "work", [{}], ["die", 1, "die", 1]))
     assert found == [(0, died), (1, (None, 0)), (2, died), (3, (None, 0))]
 
 
 def test_workers_that_cannot_start_are_not_tried_again(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'log')!r}, 'a').write('x')\nraise SystemExit(3)")
-    with Workers(str(tmp_path / "mine.py"), "work", [{}, {}]) as pool:
-        found = list(pool.work([1, 1, 1]))
+    found = list(work(str(tmp_path / "mine.py"), "work", [{}, {}], [1, 1, 1]))
     assert found == [(number, Died("ended with code 3", has_started=False)) for number in range(3)]
     assert (tmp_path / "log").read_text() == "xx"
 
 
 def test_a_worker_that_cannot_start_is_not_missed_while_others_can(tmp_path: Path, file: str) -> None:
     (tmp_path / "mine.py").write_text("import os\nif os.environ['PLACE'] == 'b': os._exit(1)\n" + WORK)
-    with Workers(file, "work", [{"PLACE": "a"}, {"PLACE": "b"}]) as pool:
-        assert [answer for _, answer in pool.work([1, 1, 1])] == [("a", 0)] * 3
+    answers = work(file, "work", [{"PLACE": "a"}, {"PLACE": "b"}], [1, 1, 1])
+    assert [answer for _, answer in answers] == [("a", 0)] * 3
 
 
-def test_an_error_ends_all_workers(file: str) -> None:
-    pool = Workers(file, "work", [{}, {}])
-    with contextlib.suppress(ZeroDivisionError), pool:
-        next(pool.work([1, 1]))
-        raise ZeroDivisionError
-    assert pool.workers
-    assert all(worker.process.poll() is not None for worker in pool.workers)
+@pytest.mark.parametrize("is_done", [True, False])
+def test_all_processes_end_with_the_work(is_done: bool, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, processes = subprocess.Popen, list[Any]()
+
+    def start(*arguments: Any, **options: Any) -> Any:
+        processes.append(real(*arguments, **options))
+        return processes[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with contextlib.closing(work(file, "work", [{}, {}], [1, 1])) as answers:
+        assert next(answers)[1] == (None, 0)
+        assert len(list(answers) if is_done else []) == is_done
+    assert [process.poll() is None for process in processes] == [False, False]

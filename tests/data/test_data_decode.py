@@ -24,7 +24,7 @@ from PIL import Image as pil
 from PIL import PngImagePlugin
 from samples import EDITS, PIXELS, edited, encoded, imported, photos, refused
 
-from cclfp.core.workers import Died, Workers
+from cclfp.core.workers import Died, work
 from cclfp.data import decode as module
 from cclfp.data.decode import Decoded, decode
 from cclfp.data.folders import SUFFIXES
@@ -194,12 +194,12 @@ def test_a_worker_that_dies(answered: int, monkeypatch: pytest.MonkeyPatch) -> N
     """It loses the files of its chunk for which it has not answered."""
     answer, death = (b"\0\0\0", 1, 1, True, False), Died("was killed", has_started=True)
 
-    def work(self: object, pieces: Iterable[Any], ahead: int) -> Iterator[tuple[int, Any]]:
-        assert len(list(pieces)) == 2
+    def answers(*arguments: Any, ahead: int) -> Iterator[tuple[int, Any]]:
+        assert len(list(arguments[-1])) == 2
         yield from ((number, found) for number in (1, 0) for found in [*[answer] * answered, death])
 
     monkeypatch.setattr(module, "CHUNK", 2)
-    monkeypatch.setattr(Workers, "work", work)
+    monkeypatch.setattr(module, "work", answers)
     images = decode([(f"{number}.png", b"") for number in range(4)], 4, ignore, "")
     if answered == 2:
         assert [place for place, _ in images] == [0, 1, 2, 3]
@@ -296,8 +296,7 @@ def worker() -> Iterator[Callable[[bytes], Any]]:
     """Decodes one file after another in one process, which must survive them all."""
     given: list[bytes] = []
     pieces = (([given.pop()], 10_000, None) for _ in itertools.count())
-    with Workers(module.__file__, "decode_chunk", [{}]) as workers:
-        answers = workers.work(pieces)
+    with contextlib.closing(work(module.__file__, "decode_chunk", [{}], pieces)) as answers:
 
         def answer(content: bytes) -> Any:
             given.append(content)

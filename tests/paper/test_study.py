@@ -326,7 +326,7 @@ def test_run_times_are_measured_one_at_a_time(
     small_mnist: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cclfp.runs.pool.cores", lambda: 4)
-    monkeypatch.setattr("cclfp.runs.pool.Workers", None)  # no process beside this one
+    monkeypatch.setattr("cclfp.runs.pool.work", None)  # no process beside this one
     arguments = ("study", "runtime", "--benchmark", "rotated-mnist", "--method", "joint,er")
     answer = cli(*arguments, "--json")
     assert answer.code == 0, answer.err

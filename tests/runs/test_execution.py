@@ -151,15 +151,13 @@ def test_the_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_worker_sees_one_gpu(cards: Cards, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cards(3)
-    workers = MagicMock()
-    work = workers.return_value.__enter__.return_value.work
-    work.return_value = ()  # nothing is trained
-    monkeypatch.setattr("cclfp.runs.pool.Workers", workers)
+    work = MagicMock()  # nothing is trained
+    monkeypatch.setattr("cclfp.runs.pool.work", work)
     execution = Execution("cuda:0,2", "graph", store=tmp_path / "runs.sqlite")
     jobs = make_jobs(configurations(["er"], "split-mnist"), range(4), execution)
     local_executor(execution).run([[job] for job in jobs], ignore)
-    assert workers.call_args.args[2] == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "2"}]
-    given = [(job.seed, job.execution.device) for (job,) in work.call_args.args[0]]
+    assert work.call_args.args[2] == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "2"}]
+    given = [(job.seed, job.execution.device) for (job,) in work.call_args.args[3]]
     assert given == [(seed, "cuda") for seed in range(4)]
 
 

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import IO, Any, NamedTuple, NoReturn, cast
 
 CHECK_EVERY = 1000  # milliseconds
@@ -37,52 +37,41 @@ class Died(NamedTuple):
     has_started: bool
 
 
-class Workers:
-    """Processes that call a function of a file for one piece of work after the other: ``function(piece, answer)``.
+def work(
+    file: str,
+    function: str,
+    environments: Sequence[Mapping[str, str]],
+    pieces: Iterable[Any],
+    ahead: int = sys.maxsize,
+) -> Generator[tuple[int, Any], None, None]:
+    """Call a function of a file, ``function(piece, answer)``, for each piece of work, in a process per environment.
 
-    They run that file alone, without the package that it is in. Pieces and answers are pickled. Each worker has one of
-    the ``environments`` besides this process's own.
+    Yields the number of a piece and an answer to it, as answers come, until all pieces are worked on. The processes run
+    the file alone, without the package that it is in, and end when the generator is closed. Pieces and answers are
+    pickled. A process has its ``environment`` besides that of this process.
+
+    A piece is taken from ``pieces`` when a worker is free for it, and only if its number is less than ``ahead``
+    above that of every piece that is being worked on. When a worker ends, only the piece that it had is lost, and
+    another worker replaces it, unless it ended before it was ready.
     """
-
-    def __init__(self, file: str, function: str, environments: Sequence[Mapping[str, str]]) -> None:
-        self.command, self.environments = _command(file, function), environments
-        self.messages: _Messages = queue.SimpleQueue()
-        self.workers: list[_Worker] = []
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def _start(self, environment: Mapping[str, str]) -> None:
-        self.workers.append(_Worker(self.command, environment, self.messages))
-
-    def __exit__(self, *error: object) -> None:
-        for worker in self.workers:
-            worker.kill()
-        for worker in self.workers:
-            worker.end()
-
-    def work(self, pieces: Iterable[Any], ahead: int = sys.maxsize) -> Iterator[tuple[int, Any]]:
-        """Yield the number of a piece and an answer to it, as answers come, until all pieces are worked on.
-
-        A piece is taken from ``pieces`` when a worker is free for it, and only if its number is less than ``ahead``
-        above that of every piece that is being worked on. When a worker ends, only the piece that it had is lost, and
-        another worker replaces it, unless it ended before it was ready.
-        """
-        waiting, given, is_empty = enumerate(pieces), 0, False
-        for environment in self.environments:
-            self._start(environment)
+    command, messages = _command(file, function), _Messages()
+    workers: list[_Worker] = []
+    waiting, given, is_empty = enumerate(pieces), 0, False
+    try:
+        for environment in environments:
+            workers.append(_Worker(command, environment, messages))
         while True:
-            for worker in self.workers:
-                first = min((worker.piece for worker in self.workers if worker.piece is not None), default=given)
+            for worker in workers:
+                first = min((worker.piece for worker in workers if worker.piece is not None), default=given)
                 if worker.is_ready and worker.piece is None and not is_empty and given - first < ahead:
                     following = next(waiting, None)
                     is_empty = following is None
                     if following is not None:
                         worker.give(*following)
                         given += 1
-            if is_empty and all(worker.piece is None for worker in self.workers):
+            if is_empty and all(worker.piece is None for worker in workers):
                 return
-            worker, message = self.messages.get()
+            worker, message = messages.get()
             if message is not None:
                 is_ready, answer = message
                 if is_ready:
@@ -90,15 +79,20 @@ class Workers:
                 else:
                     yield cast(int, worker.piece), answer
                 continue
-            self.workers.remove(worker)
+            workers.remove(worker)
             how = worker.end()
             if worker.piece is not None:
                 yield worker.piece, Died(how, has_started=True)
             if worker.is_ready and not is_empty:
-                self._start(worker.environment)
-            elif not self.workers:
+                workers.append(_Worker(command, worker.environment, messages))
+            elif not workers:
                 yield from ((number, Died(how, has_started=False)) for number, _ in waiting)
                 is_empty = True
+    finally:
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.end()
 
 
 class _Worker:

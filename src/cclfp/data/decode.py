@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import stat
@@ -11,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cclfp.core.workers import Died, Workers, cores
+from cclfp.core.workers import Died, cores, work
 from cclfp.errors import DataError, RunError
 from cclfp.events import DataProgress, OnEvent
 
@@ -71,8 +72,8 @@ def decode(
 
     on_event(DataProgress(what, 0, total, "images"))
     first = done = 0
-    with Workers(__file__, "decode_chunk", [{}] * count) as workers:
-        for number, answer in workers.work(chunks(), ahead=2 * count):
+    with contextlib.closing(work(__file__, "decode_chunk", [{}] * count, chunks(), ahead=2 * count)) as found_by:
+        for number, answer in found_by:
             if isinstance(answer, Died):
                 lost = names.get(number, [])[len(answers[number]) :]
                 if lost or not answer.has_started:  # otherwise it had answered for all files of its chunk

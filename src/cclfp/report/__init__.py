@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cclfp.core.files import check_output, write_atomic
-from cclfp.core.workers import Died, Workers
+from cclfp.core.workers import Died, work
 from cclfp.errors import InputError, RunError
 from cclfp.events import OnEvent, ignore
 from cclfp.report import converting
@@ -81,8 +82,8 @@ def _render_tables(content: Content) -> Iterator[tuple[str, str]]:
 def _render_figures(charts: Sequence[Chart]) -> Iterator[tuple[str, bytes]]:
     """Each figure as SVG, and as PDF and PNG, which a library writes that aborts its process when memory is short."""
     drawn = [draw_figure(chart) for chart in charts]
-    with Workers(converting.__file__, "convert", [{}]) as workers:
-        for number, answer in workers.work(drawn):
+    with contextlib.closing(work(converting.__file__, "convert", [{}], drawn)) as answers:
+        for number, answer in answers:
             if isinstance(answer, Died):
                 raise RunError(f"the process that converts figures {answer.how}")
             kinds = {"svg": drawn[number].encode(), **answer}

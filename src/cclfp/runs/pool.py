@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from cclfp.core.workers import Died, Workers, cores
+from cclfp.core.workers import Died, cores, work
 from cclfp.errors import RunError
 from cclfp.events import Event, Failed, Finished, OnEvent
 from cclfp.runs.execution import Execution, pick_cards, visible_as
@@ -92,8 +92,8 @@ class Pool:
         device = {"device": "cuda"} if self.cards else {}  # the only GPU that the worker sees
         pieces = ([job.with_execution(**device) for job in cohort] for cohort in cohorts)
         left = [{job.key: None for job in cohort} for cohort in cohorts]  # the runs that have not ended
-        with Workers(__file__, "train_in_worker", environments) as workers:
-            for number, answer in workers.work(pieces):
+        with contextlib.closing(work(__file__, "train_in_worker", environments, pieces)) as answers:
+            for number, answer in answers:
                 if isinstance(answer, Died):
                     how = f"not trained, since no worker process could start (the last one {answer.how})"
                     if answer.has_started:

@@ -151,7 +151,7 @@ def test_code_that_ends_the_process_later(small_mnist: Path, tmp_path: Path) -> 
     (configuration,) = configurations([f"{file}:Mine"], "split-mnist")
     events: list[Event] = []
     jobs = [make_job(configuration, seed, tmp_path / "runs.sqlite") for seed in range(2)]
-    train_cohort(jobs, events.append, None)
+    train_cohort(jobs, events.append, stores=False)
     failures = [event.error for event in events if isinstance(event, Failed)]
     assert [type(error) for error in failures] == [InputError] * 2
     assert str(failures[0]).startswith("its code called sys.exit (SystemExit(3))")

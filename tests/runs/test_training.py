@@ -351,7 +351,7 @@ def test_learners_of_a_cohort_that_cannot_be_saved(make_job: MakeJob, tmp_path: 
     (tmp_path / "file").touch()
     jobs = [make_job("er", seed=seed, engine="traced", save=tmp_path / "file") for seed in (0, 1)]
     events: list[Event] = []
-    training.train_cohort(jobs, events.append, store_of(jobs[0]))
+    training.train_cohort(jobs, events.append)
     failures = {event.key: str(event.error) for event in events if isinstance(event, Failed)}
     assert [str(job.learner_file) in failures[job.key] for job in jobs] == [True, True]
     assert [event.key for event in events if isinstance(event, Finished)] == [job.key for job in jobs]

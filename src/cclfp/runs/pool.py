@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
 
 from cclfp.core.workers import Died, cores, work
 from cclfp.errors import RunError
-from cclfp.events import Event, Failed, Finished, OnEvent
+from cclfp.events import Failed, Finished, OnEvent
+from cclfp.runs import training
 from cclfp.runs.execution import Execution, pick_cards, visible_as
 from cclfp.runs.jobs import Job
-from cclfp.runs.store import Store
-from cclfp.runs.training import train_cohort
 
 BYTES_PER_CUDA_RUN = 4 << 30  # of a GPU's memory that one run of the eager engine may need
 
@@ -22,15 +21,14 @@ BYTES_PER_CUDA_RUN = 4 << 30  # of a GPU's memory that one run of the eager engi
 class Executor(Protocol):
     """Trains cohorts of jobs, ``workers`` of them at the same time, on this machine or on a cluster.
 
-    ``device`` is what it trains on, cpu or cuda; None where that is for the jobs' execution to say. ``run`` passes on
-    events as they come. Every run ends in a Finished or a Failed event; an exception, also one that ``on_event``
-    raises, cancels what still runs.
+    ``device`` is what it trains on, cpu or cuda. ``run`` passes on events as they come. Every run ends in a Finished or
+    a Failed event; an exception, also one that ``on_event`` raises, cancels what still runs.
     """
 
     @property
     def workers(self) -> int: ...
     @property
-    def device(self) -> str | None: ...
+    def device(self) -> str: ...
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None: ...
 
 
@@ -77,22 +75,20 @@ class Pool:
     ``cards`` has the GPU of each worker, which is the only one that it sees; without, all see what this process sees.
     """
 
-    device = None
-
     def __init__(self, workers: int = 1, cards: Sequence[int] = ()) -> None:
-        self.workers, self.cards = workers, cards
+        self.workers, self.cards, self.device = workers, cards, "cuda" if cards else "cpu"
 
     def run(self, cohorts: Sequence[Sequence[Job]], on_event: OnEvent) -> None:
         count = min(self.workers, len(cohorts))
         if count < 2 and (not self.cards or self.cards[0] == 0):  # this process would choose the same GPU
             for cohort in cohorts:
-                train_cohort(cohort, on_event, Store(cohort[0].execution.store))
+                training.train_cohort(cohort, on_event)
             return
         environments = [{"CUDA_VISIBLE_DEVICES": visible_as(card)} for card in self.cards[:count]] or [{}] * count
         device = {"device": "cuda"} if self.cards else {}  # the only GPU that the worker sees
         pieces = ([job.with_execution(**device) for job in cohort] for cohort in cohorts)
         left = [{job.key: None for job in cohort} for cohort in cohorts]  # the runs that have not ended
-        with contextlib.closing(work(__file__, "train_in_worker", environments, pieces)) as answers:
+        with contextlib.closing(work(training.__file__, "train_cohort", environments, pieces)) as answers:
             for number, answer in answers:
                 if isinstance(answer, Died):
                     how = f"not trained, since no worker process could start (the last one {answer.how})"
@@ -104,8 +100,3 @@ class Pool:
                 if isinstance(answer, Finished | Failed):
                     left[number].pop(answer.key, None)  # a run may do both
                 on_event(answer)
-
-
-def train_in_worker(jobs: Sequence[Job], answer: Callable[[Event], None]) -> None:
-    """Train a cohort in a worker process, and answer with its events."""
-    train_cohort(jobs, answer, Store(jobs[0].execution.store))

@@ -178,7 +178,7 @@ class _Driver:
             keep_record(job, event.record, self.store, self.on_event)
             if not job.has_learner():
                 text = (
-                    f"the run is stored, but {sent.node} saved its learner in a folder {job.execution.save} of its own"
+                    f"the run is stored, but {sent.node} saved its learner in {job.execution.save}, a folder of its own"
                 )
                 self.on_event(Failed(event.key, InputError(f"{text}: name a folder that all nodes share")))
         elif isinstance(event, Failed):
@@ -254,7 +254,7 @@ def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]
         except InputError as error:
             raise InputError(f"{error} (on {node})") from error
         yield node
-        training = thread.submit(train_cohort, jobs, events.put, None)  # the driver has the store
+        training = thread.submit(train_cohort, jobs, events.put, stores=False)  # the driver does
         is_over = False
         while not is_over:
             is_over = bool(futures.wait([training], ANSWER_EVERY).done)

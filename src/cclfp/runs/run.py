@@ -11,7 +11,7 @@ from cclfp.errors import InputError, portable
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Planned, Stored, ignore
 from cclfp.runs.checkpoints import remove_left_overs
 from cclfp.runs.code import describe_other_code
-from cclfp.runs.execution import Execution, pick_device
+from cclfp.runs.execution import Execution
 from cclfp.runs.fields import documented
 from cclfp.runs.jobs import Job, check_seeds, cost, into_cohorts, make_jobs, name_runs, take_shard
 from cclfp.runs.pool import Executor, make_executor
@@ -130,8 +130,7 @@ def run_jobs(
     with contextlib.ExitStack() as exits:
         exits.callback(remove_left_overs, execution.checkpoint_folder, execution.save)  # of workers that were killed
         executor = executor or exits.enter_context(make_executor(execution))
-        device = executor.device or pick_device(execution.device)
-        executor.run(into_cohorts(missing, executor.workers, device), listen)
+        executor.run(into_cohorts(missing, executor.workers, executor.device), listen)
     if failures:
         key, error = next(iter(failures.items()))
         known, names = portable(error), labels or name_runs(jobs)

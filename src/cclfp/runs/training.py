@@ -24,11 +24,11 @@ from cclfp.runs.store import Store
 STEP_EVERY = 0.2  # seconds between two events about the progress of a run
 
 
-def train_cohort(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) -> None:
+def train_cohort(jobs: Sequence[Job], on_event: OnEvent, *, stores: bool = True) -> None:
     """Train jobs together and, if that fails, those that are not finished one by one, so that each fails for itself.
 
     Every run ends in a Finished or a Failed event; a run whose learner cannot be saved, in both. Records go into the
-    store. Where another process has it, there is none here, and that process stores the records of Finished events.
+    jobs' store, unless another process ``stores`` those of Finished events.
     """
     finished: set[str] = set()
 
@@ -38,7 +38,7 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) ->
         on_event(event)
 
     try:
-        train_together(jobs, listen, store)
+        train_together(jobs, listen, Store(jobs[0].execution.store) if stores else None)
         return
     except (Exception, SystemExit) as raised:  # noqa: BLE001  a user's method must not end the process; all is told
         exited = InputError(f"its code called sys.exit ({raised!r}), which a run must not do")
@@ -49,7 +49,7 @@ def train_cohort(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) ->
     on_event(Note(f"training together failed ({named(error)}): continuing one by one", jobs[0].key))
     for job in jobs:
         if job.key not in finished:
-            train_cohort([job], on_event, store)
+            train_cohort([job], on_event, stores=stores)
 
 
 def train_together(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) -> None:

@@ -158,10 +158,8 @@ def remove_stale(folder: Path, names: str, *, folders: bool = False) -> None:
     """Remove the temporary files that killed processes left behind of files whose name matches a regular expression.
 
     Nothing else is touched: they are regular files with exactly a name that :func:`temporary_name` gives. Only in a
-    folder of this program's own may they be ``folders`` too. HOST in the name is :func:`_host_id`. If it is this host,
-    the process id tells whether the process is alive, and the file of a living process is never removed. On a file
-    system shared with other machines or containers this is unknown, so their files are removed after a day without a
-    write.
+    folder of this program's own may they be ``folders`` too. The file of a living process is never removed. Whether
+    those of other hosts (:func:`_host_id`) live is unknown, so their files are removed after a day without a write.
     """
     for path in folder.glob(".*.tmp"):
         named = TEMPORARY.fullmatch(path.name)
@@ -169,10 +167,8 @@ def remove_stale(folder: Path, names: str, *, folders: bool = False) -> None:
             continue
         with contextlib.suppress(OSError):  # another process removed it first, or this user may not remove it
             about = path.lstat()
-            if named["host"] == _host_id():
-                stale = not _is_alive(int(named["pid"]))
-            else:
-                stale = time.time() - about.st_mtime > DAY
+            is_here = named["host"] == _host_id()
+            stale = not _is_alive(int(named["pid"])) if is_here else time.time() - about.st_mtime > DAY
             if stale and stat.S_ISREG(about.st_mode):
                 path.unlink()
             elif stale and folders and stat.S_ISDIR(about.st_mode):
@@ -236,10 +232,10 @@ def read_tensors(path: Path, kind: str) -> dict[str, Any]:
         what = f"{path} cannot be read as a {kind.rsplit(' ', 1)[0]}"
         text = "it is damaged, is another kind of file, or holds more than tensors and plain values"
         raise DamagedError(f"{what}: {text} ({first_line(error)})") from error
-    if not isinstance(state, dict) or state.get("format") != kind:
-        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+    found = state.get("format") if isinstance(state, dict) else type(state).__name__
+    if found != kind:
         raise InputError(f"{path} is not a {kind!r} file (its format is {found!r})")
-    return state
+    return state  # type: ignore[no-any-return]
 
 
 def _check_archive(file: BinaryIO) -> None:

@@ -197,16 +197,17 @@ def end_with_parent() -> None:
     another child of the parent has inherited the other end of the pipe, so the parent's process id is also checked
     regularly.
     """
+    parent = os.getppid()
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(0, 0)  # only hang-ups
+        while not poll.poll(CHECK_EVERY) and os.getppid() == parent:
+            pass
+        end_now()
+
     if hasattr(select, "poll"):  # not on Windows, where a worker notices at its next read or write
-        threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
-
-
-def _watch(parent: int) -> None:
-    poll = select.poll()
-    poll.register(0, 0)  # only hang-ups
-    while not poll.poll(CHECK_EVERY) and os.getppid() == parent:
-        pass
-    end_now()
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def end_now() -> NoReturn:

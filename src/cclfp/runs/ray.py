@@ -177,10 +177,9 @@ class _Driver:
             job = sent.left.pop(event.key)
             keep_record(job, event.record, self.store, self.on_event)
             if not job.has_learner():
-                text = (
-                    f"the run is stored, but {sent.node} saved its learner in {job.execution.save}, a folder of its own"
-                )
-                self.on_event(Failed(event.key, InputError(f"{text}: name a folder that all nodes share")))
+                where = f"{sent.node} saved its learner in a folder {job.execution.save} of its own"
+                text = f"the run is stored, but {where}: name a folder that all nodes share"
+                self.on_event(Failed(event.key, InputError(text)))
         elif isinstance(event, Failed):
             sent.left.pop(event.key, None)  # it may have finished before: only its learner could not be saved
             self.on_event(Failed(event.key, type(event.error)(f"on {sent.node}: {event.error}")))

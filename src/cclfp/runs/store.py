@@ -25,6 +25,9 @@ JOURNALS = ("-wal", "-shm", "-journal")  # what SQLite appends to the names of i
 # Code in a database: triggers change other rows than those that are written, and views can be endless.
 CODE = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%'"
 ROWS = "SELECT rowid AS number, * FROM runs"
+# The application and version that a file is marked with and its number of tables, all 0 in a new file. They are read in
+# one statement, because another process may be writing them.
+MARKS = "SELECT * FROM pragma_application_id, pragma_user_version, (SELECT count(*) FROM sqlite_master)"
 
 T = TypeVar("T")
 
@@ -130,9 +133,9 @@ class Store:
 
     def _create(self, database: sqlite3.Connection) -> list[str]:
         """Create the table in an empty file; refuse a file of another kind. Returns what ``_inspect`` does."""
-        if not any(_marks(database)):
+        if not any(database.execute(MARKS).fetchone()):
             with _writing(database):
-                if not any(_marks(database)):  # no other process was faster
+                if not any(database.execute(MARKS).fetchone()):  # no other process was faster
                     database.execute(SCHEMA)
                     database.execute(f"PRAGMA application_id = {APPLICATION}")
                     database.execute(f"PRAGMA user_version = {VERSION}")
@@ -149,14 +152,14 @@ class Store:
 
     def _inspect(self, database: sqlite3.Connection) -> list[str]:
         """What is wrong with the structure of the file; InputError where it is no store of this version."""
-        application, version, _ = _marks(database)
+        application, version, _ = database.execute(MARKS).fetchone()
         if application != APPLICATION:
             raise InputError(f"{self.path} is a database of something else, not a store of runs")
         if version != VERSION:
-            made = f"was written by {'a newer' if version > VERSION else 'an earlier'} cclfp"
-            what = "write its runs into a file with that one (export), and import the file here"
-            what = "update cclfp, or name another store" if version > VERSION else what
-            raise InputError(f"{self.path} {made} (store format {version}, not {VERSION}): {what}")
+            age, what = "an earlier", "write its runs into a file with that one (export), and import the file here"
+            if version > VERSION:
+                age, what = "a newer", "update cclfp, or name another store"
+            raise InputError(f"{self.path} was written by {age} cclfp (store format {version}, not {VERSION}): {what}")
         if code := [str(row[0]) for row in database.execute(CODE)]:
             raise InputError(f"{self.path} has triggers, views or virtual tables, which no cclfp writes: {code[0]!a}")
         damage = [str(row[0]).replace("\n", " ") for row in database.execute("PRAGMA integrity_check(10)")]
@@ -183,10 +186,10 @@ class Store:
 
     def _good(self, row: StoredRow) -> Record | None:
         """The row's record; a bad row is passed to ``on_bad``, if that is set."""
-        if row.record is None and self.on_bad is not None:
-            self.on_bad(row)
-            return None
-        return self._demand(row)
+        if row.record is not None or self.on_bad is None:
+            return self._demand(row)
+        self.on_bad(row)
+        return None
 
     def _demand(self, row: StoredRow) -> Record:
         if row.record is None:
@@ -203,9 +206,10 @@ class Store:
         """
         with self._connect() as database, _writing(database):
             old = None if replace else _row(database, record["key"])
-            if old is None:
-                _write(database, record)
-        return record if old is None else self._demand(old)
+            if old is not None:
+                return self._demand(old)
+            _write(database, record)
+        return record
 
     def merge(self, records: Iterable[tuple[str, Record]]) -> set[str]:
         """Add records, each with the place it comes from, all or none; return the places of those it has already.
@@ -274,16 +278,6 @@ def _writing(database: sqlite3.Connection) -> Iterator[None]:
     database.execute("BEGIN IMMEDIATE")
     yield
     database.execute("COMMIT")
-
-
-def _marks(database: sqlite3.Connection) -> tuple[int, int, int]:
-    """The application and version marked in a file, and how many tables it has: all 0 for a new file.
-
-    They are read at once, in one statement: another process may be writing them.
-    """
-    query = "SELECT * FROM pragma_application_id, pragma_user_version, (SELECT count(*) FROM sqlite_master)"
-    application, version, tables = database.execute(query).fetchone()
-    return application, version, tables
 
 
 def _write(database: sqlite3.Connection, record: Record) -> None:

@@ -176,8 +176,8 @@ def remove_stale(folder: Path, names: str, *, folders: bool = False) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove a regular file with a name of this program's own; a link, a folder or a device of this name stays."""
-    with contextlib.suppress(FileNotFoundError):  # another process has removed it
+    """Remove a regular file with a name of this program's own, if possible; a link, a folder or a device stays."""
+    with contextlib.suppress(OSError):  # another process has removed it, or this user may not
         if stat.S_ISREG(path.lstat().st_mode):
             path.unlink()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ from cclfp.runs.execution import MADE_WITH, pick_device
 from cclfp.runs.jobs import Job
 
 FORMAT = "cclfp checkpoint 1"
-DAMAGED_SUFFIX = ".damaged"  # of the last damaged checkpoint of a run, beside the others
-
 KEY = "[0-9a-f]{64}"  # of a run, with which the names of its files begin
 LEARNER = r".+_seed\d+_[0-9a-f]{8}\.ckpt"  # as Job.learner_file names them
 CLUSTER_LOCK = "cclfp-cluster.lock"  # in the folder of checkpoints, while a driver trains on a cluster with it
@@ -72,17 +69,11 @@ def read_checkpoint(path: Path, job: Job) -> tuple[Job, Any]:
 
 
 def put_aside(path: Path) -> Path:
-    """Keep a damaged checkpoint under another name."""
+    """Keep a damaged checkpoint under another name, in the place of an earlier one of its run."""
     try:
-        return path.replace(path.with_suffix(DAMAGED_SUFFIX))
+        return path.replace(path.with_suffix(".damaged"))
     except OSError as error:
         raise InputError(f"the damaged checkpoint {path} cannot be set aside: {reason_of(error)}") from error
-
-
-def remove_checkpoint(job: Job) -> None:
-    """Remove the checkpoint of a finished run, whose lock the caller holds, or leave it to the next command."""
-    with contextlib.suppress(OSError):
-        remove_file(checkpoint_path(job))
 
 
 def remove_left_overs(folder: Path, learners: Path | None = None, stored: Iterable[str] = ()) -> None:
@@ -97,25 +88,13 @@ def remove_left_overs(folder: Path, learners: Path | None = None, stored: Iterab
     finished = {f"{key}.ckpt" for key in stored}
     for path in folder.glob("*.*"):
         if path.name in finished or re.fullmatch(rf"{KEY}\.lock|{re.escape(CLUSTER_LOCK)}", path.name):
-            with contextlib.suppress(OSError, InputError), _hold(path.with_suffix(".lock")) as is_held:
+            with contextlib.suppress(InputError), hold(path.with_suffix(".lock")) as is_held:
                 if is_held and path.name in finished:
                     remove_file(path)
 
 
-def locked(job: Job, on_event: OnEvent) -> AbstractContextManager[bool]:
-    """Hold the lock of a run."""
-    waiting = Note("another process is training this run: waiting for it", job.key)
-    return _hold(checkpoint_path(job).with_suffix(".lock"), waiting, on_event)
-
-
-def alone_in(folder: Path, on_event: OnEvent) -> AbstractContextManager[bool]:
-    """Be the only process that trains on a cluster with this folder of checkpoints."""
-    waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
-    return _hold(folder / CLUSTER_LOCK, waiting, on_event)
-
-
 @contextlib.contextmanager
-def _hold(path: Path, waiting: Note | None = None, on_event: OnEvent = ignore) -> Iterator[bool]:
+def hold(path: Path, waiting: Note | None = None, on_event: OnEvent = ignore) -> Iterator[bool]:
     """Hold a lock. Where another process has it, say so and wait for it; without such a note, go on and yield False.
 
     In the end the lock's file is removed while it is held. A process that opened the file before and locks it after
@@ -124,24 +103,22 @@ def _hold(path: Path, waiting: Note | None = None, on_event: OnEvent = ignore) -
     """
     lock = FileLock(path)
     try:
-        if not _acquire(lock, blocking=False) and waiting is not None:
+        _acquire(lock, blocking=False)
+        if waiting is not None and not lock.is_locked:
             on_event(waiting)
             _acquire(lock, blocking=True)
         yield lock.is_locked
     finally:
         if lock.is_locked:
-            with contextlib.suppress(OSError):  # Windows keeps files that are open; a folder may be read-only by now
-                remove_file(path)
+            remove_file(path)  # but Windows keeps files that are open
             lock.release(force=True)
 
 
-def _acquire(lock: BaseFileLock, blocking: bool) -> bool:
+def _acquire(lock: BaseFileLock, blocking: bool) -> None:
     try:
         Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire(blocking=blocking)
-    except Timeout:
-        return False
+        with contextlib.suppress(Timeout):
+            lock.acquire(blocking=blocking)
     except OSError as error:
         where = error.filename or lock.lock_file
         raise InputError(f"checkpoints cannot be kept in {where}: {reason_of(error)}") from error
-    return True

@@ -25,7 +25,7 @@ from cclfp.core.userfiles import content_of, receive
 from cclfp.data.datasets import is_cached, pack, unpack
 from cclfp.errors import InputError, RunError, first_line
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Placed
-from cclfp.runs.checkpoints import CLUSTER_LOCK, alone_in
+from cclfp.runs.checkpoints import CLUSTER_LOCK, hold
 from cclfp.runs.code import code, in_words
 from cclfp.runs.execution import PATHS, Execution
 from cclfp.runs.jobs import Job
@@ -94,7 +94,8 @@ class RayCluster:
                 on_event(event)
 
         folder, store = self.execution.checkpoint_folder, Store(self.execution.store)
-        with contextlib.redirect_stdout(sys.stderr), alone_in(folder, pass_on):
+        waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
+        with contextlib.redirect_stdout(sys.stderr), hold(folder / CLUSTER_LOCK, waiting, pass_on):
             missing = [[job for job in jobs if not finish_stored(job, store, pass_on)] for jobs in cohorts]
             _Driver(self, store, pass_on).run([jobs for jobs in missing if jobs])
 

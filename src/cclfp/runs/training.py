@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from cclfp.core.files import remove_file
 from cclfp.engine.cohort import Cohort
 from cclfp.engine.replica import Replica, computing_threads
 from cclfp.errors import InputError, named, reason_of
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
 from cclfp.metrics import number
-from cclfp.runs.checkpoints import locked, remove_checkpoint, write_checkpoint
+from cclfp.runs.checkpoints import checkpoint_path, hold, write_checkpoint
 from cclfp.runs.code import code, commit, device_name
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record, complete
@@ -60,7 +61,8 @@ def train_together(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) 
     with contextlib.ExitStack() as locks:
         if store is not None:
             for job in sorted(jobs, key=lambda job: job.key):  # in the same order everywhere: no deadlock
-                locks.enter_context(locked(job, on_event))
+                waiting = Note("another process is training this run: waiting for it", job.key)
+                locks.enter_context(hold(checkpoint_path(job).with_suffix(".lock"), waiting, on_event))
             jobs = [job for job in jobs if not finish_stored(job, store, on_event)]
         for group in start(jobs, on_event):
             engine_used = _train(group, on_event)
@@ -89,7 +91,7 @@ def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> No
 
 
 def _finish(job: Job, stored: Record, on_event: OnEvent) -> None:
-    remove_checkpoint(job)
+    remove_file(checkpoint_path(job))
     on_event(Finished(job.key, stored))
 
 

@@ -24,7 +24,7 @@ from cclfp.methods import METHODS
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import Job
 from cclfp.runs.settings import configurations
-from cclfp.runs.start import make_replica
+from cclfp.runs.training import make_replica
 from cclfp.streams import BENCHMARKS, Stream
 from cclfp.transforms import Normalise, Scale
 

@@ -24,7 +24,7 @@ from cclfp.runs.record import Record
 
 PACKAGE = Path(__file__).parents[1]
 # The folders and files that train. What a run is comes from its configuration, which its key is of.
-FILES = ("losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/start.py", "runs/training.py")
+FILES = ("losses.py", "metrics.py", "schedules.py", "transforms.py", "runs/training.py")
 TRAINS = ("core/", "data/", "engine/", "learner/", "nets/", "streams/", *FILES)
 # Files in these folders that no number depends on.
 NEUTRAL = ("core/files.py", "core/workers.py", "learner/use_images.py", "streams/pictures.py")

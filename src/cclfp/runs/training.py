@@ -1,4 +1,4 @@
-"""Train a cohort of jobs and keep their records."""
+"""From a cohort of jobs to records: replicas, new or continued from checkpoints, are trained, and records are kept."""
 
 from __future__ import annotations
 
@@ -9,20 +9,28 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import torch
+
 from cclfp.core.files import remove_file
-from cclfp.engine.cohort import Cohort
+from cclfp.engine.cohort import Cohort, autocast_of, choose_engine
 from cclfp.engine.replica import Replica, computing_threads
-from cclfp.errors import InputError, named, reason_of
+from cclfp.errors import DamagedError, InputError, named, reason_of, shortage
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
+from cclfp.learner import make
+from cclfp.learner.saving import DAMAGED
 from cclfp.metrics import number
-from cclfp.runs.checkpoints import checkpoint_path, hold, write_checkpoint
+from cclfp.nets.backbones import make_psi, parse_backbone
+from cclfp.runs.checkpoints import checkpoint_path, hold, put_aside, read_checkpoint, write_checkpoint
 from cclfp.runs.code import code, commit, device_name
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record, complete
-from cclfp.runs.start import Started, start
 from cclfp.runs.store import Store
+from cclfp.streams import AUGMENTATION, Stream, get_benchmark
 
 STEP_EVERY = 0.2  # seconds between two events about the progress of a run
+Streams = dict[tuple[int, str], Stream]  # by seed and device: replicas of one seed share a stream
+# A job whose execution is concrete, and its replica, at the beginning or as a checkpoint left it.
+Started = tuple[Job, Replica]
 
 
 def train_cohort(jobs: Sequence[Job], on_event: OnEvent, *, stores: bool = True) -> None:
@@ -69,30 +77,99 @@ def train_together(jobs: Sequence[Job], on_event: OnEvent, store: Store | None) 
             _keep(group, engine_used, store, on_event)
 
 
-def finish_stored(job: Job, store: Store, on_event: OnEvent) -> bool:
-    """Whether another process has finished the run in the meantime, in which case it is finished here too."""
-    record = job.find_record(store)
-    if record is not None:
-        _finish(job, record, on_event)
-    return record is not None
+# -- start --------------------------------------------------------------------------------------------------------
 
 
-def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> None:
-    """Finish a trained run with its record, or with the one that is stored already: that one stays."""
-    again = job.execution.fresh or ((old := store.find(job.key)) is not None and job.replaces(old))
-    kept = store.add(record, replace=again)
-    if kept is not record:
-        text = "the store has a record of this run already: that one stays"
-        if kept["average_accuracy"] != record["average_accuracy"]:
-            ours, theirs = number(record["average_accuracy"]), number(kept["average_accuracy"])
-            text += f", with {theirs} %; trained now it has {ours} %"
-        on_event(Note(text, job.key))
-    _finish(job, kept, on_event)
+def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
+    """Make the jobs' replicas, new or continued; those that can be trained together are in one list.
+
+    These are at the same position and have the same engine. With the eager engine each is alone.
+    """
+    streams: Streams = {}
+    groups: dict[Any, list[Started]] = {}
+    for wanted in jobs:
+        job, replica = _continue(wanted, streams, on_event) or _begin(wanted, streams)
+        alone = job.key if job.execution.engine == "eager" else None
+        groups.setdefault((replica.position, job.execution, alone), []).append((job, replica))
+    return list(groups.values())
 
 
-def _finish(job: Job, stored: Record, on_event: OnEvent) -> None:
-    remove_file(checkpoint_path(job))
-    on_event(Finished(job.key, stored))
+def _begin(job: Job, streams: Streams) -> Started:
+    job = job.concrete()
+    replica = make_replica(job, streams)
+    return (job.with_execution(engine=choose_engine(replica)) if job.execution.engine == "auto" else job), replica
+
+
+def _continue(job: Job, streams: Streams, on_event: OnEvent) -> Started | None:
+    """A job where its checkpoint left it; None where there is none that can be used."""
+    checkpoint = checkpoint_path(job)
+    if not checkpoint.exists():
+        return None
+    try:
+        continued, state = read_checkpoint(checkpoint, job)
+        replica = make_replica(continued, streams)
+        _load(replica, state)
+    except InputError as error:
+        if isinstance(error.__cause__, OSError):  # it may be good, and readable later
+            raise
+        what = "cannot be used"
+        if isinstance(error, DamagedError):
+            what = f"is damaged and kept as {put_aside(checkpoint)}: delete it when you do not need it"
+        on_event(Note(f"starting again, the checkpoint {what}: {error}", job.key))
+        return None
+    text = f"continuing from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
+    on_event(Note(text, job.key))
+    return continued, replica
+
+
+def _load(replica: Replica, state: Any) -> None:
+    try:
+        replica.load_state_dict(state)
+    except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
+        if shortage(error):
+            raise
+        raise DamagedError(f"it is not complete: {error!r}") from error
+
+
+def make_replica(job: Job, streams: Streams) -> Replica:
+    """The replica of a concrete job at its beginning; its stream is added to ``streams``."""
+    c, execution = job.configuration, job.execution
+    with computing_threads(execution.threads):
+        if (key := (job.seed, execution.device)) not in streams:
+            streams[key] = _make_stream(job)
+        stream = streams[key]
+        hyper: dict[str, Any] = {**c.hyperparameters}
+        backbone = c.backbone or parse_backbone(get_benchmark(c.benchmark).backbone)
+        learner = make(
+            c.kind,
+            psi=make_psi(backbone, stream.train.x.shape[1:], job.seed),
+            num_classes=c.max_classes or stream.num_classes,
+            classes=get_benchmark(c.benchmark).classes,
+            memory=c.buffer or 0,
+            replay=c.replay or 1,
+            seed=job.seed,
+            scenario=c.scenario,
+            tasks=stream.classes,
+            transform=stream.transform,
+            augment=AUGMENTATION if c.augment else None,
+            device=execution.device,
+            **hyper,
+        )
+    learner.autocast = autocast_of(execution.precision)
+    if execution.device == "cuda":
+        learner.psi.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster convolutions
+    return Replica(learner, stream, batch=c.batch, epochs=c.epochs)
+
+
+def _make_stream(job: Job) -> Stream:
+    c = job.configuration
+    stream = get_benchmark(c.benchmark).stream(c.scenario, job.seed, c.class_order, sizes=c.tasks)
+    stream = stream.validation(job.seed) if c.validation else stream
+    stream = stream.to(torch.device(job.execution.device))
+    return stream.joint() if c.kind.joint else stream
+
+
+# -- train --------------------------------------------------------------------------------------------------------
 
 
 def _train(group: Sequence[Started], on_event: OnEvent) -> str:
@@ -135,6 +212,35 @@ def _note_divergence(group: Sequence[Started], on_event: OnEvent) -> None:
         if replica.diverged == replica.trained:  # found just now
             when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
             on_event(Note(f"weights are not finite {when}: the run has diverged; try a smaller lr", job.key))
+
+
+# -- keep ---------------------------------------------------------------------------------------------------------
+
+
+def finish_stored(job: Job, store: Store, on_event: OnEvent) -> bool:
+    """Whether another process has finished the run in the meantime, in which case it is finished here too."""
+    record = job.find_record(store)
+    if record is not None:
+        _finish(job, record, on_event)
+    return record is not None
+
+
+def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> None:
+    """Finish a trained run with its record, or with the one that is stored already: that one stays."""
+    again = job.execution.fresh or ((old := store.find(job.key)) is not None and job.replaces(old))
+    kept = store.add(record, replace=again)
+    if kept is not record:
+        text = "the store has a record of this run already: that one stays"
+        if kept["average_accuracy"] != record["average_accuracy"]:
+            ours, theirs = number(record["average_accuracy"]), number(kept["average_accuracy"])
+            text += f", with {theirs} %; trained now it has {ours} %"
+        on_event(Note(text, job.key))
+    _finish(job, kept, on_event)
+
+
+def _finish(job: Job, stored: Record, on_event: OnEvent) -> None:
+    remove_file(checkpoint_path(job))
+    on_event(Finished(job.key, stored))
 
 
 def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_event: OnEvent) -> None:

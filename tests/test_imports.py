@@ -19,8 +19,8 @@ PACKAGE = Path(cclfp.__file__).parent
 def test_training_needs_torch_and_numpy_only() -> None:
     code = (
         "import sys\n"
-        "for name in ('platformdirs', 'rich', 'typer', 'requests'): sys.modules[name] = None\n"
-        "import cclfp, cclfp.runs.run\n"
+        "for name in ('platformdirs', 'rich', 'typer', 'requests', 'ray'): sys.modules[name] = None\n"
+        "import cclfp, cclfp.runs.run, cclfp.runs.ray\n"
         "from cclfp.testing.contract import Case, learns\n"
         "learns(Case(cclfp.methods.METHODS['finetune'], 'class', {}))"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,12 +228,6 @@ def test_what_is_refused_before_ray_is_asked(monkeypatch: pytest.MonkeyPatch, cl
     answer = cli("study", "accuracy", "--on", "ray")
     assert answer.code == 2
     assert "on='ray' needs Ray: pip install 'cclfp[ray]'" in answer.err
-
-
-@pytest.mark.slow
-def test_ray_is_imported_only_for_it() -> None:
-    code = "import sys; sys.modules['ray'] = None; import cclfp, cclfp.runs.run, cclfp.cli.app, cclfp.runs.ray"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_connection_to_another_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

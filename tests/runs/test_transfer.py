@@ -322,11 +322,12 @@ def test_refusals(arguments: str, message: str, cli: Cli, tmp_path: Path, monkey
 
 @pytest.mark.slow
 def test_the_records_that_ship_are_taken_as_they_are(tmp_path: Path) -> None:
+    """Every tenth of them; tests/test_results.py imports them all."""
     files = sorted(Path(__file__).parents[2].joinpath("results").glob("**/*.jsonl"))
-    files = [file for file in files if file.parent.name != "earlier"]
-    store, again = Store(tmp_path / "here.sqlite"), tmp_path / "again.jsonl"
-    lines = [line for file in files for line in lines_of(file)]
-    assert import_runs(files, store) == (len(lines), [])
+    lines = [line for file in files if file.parent.name != "earlier" for line in lines_of(file)[::10]]
+    store, given, again = Store(tmp_path / "here.sqlite"), tmp_path / "given.jsonl", tmp_path / "again.jsonl"
+    given.write_text("\n".join(lines))
+    assert import_runs([given], store) == (len(lines), [])
     export(store.records(), again)
     assert sorted(lines_of(again)) == sorted(lines)
 

@@ -211,12 +211,12 @@ class Store:
             _write(database, record)
         return record
 
-    def merge(self, records: Iterable[tuple[str, Record]]) -> set[str]:
+    def merge(self, records: Iterable[tuple[str, Record]]) -> list[str]:
         """Add records, each with the place it comes from, all or none; return the places of those it has already.
 
-        InputError where one differs from the stored record of the same run. Every run occurs once in ``records``.
+        InputError where one differs from the stored record of the same run.
         """
-        duplicates = set()
+        duplicates = []
         with self._connect() as database, _writing(database):
             for place, record in records:
                 row = _row(database, record["key"])
@@ -224,7 +224,7 @@ class Store:
                     _write(database, record)
                 else:
                     _check_same(place, record, str(self.path), self._demand(row))
-                    duplicates.add(place)
+                    duplicates.append(place)
         return duplicates
 
     def delete(self, rows: Sequence[StoredRow]) -> None:
@@ -328,9 +328,8 @@ def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[s
     first: dict[str, tuple[str, Record]] = {}
     for place, record in found:
         _check_same(place, record, *first.setdefault(record["key"], (place, record)))
-    known = (Store(store) if isinstance(store, Path) else store).merge(first.values())
-    new = {place for place, _ in first.values()} - known
-    return len(new), [place for place, _ in found if place not in new]
+    duplicates = (Store(store) if isinstance(store, Path) else store).merge(found)
+    return len(found) - len(duplicates), duplicates
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Record]]:

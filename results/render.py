@@ -388,7 +388,7 @@ def main() -> None:
         text = render_document(files, remarks, old, searched, arguments.include_diverged)
     except InputError as error:
         parser.error(str(error))
-    write_atomic(arguments.to, lambda file: file.write(text.encode()))
+    write_atomic(arguments.to, text.encode())
     print(f"{arguments.to}: from {len(files)} files")
 
 

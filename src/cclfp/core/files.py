@@ -241,10 +241,9 @@ def read_tensors(path: Path, kind: str) -> dict[str, Any]:
 def _check_archive(file: BinaryIO) -> None:
     """BadZipFile if a checksum or the structure of an archive is not as torch.save wrote it.
 
-    torch.load verifies no checksums, so they are all verified here. They cover every tensor and value: a changed name,
-    offset or length in the archive's directory gives an entry that is missing or does not match its checksum. The
-    attributes matter too: torch.load does not read an entry that is marked as a folder, and returns uninitialised
-    memory instead.
+    torch.load verifies no checksums, so they are all verified here; a changed name, offset or length gives an entry
+    that is missing or does not match. The attributes matter too: where an entry is marked as a folder, torch.load
+    returns uninitialised memory.
     """
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()

@@ -50,9 +50,9 @@ def work(
     the file alone, without the package that it is in, and end when the generator is closed. Pieces and answers are
     pickled. A process has its ``environment`` besides that of this process.
 
-    A piece is taken from ``pieces`` when a worker is free for it, and only if its number is less than ``ahead``
-    above that of every piece that is being worked on. When a worker ends, only the piece that it had is lost, and
-    another worker replaces it, unless it ended before it was ready.
+    A piece is taken when a worker is free for it, and only if its number is less than ``ahead`` above that of every
+    piece that is being worked on. When a worker ends, only the piece that it had is lost, and another worker replaces
+    it, unless it ended before it was ready.
     """
     command, messages = _command(file, function), _Messages()
     workers: list[_Worker] = []
@@ -193,9 +193,8 @@ def serve(file: str, name: str) -> NoReturn:
 def end_with_parent() -> None:
     """Watch the parent from a thread, and end this process and its children when the parent is gone.
 
-    Stdin must be a pipe from the parent: the kernel then signals a hang-up as soon as the parent ends. It does not if
-    another child of the parent has inherited the other end of the pipe, so the parent's process id is also checked
-    regularly.
+    Stdin is a pipe from the parent: the kernel signals a hang-up as soon as the parent ends, unless another child of it
+    has inherited the other end of the pipe. So its process id is also checked regularly.
     """
     parent = os.getppid()
 

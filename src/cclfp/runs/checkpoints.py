@@ -48,10 +48,7 @@ def write_checkpoint(job: Job, replica: Replica, on_event: OnEvent) -> None:
 
 
 def read_checkpoint(path: Path, job: Job) -> tuple[Job, Any]:
-    """The job as it was trained, and the state of its replica.
-
-    InputError where this job cannot use it, DamagedError where no job can.
-    """
+    """The job as it was trained, and its replica's state. InputError: not for this job; DamagedError: for none."""
     saved = read_tensors(path, FORMAT)
     if job.execution.fresh and not saved["fresh"]:
         raise InputError("it is of a run that was not started with --fresh")
@@ -97,9 +94,9 @@ def remove_left_overs(folder: Path, learners: Path | None = None, stored: Iterab
 def hold(path: Path, waiting: Note | None = None, on_event: OnEvent = ignore) -> Iterator[bool]:
     """Hold a lock. Where another process has it, say so and wait for it; without such a note, go on and yield False.
 
-    In the end the lock's file is removed while it is held. A process that opened the file before and locks it after
-    this finds that the file has no name any more, and tries again with a new one (filelock does so since 3.21). So two
-    processes never hold locks of the same name together.
+    In the end the lock's file is removed while it is held. A process that opened it before and locks it afterwards
+    finds that it has no name any more, and tries again with a new one (filelock does so since 3.21). So two processes
+    never hold locks of the same name together.
     """
     lock = FileLock(path)
     try:

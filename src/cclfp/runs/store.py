@@ -320,9 +320,9 @@ def export(records: Sequence[Record], path: Path, *, force: bool = False, inputs
 def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[str]]:
     """Add the records of the files to the store: how many were added, and the places of those refused as duplicates.
 
-    The files are JSON Lines or stores. A duplicate is word for word what the store has already, or another line before
-    it. Nothing of the files is added where a line is no record, or differs from the record that the store or another
-    line has of the same run. A store given by its path is made only when the files have been found good.
+    The files are JSON Lines or stores. A duplicate is word for word what the store or another line before it has.
+    Nothing is added where a line is no record, or differs from the record that the store or another line has of the
+    same run. A store given by its path is made only when the files have been found good.
     """
     found = [one for path in paths for one in read_records(path)]
     first: dict[str, tuple[str, Record]] = {}

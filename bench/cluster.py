@@ -101,7 +101,6 @@ def _idle_cluster(execution: Execution) -> Any:
 
 def finish_at_once(order: Any, packed: Any) -> Any:
     """In place of ``train_on_node``: a record without training."""
-    yield "here"
     for job in order.jobs:
         record: Any = {**_record(), "key": job.key, "seed": job.seed, "configuration": job.configuration.to_dict()}
         yield [Finished(job.key, record)]

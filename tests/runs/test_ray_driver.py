@@ -51,7 +51,7 @@ class Answers(list[Any]):
 
 
 class Cluster(RayCluster):
-    """A cluster of one node whose tasks answer what a test says, one after the other. An answer may be an error."""
+    """A cluster of one node whose tasks answer what a test says: a node's name, events or an error, one by one."""
 
     def __init__(self, execution: Execution, *tasks: list[Any]) -> None:
         self.tasks, self.orders = iter(tasks), list[Order]()
@@ -64,7 +64,8 @@ class Cluster(RayCluster):
 
         def remote(order: Order, packed: list[Any]) -> Answers:
             self.orders.append(order)
-            return Answers(next(self.tasks))
+            keys = [job.key for job in order.jobs]
+            return Answers([[Placed(keys, a, order.attempt)] if isinstance(a, str) else a for a in next(self.tasks)])
 
         errors = SimpleNamespace(RayTaskError=TaskError, RayError=Lost)
         ray = {"nodes": lambda: [node], "wait": lambda several, **options: (several[:1], several[1:])}

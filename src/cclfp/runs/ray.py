@@ -145,7 +145,7 @@ class _Driver:
                 self.note("no node of the cluster has room for a cohort: waiting for one")
 
     def _submit(self, sent: _Sent) -> None:
-        order = order_of(list(sent.left.values()), self.cluster.device)
+        order = order_of(list(sent.left.values()), self.cluster.device, sent.attempt)
         self.running[self.cluster.task.remote(order, self.datasets.get(order.dataset, []))] = sent
 
     def _read(self, answers: Any) -> None:
@@ -156,25 +156,20 @@ class _Driver:
         except (StopIteration, self.ray.exceptions.RayError) as error:
             del self.running[answers]
             self._end(sent, error)
-        else:
-            if isinstance(answer, str):
-                self._begin(sent, answer)
-            else:
-                for event in answer:
-                    self._pass_on(sent, event)
-
-    def _begin(self, sent: _Sent, node: str) -> None:
-        """A node begins to train a cohort."""
-        sent.node = node
-        if sent.attempt > 1:
-            others = f" with {len(sent.left) - 1} more" if len(sent.left) > 1 else ""
-            text = f"its process on {sent.lost_on} was lost: attempt {sent.attempt}{others} on {node}"
-            self.on_event(Note(text, next(iter(sent.left))))
-        self.on_event(Placed([*sent.left], node, sent.attempt))
+            return
+        for event in answer:
+            self._pass_on(sent, event)
 
     def _pass_on(self, sent: _Sent, event: Event) -> None:
         """Pass on a node's event; the record of a finished run is stored first."""
-        if isinstance(event, Finished):
+        if isinstance(event, Placed):
+            sent.node = event.node
+            if sent.attempt > 1:
+                others = f" with {len(sent.left) - 1} more" if len(sent.left) > 1 else ""
+                text = f"its process on {sent.lost_on} was lost: attempt {sent.attempt}{others} on {event.node}"
+                self.on_event(Note(text, event.keys[0]))
+            self.on_event(event)
+        elif isinstance(event, Finished):
             job = sent.left.pop(event.key)
             keep_record(job, event.record, self.store, self.on_event)
             if not job.has_learner():
@@ -226,9 +221,10 @@ class Order:
     files: list[bytes]  # the user's own methods and backbones
     dataset: str
     code: dict[str, str]  # the driver's: the node must have the same
+    attempt: int  # to train it, counted from 1
 
 
-def order_of(jobs: Sequence[Job], device: str) -> Order:
+def order_of(jobs: Sequence[Job], device: str, attempt: int = 1) -> Order:
     """The order for a cohort. Paths are absolute, and the device is named."""
     execution, configuration = jobs[0].execution, jobs[0].configuration  # they differ in hyperparameters alone
     paths = {name: path.absolute() for name in PATHS if (path := getattr(execution, name)) is not None}
@@ -236,11 +232,11 @@ def order_of(jobs: Sequence[Job], device: str) -> Order:
     jobs = [job.with_execution(**there) for job in jobs]
     own = {"method": configuration.method_file, "backbone": configuration.backbone}
     files = [content_of(what, reference) for what, reference in own.items() if reference and "file" in reference]
-    return Order(jobs, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()))
+    return Order(jobs, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()), attempt)
 
 
-def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]]:
-    """Train a cohort on this node: a Ray task. It answers with the node's name, then with events as they come.
+def train_on_node(order: Order, packed: list[Any]) -> Iterator[list[Event]]:
+    """Train a cohort on this node: a Ray task. It answers with events as they come.
 
     ``packed`` has a reference to the dataset, once a node has lacked it.
     """
@@ -253,7 +249,7 @@ def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]
             jobs = _prepare(order, packed, node, Path(folder), events.put)
         except InputError as error:
             raise InputError(f"{error} (on {node})") from error
-        yield node
+        yield [Placed([job.key for job in jobs], node, order.attempt)]
         training = thread.submit(train_cohort, jobs, events.put, stores=False)  # the driver does
         is_over = False
         while not is_over:

@@ -22,7 +22,7 @@ import cclfp
 from cclfp.errors import InputError, RunError
 from cclfp.metrics import holm, paired_t_test
 from cclfp.paper import TABLES, TIMING_SEED, Published, cells, published, run_time_cells
-from cclfp.paper.compare import Change, effects, rank_results
+from cclfp.paper.compare import component_worths, rank_results
 from cclfp.paper.numbers import (
     FIGURES,
     LABELS,
@@ -195,29 +195,27 @@ def test_the_best_is_marked_and_only_what_is_beyond_chance_is_called_worse() -> 
     assert [one.verdict for one in rank(best, {})] == ["unknown", "unknown"]  # nothing to compare with
 
 
-def means(changes: dict[str, Change | None]) -> dict[str, float | None]:
-    return {component: None if change is None else change.mean for component, change in changes.items()}
-
-
 def test_what_a_component_is_worth() -> None:
     """In the paper, w matters most in class-incremental learning and β in domain-incremental."""
-    ablation = cells("ablation")
-    by_column = {
-        column: effects({c.label: {0: c.published.mean} for c in ablation if c.column == column and c.published})
-        for column in dict.fromkeys(c.column for c in ablation)
-    }
-    mnist = by_column["split-mnist", "class"]
-    assert means(mnist.without) == pytest.approx({"w": 78.31 - 89.16, "α": 82.95 - 89.16, "β": 88.67 - 89.16})
-    assert means(mnist.alone) == pytest.approx({"w": 83.48 - 76.43, "α": 78.04 - 76.43, "β": 77.37 - 76.43})
-    assert [found.most for found in by_column.values()] == ["w", "α", "w", "α", "β"]
-    known = {"none": 50.0, "w": 51.0, "α": 49.0, "β": 50.0, "α, β": 60.0, "w, β": 61.0, "w, α": 59.0, "w, α, β": 62.0}
-    assert effects({row: {0: -accuracy} for row, accuracy in known.items()}).most is None  # none is missed
-    some = effects({row: {0: accuracy} for row, accuracy in known.items() if row not in ("w, α", "α")})
-    assert (means(some.without), some.most) == ({"w": -2.0, "α": -1.0, "β": None}, None)
+    columns: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    for cell in cells("ablation"):
+        columns.setdefault(cell.column, {})[cell.label] = {0: cell.published.mean if cell.published else 0.0}
+    found = {column: component_worths(accuracies) for column, accuracies in columns.items()}
+    mnist = ["−10.85", "−6.21", "−0.49", "+7.05", "+1.61", "+0.94", "w"]
+    assert list(found["split-mnist", "class"].values()) == mnist
+    assert [worths["matters most"] for worths in found.values()] == ["w", "α", "w", "α", "β"]
+    some = {row: accuracies for row, accuracies in columns["split-mnist", "class"].items() if row not in ("w, α", "α")}
+    assert list(component_worths(some).values()) == [
+        *mnist[:2],
+        "missing",
+        mnist[3],
+        "missing",
+        mnist[5],
+        "not known yet",
+    ]
     # Over the seeds that both have: they differ among themselves by more than the rows do.
-    paired = effects({"none": {0: 50.0, 1: 60.0, 2: 70.0}, "w": {2: 71.0, 1: 63.0}, "α": {5: 10.0}})
-    assert paired.alone["w"] == pytest.approx((2.0, 2**0.5))
-    assert (paired.alone["α"], paired.alone["β"]) == (None, None)
+    paired = component_worths({"none": {0: 50.0, 1: 60.0, 2: 70.0}, "w": {2: 71.0, 1: 63.0}, "α": {5: 10.0}})
+    assert [paired[f"{component} alone"] for component in "wαβ"] == ["+2.00 ± 1.41", "missing", "missing"]
 
 
 # What a study trains --------------------------------------------------------------------------------------------------

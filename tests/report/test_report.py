@@ -28,7 +28,7 @@ from cclfp.methods import METHODS
 from cclfp.paper import TABLES, TIMING_SEED, cells
 from cclfp.report import collect, write_report
 from cclfp.report.charts import own_charts
-from cclfp.report.tables import VERDICTS, Content, Table, component_worths, count_verdicts, environments, verdict_of
+from cclfp.report.tables import VERDICTS, Content, Table, count_verdicts, environments, verdict_of, worths
 from cclfp.report.text import render, to_csv
 from cclfp.runs.configuration import show_value
 from cclfp.runs.results import Result
@@ -137,14 +137,14 @@ def test_missing_numbers_are_shown_as_missing(store: Store) -> None:
 
 def test_what_each_component_is_worth(full_content: Content, store: Store) -> None:
     *others, _ = full_content.tables
-    assert [component_worths(table) for table in others] == [[], []]
+    assert [worths(table) for table in others] == [{}, {}]
     made = {"none": 80.0, "w": 80.5, "β": 82.0, "w, α": 80.0, "w, β": 82.5, "α, β": 83.0, "w, α, β": 83.25}
 
     def worth() -> list[tuple[str, str]]:
         for row, accuracy in made.items():
             record = made_up_record(cell_of("ablation", row, "rotated-mnist", "domain"), 0)
             store.add(with_accuracy(record, accuracy), replace=True)
-        return component_worths(collect(store, [0]).tables[2])[4][1]
+        return list(worths(collect(store, [0]).tables[2])["Rotated MNIST, domain"].values())
 
     assert [ours for ours, _ in worth()] == ["−0.25", "−0.75", "−3.25", "+0.50", "missing", "+2.00", "β"]
     made["α, β"] = 70.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from cclfp import metrics
 from cclfp.paper.numbers import COMPONENTS
@@ -57,51 +56,32 @@ def show_p(p: float | None) -> str:
     return "–" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-class Change(NamedTuple):
-    """Of average accuracy, from one row to another: mean and standard deviation over the seeds that both have."""
-
-    mean: float
-    std: float | None
-
-
-@dataclasses.dataclass(frozen=True)
-class Effects:
-    """What each component of CCL-FP+ is worth in a column of the ablation; None where a number is missing.
+def component_worths(accuracies: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
+    """What each component of CCL-FP+ is worth in a column of the ablation, from average accuracies by row and seed.
 
     ``without`` is how the accuracy changes when it alone is taken out of the whole method, ``alone`` when it alone is
-    added to none.
+    added to none, over the seeds that both rows have. The one that is missed most matters most.
+
+    >>> column = {"none": 70.0, "w": 75.0, "α, β": 72.0, "w, β": 79.0, "w, α": 79.5, "w, α, β": 80.0}
+    >>> found = component_worths({row: {0: accuracy, 1: accuracy + 1} for row, accuracy in column.items()})
+    >>> found["without w"], found["w alone"], found["α alone"], found["matters most"]
+    ('−8.00 ± 0.00', '+5.00 ± 0.00', 'missing', 'w')
     """
 
-    without: dict[str, Change | None]
-    alone: dict[str, Change | None]
-
-    @property
-    def most(self) -> str | None:
-        """The component that is missed most when it alone is taken out; None if one is not known, or none is missed."""
-        known = {component: change.mean for component, change in self.without.items() if change is not None}
-        if len(known) < len(COMPONENTS) or min(known.values()) >= 0:
-            return None
-        return min(known, key=lambda component: known[component])
-
-
-def effects(accuracies: Mapping[str, Mapping[int, float]]) -> Effects:
-    """From a column's average accuracies, by row and seed.
-
-    >>> column = {"none": 70.0, "w": 75.0, "α, β": 72.0, "w, β": 79.0, "w, α": 80.5, "w, α, β": 80.0}
-    >>> found = effects({row: {0: accuracy, 1: accuracy + 1} for row, accuracy in column.items()})
-    >>> found.without["w"], found.most
-    (Change(mean=-8.0, std=0.0), 'w')
-    >>> found.alone
-    {'w': Change(mean=5.0, std=0.0), 'α': None, 'β': None}
-    """
-
-    def change(before: str, after: str) -> Change | None:
+    def change(before: str, after: str) -> tuple[float | None, float | None]:
         a, b = accuracies.get(before, {}), accuracies.get(after, {})
-        found = metrics.mean_std([b[seed] - a[seed] for seed in a if seed in b])
-        return None if found["mean"] is None else Change(found["mean"], found["std"])
+        mean, std = metrics.mean_std([b[seed] - a[seed] for seed in a if seed in b]).values()
+        return mean, std
 
-    others = {component: ", ".join(c for c in COMPONENTS if c != component) for component in COMPONENTS}
-    return Effects(
-        without={component: change(", ".join(COMPONENTS), rest) for component, rest in others.items()},
-        alone={component: change("none", component) for component in COMPONENTS},
-    )
+    rest = {component: ", ".join(c for c in COMPONENTS if c != component) for component in COMPONENTS}
+    without = {component: change(", ".join(COMPONENTS), rest[component]) for component in COMPONENTS}
+    alone = {component: change("none", component) for component in COMPONENTS}
+    costs = {component: mean for component, (mean, _) in without.items() if mean is not None}
+    if len(costs) < len(COMPONENTS):
+        most = "not known yet"
+    else:
+        most = min(costs, key=costs.__getitem__) if min(costs.values()) < 0 else "none: no removal costs anything"
+    changes = {f"without {component}": found for component, found in without.items()}
+    changes |= {f"{component} alone": found for component, found in alone.items()}
+    shown = {name: "missing" if mean is None else metrics.signed(mean, std) for name, (mean, std) in changes.items()}
+    return shown | {"matters most": most}

@@ -10,8 +10,7 @@ from typing import Any
 
 from cclfp.events import OnEvent, ignore
 from cclfp.methods import METHODS
-from cclfp.metrics import signed
-from cclfp.paper.compare import Effects, effects, rank_results
+from cclfp.paper.compare import component_worths, rank_results
 from cclfp.paper.numbers import COMPONENTS, TABLES, TIMING_SEED, cells, gather_timings, run_time_cells
 from cclfp.paper.search import Json, read_searches, stored_doubts
 from cclfp.runs.code import OTHER_CODE, OTHER_CODE_RISK
@@ -214,34 +213,18 @@ def _count(number: int) -> str:
     return f"{number:,} run is" if number == 1 else f"{number:,} runs are"
 
 
-# What each component is worth -----------------------------------------------------------------------------------------
-
-Worth = tuple[str, list[tuple[str, str]]]  # a column, and texts of our runs and of the paper in the order of WORTH_HEAD
-WORTH_HEAD = (
-    *(f"without {component}" for component in COMPONENTS),
-    *(f"{component} alone" for component in COMPONENTS),
-    "matters most",
-)
+# In words -------------------------------------------------------------------------------------------------------------
 
 
-def component_worths(table: Table) -> list[Worth]:
-    """One row per column of the ablation; none for other tables."""
-    found = []
+def worths(table: Table) -> dict[str, dict[str, tuple[str, str]]]:
+    """What each component is worth in our runs and in the paper, per column of the ablation; none for other tables."""
+    found = {}
     for column in table.columns if table.name == "ablation" else []:
         cells = [result for result in table.results if result.column == column]
-        ours = effects({cell.label: cell.accuracies for cell in cells})
-        paper = effects({cell.label: {0: cell.published.mean} for cell in cells if cell.published is not None})
-        found.append((column_title(column), list(zip(_show_effects(ours), _show_effects(paper), strict=True))))
+        ours = component_worths({cell.label: cell.accuracies for cell in cells})
+        papers = component_worths({cell.label: {0: cell.published.mean} for cell in cells if cell.published})
+        found[column_title(column)] = {name: (ours[name], papers[name]) for name in ours}
     return found
-
-
-def _show_effects(found: Effects) -> list[str]:
-    changes = [*found.without.values(), *found.alone.values()]
-    most = found.most or ("not known yet" if None in found.without.values() else "none: no removal costs anything")
-    return [*("missing" if change is None else signed(*change) for change in changes), most]
-
-
-# In words -------------------------------------------------------------------------------------------------------------
 
 
 def verdict_of(result: Result) -> str:

@@ -347,7 +347,7 @@ def test_run_times_are_measured_one_at_a_time(
     assert all(part["seeds"] == [0, 1, 2, 3, 4] for part in plan["plan"])
 
 
-@pytest.mark.parametrize(("asked", "engine"), [("auto", "eager"), ("eager", "eager"), ("compiled", "compiled")])
+@pytest.mark.parametrize(("asked", "engine"), [("auto", "eager"), ("eager", "eager"), ("traced", "traced")])
 def test_run_times_are_of_one_engine(asked: str, engine: str, tmp_path: Path) -> None:
     planned = plan("runtime", execution=Execution(engine=asked, store=tmp_path / "runs.sqlite"))
     assert len(planned.jobs) == len(run_time_cells())
@@ -357,7 +357,7 @@ def test_run_times_are_of_one_engine(asked: str, engine: str, tmp_path: Path) ->
 HERE = {"together": 1, "engine": "eager", "precision": "float32", "threads": 1, "device_name": device_name("cpu")}
 OLD = {"source": "f" * 16, "cclfp": "0.0.1"}
 # None: in a record of before it was kept.
-OTHERS = [("together", 5), ("together", None), ("engine", "compiled"), ("device_name", "another"), ("threads", 2)]
+OTHERS = [("together", 5), ("together", None), ("engine", "traced"), ("device_name", "another"), ("threads", 2)]
 
 
 @pytest.mark.parametrize(("name", "value"), [("together", 1), *OTHERS, ("precision", "bf16")])
@@ -394,7 +394,7 @@ def test_plans_and_run_times_say_which_runs_are_of_other_code(cli: Cli, tmp_path
 def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
     store = Store(tmp_path / "runs.sqlite")
     here = {**HERE, "device_name": "A processor"}
-    made = {"ER-Res.": {**here, "engine": "compiled"}, "GEM": here, "HAL": here, "FDR": {**here, "together": 2}}
+    made = {"ER-Res.": {**here, "engine": "traced"}, "GEM": here, "HAL": here, "FDR": {**here, "together": 2}}
     for row, environment in made.items():
         cell = cell_of("accuracy", row, "rotated-mnist", "domain")
         store.add(record(cell, TIMING_SEED, 80.0, **environment))

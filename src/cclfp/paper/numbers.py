@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 from cclfp.errors import unknown
+from cclfp.methods import METHODS
 from cclfp.metrics import count_of
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.problem import Problem
@@ -24,20 +24,8 @@ TABLES = {
     "ablation": "Average accuracy with and without each component of CCL-FP+",
 }
 # The methods as the paper's rows call them.
-LABELS = {
-    "joint": "Joint",
-    "finetune": "Finetune",
-    "si": "SI",
-    "lwf": "LwF",
-    "er": "ER-Res.",
-    "gem": "GEM",
-    "a-gem": "A-GEM",
-    "icarl": "iCaRL",
-    "fdr": "FDR",
-    "hal": "HAL",
-    "ccl-fp": "CCL-FP",
-    "ccl-fp+": "CCL-FP+",
-}
+LABELS = {name: name.upper() for name in METHODS}
+LABELS |= {"joint": "Joint", "finetune": "Finetune", "lwf": "LwF", "er": "ER-Res.", "icarl": "iCaRL"}
 # The ablation's components, as its rows name them: propagation w, L_cl α, L_scl β. All rows are CCL-FP+ with its preset
 # and the weights of the missing components at 0, so that nothing else differs. With none of them it is ER, without β it
 # is CCL-FP; for these the paper prints the numbers it has for the methods.
@@ -49,10 +37,8 @@ FIGURES = {
 }
 # The panels of each figure. The paper does not say in which scenario it took the time: the first of each benchmark.
 PANELS = {
-    "evolution": [
-        *itertools.product(["split-cifar10", "split-cifar100"], ["class", "task"]),
-        *itertools.product(["permuted-mnist", "rotated-mnist"], ["domain"]),
-    ],
+    "evolution": [(f"split-{name}", scenario) for name in ("cifar10", "cifar100") for scenario in ("class", "task")]
+    + [("permuted-mnist", "domain"), ("rotated-mnist", "domain")],
     "forgetting": [("split-mnist", "class"), ("split-cifar10", "task"), ("rotated-mnist", "domain")],
     "runtime": [("split-cifar10", "class"), ("split-tiny-imagenet", "class"), ("rotated-mnist", "domain")],
 }
@@ -82,22 +68,21 @@ def cells(table: str) -> list[Result]:
     >>> len(cells("accuracy")), len(cells("buffer")), len(cells("ablation"))
     (116, 60, 40)
     """
-    return [_cell(line) for line in _lines(table)]
+    found = []
+    for line in _lines(table):
+        label = LABELS[line["method"]]
+        if table == "ablation":
+            label = ", ".join(component for component, name in COMPONENTS.items() if line[name] == "1") or "none"
+        without = {name: 0.0 for name in COMPONENTS.values() if line[name] == "0"}
+        problem = Problem(line["benchmark"], scenario=line["scenario"], memory=int(line["buffer"]))
+        c = make_one(line["method"], problem, without)
+        found.append(Result(c, [], label, _number(line), origin(c), table=table))
+    return found
 
 
-def _cell(line: Line) -> Result:
-    method, label, table = line["method"], LABELS[line["method"]], line["table"]
-    if table == "ablation":
-        label = ", ".join(component for component, name in COMPONENTS.items() if line[name] == "1") or "none"
-    without = {name: 0.0 for name in COMPONENTS.values() if line[name] == "0"}
-    problem = Problem(line["benchmark"], scenario=line["scenario"], memory=int(line["buffer"]))
-    chosen = origin(method, line["benchmark"], line["scenario"])
-    return Result(make_one(method, problem, without), [], label, _number(line), chosen, table=table)
-
-
-def origin(method: str, benchmark: str, scenario: str) -> str:
+def origin(c: Configuration) -> str:
     """Where a method's settings come from, if nobody tuned them or set them."""
-    return DEFAULTS if find_preset(method, benchmark, scenario) is None else "preset"
+    return DEFAULTS if find_preset(c.method, c.benchmark, c.scenario) is None else "preset"
 
 
 def missing_components(cell: Result) -> dict[str, float]:
@@ -141,23 +126,23 @@ def gather_timings(cells: Sequence[Result], find: Callable[[str], Record | None]
     The seconds of runs that were trained together are shares of the total.
     """
     timed = [cell.find_runs(find, [TIMING_SEED]) for cell in cells]
-    return [_only(cell, lambda run: run["environment"].get("together") == 1) for cell in timed]
+    return _made(timed, lambda environment: environment.get("together") == 1)
 
 
 def comparable(timed: Sequence[Result]) -> tuple[str | None, list[Result]]:
     """The conditions under which most of these runs were timed, and the results, where others are without a run."""
     made = [describe_conditions(run["environment"]) for result in timed for run in result.runs]
     most = max(dict.fromkeys(made), key=made.count, default=None)
-    return most, [_only(result, lambda run: describe_conditions(run["environment"]) == most) for result in timed]
+    return most, _made(timed, lambda environment: describe_conditions(environment) == most)
 
 
-def _only(result: Result, counts: Callable[[Record], bool]) -> Result:
-    return dataclasses.replace(result, runs=[run for run in result.runs if counts(run)])
+def _made(results: Sequence[Result], like: Callable[[Mapping[str, Any]], bool]) -> list[Result]:
+    """The results with the runs that were made in such an environment."""
+    return [dataclasses.replace(r, runs=[run for run in r.runs if like(run["environment"])]) for r in results]
 
 
-def describe_conditions(made: Mapping[str, Any]) -> str:
-    """What a run's time depends on, of its environment: ``A processor, eager engine, float32, 1 thread``."""
-    parts = [made.get("device_name") or "unknown device", f"{made.get('engine') or 'unknown'} engine"]
-    parts.append(made.get("precision") or "unknown precision")
-    parts.append("unknown threads" if made.get("threads") is None else count_of(made["threads"], "thread"))
-    return ", ".join(parts)
+def describe_conditions(environment: Mapping[str, Any]) -> str:
+    """What a run's time depends on: ``A processor, eager engine, float32, 1 thread``."""
+    device, engine, precision = (environment.get(name) for name in ("device_name", "engine", "precision"))
+    threads = "unknown threads" if environment.get("threads") is None else count_of(environment["threads"], "thread")
+    return f"{device or 'unknown device'}, {engine or 'unknown'} engine, {precision or 'unknown precision'}, {threads}"

@@ -280,6 +280,6 @@ def _result(
     c = make_one(method, problem, None if tuned is None else tuned.settings)
     chosen = "tuned" if auto is None else f"tuned in {auto:g} min"
     if tuned is None:
-        chosen = numbers.origin(c.method, c.benchmark, c.scenario)
+        chosen = numbers.origin(c)
     doubts = () if tuned is None else tuple(tuned.doubts)
     return Result(c, [], method, chosen=chosen, table=f"memory {problem.memory}", doubts=doubts)

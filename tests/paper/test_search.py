@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cclfp.errors import InputError
+from cclfp.events import Finished, Step, Stored
 from cclfp.paper.search import Limit, Settings, Trial, neighbours, search
-from cclfp.runs.events import Finished, Step
 
 A, B = {"a": [0.0, 1.0, 2.0, 3.0]}, {"b": [0.0, 1.0, 2.0]}
 START = {"a": 1.0, "b": 0.0}
@@ -163,20 +163,15 @@ def test_settings_with_a_run_that_diverged_come_last_and_get_no_more_seeds(secon
         assert (found[-1].mean, found[-1].diverged) == (None, [60.0])
 
 
-def test_a_first_run_that_takes_longer_than_the_limit_is_refused_and_compiling_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_first_run_that_takes_longer_than_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    limit = Limit("er on photos", 1)
-    slow: Any = {"seconds": 61.0}
-    with pytest.raises(InputError, match="1 minutes are too short to tune er on photos: one run takes about 61 s"):
-        limit.check(Finished("a", slow))
-    limit.check(Step("a", 1, 5, 1, 1000, None))
-    limit.check(Step("a", 1, 5, 1, 1000, None, compiling=True))
+    limit, slow = Limit("er on photos", 1), {"seconds": 61.0}
+    for event in (Finished("a", slow), Stored("a", slow)):
+        with pytest.raises(InputError, match="1 minutes are too short to tune er on photos: one run takes about 61 s"):
+            limit.check(event)
     for now, number in ((100.0, 2), (102.0, 102)):  # noqa: B007  the clock reads it
         limit.check(Step("a", 1, 5, number, 1000, None))  # 20 s for all
-    limit.check(Finished("a", slow))  # of which most were spent on compiling
     now = 300.0
     with pytest.raises(InputError, match="one run takes about 1,980 s"):
         limit.check(Step("a", 1, 5, 103, 1000, None))

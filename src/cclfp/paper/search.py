@@ -60,10 +60,6 @@ class Trial:
     def std(self) -> float | None:
         return metrics.mean_std(self.scores)["std"]
 
-    def with_more(self, other: Trial) -> Trial:
-        """The same settings with the scores of further seeds."""
-        return Trial(self.settings, [*self.scores, *other.scores], [*self.diverged, *other.diverged])
-
     @property
     def rank(self) -> tuple[bool, int, float]:
         """The smaller the better: no run that diverged, then the most seeds, then the mean of all runs."""
@@ -99,8 +95,7 @@ class Limit:
         self.a_run: float | None = None  # seconds of a worker, as last measured; None where all runs were in the store
         self.trained = 0  # runs that were not in the store
         self.unmeasured = 1  # so many are tried as long as it is not known how long a run takes
-        self._first_step: tuple[float, int] | None = None  # its time and number, since the last compiling
-        self._has_compiled = False
+        self._first_step: tuple[float, int] | None = None  # its time and number
 
     def train(self, train: Train, several: Sequence[Settings], seeds: Sequence[int], share: float = 1) -> list[Trial]:
         """The trials of the first settings, as many as a share of the remaining time has room for.
@@ -129,19 +124,12 @@ class Limit:
         return int(left / self.a_run + 1e-6) * self.workers
 
     def check(self, event: Event) -> None:
-        """InputError where the first run takes longer than the limit, also if it is in the store.
-
-        Compiling does not count. A record does not say how long it took, so in the store it counts.
-        """
+        """InputError where the first run takes longer than the limit, also if it is in the store."""
         self.trained += isinstance(event, Finished)
         if self.a_run is not None or self.unmeasured > 1:
             return
-        seconds = 0.0  # of a run
-        if isinstance(event, Stored) or (isinstance(event, Finished) and not self._has_compiled):
-            seconds = event.record["seconds"]
-        elif isinstance(event, Step) and event.compiling:
-            self._first_step, self._has_compiled = None, True
-        elif isinstance(event, Step):
+        seconds = event.record["seconds"] if isinstance(event, Stored | Finished) else 0.0  # of a run
+        if isinstance(event, Step):
             now = time.monotonic()
             since, first = self._first_step = self._first_step or (now, event.step)
             if event.step > first and now - since >= MEASURED and now > self.end:
@@ -184,8 +172,9 @@ def search(
         if min(len(survivors), limited.room(limited.end)) < 2:  # the best needs no more seeds where it is alone
             break
         found = limited.train(train, [trial.settings for trial in survivors], [seed])
-        for trial, more in zip(survivors, found, strict=False):
-            trials[trials.index(trial)] = trial.with_more(more)
+        for old, more in zip(survivors, found, strict=False):
+            new = Trial(old.settings, old.scores + more.scores, old.diverged + more.diverged)
+            trials[trials.index(old)] = new
     return sorted(trials, key=lambda trial: trial.rank)
 
 
@@ -277,12 +266,7 @@ def stored_doubts(searches: Sequence[Json], configuration: Configuration) -> lis
     settings = {**configuration.hyperparameters, "augment": configuration.augment}
     found = [content for content in searches if content["where"] == _where(configuration.place)]
     found = [content for content in found if settings.items() <= content["settings"].items()]
-    return list(found[-1]["doubts"]) if found else []
-
-
-def _where(place: Json) -> str:
-    """A place, whatever the size of the memory."""
-    return _text({**place, "buffer": None})
+    return found[-1]["doubts"] if found else []
 
 
 def _read(path: Path, on_event: OnEvent) -> Json | None:
@@ -292,14 +276,14 @@ def _read(path: Path, on_event: OnEvent) -> Json | None:
     """
     try:
         content: Json = parse_json(path.read_bytes())
-        if _key(content["request"]) != path.stem:
+        request, trials = content["request"], [Trial(**trial) for trial in content["trials"]]
+        if _digest(request) != path.stem:
             raise InputError("it was changed")
-        trials = [Trial(**trial) for trial in content["trials"]]
+        known = trials[0].doubts(request["grids"]) if trials else []
+        doubts = list(content.get("doubts", known))
         found = {"preset": Preset(**content["preset"]), "trials": trials, "finished_at": str(content["finished_at"])}
-        found |= {"settings": dict(content["settings"]), "where": _where(content["request"]["place"])}
-        known = trials[0].doubts(content["request"]["grids"]) if trials else []
-        found |= {"doubts": list(content.get("doubts", known)), "code": dict(content.get("code", {}))}
-        return {**content, **found}
+        found |= {"settings": dict(content["settings"]), "doubts": doubts, "code": dict(content.get("code", {}))}
+        return {"request": request, "where": _where(request["place"]), **found}
     except KeyError as error:
         reason = f"it has no {error}"
     except (OSError, InputError) as error:
@@ -322,12 +306,13 @@ def _other_code(content: Json) -> list[str]:
 
 
 def _path(store: Path, request: Json) -> Path:
-    return store.with_name(f"{store.name}.searches") / f"{_key(request)}.json"
+    return store.with_name(f"{store.name}.searches") / f"{_digest(request)}.json"
 
 
-def _key(request: Json) -> str:
-    return hashlib.sha256(_text(request).encode()).hexdigest()
+def _where(place: Json) -> str:
+    """The same for a place whatever the size of the memory."""
+    return _digest({**place, "buffer": None})
 
 
-def _text(values: Json) -> str:
-    return json.dumps(values, sort_keys=True)
+def _digest(values: Json) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -176,15 +176,15 @@ def tune(
     There are two seeds by default. Settings with a run that diverged are never chosen; InputError where all did.
 
     A method of the paper on a benchmark of the paper is searched as the presets were. On the MLP's streams all
-    combinations are trained at once. On the convolutional ones ER searches step size and augmentation; the other
-    methods inherit these from ER's preset and search their own, one after the other; CCL-FP+ inherits w and α from
-    CCL-FP's too. A method with nothing of its own is not trained.
+    combinations are trained at once. On the convolutional ones ER searches step size and augmentation; the others
+    inherit these from ER's preset and search their own, one after the other; CCL-FP+ inherits w and α from CCL-FP's
+    too. A method with nothing of its own is not trained.
 
     Anything else (a method ``FILE.py:NAME``, your own images, other tasks, backbones or memories, ranges of your own)
-    searches lr and augmentation, then the method's own settings one after the other: those that its ``Hyper`` declares
-    with ``search``, and the ranges in ``settings`` or given as keywords (``lr=[0.01, 0.1]``). It also starts with every
-    weight at 0 that may be 0: a method whose parts do not help is not worse than without them. The result is stored
-    beside the runs, and ``study("mine", ...)`` uses it.
+    searches lr and augmentation, then one after the other what the method's ``Hyper`` declares with ``search`` and the
+    ranges in ``settings`` or given as keywords (``lr=[0.01, 0.1]``). It also starts with every weight at 0 that may be
+    0: a method whose parts do not help is not worse than without them. The result is kept beside the runs, for
+    ``study("mine", ...)``.
 
     With a ``budget`` in minutes all is tried with one seed, the usual settings first, then the smallest changes, as far
     as the measured time of a run allows. The better half gets another seed, and so on (successive halving). InputError
@@ -192,7 +192,7 @@ def tune(
     settings, spread over the grid; a method then inherits only the augmentation.
 
     With ``repeatable``, as for ``cclfp run --auto``, every method is searched in the second way, with up to eight
-    seeds, and a search that was made before is not made again: it gives the same settings.
+    seeds, and a search that was made before gives the same settings without another.
 
     ``known`` are presets to inherit from, by default those of the package. ``problem`` and ``execution``, or their
     fields as keywords (``engine="graph"``), say what is learned, and how and where.
@@ -282,9 +282,8 @@ class _Search:
         """The trial of each; all are trained together."""
         chosen = [self.configuration(settings) for settings in several]
         jobs = make_jobs(chosen, seeds, self.execution)
-        start = self.plan.start
-        varied = [name for name in several[0] if len({settings[name] for settings in [start, *several]}) > 1]
-        labels = name_runs(jobs, varied)
+        tried = [self.plan.start, *several]
+        labels = name_runs(jobs, [name for name in several[0] if len({settings[name] for settings in tried}) > 1])
 
         def listen(event: Event) -> None:
             self.on_event(event)
@@ -296,10 +295,11 @@ class _Search:
         self.records += found.values()
         trials = []
         for settings, c in zip(several, chosen, strict=True):
-            scores: dict[bool, list[float]] = {True: [], False: []}  # of the runs that diverged, and of the others
+            trial = Trial(settings, [], [])
             for record in (found[c.key(seed)] for seed in seeds):
-                scores[record.get("diverged") is not None].append(float(record["average_accuracy"] or 0.0))
-            trials.append(Trial(settings, scores[False], scores[True]))
+                scores = trial.scores if record.get("diverged") is None else trial.diverged
+                scores.append(float(record["average_accuracy"] or 0.0))
+            trials.append(trial)
         return trials
 
     def _compare_with_preset(self, trials: Sequence[Trial], known: Sequence[Preset]) -> list[str]:

@@ -25,21 +25,17 @@ def rank_results(results: Sequence[Result]) -> list[Result]:
     column = [{} if result.is_joint else result.accuracies for result in results]
     means = {i: sum(row.values()) / len(row) for i, row in enumerate(column) if row}
     if len(means) < 2:
-        return [dataclasses.replace(result, standing=Standing()) for result in results]
-    standings, compared = [Standing()] * len(column), dict[int, list[float]]()
-    best = max(means, key=lambda i: means[i])
-    for i, row in enumerate(column):
-        differences = [row[seed] - column[best][seed] for seed in row if seed in column[best]]
-        if i == best or not differences:
-            standings[i] = Standing(best=i == best)
-            continue
-        summary = metrics.mean_std(differences)
-        standings[i] = Standing(False, summary["mean"], summary["std"], len(differences))
-        if len(differences) >= FEWEST:
-            compared[i] = differences
-    corrected = metrics.holm([metrics.paired_t_test(differences) for differences in compared.values()])
-    for i, p in zip(compared, corrected, strict=True):
-        standings[i] = dataclasses.replace(standings[i], p=p)
+        return list(results)
+    best = max(means, key=means.__getitem__)
+    differences = [[row[seed] - column[best][seed] for seed in row if seed in column[best]] for row in column]
+    tested = [i for i, several in enumerate(differences) if i != best and len(several) >= FEWEST]
+    corrected = metrics.holm([metrics.paired_t_test(differences[i]) for i in tested])
+    p = dict(zip(tested, corrected, strict=True))
+    standings = [Standing(best=i == best) for i in range(len(column))]
+    for i, several in enumerate(differences):
+        if i != best and several:
+            mean, std = metrics.mean_std(several).values()
+            standings[i] = Standing(False, mean, std, len(several), p.get(i))
     return [dataclasses.replace(result, standing=s) for result, s in zip(results, standings, strict=True)]
 
 

@@ -14,7 +14,8 @@ from cclfp.events import OnEvent, Planned, ignore
 from cclfp.methods import METHODS
 from cclfp.paper import numbers
 from cclfp.paper.compare import rank_results
-from cclfp.paper.search import Json, latest_search, read_searches
+from cclfp.paper.numbers import COMPONENTS
+from cclfp.paper.search import latest_search, read_searches
 from cclfp.paper.tuning import tune
 from cclfp.runs.code import device_name
 from cclfp.runs.configuration import method_labels
@@ -75,8 +76,7 @@ class Study:
         """The results with the runs that the store has, and with the jobs that it lacks. The store is not created."""
         results = {result.key(0): result for result in self.results}
         store = Store(self.store, read_only=True) if exists(self.store) else None
-        stored: list[Result] = []
-        missing: dict[str, list[Job]] = {}
+        stored, missing = list[Result](), dict[str, list[Job]]()
         for job in self.jobs:
             key = job.configuration.key(0)
             if store is None or (record := job.find_record(store)) is None:
@@ -125,10 +125,9 @@ def by_column(results: Iterable[Result]) -> dict[tuple[str, str, str], list[Resu
 
 def _label(job: Job, method: str) -> str:
     c = job.configuration
-    off = [name for name in ("w", "alpha", "beta") if c.method == "ccl-fp+" and c.hyperparameters[name] == 0]
-    kind = " ".join([method, *(f"{name}=0" for name in off)])
-    memory = "" if c.buffer in (None, 200) else f" memory {c.buffer}"
-    return f"{kind}{memory} {c.benchmark} {c.scenario} seed {job.seed}"
+    off = [f"{name}=0" for name in COMPONENTS.values() if c.method == "ccl-fp+" and c.hyperparameters[name] == 0]
+    memory = [] if c.buffer in (None, MEMORY) else [f"memory {c.buffer}"]
+    return " ".join([method, *off, *memory, c.benchmark, c.scenario, f"seed {job.seed}"])
 
 
 def study(
@@ -180,17 +179,16 @@ def study(
 def plan(
     what: str,
     *,
-    benchmarks: str | Sequence[str] = (),
-    methods: str | Sequence[str] = (),
-    scenarios: str | Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     execution: Execution | None = None,
     on_event: OnEvent = ignore,
     **options: Any,
 ) -> Study:
-    """What a study trains: nothing is trained yet, except for the searches of ``auto``."""
+    """What :func:`study` trains: nothing is trained yet, except for the searches of ``auto``."""
     if what not in STUDIES:
         raise unknown("table", what, STUDIES)
+    asked = {kind: options.pop(f"{kind}s", ()) for kind in ("benchmark", "method", "scenario")}
+    wanted = {kind: [names] if isinstance(names, str) else list(names) for kind, names in asked.items()}
     how, others = from_keywords(Execution, execution, options)
     own = {name: value for name, value in others.items() if value is not None and value is not False}
     if strange := [name for name in own if name not in OWN_OPTIONS]:
@@ -198,20 +196,16 @@ def plan(
     if own and what != MINE:
         raise InputError(f"--{next(iter(own)).replace('_', '-')} is for a study of your own: cclfp study mine")
     chosen_seeds = check_seeds(5 if seeds is None else seeds)  # before any search
-    asked = {"benchmark": benchmarks, "method": methods, "scenario": scenarios}
-    wanted = {kind: [names] if isinstance(names, str) else list(names) for kind, names in asked.items()}
     if what == MINE:
-        results = _plan_mine(wanted, how, on_event, **own)
-    else:
-        results = _select(list(numbers.TABLES) if what == "all" else [what], wanted)
+        return Study(what, _plan_mine(wanted, how, on_event, **own), chosen_seeds, how)
+    results = _select(list(numbers.TABLES) if what == "all" else [what], wanted)
     if what == RUNTIME:
         if seeds is not None:
             raise InputError(f"seeds={seeds}: run times are measured with one seed, which no table uses; leave it out")
         if how.on != "local" or how.shard is not None:
             raise InputError("run times are measured on this machine, one run after the other: leave out on and shard")
         chosen_seeds = [numbers.TIMING_SEED]
-        if how.engine == "auto":
-            how = dataclasses.replace(how, engine="eager")
+        how = dataclasses.replace(how, engine="eager" if how.engine == "auto" else how.engine)
     return Study(what, results, chosen_seeds, how)
 
 
@@ -245,7 +239,10 @@ def _plan_mine(
     auto: float | None = None,
     **fields: Any,
 ) -> list[Result]:
-    """Methods by benchmarks of one's own choosing; ``fields`` are others of a problem."""
+    """Methods by benchmarks of one's own choosing; ``fields`` are others of a problem.
+
+    Each has the settings of the latest search there, else of the preset, else its defaults.
+    """
     benchmarks, methods, scenarios = wanted.values()
     for kind, is_given in (("benchmark", benchmarks or "images" in fields), ("method", methods)):
         if not is_given:
@@ -261,25 +258,16 @@ def _plan_mine(
     for one in chosen:
         make_one(*one)  # refuses what cannot be trained, before anything is
     searches = read_searches(execution.store, on_event) if auto is None else []
-    return [_result(*one, auto, searches, execution, on_event) for one in chosen]
-
-
-def _result(
-    method: str,
-    problem: Problem,
-    auto: float | None,
-    searches: Sequence[Json],
-    execution: Execution,
-    on_event: OnEvent,
-) -> Result:
-    """A method on a problem with the settings of the latest search there, else of the preset, else its defaults."""
-    if auto is None:
-        tuned = latest_search(searches, method, problem)
-    else:
-        tuned = tune(method, problem=problem, budget=auto, repeatable=True, execution=execution, on_event=on_event)
-    c = make_one(method, problem, None if tuned is None else tuned.settings)
-    chosen = "tuned" if auto is None else f"tuned in {auto:g} min"
-    if tuned is None:
-        chosen = numbers.origin(c)
-    doubts = () if tuned is None else tuple(tuned.doubts)
-    return Result(c, [], method, chosen=chosen, table=f"memory {problem.memory}", doubts=doubts)
+    results = []
+    for method, place in chosen:
+        if auto is None:
+            tuned, where = latest_search(searches, method, place), "tuned"
+        else:
+            tuned = tune(method, problem=place, budget=auto, repeatable=True, execution=execution, on_event=on_event)
+            where = f"tuned in {auto:g} min"
+        c = make_one(method, place, None if tuned is None else tuned.settings)
+        found = Result(c, [], method, chosen=numbers.origin(c), table=f"memory {place.memory}")
+        if tuned is not None:
+            found = dataclasses.replace(found, chosen=where, doubts=tuple(tuned.doubts))
+        results.append(found)
+    return results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -130,49 +130,39 @@ def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False, 
 
 
 def _papers_table(name: str, records: Mapping[str, Record], seeds: Sequence[int], include_diverged: bool) -> Table:
-    rows: dict[tuple[str, int | None], dict[Column, Result]] = {}
-    compared: dict[tuple[Column, int | None], list[Result]] = {}
-    for cell in cells(name):
-        memory = cell.configuration.buffer if name == "buffer" else None
-        rows.setdefault((cell.label, memory), {})
-        compared.setdefault((cell.column, memory), []).append(cell.find_runs(records.get, seeds, include_diverged))
-    for (column, memory), results in compared.items():
-        for result in _mark_best(results):
-            rows[result.label, memory][column] = result
-    columns = list(dict.fromkeys(column for column, _ in compared))
-    in_columns = [[row.get(column) for column in columns] for row in rows.values()]
-    return Table(name, TABLES[name], columns, in_columns, seeds)
+    found = [cell.find_runs(records.get, seeds, include_diverged) for cell in cells(name)]
+    rows: dict[tuple[str, ...], dict[Column, Result]] = {}
+    for result in found:
+        *memory, _ = labels = row_labels(result)
+        compared = [r for r in found if r.column == result.column and row_labels(r)[:-1] == memory and not r.is_joint]
+        best = _is_highest(result, compared, lambda r: r.mean)
+        best_published = _is_highest(result, compared, lambda r: None if r.published is None else r.published.mean)
+        standing = Standing(best=best, best_published=best_published)
+        rows.setdefault(tuple(labels), {})[result.column] = dataclasses.replace(result, standing=standing)
+    columns = list(dict.fromkeys(result.column for result in found))
+    return Table(name, TABLES[name], columns, [[row.get(c) for c in columns] for row in rows.values()], seeds)
 
 
-def _mark_best(results: Sequence[Result]) -> list[Result]:
-    """Mark the highest mean of some results, as displayed: ours and the published one. Joint does not count."""
-    joint, others = ([result for result in results if result.is_joint == is_joint] for is_joint in (True, False))
-    ours = _highest([result.mean for result in others])
-    papers = _highest([None if result.published is None else result.published.mean for result in others])
-    standings = [Standing(best=a, best_published=b) for a, b in zip(ours, papers, strict=True)]
-    return joint + [dataclasses.replace(r, standing=s) for r, s in zip(others, standings, strict=True)]
-
-
-def _highest(means: Sequence[float | None]) -> list[bool]:
-    """Which means are the highest: none where one is missing."""
-    known = [round(mean, 2) for mean in means if mean is not None]
-    return [mean == max(known) for mean in known] if len(known) == len(means) else [False] * len(means)
+def _is_highest(result: Result, compared: Sequence[Result], mean_of: Callable[[Result], float | None]) -> bool:
+    """Whether a mean is the highest of those compared, as displayed; none is where one is missing."""
+    means = [round(mean, 2) for r in compared if (mean := mean_of(r)) is not None]
+    return result in compared and len(means) == len(compared) and round(mean_of(result) or 0.0, 2) == max(means)
 
 
 def _own_tables(
     records: Iterable[Record], in_tables: Collection[str], include_diverged: bool, searches: Sequence[Json]
 ) -> list[Table]:
     """The tables of all records that share their benchmark and protocol with one that is in no table of the paper."""
-    found: dict[str, tuple[Configuration, list[Record]]] = {}
+    found: dict[str, Result] = {}
+    places: dict[str, list[Result]] = {}
     for record in sorted(records, key=lambda record: int(record["seed"])):
         c = Configuration.from_dict(record["configuration"])
-        if not c.validation:
-            found.setdefault(c.key(0), (c, []))[1].append(record)
-    places: dict[str, list[Result]] = {}
-    for c, runs in found.values():
-        result = Result(c, runs, chosen="as they were run", include_diverged=include_diverged)
-        place = [getattr(c, name) for name in SHARED]
-        places.setdefault(json.dumps(place), []).append(result)
+        if c.validation:
+            continue
+        if c.key(0) not in found:
+            found[c.key(0)] = Result(c, [], chosen="as they were run", include_diverged=include_diverged)
+            places.setdefault(json.dumps([getattr(c, name) for name in SHARED]), []).append(found[c.key(0)])
+        found[c.key(0)].runs.append(record)
     return [
         table
         for several in places.values()

@@ -51,11 +51,10 @@ def render_page(content: Content, charts: Sequence[Chart], files: Mapping[str, b
 # For the templates ----------------------------------------------------------------------------------------------------
 
 
-def row_group(row: Sequence[Result | None]) -> int | str | None:
+def row_group(result: Result) -> int | str | None:
     """Equal for rows that stand together: of one memory size, or the bounds, the paper's own and the other methods."""
-    first = next(result for result in row if result is not None)
-    c = first.configuration
-    return c.buffer if first.table == "buffer" else METHOD_GROUPS.get(c.method)
+    c = result.configuration
+    return c.buffer if result.table == "buffer" else METHOD_GROUPS.get(c.method)
 
 
 def class_names(table: Table) -> list[str] | None:

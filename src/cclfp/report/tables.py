@@ -57,10 +57,6 @@ class Table:
         """The titles of the columns before the numbers."""
         return {"buffer": ["Memory", "Method"], "ablation": ["Components"]}.get(self.name, ["Method"])
 
-    def labels(self, row: Sequence[Result | None]) -> list[str]:
-        """The contents of these columns."""
-        return row_labels(next(result for result in row if result is not None))
-
     @property
     def notes(self) -> list[str]:
         """What to know about its rows: why settings that a search chose may not be the best; runs of other code."""
@@ -173,9 +169,14 @@ def _own_tables(
 
 def _tables_of_place(results: Sequence[Result], searches: Sequence[Json]) -> list[Table]:
     """A table per size of the memory; methods without a memory are in each."""
+    names = method_labels([result.configuration for result in results])
     labelled = [
-        dataclasses.replace(result, label=label, doubts=tuple(stored_doubts(searches, result.configuration)))
-        for result, label in zip(results, _labels(results), strict=True)
+        dataclasses.replace(
+            result,
+            label=" ".join([name, *_varied_settings(result.configuration, results)]),
+            doubts=tuple(stored_doubts(searches, result.configuration)),
+        )
+        for result, name in zip(results, names, strict=True)
     ]
     order = {name: place for place, name in enumerate(METHODS)}  # a user's own come last
     tables = []
@@ -183,20 +184,16 @@ def _tables_of_place(results: Sequence[Result], searches: Sequence[Json]) -> lis
     for size in sizes or [None]:
         rows = rank_results([result for result in labelled if result.configuration.buffer in (size, None)])
         rows.sort(key=lambda result: order.get(result.configuration.method, len(order)))
-        title = ", ".join([place_title(rows[0]), *([] if size is None else [f"memory {size}"])])
+        title = place_title(rows[0]) if size is None else f"{place_title(rows[0])}, memory {size}"
         tables.append(Table(OWN, title, [rows[0].column], [[row] for row in rows]))
     return tables
 
 
-def _labels(results: Sequence[Result]) -> list[str]:
-    """A name per result: the method, its version where there are several, and the settings that vary."""
-    labels = []
-    for name, result in zip(method_labels([r.configuration for r in results]), results, strict=True):
-        method, settings = result.configuration.method, result.configuration.settings
-        alike = [other.configuration.settings for other in results if other.configuration.method == method]
-        varied = [n for n, value in settings.items() if any(other.get(n) != value for other in alike)]
-        labels.append(" ".join([name, *(f"{n}={show_value(settings[n])}" for n in varied)]))
-    return labels
+def _varied_settings(c: Configuration, results: Sequence[Result]) -> list[str]:
+    """The settings that tell a configuration from others of its method."""
+    alike = [r.configuration.settings for r in results if r.configuration.method == c.method]
+    varied = {n: value for n, value in c.settings.items() if any(other.get(n) != value for other in alike)}
+    return [f"{name}={show_value(value)}" for name, value in varied.items()]
 
 
 def _count(number: int) -> str:
@@ -237,14 +234,9 @@ def tally(results: Sequence[Result]) -> str:
     return f"{len(results)} numbers: {', '.join(parts)}"
 
 
-def is_untuned(result: Result) -> bool:
-    """Whether our number was made with the method's default hyperparameters; tables mark it."""
-    return result.mean is not None and not result.is_tuned
-
-
 def marks(result: Result) -> str:
-    """What follows our number: the marks of one that is not tuned, and of one with runs of other code."""
-    return UNTUNED * is_untuned(result) + OTHER_CODE * bool(result.other_code)
+    """What follows our number: the marks of one with default hyperparameters, and of one with runs of other code."""
+    return UNTUNED * (result.mean is not None and not result.is_tuned) + OTHER_CODE * bool(result.other_code)
 
 
 def describe_choice(result: Result) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from cclfp.metrics import mean_std
 from cclfp.paper.numbers import FIGURES, PANELS, comparable, describe_conditions
 from cclfp.report.styles import CHARACTER, OURS, OWN_STYLES, STYLES, TEST, TRAIN, Style
 from cclfp.report.tables import Column, Content, Table, column_title, place_title, row_name
+from cclfp.runs.record import Record
 from cclfp.runs.results import Result
 
 MISSING, DIVERGED = "missing", "diverged"  # why there is no value: no runs, or all of them diverged
@@ -162,6 +165,7 @@ class Chart:
 MOST_ROWS = 12  # of one's own runs that one panel draws
 LONGEST = 42  # characters that fit above a panel
 ACCURACY = "average accuracy (%)"
+Measure = Callable[[Record], float | None]
 # The title of the values of a bar chart, and its series: their style, label and field of a record.
 BARS = {
     "forgetting": ("forgetting (%)", [(OURS, "forgetting", "forgetting")]),
@@ -264,18 +268,15 @@ def _evolution(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> 
     for group in groups:
         count = max((len(run["accuracy_matrix"]) - 1 for result in group.results for run in result.runs), default=0)
         tasks = range(1, count + 1) if count > 1 else []
-        series = []
-        for result in group.compared:
-            matrices = [run["accuracy_matrix"] for run in result.counted]
-            values = [_mean(result, [_accuracy_so_far(matrix, t) for matrix in matrices]) for t in tasks]
-            series.append(Series(styles[result.label], result.label, values))
+        measures = [functools.partial(_accuracy_so_far, t) for t in tasks]
+        series = [Series(styles[r.label], r.label, [_value(r, m) for m in measures]) for r in group.compared]
         panels.append(Panel(group.title, list(map(str, tasks)), series, list(map(float, tasks)), group.notes))
     return Chart(name, FIGURES["evolution"], "lines", "tasks learned", ACCURACY, panels)
 
 
-def _accuracy_so_far(matrix: Sequence[Sequence[float | None]], t: int) -> float | None:
+def _accuracy_so_far(t: int, run: Record) -> float | None:
     """The mean accuracy on the first t tasks after training on them."""
-    known = [accuracy for accuracy in matrix[t][:t] if accuracy is not None]
+    known = [accuracy for accuracy in run["accuracy_matrix"][t][:t] if accuracy is not None]
     return sum(known) / t if len(known) == t else None
 
 
@@ -286,7 +287,7 @@ def _bars(name: str, groups: Sequence[Group]) -> Chart:
     panels = []
     for group in groups:
         results = group.compared if figure == "forgetting" else group.results
-        series = [Series(style, label, [_value(r, field) for r in results]) for style, label, field in parts]
+        series = [Series(look, label, [_value(r, itemgetter(field)) for r in results]) for look, label, field in parts]
         panels.append(Panel(group.title, [result.label for result in results], series, notes=group.notes))
     return Chart(name, FIGURES[figure], "bars", "method", value_title, panels)
 
@@ -342,15 +343,11 @@ def _ablation(groups: Sequence[Group]) -> Chart:
     return Chart("ablation", title, "dots", "components", ACCURACY, panels)
 
 
-def _value(result: Result | None, field: str = "average_accuracy") -> Value | str:
-    """The mean of a field of the records."""
+def _value(result: Result | None, measure: Measure = itemgetter("average_accuracy")) -> Value | str:
+    """The mean of a measure over the seeds that are counted, or why there is none."""
     if result is None:
         return MISSING
-    return _mean(result, [run[field] for run in result.counted])  # type: ignore[literal-required]
-
-
-def _mean(result: Result, numbers: Sequence[float | None]) -> Value | str:
-    """The mean over the seeds that are counted, or why there is none."""
+    numbers = [measure(run) for run in result.counted]
     mean, std = mean_std(numbers).values()
     if mean is None:
         return DIVERGED if result.diverged else MISSING

@@ -78,35 +78,35 @@ def to_csv(several: Sequence[Table]) -> str:
 def _fields(table: Table, result: Result) -> dict[str, Any]:
     """The values of a line by column, which are others for the paper's tables than for one's own."""
     c, standing, is_papers = result.configuration, result.standing, table.name != OWN
-    line = {
+    published_mean, published_std = result.published or (None, None)
+    beside_papers = {
+        "published_mean": published_mean,
+        "published_std": published_std,
+        "difference": result.difference,
+        "verdict": verdict_of(result),
+        "best": "yes" if standing.best else "no",
+    }
+    among_own = {
+        "forgetting": result.mean_std("forgetting")["mean"],
+        "seconds": result.mean_std("seconds")["mean"],
+        "difference": standing.difference,
+        "p": standing.p,
+        "standing": standing.verdict,
+    }
+    return {
         "table": table.name if is_papers else table.title,
         "row": result.label,
         **{name: getattr(c, name) for name in ("method", "benchmark", "scenario", "buffer")},
         "mean": result.mean,
         "std": result.std,
         "seeds": len(result.runs),
+        **(beside_papers if is_papers else among_own),
+        "accuracies": " ".join(f"{seed}:{accuracy:.4f}" for seed, accuracy in result.accuracies.items()),
+        **({"chosen": tables.describe_choice(result)} if is_papers else {}),
+        "command": result.command(table.seeds),
+        "diverged": " ".join(map(str, result.diverged)),
+        "other_code": " ".join(map(str, result.other_code)),
     }
-    if is_papers:
-        line |= {
-            "published_mean": result.published and result.published.mean,
-            "published_std": result.published and result.published.std,
-            "difference": result.difference,
-            "verdict": verdict_of(result),
-            "best": "yes" if standing.best else "no",
-        }
-    else:
-        line |= {
-            "forgetting": result.mean_std("forgetting")["mean"],
-            "seconds": result.mean_std("seconds")["mean"],
-            "difference": standing.difference,
-            "p": standing.p,
-            "standing": standing.verdict,
-        }
-    line["accuracies"] = " ".join(f"{seed}:{accuracy:.4f}" for seed, accuracy in result.accuracies.items())
-    if is_papers:
-        line["chosen"] = tables.describe_choice(result)
-    line |= {"command": result.command(table.seeds), "diverged": " ".join(map(str, result.diverged))}
-    return line | {"other_code": " ".join(map(str, result.other_code))}
 
 
 # LaTeX ----------------------------------------------------------------------------------------------------------------

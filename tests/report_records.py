@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import random
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,9 +70,7 @@ def make_full_store(path: Path, seeds: Sequence[int] = range(5)) -> Store:
     store = Store(path)
     records = [made_up_record(cell, seed) for table in TABLES for cell in cells(table) for seed in seeds]
     records += [made_up_record(cell, TIMING_SEED) for cell in run_time_cells()]
-    add_all(
-        store, {record["key"]: record for record in reversed(records)}.values()
-    )  # cells that tables share occur once
+    add_all(store, {record["key"]: record for record in reversed(records)}.values())  # tables share some
     return store
 
 
@@ -80,21 +80,25 @@ def cell_of(table: str, row: str, benchmark: str, scenario: str, buffer: int | N
     return cell
 
 
+def record_of(cell: Result, seed: int, accuracy: float, made: dict[str, Any] = ENVIRONMENT, **changes: Any) -> Any:
+    """A run with this accuracy on every task at the end, of the cell's configuration with these changes."""
+    c = dataclasses.replace(cell.configuration, **changes)
+    last = [accuracy] * (get_benchmark(c.benchmark).num_tasks or 0)
+    return made_up(c, seed, matrix_of(last, c.scenario), **made)
+
+
 def diverged_record(cell: Result, seed: int) -> Any:
     """A run whose weights were not finite after the second task."""
-    tasks = get_benchmark(cell.configuration.benchmark).num_tasks or 0
-    matrix: list[list[float | None]] = [[None] * tasks]
-    matrix += [[9.8] * tasks for _ in range(tasks)]
-    made = made_up(cell.configuration, seed, matrix, **ENVIRONMENT)
-    return made | {"finished_at": "2026-01-02T03:04:05+00:00", "diverged": 2}
+    return record_of(cell, seed, 9.8) | {"finished_at": "2026-01-02T03:04:05+00:00", "diverged": 2}
 
 
-def uneven_store(path: Path) -> Store:
+def uneven_store(full: Store, path: Path) -> Store:
     """All cells, but of Split MNIST, class, GEM is missing, HAL has three seeds, and others diverged.
 
     Seeds 1 and 3 of ER did, all of FDR, and seed 0 of two rows of the ablation.
     """
-    store = make_full_store(path)
+    shutil.copy(full.path, path)
+    store = Store(path)
     bad = {("accuracy", "ER-Res."): (1, 3), ("accuracy", "FDR"): range(5), ("ablation", "w, α"): (0,)}
     for (table, row), seeds in {**bad, ("ablation", "w"): (0,)}.items():
         for seed in seeds:

@@ -12,15 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from records import made_up, matrix_of
-from report_records import ENVIRONMENT, cell_of
+from report_records import ENVIRONMENT, cell_of, record_of
 
 from cclfp.errors import InputError
 from cclfp.paper import TABLES, cells, tuning
 from cclfp.paper.tuning import tune
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record
-from cclfp.runs.results import Result
 from cclfp.runs.settings import Preset, presets, with_preset
 from cclfp.runs.store import export, read_records
 from cclfp.streams import BENCHMARKS
@@ -103,13 +101,6 @@ def test_presets_are_what_tune_makes_of_the_records_of_tuning(tmp_path: Path, mo
 
 
 # How they are rendered ------------------------------------------------------------------------------------------------
-
-
-def record_of(cell: Result, seed: int, accuracy: float, **changes: Any) -> Any:
-    tasks = BENCHMARKS[cell.configuration.benchmark].num_tasks
-    assert tasks is not None
-    configuration = dataclasses.replace(cell.configuration, **changes)
-    return made_up(configuration, seed, matrix_of([accuracy] * tasks, configuration.scenario), **ENVIRONMENT)
 
 
 def write(path: Path, records: Iterable[Record]) -> Path:

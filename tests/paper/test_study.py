@@ -15,8 +15,7 @@ from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 from own import write_images, write_method
-from records import made_up
-from report_records import cell_of
+from report_records import cell_of, record_of
 
 import cclfp
 from cclfp.errors import InputError, RunError
@@ -44,26 +43,9 @@ from cclfp.runs.settings import configurations
 from cclfp.runs.store import Store
 from cclfp.streams import BENCHMARKS
 
-QUICK = [
-    "study",
-    "accuracy",
-    "--benchmark",
-    "split-mnist",
-    "--method",
-    "finetune,er",
-    "--seeds",
-    "2",
-    "--engine",
-    "eager",
-]
+QUICK = ["study", "accuracy", "--benchmark=split-mnist", "--method=finetune,er", "--seeds=2", "--engine=eager"]
 HOW: dict[str, Any] = {"tasks": 2, "backbone": "mlp", "memory": 20, "engine": "eager"}
 VARIANTS = ["none", "w", "α", "β", "w, α", "w, β", "α, β", "w, α, β"]
-
-
-def record(cell: Result, seed: int, accuracy: float, **environment: Any) -> Any:
-    tasks = BENCHMARKS[cell.configuration.benchmark].num_tasks or 0
-    matrix: list[list[float | None]] = [[None] * tasks for _ in range(tasks)]
-    return made_up(cell.configuration, seed, [*matrix, [accuracy] * tasks], 1.0, **environment)
 
 
 # The paper's tables as data -------------------------------------------------------------------------------------------
@@ -142,7 +124,7 @@ NONE = ("ablation", "none", "split-mnist", "class")  # 76.43; where the paper gi
 )
 def test_verdicts(place: tuple[str, str, str, str], accuracies: list[float], verdict: str | None) -> None:
     cell = cell_of(*place)
-    runs = [record(cell, seed, accuracy) for seed, accuracy in enumerate(accuracies)]
+    runs = [record_of(cell, seed, accuracy) for seed, accuracy in enumerate(accuracies)]
     assert dataclasses.replace(cell, runs=runs).verdict == verdict
 
 
@@ -288,7 +270,7 @@ def test_what_is_there_is_printed_if_a_run_fails(
     assert cli(*QUICK) == (1, "", "error: a run failed\n")
     store = Store(tmp_path / "home" / "runs.sqlite")
     for seed in range(2):
-        store.add(record(cell_of(*ER), seed, 80.0 + seed))
+        store.add(record_of(cell_of(*ER), seed, 80.0 + seed))
     answer = cli(*QUICK)
     assert answer.code == 1
     assert "80.50 ± 0.71" in answer.out
@@ -308,7 +290,7 @@ def test_the_ablation_and_the_buffer_table_are_printed_in_the_papers_order(
     for table in ("ablation", "buffer"):
         for number, cell in enumerate(cells(table)):
             if cell.configuration.benchmark == "rotated-mnist":
-                store.add(record(cell, 0, 50.0 + number / 2))
+                store.add(record_of(cell, 0, 50.0 + number / 2))
     arguments = ("--benchmark", "rotated-mnist", "--seeds", "1", "--store", store.path)
     rows_of = lambda out: [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")][1:]  # noqa: E731
     assert [row[0].strip() for row in rows_of(cli("study", "ablation", *arguments).out)] == VARIANTS
@@ -364,7 +346,7 @@ OTHERS = [("together", 5), ("together", None), ("engine", "traced"), ("device_na
 def test_a_run_that_was_not_timed_so_is_timed_again(cli: Cli, tmp_path: Path, name: str, value: Any) -> None:
     store = Store(tmp_path / "runs.sqlite")
     er = cell_of("accuracy", "ER-Res.", "rotated-mnist", "domain")
-    store.add(record(er, TIMING_SEED, 80.0, **{**HERE, name: value}))
+    store.add(record_of(er, TIMING_SEED, 80.0, {**HERE, name: value}))
     arguments = ("--benchmark", "rotated-mnist", "--method", "er", "--device", "cpu", "--store", store.path)
     missing = cli("study", "runtime", *arguments, "--dry-run", "--json").json["missing"]
     assert missing == (HERE[name] != value)
@@ -374,7 +356,7 @@ def test_plans_and_run_times_say_which_runs_are_of_other_code(cli: Cli, tmp_path
     store = Store(tmp_path / "runs.sqlite")
     er, gem = (cell_of("accuracy", row, "rotated-mnist", "domain") for row in ("ER-Res.", "GEM"))
     for cell, seed, others in ((er, TIMING_SEED, OLD), (gem, TIMING_SEED, {}), (er, 0, OLD), (er, 1, {})):
-        store.add(record(cell, seed, 80.0, **{**HERE, **others}))
+        store.add(record_of(cell, seed, 80.0, {**HERE, **others}))
     arguments = ("--benchmark", "rotated-mnist", "--method", "er,gem", "--device", "cpu", "--store", store.path)
     said = "1 of 2 runs are of other code (cclfp 0.0.1, code ffffffff): "
     for what in (("runtime",), ("accuracy", "--seeds", "2")):
@@ -391,21 +373,8 @@ def test_plans_and_run_times_say_which_runs_are_of_other_code(cli: Cli, tmp_path
     assert panel["other_code"] == {"er": "cclfp 0.0.1, code ffffffff"}
 
 
-def test_times_are_compared_only_if_made_alike(tmp_path: Path) -> None:
-    store = Store(tmp_path / "runs.sqlite")
-    here = {**HERE, "device_name": "A processor"}
-    made = {"ER-Res.": {**here, "engine": "traced"}, "GEM": here, "HAL": here, "FDR": {**here, "together": 2}}
-    for row, environment in made.items():
-        cell = cell_of("accuracy", row, "rotated-mnist", "domain")
-        store.add(record(cell, TIMING_SEED, 80.0, **environment))
-    store.add(record(cell, 0, 80.0, **here))  # not made for its time
-    found = gather_timings(run_time_cells(), store.find)
-    conditions, alike = comparable(found)
-    assert conditions == "A processor, eager engine, float32, 1 thread"
-    labels = [[cell.label for cell in cells if cell.runs] for cells in (found, alike)]
-    assert labels == [["ER-Res.", "GEM", "HAL"], ["GEM", "HAL"]]
-    assert len(found) == len(alike) == len(run_time_cells())
-    assert comparable([]) == (None, [])
+def test_conditions_that_nobody_noted_are_unknown() -> None:
+    assert comparable(gather_timings(run_time_cells(), lambda key: None))[0] is None
     assert describe_conditions({}) == "unknown device, unknown engine, unknown precision, unknown threads"
 
 

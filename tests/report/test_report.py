@@ -44,12 +44,12 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("which", "texts"), [("uneven", 6), ("own", 1)])
-def test_the_files_are_those_of_before(which: str, texts: int, tmp_path: Path) -> None:
+def test_the_files_are_those_of_before(which: str, texts: int, full_store: Store, tmp_path: Path) -> None:
     """Uneven runs of the paper's cells, some of which are missing or diverged, and runs of one's own.
 
     With RENEW_GOLDEN in the environment the files are written; look at their differences before you commit them.
     """
-    store = uneven_store(tmp_path / "runs.sqlite") if which == "uneven" else own_store(tmp_path)
+    store = uneven_store(full_store, tmp_path / "runs.sqlite") if which == "uneven" else own_store(tmp_path)
     out, golden = tmp_path / "out", GOLDEN / which
     write_report(store, out)
     files = sorted([*out.glob("tables/*.csv"), *out.glob("figures/*.svg")])  # whose checksums are kept, not their texts

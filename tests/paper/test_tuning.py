@@ -20,7 +20,7 @@ from cclfp.errors import InputError
 from cclfp.methods import METHODS, setting
 from cclfp.paper import tuning
 from cclfp.paper.search import Settings, Trial, Tuned, latest_search, read_searches
-from cclfp.paper.tuning import CONVOLUTIONAL, GRIDS, LR, outdated, plan_anywhere, ranges_of, tune
+from cclfp.paper.tuning import GRIDS, LR, outdated, plan_anywhere, ranges_of, tune
 from cclfp.runs.events import Note, Planned
 from cclfp.runs.problem import Problem
 from cclfp.runs.settings import Preset, is_papers, make_one, presets, read_presets, with_preset, write_presets
@@ -97,47 +97,49 @@ def test_which_places_are_the_papers() -> None:
     assert not is_papers("half.py:Half", Problem("split-mnist"))
 
 
-def test_on_a_convolutional_stream_settings_are_inherited_and_searched_one_by_one(calls: Calls) -> None:
-    tuned = tune("ccl-fp", "split-cifar10", "class", known=known_presets()[:1])
-    usual = dataclasses.asdict(METHODS["ccl-fp"].hyper("class"))
-    assert all(s["lr"] == 0.02 and s["augment"] is False for call in calls for s in call)
-    assert [{(s["w"], s["alpha"]) for s in call} for call in calls] == [
-        {(w, usual["alpha"]) for w in (0.1, 0.3, 0.5)},
-        {(0.1, alpha) for alpha in (0.01, 0.1, 0.5, 1.0) if alpha != usual["alpha"]},
-    ]
-    assert tuned.preset.hyperparameters == usual | {"lr": 0.02, "w": 0.1, "alpha": 0.01}
-    assert (tuned.preset.augment, tuned.settings["w"], len(tuned.trials)) == (False, 0.1, 6)
-    assert tuned.preset.chosen == (
-        "by cclfp tune on held-out training data, seeds 100 and 101 (90.00 %): w from 0.1 0.3 0.5, "
-        "alpha from 0.01 0.1 0.5 1, one after the other; inherited from er: lr=0.02 augment=off"
-    )
+@pytest.mark.parametrize(
+    ("method", "tried", "found", "chosen"),
+    [
+        ("er", [6], {"lr": 0.01}, "(90.00 %): lr from 0.01 0.03 0.1, augment from on off"),
+        ("ccl-fp", [3, 3], {"lr": 0.02, "w": 0.1, "alpha": 0.01},
+         "(90.00 %): w from 0.1 0.3 0.5, alpha from 0.01 0.1 0.5 1, one after the other; "
+         "inherited from er: lr=0.02 augment=off"),
+        ("ccl-fp+", [4], {"lr": 0.02, "w": 0.4, "alpha": 0.7, "beta": 1.0},
+         "(89.01 %): beta from 0.01 0.1 0.5 1; inherited from er: lr=0.02 augment=off; "
+         "inherited from ccl-fp: w=0.4 alpha=0.7"),
+        ("finetune", [], {"lr": 0.02}, "by cclfp tune; inherited from er: lr=0.02 augment=off"),
+    ],
+)  # fmt: skip
+def test_on_a_convolutional_stream_settings_are_inherited_and_the_others_searched_one_by_one(
+    method: str, tried: list[int], found: Settings, chosen: str, calls: Calls
+) -> None:
+    others = [preset for preset in known_presets() if preset.method != method]
+    tuned = tune(method, "split-cifar10", "class", known=others)
+    assert [len(call) for call in calls] == tried
+    assert tuned.preset.hyperparameters == dataclasses.asdict(METHODS[method].hyper("class", **found))
+    assert (tuned.preset.augment, len(tuned.trials)) == (method == "er", sum(tried))
+    assert tuned.preset.chosen.endswith(chosen)
+    for call in calls if method != "er" else []:
+        assert {(s["lr"], s["augment"]) for s in call} == {(0.02, False)}
 
 
-def test_ccl_fp_plus_goes_on_from_ccl_fp_on_a_convolutional_stream(calls: Calls) -> None:
-    tuned = tune("ccl-fp+", "split-cifar10", "class", known=known_presets())
-    (call,) = calls
-    assert [s["beta"] for s in call] == [0.01, 0.1, 0.5, 1.0]
-    assert {(s["lr"], s["augment"], s["w"], s["alpha"]) for s in call} == {(0.02, False, 0.4, 0.7)}
-    assert tuned.preset.hyperparameters["beta"] == 1.0
-    assert tuned.preset.chosen.endswith(
-        "beta from 0.01 0.1 0.5 1; inherited from er: lr=0.02 augment=off; inherited from ccl-fp: w=0.4 alpha=0.7"
-    )
-    with pytest.raises(InputError, match="inherits w and alpha from ccl-fp .* tune ccl-fp there first"):
-        tune("ccl-fp+", "split-cifar10", "class", known=known_presets()[:1])
+@pytest.mark.parametrize(("method", "known", "other"), [("ccl-fp+", 1, "ccl-fp"), ("finetune", 0, "er")])
+def test_what_there_is_nothing_to_inherit_from_is_refused(method: str, known: int, other: str) -> None:
+    with pytest.raises(InputError, match=f"{re.escape(method)} inherits .* tune {other} there first"):
+        tune(method, "split-cifar10", "class", known=known_presets()[:known])
 
 
 def test_with_halving_a_method_searches_its_own_step_size_too(calls: Calls) -> None:
     tuned = tune("ccl-fp+", "split-cifar10", "class", known=known_presets(), halving=24)
     assert [len(call) for call in calls] == [24, 12]
-    assert {len({s[name] for s in calls[0]}) for name in ("lr", "w")} == {3}  # spread over the grid
-    assert {len({s[name] for s in calls[0]}) for name in ("alpha", "beta")} == {4}
-    assert {s["augment"] for s in calls[0]} == {False}
-    assert tuned.preset.chosen.endswith("; inherited from er: augment=off; by successive halving of 24 settings")
-    other_lr = [dataclasses.replace(known_presets()[0], hyperparameters={"lr": 0.5}), tuned.preset]
-    augmented = [dataclasses.replace(known_presets()[0], augment=True), tuned.preset]
-    assert (outdated(other_lr), outdated(augmented)) == ([], [tuned.preset])
+    values = {name: len({s[name] for s in calls[0]}) for name in ("lr", "w", "alpha", "beta", "augment")}
+    assert values == {"lr": 3, "w": 3, "alpha": 4, "beta": 4, "augment": 1}  # spread over the grid
+    er, augmented = (dataclasses.replace(known_presets()[0], augment=augment) for augment in (False, True))
+    other_lr = dataclasses.replace(er, hyperparameters={"lr": 0.5})
+    assert (outdated([other_lr, tuned.preset]), outdated([augmented, tuned.preset])) == ([], [tuned.preset])
     calls.clear()
-    assert "of 4 settings" in tune("a-gem", "split-cifar10", "class", known=known_presets(), halving=50).preset.chosen
+    chosen = tune("a-gem", "split-cifar10", "class", known=known_presets(), halving=50).preset.chosen
+    assert chosen.endswith("; inherited from er: augment=off; by successive halving of 4 settings")
     assert [len(call) for call in calls] == [4, 2]
 
 
@@ -153,22 +155,7 @@ def test_what_there_was_no_time_to_search_is_named(
     assert tuned.preset.chosen.endswith("; by successive halving in 1 min, 2 settings tried")
 
 
-def test_er_searches_step_size_and_augmentation_on_a_convolutional_stream(calls: Calls) -> None:
-    tuned = tune("er", "split-tiny-imagenet", "task", known=[])
-    (call,) = calls
-    assert [(s["lr"], s["augment"]) for s in call] == [
-        (lr, augment) for lr in CONVOLUTIONAL["lr"] for augment in (True, False)
-    ]
-    assert "augment from on off" in tuned.preset.chosen
-
-
-def test_a_method_with_nothing_of_its_own_inherits_all_and_is_not_trained(calls: Calls, cli: Cli) -> None:
-    tuned = tune("finetune", "split-cifar10", "task", known=known_presets("task"))
-    assert (calls, tuned.trials) == ([], [])
-    assert (tuned.preset.hyperparameters, tuned.preset.augment) == ({"lr": 0.02}, False)
-    assert tuned.preset.chosen == "by cclfp tune; inherited from er: lr=0.02 augment=off"
-    with pytest.raises(InputError, match="tune er there first"):
-        tune("finetune", "split-cifar10", "task", known=[])
+def test_the_command_to_use_what_was_inherited(cli: Cli) -> None:
     chosen, how, use = cli("tune", "finetune", "split-cifar10").out.splitlines()
     settings = chosen.removeprefix("chosen: ")
     assert how.startswith("how: by cclfp tune; inherited from er: ")

@@ -110,24 +110,21 @@ def linear_axis(low: float, high: float, count: int = 5) -> Axis:
     return Axis(ticks[0], ticks[-1], {tick: f"{tick:,g}".replace("-", "−") for tick in ticks})
 
 
-def _percentage_axis(values: Sequence[Value], count: int) -> Axis:
-    """The axis of lines or dots."""
-    ends = [end for value in values for end in value.ends] or [0.0, 100.0]
-    low, high = max(min(ends), 0.0), min(max(ends), 100.0)
+def _percentage_axis(ends: Sequence[float], count: int) -> Axis:
+    """The axis of lines or dots between these ends."""
+    low, high = max(min(ends, default=0.0), 0.0), min(max(ends, default=100.0), 100.0)
     return linear_axis(low, high, count) if high > low else linear_axis(low - 1, high + 1, count)
+
+
+def _bar_axis(ends: Sequence[float]) -> Axis:
+    """The axis of bars, which start at 0."""
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    return linear_axis(low, high if high > low else 1.0, 4)
 
 
 def _stack(known: Sequence[tuple[Series, Value]]) -> Value:
     """The sum of the values of a row; with its standard deviation where there is but one."""
     return Value(sum(value.mean for _, value in known), known[0][1].std if len(known) == 1 else None)
-
-
-def _bar_axis(panel: Panel) -> Axis:
-    """The axis of bars, which start at 0."""
-    sums = (_stack(panel.known_at(i)) for i in range(len(panel.categories)))
-    ends = [0.0, *(end for value in sums for end in value.ends)]
-    low, high = min(ends), max(ends)
-    return linear_axis(low, high if high > low else 1.0, 4)
 
 
 # Panels ---------------------------------------------------------------------------------------------------------------
@@ -158,7 +155,7 @@ def _draw_curves(chart: Chart, panel: Panel) -> Drawing:
     """Curves over the panel's positions, with marks, and the name of each curve beside its end where names fit."""
     few, named = len(panel.categories) <= FEW, _named_curves(panel)
     values = [value for series in (panel.series if few else panel.ours) for value in series.known]
-    axis = panel.axis or _percentage_axis(values if few else [Value(value.mean) for value in values], 5)
+    axis = panel.axis or _percentage_axis([end for v in values for end in (v.ends if few else [v.mean])], 5)
     left = max(LEFT, 28 + CHARACTER * max(map(len, axis.ticks.values())))
     right = chart.panel_width - max([RIGHT, *(14 + CHARACTER * len(series.label) for series in named)])
     bottom = TOP + PLOT_HEIGHT
@@ -261,8 +258,10 @@ def _draw_rows(chart: Chart, panel: Panel) -> Drawing:
     left = 14 + CHARACTER * max(len(name) + name.count("@") for name in panel.categories)  # @ is wide
     right = chart.panel_width - (BAR_LABEL if bars else RIGHT)
     bottom = TOP + ROW_HEIGHT * len(panel.categories)
-    every = [value for series in panel.series for value in series.known]
-    axis = panel.axis or (_bar_axis(panel) if bars else _percentage_axis(every, 4))
+    rows = list(map(panel.known_at, range(len(panel.categories))))
+    values = [_stack(known) for known in rows] if bars else [value for known in rows for _, value in known]
+    ends = [end for value in values for end in value.ends]
+    axis = panel.axis or (_bar_axis(ends) if bars else _percentage_axis(ends, 4))
     scale = axis.scale(left, right)
     positions = [TOP + ROW_HEIGHT * (i + 0.5) for i in range(len(panel.categories))]
     drawing = Drawing(left, right, bottom, positions, chart)

@@ -13,9 +13,8 @@ from cclfp.events import OnEvent, ignore
 from cclfp.report import converting
 from cclfp.report.charts import Chart, make_charts, own_charts
 from cclfp.report.drawing import draw_figure
-from cclfp.report.page import render_page
 from cclfp.report.tables import Content, collect
-from cclfp.report.text import render, to_csv
+from cclfp.report.text import render, render_page, to_csv
 from cclfp.runs.store import Store, files_of
 
 __all__ = ["Content", "collect", "write_report"]

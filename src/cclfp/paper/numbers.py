@@ -121,10 +121,7 @@ def run_time_cells() -> list[Result]:
 
 
 def gather_timings(cells: Sequence[Result], find: Callable[[str], Record | None]) -> list[Result]:
-    """The cells with the run that was made for its time, where there is one that was trained alone.
-
-    The seconds of runs that were trained together are shares of the total.
-    """
+    """The cells with the run that was made for its time, if it was trained alone: else its seconds are a share."""
     timed = [cell.find_runs(find, [TIMING_SEED]) for cell in cells]
     return _made(timed, lambda environment: environment.get("together") == 1)
 

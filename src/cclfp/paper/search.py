@@ -38,15 +38,11 @@ Json = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Settings that were tried, and their average accuracies on held-out data, one per seed.
-
-    ``diverged`` are those of the runs that diverged, ``scores`` those of the others; mean and standard deviation are
-    of the others.
-    """
+    """Settings that were tried, and their average accuracies on held-out data, one per seed."""
 
     settings: Settings
-    scores: list[float]
-    diverged: list[float] = dataclasses.field(default_factory=list)
+    scores: list[float]  # mean and standard deviation are of these
+    diverged: list[float] = dataclasses.field(default_factory=list)  # of the runs that diverged
 
     @property
     def seeds(self) -> int:
@@ -84,10 +80,7 @@ Train = Callable[[Sequence[Settings], Sequence[int]], list[Trial]]  # gives the 
 
 
 class Limit:
-    """A limit of time for a search whose runs are trained by several workers side by side; without minutes none.
-
-    It receives all events: what is stored costs no time.
-    """
+    """A limit of time for a search by several workers side by side, which hears all events; without minutes none."""
 
     def __init__(self, name: str, minutes: float = math.inf, workers: int = 1) -> None:
         self.name, self.minutes, self.workers = name, minutes, workers
@@ -98,10 +91,7 @@ class Limit:
         self._first_step: tuple[float, int] | None = None  # its time and number
 
     def train(self, train: Train, several: Sequence[Settings], seeds: Sequence[int], share: float = 1) -> list[Trial]:
-        """The trials of the first settings, as many as a share of the remaining time has room for.
-
-        At least one per worker if there is time for it at all. As long as all are in the store, it costs no time.
-        """
+        """The trials of the first settings: as many as fit into a share of the time, at least one per worker if any."""
         found: list[Trial] = []
         now = time.monotonic()
         until = min(self.end, now + max(share * (self.end - now), self.a_run or 0))
@@ -148,12 +138,9 @@ def search(
     """The settings that were tried, the best first: those with the most seeds, by their mean score.
 
     The starts are tried first, if there are several. Then the grids are searched one after the other, each from the
-    best settings so far. Without a limit all get all seeds.
-
-    With a limit of time the first start, also an only one, tells how long a run takes, and each grid is searched as far
-    as its share of the time allows, the smallest changes first. All that is with the first seed. Then successive
-    halving: in the remaining time the better half of all settings gets the second seed, the better half of these the
-    third, and so on. Settings with a run that diverged are the last, and get no more seeds.
+    best settings so far. Without a limit all get all seeds. With one the first start tells how long a run takes, and
+    each grid is searched with the first seed as far as its share of the time allows, the smallest changes first. Then
+    the better half of all settings gets the second seed, the better half of these the third, and so on.
     """
     first = seeds if limit is None else seeds[:1]
     limited = Limit("") if limit is None else limit
@@ -211,16 +198,13 @@ def spread(start: Settings, grid: Grid, count: int) -> list[Settings]:
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """The settings that were found, and all that was tried, the best first: nothing where there is nothing to search.
-
-    ``preset`` has the hyperparameters and how they were chosen, ``settings`` what ``run`` needs to use them.
-    """
+    """The settings that a search found, and all that it tried."""
 
     method: str  # a name or FILE.py:NAME
     problem: Problem
-    preset: Preset
-    settings: Settings
-    trials: list[Trial]
+    preset: Preset  # the hyperparameters, and how they were chosen
+    settings: Settings  # what ``run`` needs to use them
+    trials: list[Trial]  # the best first; none where there is nothing to search
     doubts: list[str] = dataclasses.field(default_factory=list)  # why the choice may not be the best, in words
 
 
@@ -270,10 +254,7 @@ def stored_doubts(searches: Sequence[Json], configuration: Configuration) -> lis
 
 
 def _read(path: Path, on_event: OnEvent) -> Json | None:
-    """A kept search, checked; None, with a note, where it is bad.
-
-    One that is older than its doubts has those that can be known from its trials.
-    """
+    """A kept search, checked; None, with a note, where it is bad. An old one gets the doubts that its trials tell."""
     try:
         content: Json = parse_json(path.read_bytes())
         request, trials = content["request"], [Trial(**trial) for trial in content["trials"]]

@@ -37,10 +37,7 @@ STUDIES = (*numbers.TABLES, "all", RUNTIME, MINE)
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """What is trained: results without runs, the seeds of each, and how. Made by :func:`plan`.
-
-    The runs of the run-time figure are trained one at a time, so that their times can be compared.
-    """
+    """What is trained: results without runs, the seeds of each, and how. Made by :func:`plan`."""
 
     what: str
     results: Sequence[Result]
@@ -88,6 +85,7 @@ class Study:
     def train(self, on_event: OnEvent = ignore) -> dict[str, Record]:
         """Train what the store does not have; the records of all jobs, by key."""
         on_event(planned := self.planned())
+        # Times can be compared only if runs are trained one at a time.
         executor = local_executor(self.execution, one_at_a_time=True) if self.what == RUNTIME else None
         return run_jobs(self.jobs, on_event, executor, labels=planned.labels)
 
@@ -107,10 +105,7 @@ class Study:
         return [result for column in columns for result in rank_results(column)]
 
     def timed(self) -> list[tuple[str, list[Result]]]:
-        """Per benchmark what its run times were measured on, and each method with its timed run.
-
-        A method that was not timed like the others is without a run.
-        """
+        """Per benchmark what its run times were measured on, and each method with its run, if it was timed so."""
         columns = by_column(numbers.gather_timings(self.results, Store(self.store).find)).values()
         return [(made, alike) for made, alike in map(numbers.comparable, columns) if made is not None]
 

@@ -303,10 +303,7 @@ class _Search:
         return trials
 
     def _compare_with_preset(self, trials: Sequence[Trial], known: Sequence[Preset]) -> list[str]:
-        """Says in words whether the choice was worse than the preset with the same seeds.
-
-        Nothing where the preset was among what was tried, or where it takes too long to train it.
-        """
+        """Whether the choice was worse than a preset that was not tried, in words; nothing if that takes too long."""
         best, limit = trials[0], self.limit
         c = self.configuration(best.settings)
         if (preset := find_preset(c.method, c.benchmark, c.scenario, known)) is None:

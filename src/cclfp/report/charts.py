@@ -102,10 +102,7 @@ def short_number(value: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """Panels of one kind: "lines" (categories along x), "bars" or "dots" (one row per category).
-
-    Several bars in a row are stacked.
-    """
+    """Panels of one kind: "lines" (categories along x), "bars" or "dots" (one row per category; bars are stacked)."""
 
     name: str
     title: str

@@ -307,10 +307,7 @@ MAX_ACROSS = 3  # panels side by side
 
 
 def draw_figure(chart: Chart, *, dark: bool = False) -> str:
-    """The title, the panels side by side with their notes, a legend, and what whiskers and missing panels mean.
-
-    With ``dark``, a browser that prefers dark pages shows it in dark colours.
-    """
+    """The chart's panels with its title, notes and legend; ``dark``: in dark colours where a browser prefers them."""
     panels = chart.drawn_panels
     across = max(1, min(MAX_ACROSS, len(panels)))
     sheet = Sheet(across * (chart.panel_width + GAP) - GAP, 6.0)

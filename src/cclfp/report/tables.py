@@ -110,10 +110,7 @@ class Content:
 
 
 def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False, on_event: OnEvent = ignore) -> Content:
-    """The content of the report for these seeds of a store.
-
-    Means and curves leave out runs that diverged, unless ``include_diverged``.
-    """
+    """The content of the report for these seeds of a store; means and curves include diverged runs on request only."""
     records = {record["key"]: record for record in store.records()}
     tables = [_papers_table(name, records, seeds, include_diverged) for name in TABLES]
     timed = gather_timings(run_time_cells(), records.get)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from cclfp.metrics import mean_std
 from cclfp.paper.numbers import FIGURES, PANELS, comparable, describe_conditions
 from cclfp.report.styles import CHARACTER, OURS, OWN_STYLES, STYLES, TEST, TRAIN, Style
-from cclfp.report.tables import Column, Content, Table, column_title, place_title, row_name
+from cclfp.report.tables import OWN, Column, Content, Table, column_title, place_title, row_name
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
 
@@ -200,7 +200,7 @@ def make_charts(content: Content) -> list[Chart]:
 
 def own_charts(tables: Sequence[Table]) -> list[Chart]:
     """Evolution, forgetting and run time, and accuracy by memory size where there are several; none without runs."""
-    groups = list(map(_own_group, tables))
+    groups = [_group(table, *table.columns) for table in tables]
     places = {
         place: [result for group in several for result in group.results]
         for place, several in itertools.groupby(groups, lambda group: place_title(group.results[0]))
@@ -216,25 +216,19 @@ def own_charts(tables: Sequence[Table]) -> list[Chart]:
 
 
 def _group(table: Table, column: Column) -> Group:
+    """A column of a table; the results with the most seeds where there are many."""
+    title, notes = column_title(column), list[str]()
+    if table.name == OWN and len(table.title) <= LONGEST:
+        title = table.title
+    elif table.name == OWN:
+        notes.append(table.title.removeprefix(f"{title}, "))
     results = [result for result in table.results if result.column == column]
-    return Group(column_title(column), results, _diverged(results))
-
-
-def _own_group(table: Table) -> Group:
-    """The rows of a table; those with the most seeds where there are many."""
-    title = table.title if len(table.title) <= LONGEST else column_title(table.columns[0])
-    most = sorted(table.results, key=lambda result: -len(result.counted))[:MOST_ROWS]
-    notes = [table.title.removeprefix(f"{title}, ")] if title != table.title else []
-    if len(table.rows) > MOST_ROWS:
-        notes.append(f"{len(table.rows) - MOST_ROWS} rows of the table with fewer seeds are not drawn")
-    drawn = [result for result in table.results if result in most]
-    return Group(title, drawn, [*notes, *_diverged(drawn)])
-
-
-def _diverged(results: Sequence[Result]) -> list[str]:
-    """How many seeds of each row diverged, in one note; none where none did."""
-    remarks = [f"{row_name(result)}: {result.remark}" for result in results if result.remark]
-    return ["; ".join(remarks)] if remarks else []
+    if len(results) > MOST_ROWS:
+        notes.append(f"{len(results) - MOST_ROWS} rows of the table with fewer seeds are not drawn")
+        most = sorted(results, key=lambda result: -len(result.counted))[:MOST_ROWS]
+        results = [result for result in results if result in most]
+    diverged = [f"{row_name(result)}: {result.remark}" for result in results if result.remark]
+    return Group(title, results, [*notes, "; ".join(diverged)] if diverged else notes)
 
 
 def _choose_styles(places: Sequence[Sequence[Result]]) -> dict[str, Style]:

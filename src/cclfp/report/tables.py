@@ -10,6 +10,7 @@ from typing import Any
 
 from cclfp.events import OnEvent, ignore
 from cclfp.methods import METHODS
+from cclfp.metrics import count_of
 from cclfp.paper.compare import component_worths, rank_results
 from cclfp.paper.numbers import COMPONENTS, TABLES, TIMING_SEED, cells, gather_timings, run_time_cells
 from cclfp.paper.search import Json, read_searches, stored_doubts
@@ -101,12 +102,12 @@ class Content:
     @property
     def about_others(self) -> str:
         """``12 runs are not in the paper's tables``; empty where all are."""
-        return f"{_count(self.other_runs)} not in the paper's tables" if self.other_runs else ""
+        return _runs_are(self.other_runs, "not in the paper's tables")
 
     @property
     def about_held_out(self) -> str:
         """About the runs that no table shows."""
-        return f"{_count(self.held_out)} on held-out images, made to choose hyperparameters" if self.held_out else ""
+        return _runs_are(self.held_out, "on held-out images, made to choose hyperparameters")
 
 
 def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False, on_event: OnEvent = ignore) -> Content:
@@ -152,10 +153,10 @@ def _own_tables(
         c = Configuration.from_dict(record["configuration"])
         if c.validation:
             continue
-        if c.key(0) not in found:
-            found[c.key(0)] = Result(c, [], chosen="as they were run", include_diverged=include_diverged)
-            places.setdefault(json.dumps([getattr(c, name) for name in SHARED]), []).append(found[c.key(0)])
-        found[c.key(0)].runs.append(record)
+        if (key := c.key(0)) not in found:
+            found[key] = Result(c, [], chosen="as they were run", include_diverged=include_diverged)
+            places.setdefault(json.dumps([getattr(c, name) for name in SHARED]), []).append(found[key])
+        found[key].runs.append(record)
     return [
         table
         for several in places.values()
@@ -193,8 +194,8 @@ def _varied_settings(c: Configuration, results: Sequence[Result]) -> list[str]:
     return [f"{name}={show_value(value)}" for name, value in varied.items()]
 
 
-def _count(number: int) -> str:
-    return f"{number:,} run is" if number == 1 else f"{number:,} runs are"
+def _runs_are(number: int, what: str) -> str:
+    return f"{count_of(number, 'run')} {'is' if number == 1 else 'are'} {what}" if number else ""
 
 
 # In words -------------------------------------------------------------------------------------------------------------

@@ -327,23 +327,6 @@ def test_a_budget_below_one_run_is_refused(
         assert "0.0001 minutes are too short to tune er on split-mnist (class): one run takes about" in answer.err
 
 
-@pytest.mark.parametrize(
-    ("methods", "more", "message"),
-    [("er,lwf", [], "lwf is not defined in the domain scenario"), ("finetune,er", ["--seeds", "0"], "seeds=0")],
-)
-def test_auto_refuses_what_cannot_be_trained_before_any_search(
-    methods: str, more: list[str], message: str, cli: Cli, calls: Calls
-) -> None:
-    for command in (
-        ["run", methods, "rotated-mnist"],
-        ["study", "mine", f"--method={methods}", "--benchmark=rotated-mnist"],
-    ):
-        answer = cli(*command, *more, "--auto", "1")
-        assert (answer.code, answer.out, calls) == (2, "", [])
-        assert message in answer.err
-        assert "searching" not in answer.err
-
-
 # What is kept, and what is doubtful -----------------------------------------------------------------------------------
 
 
@@ -434,40 +417,7 @@ def test_few_seeds_and_edges_of_ranges_are_doubtful() -> None:
     assert [text.split()[0] for text in largest.doubts(grids)] == ["chosen", "lr=1"]
 
 
-# Refusals, and files of presets ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("erx split-mnist", "unknown method 'erx'. Did you mean 'er'?"),
-        ("er split-mnst", "unknown benchmark 'split-mnst'. Did you mean 'split-mnist'?"),
-        ("er", "expected a benchmark (cclfp list benchmarks) or images of your own, one of the two"),
-        ("er pets-00000000", "unknown benchmark 'pets-00000000'"),
-        ("er split-mnist --image-size 8", "image_size can be given with images of your own only"),
-        ("er split-mnist w=0.1,0.2", "unknown setting of er 'w'"),
-        ("er split-mnist lr=big", "expected a number"),
-        ("er split-mnist --scenario domain", "split-mnist has no domain scenario"),
-        ("er permuted-mnist --tasks 3", "tasks or a class order cannot be chosen"),
-        ("lwf rotated-mnist", "lwf"),
-        ("er split-mnist --seeds 0", "seeds=0"),
-        ("er split-mnist --budget 0", "budget=0.0: expected minutes, more than 0"),
-        ("er split-mnist lr=0.1,0.2 --budget nan", "budget=nan"),
-        ("er split-mnist --halving 0", "halving=0: expected"),
-        ("er split-mnist --halving 2 --budget 1", "budget and halving are two ways to limit a search"),
-        ("er split-mnist --engine warp", "unknown engine 'warp'"),
-        # Presets are the paper's: refused before anything is read or trained.
-        ("er split-mnist --memory 20 lr=0.1,0.2 --write p.json", "presets are for the paper's methods and benchmarks"),
-        ("er --images pets lr=0.1,0.2 --write p.json", "presets are for the paper's methods and benchmarks"),
-        ("half.py:Half split-mnist --write p.json", "presets are for the paper's methods and benchmarks"),
-    ],
-)
-def test_refusals(arguments: str, message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    answer = cli("tune", *arguments.split(), "--store", "runs.sqlite")
-    assert (answer.code, answer.out) == (2, "")
-    assert message in answer.err
-    assert list(tmp_path.iterdir()) == []
+# Files of presets -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

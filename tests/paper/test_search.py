@@ -25,12 +25,12 @@ class Trainer:
         self.now, self.a_run, self.workers = 0.0, 0.0 if stored else 1.0, workers
         self.calls: list[Any] = []  # the settings and the seeds of each
         self.made: list[Trial] = []  # all that it returned
-        self.limit: Limit | None = None
+        self.limit = Limit("er")
 
     def train(self, several: Sequence[Settings], seeds: Sequence[int]) -> list[Trial]:
         self.calls.append(([(s["a"], s["b"]) for s in several], list(seeds)))
         self.now += self.a_run * -(-len(several) * len(seeds) // self.workers)
-        if self.limit is not None and self.a_run:
+        if self.a_run:
             self.limit.trained += len(several) * len(seeds)
         found = [Trial(s, [90 - 10 * abs(s["a"] - 3) - abs(s["b"] - 1) for _ in seeds]) for s in several]
         self.made += found
@@ -45,7 +45,7 @@ class Trainer:
     ) -> list[Trial]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("time.monotonic", lambda: self.now)
-            self.limit = None if seconds is None else Limit("er", seconds / 60, self.workers)
+            self.limit = Limit("er", None if seconds is None else seconds / 60, workers=self.workers)
             return search(starts, grids, range(seeds), self.train, self.limit)
 
 
@@ -152,9 +152,8 @@ def test_settings_with_a_run_that_diverged_come_last_and_get_no_more_seeds(secon
         split = [len(seeds) - (s["x"] >= 6) for s in several]
         return [Trial(s, of[:n], of[n:]) for s, of, n in zip(several, scores, split, strict=True)]
 
-    limit = None if seconds is None else Limit("er", seconds)
-    found = search([{"x": float(x)} for x in range(8)], [], [0, 1], train, limit)
-    if limit is None:
+    found = search([{"x": float(x)} for x in range(8)], [], [0, 1], train, Limit("er", seconds))
+    if seconds is None:
         assert [trial.settings["x"] for trial in found] == [5, 4, 3, 2, 1, 0, 7, 6]
     else:
         seeds = [(5, 2), (4, 2), (3, 2), (2, 2), (1, 1), (0, 1), (7, 1), (6, 1)]

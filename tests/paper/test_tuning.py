@@ -47,8 +47,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         made.append(list(several))
         wanted = {"w": 0.1, "alpha": 0.01, "beta": 1.0}
         scores = [90 - sum(abs(s[name] - value) for name, value in wanted.items() if name in s) for s in several]
-        if search.limit is not None:
-            search.limit.trained += len(several) * len(seeds)
+        search.limit.trained += len(several) * len(seeds)
         return [Trial(s, [score] * len(seeds)) for s, score in zip(several, scores, strict=True)]
 
     monkeypatch.setattr(tuning._Search, "train", train)

@@ -80,11 +80,12 @@ Train = Callable[[Sequence[Settings], Sequence[int]], list[Trial]]  # gives the 
 
 
 class Limit:
-    """A limit of time for a search by several workers side by side, which hears all events; without minutes none."""
+    """How far a search goes: so many minutes of its workers, or settings; without either all get all seeds."""
 
-    def __init__(self, name: str, minutes: float = math.inf, workers: int = 1) -> None:
-        self.name, self.minutes, self.workers = name, minutes, workers
-        self.end = time.monotonic() + 60 * minutes
+    def __init__(self, name: str, minutes: float | None = None, halving: int | None = None, workers: int = 1) -> None:
+        self.name, self.minutes, self.halving, self.workers = name, minutes, halving, workers
+        self.seconds = math.inf if minutes is None else 60 * minutes
+        self.end = time.monotonic() + self.seconds
         self.a_run: float | None = None  # seconds of a worker, as last measured; None where all runs were in the store
         self.trained = 0  # runs that were not in the store
         self.unmeasured = 1  # so many are tried as long as it is not known how long a run takes
@@ -124,7 +125,7 @@ class Limit:
             since, first = self._first_step = self._first_step or (now, event.step)
             if event.step > first and now - since >= MEASURED and now > self.end:
                 seconds = (now - since) * event.steps / (event.step - first)
-        if seconds > 60 * self.minutes:
+        if seconds > self.seconds:
             enough = math.ceil(seconds / 6) / 10
             raise InputError(
                 f"{self.minutes:g} minutes are too short to tune {self.name}: one run takes about {seconds:,.0f} s; "
@@ -133,7 +134,7 @@ class Limit:
 
 
 def search(
-    starts: Sequence[Settings], grids: Sequence[Grid], seeds: Sequence[int], train: Train, limit: Limit | None
+    starts: Sequence[Settings], grids: Sequence[Grid], seeds: Sequence[int], train: Train, limit: Limit
 ) -> list[Trial]:
     """The settings that were tried, the best first: those with the most seeds, by their mean score.
 
@@ -142,23 +143,22 @@ def search(
     each grid is searched with the first seed as far as its share of the time allows, the smallest changes first. Then
     the better half of all settings gets the second seed, the better half of these the third, and so on.
     """
-    first = seeds if limit is None else seeds[:1]
-    limited = Limit("") if limit is None else limit
-    trials: list[Trial] = []
-    if limit is not None or len(starts) > 1:
-        trials += limited.train(train, starts, first)
+    is_limited = limit.minutes is not None or limit.halving is not None
+    first, trials = seeds[:1] if is_limited else seeds, list[Trial]()
+    if is_limited or len(starts) > 1:
+        trials += limit.train(train, starts, first)
     for i, grid in enumerate(grids):
         best = min(trials, key=lambda trial: trial.rank).settings if trials else starts[0]
         tried = [trial.settings for trial in trials]
-        candidates = combine(best, grid) if limit is None else neighbours(best, grid)
+        candidates = neighbours(best, grid) if is_limited else combine(best, grid)
         waiting = [settings for settings in candidates if settings not in tried]
-        trials += limited.train(train, waiting, first, 1 / (len(grids) - i + 1))  # one share is for more seeds
+        trials += limit.train(train, waiting, first, 1 / (len(grids) - i + 1))  # one share is for more seeds
     for number, seed in enumerate(seeds[len(first) :], start=len(first)):
         survivors = sorted((trial for trial in trials if trial.seeds == number), key=lambda trial: trial.rank)
         survivors = [trial for trial in survivors[: -(-len(survivors) // 2)] if not trial.diverged]
-        if min(len(survivors), limited.room(limited.end)) < 2:  # the best needs no more seeds where it is alone
+        if min(len(survivors), limit.room(limit.end)) < 2:  # the best needs no more seeds where it is alone
             break
-        found = limited.train(train, [trial.settings for trial in survivors], [seed])
+        found = limit.train(train, [trial.settings for trial in survivors], [seed])
         for old, more in zip(survivors, found, strict=False):
             new = Trial(old.settings, old.scores + more.scores, old.diverged + more.diverged)
             trials[trials.index(old)] = new

@@ -217,9 +217,8 @@ def tune(
             return found
     how = dataclasses.replace(how, save=None)  # nobody needs the learners of a search
     with make_executor(how) as executor:  # one for all its rounds
-        is_limited, minutes = budget is not None or halving is not None, math.inf if budget is None else budget
-        limit = Limit(f"{method} on {what.name}", minutes, executor.workers) if is_limited else None
-        searching = _Search(method, what, how, executor, on_event, plan, numbers, limit, halving)
+        limit = Limit(f"{method} on {what.name}", budget, halving, executor.workers)
+        searching = _Search(method, what, how, executor, on_event, plan, numbers, limit)
         tuned = searching.carry_out(known)
     return tuned if request is None else save_search(how.store, request, tuned, searching.records)
 
@@ -250,17 +249,16 @@ class _Search:
     on_event: OnEvent
     plan: Plan
     seeds: Sequence[int]
-    limit: Limit | None  # of time or, without minutes, only of seeds: by successive halving
-    halving: int | None
+    limit: Limit
     records: list[Record] = dataclasses.field(default_factory=list)  # of earlier rounds
 
     def carry_out(self, known: Sequence[Preset]) -> Tuned:
         """What was found; ``known`` are the presets, of which one may be better."""
-        plan, name = self.plan, f"{self.method} on {self.problem.name}"
+        plan, name, halving = self.plan, self.limit.name, self.limit.halving
         self.on_event(Note(f"{name}: {f'searching {plan.describe()}' if plan.grids else 'nothing to search'}"))
         starts, grids = plan.starts, plan.grids
-        if self.halving is not None:
-            starts, grids = spread(plan.start, plan.ranges, self.halving), []
+        if halving is not None:
+            starts, grids = spread(plan.start, plan.ranges, halving), []
         trials = search(starts, grids, self.seeds, self.train, self.limit) if plan.grids else []
         if trials and trials[0].diverged:
             several = f"all {len(trials)} settings" if len(trials) > 1 else "the one setting"
@@ -268,7 +266,7 @@ class _Search:
                 f"{name}: {several} that were tried diverged, so none is chosen; the runs are in the store (cclfp runs)"
             )
         best = trials[0].settings if trials else plan.start
-        c, tried = self.configuration(best), self.halving and len(trials)
+        c, tried = self.configuration(best), halving and len(trials)
         inherited = {other: list(settings) for other, settings in plan.inherited.items()}
         text = self._describe(trials)
         preset = Preset(c.method, c.benchmark, c.scenario, c.hyperparameters, c.augment, text, inherited, tried)
@@ -287,8 +285,7 @@ class _Search:
 
         def listen(event: Event) -> None:
             self.on_event(event)
-            if self.limit is not None:
-                self.limit.check(event)
+            self.limit.check(event)
 
         listen(Planned(labels, str(self.execution.store), dict.fromkeys(labels, 1.0)))
         found = run_jobs(jobs, listen, self.executor, labels=labels)
@@ -304,12 +301,12 @@ class _Search:
 
     def _compare_with_preset(self, trials: Sequence[Trial], known: Sequence[Preset]) -> list[str]:
         """Whether the choice was worse than a preset that was not tried, in words; nothing if that takes too long."""
-        best, limit = trials[0], self.limit
+        best = trials[0]
         c = self.configuration(best.settings)
         if (preset := find_preset(c.method, c.benchmark, c.scenario, known)) is None:
             return []
         was_tried = any(preset.settings.items() <= {"augment": c.augment, **t.settings}.items() for t in trials)
-        if was_tried or (limit is not None and best.seeds * (limit.a_run or 0) > FOR_PRESET * 60 * limit.minutes):
+        if was_tried or best.seeds * (self.limit.a_run or 0) > FOR_PRESET * self.limit.seconds:
             return []
         seeds = self.seeds[: best.seeds]
         (theirs,) = self.train([best.settings | preset.settings], seeds)
@@ -320,8 +317,7 @@ class _Search:
 
     def _describe(self, trials: Sequence[Trial]) -> str:
         """How settings were chosen, in words."""
-        plan, text, limit = self.plan, "by cclfp tune", self.limit
-        minutes = None if limit is None or self.halving is not None else limit.minutes
+        plan, text, minutes = self.plan, "by cclfp tune", self.limit.minutes
         varied = {name for name in plan.ranges if len({trial.settings[name] for trial in trials}) > 1}
         left = [] if minutes is None or not trials else [name for name in plan.ranges if name not in varied]
         if trials:
@@ -332,4 +328,4 @@ class _Search:
             text += f"; inherited from {other}: {' '.join(f'{name}={show_value(v)}' for name, v in settings.items())}"
         if minutes is not None:
             text += f"; by successive halving in {minutes:g} min, {len(trials)} settings tried"
-        return text + (f"; by successive halving of {len(trials)} settings" if self.halving is not None else "")
+        return text + (f"; by successive halving of {len(trials)} settings" if self.limit.halving is not None else "")

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from cclfp.core import trees
 from cclfp.core.randomness import global_generators
 from cclfp.core.scenarios import ClassMask
-from cclfp.engine.operations import Step
+from cclfp.engine.operations import Step, TracedStep, as_operations
 from cclfp.engine.plan import StepTables
 from cclfp.learner import Learner
 from cclfp.learner.checks import not_finite
@@ -61,6 +61,10 @@ class Group:
         An error here means that such a step cannot be taken together.
         """
         raise NotImplementedError
+
+    def trace_step(self, tables: StepTables, segment: range) -> TracedStep:
+        """A function that takes the steps of a segment, traced; ValueError where that cannot be."""
+        raise ValueError("networks with BatchNorm are not traced")
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
         """A replica's part of the tensors that change."""
@@ -185,11 +189,21 @@ class StackedGroup(Group):
         return [torch.stack(several) for several in zip(*parts, strict=True)]
 
     def make_step(self, tables: StepTables, like: int) -> Step:
-        first = self.learners[0]
-        step_of_one = self.step_of(first, self.method, tables.sizes[like][0])
+        return self._stacked(self.step_of(self.learners[0], self.method, tables.sizes[like][0]))
+
+    def trace_step(self, tables: StepTables, segment: range) -> TracedStep:
+        step_of_one = self.step_of(self.learners[0], self.method, tables.sizes[segment[0]][0])
+        rows = [tables.row(i) for i in (segment[0], segment[-1])]
+        changing, hypers = [t[0] for t in self.changing], [t[0] for t in self.fixed[2:]]
+        batches = [prepare_batches(self.learners[0], self.fixed, row) for row in rows]
+        operations = as_operations(step_of_one, *((changing, hypers, [t[0] for t in batch]) for batch in batches))
+        return TracedStep(self._stacked(operations), self.changing, self.fixed, rows[0])
+
+    def _stacked(self, step_of_one: Step) -> Step:
+        """The step of all replicas, which are prepared together."""
 
         def step(changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> list[Tensor]:
-            prepared = prepare_batches(first, fixed, row)
+            prepared = prepare_batches(self.learners[0], fixed, row)
             new: list[Tensor] = torch.func.vmap(step_of_one)(changing, fixed[2:], prepared)
             return new
 

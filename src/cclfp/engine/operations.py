@@ -7,11 +7,14 @@ equal those on one. They do on the processors that this was tried on.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
 
@@ -27,16 +30,15 @@ class TracedStep:
     """A step for arguments of certain shapes.
 
     What does not depend on the tensors that change, such as the preparation of inputs, is computed for many steps at
-    once. ValueError for a step that draws random numbers or has BatchNorm.
+    once.
     """
 
     def __init__(self, step: Step, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> None:
         graph = trace(step, changing, fixed, row)
-        record(graph, [*changing, *fixed, *row])
         clean(graph.graph)
         ahead, rest = split(graph, len(changing))
         needed = ahead(*fixed, *row)
-        record(rest, [*changing, *needed])  # again: where values are in memory has changed
+        record(rest, [*changing, *needed])
         separate_results(rest.graph, len(changing))
         call_directly(rest.graph)
         write_in_place(rest.graph)
@@ -56,33 +58,115 @@ class TracedStep:
         return next(self.run(changing, fixed, [t[None] for t in row]))
 
 
-def trace(step: Step, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> fx.GraphModule:
-    """The step as plain tensor operations that write nothing in place: no Python code is left, ours or a user's."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # takes half a second
+# -- tracing -----------------------------------------------------------------------------------------------------------
 
-    def flat(*tensors: Tensor) -> list[Tensor]:
-        given, first = list(tensors), len(changing)
-        new = step(given[:first], given[first : first + len(fixed)], given[first + len(fixed) :])
+
+def as_operations(step: Step, *examples: tuple[list[Tensor], list[Tensor], list[Tensor]]) -> Step:
+    """A step as the operations that it consists of, its gradients among them, so that vmap can take many.
+
+    ``examples`` are arguments with different values: ValueError where the operations depend on these, also for a step
+    that draws random numbers or keeps statistics.
+    """
+    graphs = [_written_down(step, *arguments) for arguments in examples]
+    first, *others = ([(n.op, n.target, str(n.args), str(n.kwargs)) for n in graph.graph.nodes] for graph in graphs)
+    constants, *more = (list(graph.buffers()) for graph in graphs)
+    if any(other != first for other in others) or any(not all(map(torch.equal, constants, own)) for own in more):
+        raise ValueError("a step computes something else for other values")
+    return lambda changing, fixed, row: graphs[0](*changing, *fixed, *row)
+
+
+def trace(step: Step, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> fx.GraphModule:
+    """The step as operations that write nothing in place, with what each of them gives.
+
+    ValueError where it writes into other arguments than those that change.
+    """
+
+    def laid_out(*lists: list[Tensor]) -> list[Tensor]:
         # The next step takes what this one returns, so the results need the memory layout of the arguments.
         return [
             t if t.stride() == before.stride() else torch.empty_like(before).copy_(t)
-            for before, t in zip(tensors, new, strict=False)
+            for before, t in zip(lists[0], step(*lists), strict=True)
         ]
 
-    # A step may write into the tensors that change, so they are copied.
-    graph: fx.GraphModule = make_fx(torch.func.functionalize(flat))(*(t.clone() for t in changing), *fixed, *row)
-    for node in graph.graph.nodes:
-        if _is(node, aten.copy_):  # what the step wrote in place into an argument
-            if node.args[0] not in graph.graph.find_nodes(op="placeholder")[: len(changing)]:
-                raise ValueError("a step writes into a tensor that it may only read")
-            _replace(node, node.args[1])  # what was there is not read again
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise ValueError(f"a step draws random numbers ({node.name}), for example in random layers")
-        if "batch_norm" in node.name:  # which writes statistics in place, though torch does not say so
-            raise ValueError(f"a step keeps statistics in place ({node.name})")
+    graph = _written_down(torch.func.functionalize(laid_out), changing, fixed, row)
+    arguments = graph.graph.find_nodes(op="placeholder")
+    for node in graph.graph.find_nodes(op="call_function", target=aten.copy_.default):  # what it wrote into an argument
+        if node.args[0] not in arguments[: len(changing)]:
+            raise ValueError("a step writes into a tensor that it may only read")
+        _replace(node, node.args[1])  # what was there is not read again
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
+
+
+def _written_down(step: Step, changing: list[Tensor], fixed: list[Tensor], row: list[Tensor]) -> fx.GraphModule:
+    """All operations of a step, with what each of them gives: no Python code is left, ours or a user's."""
+    module = fx.GraphModule(torch.nn.Module(), fx.Graph())
+    lists = [t.clone() for t in changing], list(fixed), list(row)  # the step may write into what changes
+    with _NoReading(), _writer(module, [t for tensors in lists for t in tensors]) as writer:
+        new = step(*lists)
+    module.graph.output([writer.node_of(t) for t in new])
+    module.recompile()
+    return module
+
+
+class _NoReading(TorchFunctionMode):
+    """Refuses what reads values past torch's operations."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (Tensor.tolist, Tensor.numpy, Tensor.__array__):
+            raise ValueError(f"a step reads values ({func.__name__})")
+        return func(*args, **kwargs or {})
+
+
+def _writer(module: fx.GraphModule, arguments: list[Tensor]) -> Any:
+    """A context that writes each operation inside it into the module's graph."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Writer(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.nodes: dict[int, fx.Node] = {}
+            self.alive: list[Tensor] = []  # or another tensor could have the id of one that is gone
+            for number, t in enumerate(arguments):
+                self.keep(t, module.graph.placeholder(f"given_{number}"))
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # True would import torch's compiler, which takes a second
+
+        def keep(self, t: object, node: fx.Node) -> None:
+            node.meta["value"] = t
+            if isinstance(t, Tensor):
+                self.nodes[id(t)] = node
+                self.alive.append(t)
+
+        def node_of(self, value: object) -> Any:
+            if isinstance(value, Tensor) and id(value) not in self.nodes:  # it comes from outside
+                module.register_buffer(name := f"outside_{len(self.alive)}", value)
+                self.keep(value, module.graph.get_attr(name))
+            return self.nodes[id(value)] if isinstance(value, Tensor) else value
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name = func.overloadpacket.__name__
+            if name.startswith("_foreach"):  # vmap has none of these: they are what they are for each tensor
+                each = zip(*(a if isinstance(a, list) else [a] * len(args[0]) for a in args), strict=True)
+                plain = getattr(aten, name.removeprefix("_foreach_")).Tensor
+                return [self.__torch_dispatch__(plain, types, one) for one in each]
+            if torch.Tag.nondeterministic_seeded in func.tags:
+                raise ValueError(f"a step draws random numbers ({name}), for example in random layers")
+            if "batch_norm" in name:  # which writes statistics in place, though torch does not say so
+                raise ValueError(f"a step keeps statistics in place ({name})")
+            if torch.Tag.data_dependent_output in func.tags:  # vmap refuses shapes that depend on values
+                raise ValueError(f"a step reads values ({name})")
+            found = func(*args, **kwargs or {})
+            node = module.graph.call_function(func, *tree_map(self.node_of, (args, kwargs or {})))
+            self.keep(found, node)
+            for i, t in enumerate(found if isinstance(found, (tuple, list)) else ()):
+                self.keep(t, module.graph.call_function(operator.getitem, (node, i)))
+            return found
+
+    return Writer()
 
 
 # -- a graph, and what each of its nodes gives -------------------------------------------------------------------------

@@ -52,7 +52,6 @@ class Tracer:
         """The steps of a segment, compared with the step of each replica alone."""
         key = group.kind_of_step(tables, segment)
         if key not in self._steps:
-            step, row = group.make_step(tables, segment[0]), tables.row(segment[0])
-            self._steps[key] = TracedStep(step, group.changing, group.fixed, row)
+            self._steps[key] = group.trace_step(tables, segment)
         group.check_step(self._steps[key], tables, segment[0])
         return self._steps[key]

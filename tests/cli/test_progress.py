@@ -21,8 +21,8 @@ MANY = Planned(LABELS, "runs.sqlite", {"a": 7.0, "b": 1.0, "c": 3.0})
 FINISHED = Finished("b", RECORD)
 
 
-def step(key: str, step: int, accuracy: float | None = None, *, compiling: bool = False) -> Step:
-    return Step(key, 2, 5, step, 6000, accuracy, compiling)
+def step(key: str, step: int, accuracy: float | None = None) -> Step:
+    return Step(key, 2, 5, step, 6000, accuracy)
 
 
 def data(done: int, total: int = 170) -> DataProgress:
@@ -62,17 +62,6 @@ LINES: dict[str, tuple[list[tuple[float, Event]], list[str]]] = {
     "all is stored": (
         [(0, RUNS), *((0.0, Stored(key, RECORD)) for key in "abc")],
         ["3 of 3 runs are in the store runs.sqlite: not trained again"],
-    ),
-    "the compiler's time does not count": (
-        [
-            (0, RUNS), (0, step("b", 1)), (0, step("b", 1, compiling=True)),
-            (30, step("b", 2)), (45, step("b", 302)), (60, step("b", 602)),
-        ],
-        [
-            "er seed 1: task 2/5 step 1/6000, 0%, compiling",
-            "er seed 1: task 2/5 step 302/6000, 5%, 20 steps/s, 5 min left",
-            "er seed 1: task 2/5 step 602/6000, 10%, 20 steps/s, 4 min left",
-        ],
     ),
     "slow steps": (
         [(0, RUNS), (0, step("b", 1)), (20, step("b", 2))],
@@ -168,10 +157,7 @@ def test_live_bars(clock: Callable[[float], None]) -> None:
         shown.update(data(170))
         assert not shown.bars.tasks  # it is done, and there are no runs
         shown.update(Planned({"a": label, "b": "er seed 1"}, "runs.sqlite"))
-        shown.update(step("a", 1, compiling=True))
         shown.update(step("b", 1))
-        assert "compiling" in screen.line("ccl-fp…")
-        assert "compiling" not in screen.line("er seed 1")
         clock(100)
         shown.update(step("a", 1000))
         clock(110)

@@ -28,18 +28,16 @@ class Work:
     done: float = 0.0
     detail: str = ""
     accuracy: str = ""
-    is_compiling: bool = False
     began: float | None = None  # when the speed began to be measured
     first: float = 0.0  # what was done then
-    last_line: float | None = None  # when a line about it was printed
+    last_line: float = 0.0  # when a line about it was printed, or could have been
 
-    def advance(self, done: float, *, is_compiling: bool = False) -> None:
-        """So much is done now. The time that a compiler takes says nothing of the speed, which is measured anew."""
-        self.done, self.is_compiling = done, is_compiling
-        if is_compiling:
-            self.began = None
-        elif self.began is None:
-            self.began, self.first = time.monotonic(), done
+    def advance(self, done: float) -> None:
+        """So much is done now."""
+        self.done = done
+        if self.began is None:
+            self.began = self.last_line = time.monotonic()
+            self.first = done
 
     @property
     def speed(self) -> float:
@@ -50,9 +48,7 @@ class Work:
     def describe(self) -> list[str]:
         """How far it is, how fast, how long it will take, and how good it is; empty where it is not known."""
         pace, left, speed = "", "", self.speed
-        if self.is_compiling:
-            pace = "compiling"
-        elif speed and self.unit:
+        if speed and self.unit:
             pace = f"{speed:,.0f} {self.unit}/s" if speed >= 1 else f"{1 / speed:,.0f} s per {self.unit.rstrip('s')}"
         if speed and self.total:
             left = f"{duration(max(0.0, self.total - self.done) / speed)} left"
@@ -143,18 +139,18 @@ class Progress:
         run = self.work.setdefault(event.key, Work(self.labels[event.key], "steps", event.steps))
         run.detail = f"task {event.task}/{event.tasks} step {event.step}/{event.steps}"
         run.accuracy = "" if event.accuracy is None else f"{event.accuracy:.1f} %"
-        run.advance(event.step, is_compiling=event.compiling)
-        self._advance(event.key, event.step / event.steps, is_compiling=event.compiling)
+        run.advance(event.step)
+        self._advance(event.key, event.step / event.steps)
         self._show(event.key, run)
         self._show_all()
 
-    def _advance(self, key: str, fraction: float, *, is_compiling: bool = False) -> None:
+    def _advance(self, key: str, fraction: float) -> None:
         """So much of a run is done now."""
         gained = self.costs[key] * (fraction - self.fractions.get(key, 0.0))
         if key not in self.fractions and fraction < 1:  # it may start at a checkpoint
             self.all.first += gained
         self.fractions[key] = fraction
-        self.all.advance(self.all.done + gained, is_compiling=is_compiling)
+        self.all.advance(self.all.done + gained)
 
     def _leave_out(self, key: str) -> None:
         """What is left of a run that is stored already, or has failed, is no work any more."""
@@ -209,12 +205,9 @@ class Progress:
         self.bars.update(self.drawn[key], completed=work.done, total=total, texts=work.describe())
 
     def _print_line(self, work: Work) -> None:
-        """If the last line about it was printed a while ago; of a run also when it is compiled."""
-        if not (work.speed or work.is_compiling):
-            return
-        now, last = time.monotonic(), work.began if work.last_line is None else work.last_line
-        is_early = last is not None and now - last < (ALL_HEARTBEAT if work is self.all else HEARTBEAT)
-        if is_early and (work is self.all or not work.is_compiling):
+        """If the last line about it was printed a while ago."""
+        now = time.monotonic()
+        if not work.speed or now - work.last_line < (ALL_HEARTBEAT if work is self.all else HEARTBEAT):
             return
         work.last_line = now
         detail, *others, accuracy = work.describe()

@@ -31,6 +31,7 @@ class Work:
     began: float | None = None  # when the speed began to be measured
     first: float = 0.0  # what was done then
     last_line: float = 0.0  # when a line about it was printed, or could have been
+    bar: Any = None  # of rich
 
     def advance(self, done: float) -> None:
         """So much is done now."""
@@ -63,12 +64,10 @@ class Progress:
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as Bars
 
-        self.labels: dict[str, str] = {}
         self.stored: list[Any] = []  # records that were not reported yet
-        self.work: dict[str, Work] = {}  # of runs, by their keys, and of datasets
-        self.all, self.is_many = Work("all runs"), False  # plain lines about many runs are about all together
+        self.work: dict[str, Work] = {}  # of runs, by their keys, of datasets, and of ALL
+        self._plan(Planned({}, ""))
         self.is_live = sys.stderr.isatty() if is_live is None else is_live
-        self.drawn: dict[str, Any] = {}  # the bar of each work
         columns = [TextColumn("{task.description}", markup=False), BarColumn(bar_width=10)]
         columns += [TextColumn(f"{{task.fields[texts][{i}]}}") for i in range(4)]
         self.bars = Bars(*columns, console=Console(stderr=True), transient=True, disable=not self.is_live)
@@ -84,15 +83,15 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Print a line that stays."""
-        how: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-        self.bars.console.print(visible(line), soft_wrap=not self.is_live, **how)
+        self.bars.console.print(visible(line), soft_wrap=not self.is_live, highlight=False, markup=False, emoji=False)
 
     def update(self, event: Event) -> None:
         if isinstance(event, Planned | Step | Finished):
             self._report_stored()
         match event:
-            case Planned():
-                self._begin(event)
+            case Planned():  # these may be more runs of the same command
+                self._plan(event)
+                self._show_all()
             case DataProgress():
                 self._read(event)
             case Stored():
@@ -114,24 +113,22 @@ class Progress:
             case Finished():
                 self._finish(event)
 
-    def _begin(self, event: Planned) -> None:
-        """These may be more runs of the same command."""
+    def _plan(self, event: Planned) -> None:
+        self._end(ALL)
         self.labels, self.store = event.labels, event.store
-        self.is_many = event.costs is not None
+        self.is_many = event.costs is not None  # plain lines about many runs are about all together
         self.costs = event.costs or dict.fromkeys(event.labels, 1.0)
         self.fractions: dict[str, float] = {}  # how much of each run is done
         self.nodes: dict[str, str] = {}  # on a cluster: where each run is trained
         self.finished = 0
-        self.all = Work("all runs", "", sum(self.costs.values()))  # in units of cost
-        self._end(ALL)
-        self._show_all()
+        self.all = self.work[ALL] = Work("all runs", total=sum(self.costs.values()))  # in units of cost
 
     def _read(self, event: DataProgress) -> None:
         work = self.work.setdefault(event.what, Work(visible(event.what), event.unit))
         work.total, of = event.total, f"/{event.total:,}" if event.total else ""
         work.detail = f"{event.done:,}{of} {event.unit}"
         work.advance(event.done)
-        self._show(event.what, work)
+        self._show(event.what)
         if event.done == event.total:
             self._end(event.what)
 
@@ -141,7 +138,7 @@ class Progress:
         run.accuracy = "" if event.accuracy is None else f"{event.accuracy:.1f} %"
         run.advance(event.step)
         self._advance(event.key, event.step / event.steps)
-        self._show(event.key, run)
+        self._show(event.key)
         self._show_all()
 
     def _advance(self, key: str, fraction: float) -> None:
@@ -167,15 +164,15 @@ class Progress:
         self.say(f"[{self.finished}/{len(self.labels)}] {self.labels[event.key]}: {result}")
 
     def _end(self, key: str) -> None:
-        self.work.pop(key, None)
-        if key in self.drawn:
-            self.bars.remove_task(self.drawn.pop(key))
+        work = self.work.pop(key, None)
+        if work is not None and work.bar is not None:
+            self.bars.remove_task(work.bar)
 
     def _show_all(self) -> None:
         nodes = {self.nodes[key] for key in self.work if key in self.nodes}
         where = f" on {count_of(len(nodes), 'node')}" if nodes else ""
         self.all.detail = f"{self.finished}/{len(self.labels)} runs{where}"
-        self._show(ALL, self.all)
+        self._show(ALL)
 
     def _report_stored(self) -> None:
         if not self.stored:
@@ -189,20 +186,17 @@ class Progress:
         self.finished += len(self.stored)
         self.stored = []
 
-    def _show(self, key: str, work: Work) -> None:
-        if self.is_live:
-            self._draw_bar(key, work)
-        elif key not in self.labels if self.is_many else key != ALL:
-            self._print_line(work)
-
-    def _draw_bar(self, key: str, work: Work) -> None:
-        if key not in self.drawn:
-            if len(self.drawn) >= MOST_BARS:
-                return
+    def _show(self, key: str) -> None:
+        work = self.work[key]
+        if not self.is_live:
+            if key not in self.labels if self.is_many else key != ALL:
+                self._print_line(work)
+            return
+        if work.bar is None and len(self.bars.tasks) < MOST_BARS:
             name = _fit(work.name, self.bars.console.width - BESIDE_NAME) if key in self.labels else work.name
-            self.drawn[key] = self.bars.add_task(name, texts=[""] * 4)
-        total = work.total or None
-        self.bars.update(self.drawn[key], completed=work.done, total=total, texts=work.describe())
+            work.bar = self.bars.add_task(name, texts=[""] * 4)
+        if work.bar is not None:
+            self.bars.update(work.bar, completed=work.done, total=work.total or None, texts=work.describe())
 
     def _print_line(self, work: Work) -> None:
         """If the last line about it was printed a while ago."""

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cclfp.cli.options import FORCE, JSON, argument, option
-from cclfp.cli.output import Table, attributes, print_answer, print_json, print_table, print_text, unwrap
+from cclfp.cli.output import Prose, Table, attributes, print_answer, unwrap
 from cclfp.cli.progress import Progress
+from cclfp.core.arguments import check_whole
+from cclfp.core.userfiles import is_reference
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import plus_minus
 
 if TYPE_CHECKING:
     from cclfp.methods import Method
+    from cclfp.runs.settings import Preset
+
+    Answer = tuple[Any, list[str | Table]]  # for JSON, and as texts and tables
 
 
 def list_(what: str = argument(..., "What to list.", "methods|benchmarks|datasets"), json: bool = JSON) -> None:
@@ -26,7 +32,7 @@ def list_(what: str = argument(..., "What to list.", "methods|benchmarks|dataset
     items: list[dict[str, Any]]
     match what:
         case "methods":
-            items = [_about(method) for method in METHODS.values()]
+            items = [_facts(method) for method in METHODS.values()]
         case "benchmarks":
             shown = ("name", "dataset", "scenarios", "num_tasks", "backbone", "description")
             items = [attributes(get_benchmark(name), *shown) for name in benchmark_names()]
@@ -38,7 +44,7 @@ def list_(what: str = argument(..., "What to list.", "methods|benchmarks|dataset
     print_answer(json, {what: items}, Table(list(items[0]), [item.values() for item in items]))
 
 
-def _about(method: type[Method]) -> dict[str, Any]:
+def _facts(method: type[Method]) -> dict[str, Any]:
     has_memory = method.schedule is not None
     return {"name": method.name, "scenarios": method.scenarios(), "memory": has_memory, "reference": method.reference}
 
@@ -59,31 +65,28 @@ def show(
     cclfp show ccl-fp+
     cclfp show split-cifar10 --images tasks.png
     """
-    from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
     from cclfp.streams.benchmarks import BENCHMARKS, benchmark_names
 
     if images is not None and images.suffix.lower() != ".png":
         raise InputError(f"--images {images}: expected the name of a file to write that ends in .png")
     if name in benchmark_names():
-        answer = _show_benchmark(name, images, seed, tasks, class_order, force)
-        print_json(answer) if json else _print_benchmark(answer)
-        return
-    if name not in METHODS and not is_reference(name):
+        document, parts = _look_at_benchmark(name, images, seed, tasks, class_order, force)
+    elif name in METHODS or is_reference(name):
+        drawing = {"images": images, "seed": seed or None, "force": force or None}
+        for option_name, given in {**drawing, "tasks": tasks, "class-order": class_order}.items():
+            if given is not None:
+                raise InputError(f"--{option_name} is about a benchmark; {name} is a method")
+        document, parts = _look_at_method(name)
+    else:
         raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS], benchmark_names())
-    drawing = {"--images": images, "--seed": seed or None, "--force": force or None}
-    for option_name, given in {**drawing, "--tasks": tasks, "--class-order": class_order}.items():
-        if given is not None:
-            raise InputError(f"{option_name} is about a benchmark; {name} is a method")
-    answer = _show_method(name)
-    print_json(answer) if json else _print_method(answer)
+    print_answer(json, document, *parts)
 
 
-def _show_benchmark(
+def _look_at_benchmark(
     name: str, images: Path | None, seed: int, tasks: int | None, class_order: str | None, force: bool
-) -> dict[str, Any]:
+) -> Answer:
     """All about a benchmark; its tasks are drawn where there is a file for them."""
-    from cclfp.core.arguments import check_whole
     from cclfp.core.files import check_output
     from cclfp.data import fetch
     from cclfp.runs.settings import presets
@@ -98,85 +101,62 @@ def _show_benchmark(
     if tasks is None and class_order is None and benchmark.num_tasks is None:
         tasks = 1  # each run says how a user's own images are split
     order, sizes = benchmark.split_into(tasks, class_order)
-    answer = {
-        **attributes(benchmark, "name", "title", "description", "dataset", "scenarios", "backbone"),
-        "augmentation": benchmark.no_augmentation is None,
-        "class_orders": sorted(benchmark.class_orders, key=lambda name: name != benchmark.class_order),
-        "tasks": benchmark.task_classes(order, sizes, seed),
-        "presets": [_preset(preset) for preset in presets() if preset.benchmark == benchmark.name],
-    }
     if images is not None:
         with Progress() as shown:
             fetch(benchmark.dataset, shown.update)
         stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
-        title = f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}"
-        draw_stream(stream, benchmark.classes, title, images)
-        answer["images"] = images
-    return answer
+        draw_stream(stream, benchmark.classes, f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}", images)
 
-
-def _print_benchmark(answer: dict[str, Any]) -> None:
-    title, name = answer["title"], answer["name"]
-    print_text(f"{title if title == name else f'{title} ({name})'}: {answer['description']}\n")
-    facts = [] if answer["dataset"] == name else [f"dataset: {answer['dataset']}"]
-    facts += [f"scenarios: {', '.join(answer['scenarios'])}"]
-    facts += [f"backbone: {answer['backbone']}", f"can be augmented: {'yes' if answer['augmentation'] else 'no'}"]
-    orders = answer["class_orders"]  # the default first
+    can_be_augmented = benchmark.no_augmentation is None
+    orders = sorted(benchmark.class_orders, key=lambda name: name != benchmark.class_order)  # the default first
+    split = benchmark.task_classes(order, sizes, seed)
+    chosen, listed = _list_presets([preset for preset in presets() if preset.benchmark == name], "method")
+    document = attributes(benchmark, "name", "title", "description", "dataset", "scenarios", "backbone")
+    document |= {"augmentation": can_be_augmented, "class_orders": orders, "tasks": split, "presets": chosen}
+    document |= {} if images is None else {"images": images}
+    facts = [] if benchmark.dataset == name else [f"dataset: {benchmark.dataset}"]
+    facts += [f"scenarios: {', '.join(benchmark.scenarios)}", f"backbone: {benchmark.backbone}"]
+    facts += [f"can be augmented: {'yes' if can_be_augmented else 'no'}"]
     facts += [f"class orders: {orders[0]} (default), {', '.join(orders[1:])}"] if len(orders) > 1 else []
-    print_text("   ".join(facts) + "\n")
-    tasks = answer["tasks"]
-    if len(tasks) > 1 and all(classes == tasks[0] for classes in tasks):
-        print_text(f"{len(tasks)} tasks, each with the classes {', '.join(tasks[0])}")
-    else:
-        print_table(Table([">task", "classes"], enumerate(tasks, 1)))
-    _print_presets(answer["presets"], "method")
-    if "images" in answer:
-        print_text(f"drawn: {answer['images']}")
+    classes: str | Table = Table([">task", "classes"], enumerate(split, 1))
+    if len(split) > 1 and all(names == split[0] for names in split):
+        classes = f"{len(split)} tasks, each with the classes {', '.join(split[0])}"
+    title = name if benchmark.title == name else f"{benchmark.title} ({name})"
+    drawn = [] if images is None else [f"drawn: {images}"]
+    return document, [f"{title}: {benchmark.description}\n", "   ".join(facts) + "\n", classes, *listed, *drawn]
 
 
-def _show_method(name: str) -> dict[str, Any]:
+def _look_at_method(name: str) -> Answer:
     from cclfp.methods import get_method
     from cclfp.methods.base import interval
     from cclfp.runs.settings import presets
 
     kind = get_method(name)
-    return {
-        **_about(kind),
-        "description": inspect.cleandoc(kind.__doc__ or ""),
-        "hyperparameters": [
-            {"name": f.name, "default": f.default, "range": interval(f), "description": f.metadata["doc"]}
-            for f in dataclasses.fields(kind.Hyper)
-        ],
-        "presets": [_preset(preset) for preset in presets() if preset.method == kind.name],
-    }
+    description = inspect.cleandoc(kind.__doc__ or "")
+    settings = [
+        {"name": f.name, "default": f.default, "range": interval(f), "description": f.metadata["doc"]}
+        for f in dataclasses.fields(kind.Hyper)
+    ]
+    chosen, listed = _list_presets([preset for preset in presets() if preset.method == kind.name], "benchmark")
+    document = {**_facts(kind), "description": description, "hyperparameters": settings, "presets": chosen}
+    rows = [[f"{value:g}" if name == "default" else value for name, value in row.items()] for row in settings]
+    return document, [
+        f"{kind.name}: {kind.reference}\n",
+        Prose(f"{unwrap(description)}\n"),
+        f"scenarios: {', '.join(kind.scenarios())}   memory: {'yes' if document['memory'] else 'no'}\n",
+        Table(["hyperparameter", ">default", "range", "what it is"], rows),
+        *listed,
+    ]
 
 
-def _print_method(answer: dict[str, Any]) -> None:
-    print_text(f"{answer['name']}: {answer['reference']}\n")
-    print_text(f"{unwrap(answer['description'])}\n", hang="")
-    print_text(f"scenarios: {', '.join(answer['scenarios'])}   memory: {'yes' if answer['memory'] else 'no'}\n")
-    rows = [[k["name"], f"{k['default']:g}", k["range"], k["description"]] for k in answer["hyperparameters"]]
-    print_table(Table(["hyperparameter", ">default", "range", "what it is"], rows))
-    _print_presets(answer["presets"], "benchmark")
-
-
-def _preset(preset: Any) -> dict[str, Any]:
+def _list_presets(presets: Sequence[Preset], of: str) -> Answer:
+    """Presets of one method (``of="benchmark"``: what differs among them) or of one benchmark, as JSON and as text."""
     from cclfp.paper import published
 
-    paper = published(preset.method, preset.benchmark, preset.scenario, 200)
-    return dataclasses.asdict(preset) | {"published": None if paper is None else paper._asdict()}
-
-
-def _print_presets(presets: list[dict[str, Any]], of: str) -> None:
-    """Presets of one method (``of="benchmark"``: what differs among them) or of one benchmark."""
-    if not presets:
-        return
-    rows = [
-        [p[of], p["scenario"], p["hyperparameters"] | {"augment": p["augment"]}, paper and plus_minus(**paper)]
-        for p in presets
-        for paper in [p["published"]]
-    ]
-    columns = [of, "scenario", "hyperparameters", ">paper"]
-    print_table(Table(columns, rows, "Presets, and the paper's average accuracy (%)"))
-    for p in presets:
-        print_text(f"{p['method']} {p['benchmark']} {p['scenario']}: chosen {p['chosen']}")
+    papers = [published(preset.method, preset.benchmark, preset.scenario, 200) for preset in presets]
+    both = list(zip(presets, papers, strict=True))
+    document = [dataclasses.asdict(preset) | {"published": paper and paper._asdict()} for preset, paper in both]
+    rows = [[getattr(p, of), p.scenario, p.settings, paper and plus_minus(*paper)] for p, paper in both]
+    table = Table([of, "scenario", "hyperparameters", ">paper"], rows, "Presets, and the paper's average accuracy (%)")
+    chosen = [f"{preset.method} {preset.benchmark} {preset.scenario}: chosen {preset.chosen}" for preset in presets]
+    return document, [table, *chosen] if presets else []

@@ -31,6 +31,10 @@ class Table(NamedTuple):
     title: str | None = None
 
 
+class Prose(str):
+    """A text of paragraphs, whose lines all begin at the margin."""
+
+
 def print_answer(as_json: bool, document: Mapping[str, Any], *parts: str | Table) -> None:
     """What a command has found or done: a JSON document, or texts and tables."""
     if as_json:
@@ -52,12 +56,12 @@ def print_json(value: Any) -> None:
     print(text)
 
 
-def print_text(text: str, *, err: bool = False, hang: str = "  ") -> None:
-    """Lines on stdout or stderr. On a terminal they are wrapped between words; ``hang`` indents the rest of a line.
+def print_text(text: str, *, err: bool = False) -> None:
+    """Lines on stdout or stderr. On a terminal they are wrapped between words, and the rest of a line is indented.
 
     A word, such as a path, is never broken, and a command that is to be copied is on one line.
     """
-    console = _console(err)
+    console, hang = _console(err), "" if isinstance(text, Prose) else "  "
     for line in visible(text).split("\n"):
         indent = line[: len(line) - len(line.lstrip())] + hang
         wrapper = textwrap.TextWrapper(

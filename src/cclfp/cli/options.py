@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import typer
 
@@ -32,6 +32,7 @@ def argument(default: Any, help: str, metavar: str) -> Any:
     return typer.Argument(default, help=help, metavar=metavar, show_default=False)
 
 
+KINDS: dict[str, Any] = {"problem": Problem, "execution": Execution}
 FIELDS = Problem.__dataclass_fields__ | Execution.__dataclass_fields__
 STORE = option(None, FIELDS["store"].metadata["help"])
 SEEDS = typer.Option(
@@ -51,33 +52,29 @@ RUN_ONLY = ("validation", "max_classes", "threads", "save", "force", "fresh", "c
 
 
 def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each field of the dataclasses among its parameters, such as an execution.
+    """Give a command an option for each field of its parameters ``problem`` and ``execution``; it is called with these.
 
-    The command is called with instances of them. The benchmark of a problem is an argument; with images of one's own
-    there is none, and the argument in its place is the first of the settings.
+    The benchmark of a problem is an argument; with images of one's own there is none, and the argument in its place is
+    the first of the settings.
     """
+    options = {name: list(_options(kind, leave_out)) for name, kind in KINDS.items()}
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters
-        kinds: dict[str, Any] = {n: p.annotation for n, p in own.items() if dataclasses.is_dataclass(p.annotation)}
-        options = {name: list(_options(kind, leave_out)) for name, kind in kinds.items()}
         parameters = [one for name, p in own.items() for one in options.get(name, [p])]
 
+        @functools.wraps(command)
         def run(**given: Any) -> None:
             if "=" in (given.get("benchmark") or "") and "settings" in given:
                 given["settings"] = [given["benchmark"], *(given["settings"] or [])]
                 given["benchmark"] = None
-            for name, kind in kinds.items():
-                values = {one.name: given.pop(one.name) for one in options[name]}
-                if "classes" in values:
-                    values["classes"] = parse_classes(values["classes"])
-                given[name] = kind(**values)
+            given["classes"] = parse_classes(given["classes"])
+            for name, kind in KINDS.items():
+                given[name] = kind(**{one.name: given.pop(one.name) for one in options[name]})
             command(**given)
 
-        run.__name__, run.__doc__ = command.__name__, command.__doc__
         several = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
         run.__signature__ = inspect.Signature(several)  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
         return run
 
     return decorate
@@ -89,12 +86,11 @@ def _options(kind: Any, leave_out: Collection[str]) -> Iterator[inspect.Paramete
     for field in dataclasses.fields(kind):
         if field.name in leave_out:
             continue
-        types = [one for one in get_args(hints[field.name]) or (hints[field.name],) if one is not NoneType]
-        plain: Any = types[0] if len(types) == 1 and types[0] in (bool, int, float, str, Path) else str
         made = option(field.default, field.metadata["help"].replace("[", "\\["), field.metadata["metavar"])
         made.param_decls = (f"--{field.name.replace('_', '-')}",)  # a flag has no opposite
         if field.name == "benchmark":
             made = argument(None, **field.metadata)
+        plain = next((one for one in (bool, int, float, Path) if hints[field.name] in (one, one | None)), str)
         hint: Any = (plain | None) if field.default is None else plain
         yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=made, annotation=hint)
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from cclfp.cli.options import (
     INCLUDE_DIVERGED,
     JSON,
@@ -26,6 +24,7 @@ from cclfp.cli.options import (
     with_fields,
 )
 from cclfp.cli.output import print_text
+from cclfp.cli.progress import Progress
 from cclfp.errors import InputError
 from cclfp.metrics import count_of
 from cclfp.runs.execution import Execution
@@ -34,8 +33,7 @@ from cclfp.runs.problem import Problem
 if TYPE_CHECKING:
     from cclfp.paper.search import Tuned
     from cclfp.runs.results import Result
-
-MEMORY = typer.Option(None, help="One size of the memory or several.", metavar="N,M,...", show_default="200")
+    from cclfp.runs.settings import Preset
 
 
 @with_fields()
@@ -76,19 +74,18 @@ def run(
     cclfp run er,ccl-fp+ --images photos/ --tasks 5 --auto 10
     """
     names = parse_names("METHOD", method)
-    values, chosen_seeds = parse_settings(settings), parse_seeds(seeds, seed)
+    values = parse_settings(settings)
+    options: dict[str, Any] = {"seeds": parse_seeds(seeds, seed), "execution": execution}
 
     from cclfp.cli import printing
-    from cclfp.cli.progress import Progress
     from cclfp.runs.run import run
 
     searches: list[Tuned] | None = None
     with Progress() as shown:
-        options: dict[str, Any] = {"seeds": chosen_seeds, "execution": execution, "on_event": shown.update}
         if auto is None:
-            results = run(names, problem=problem, settings=values, **options)
+            results = run(names, problem=problem, settings=values, **options, on_event=shown.update)
         else:
-            results, searches = _run_tuned(auto, names, problem, values, **options)
+            results, searches = _run_tuned(auto, names, problem, values, **options, on_event=shown.update)
     if execution.shard is not None:
         printing.print_shard(execution, [run for result in results for run in result.runs], json)
         return
@@ -179,12 +176,11 @@ def tune(
     ranges = parse_settings(settings)
 
     from cclfp.cli import printing
-    from cclfp.cli.progress import Progress
     from cclfp.core.files import check_output
     from cclfp.paper.tuning import outdated, tune
     from cclfp.runs.settings import is_papers, prepare, presets, read_presets, with_preset, write_presets
 
-    known = None
+    known: list[Preset] = []
     if write is not None:
         if problem.images is not None or not is_papers(method, prepare(problem)):
             raise InputError(f"--write {write}: presets are for the paper's methods and benchmarks as they are there")
@@ -198,18 +194,18 @@ def tune(
             seeds=seeds,
             budget=budget,
             halving=halving,
-            known=[*known, *presets()] if known else None,
+            known=[*known, *presets()],
             execution=execution,
             on_event=shown.update,
         )
     if write is not None:
-        changed = with_preset(known or [], tuned.preset)
+        changed = with_preset(known, tuned.preset)
         write_presets(changed, write)
         for preset in outdated(changed):
-            again = f"cclfp tune {preset.method} {preset.benchmark} --scenario {preset.scenario}"
-            again += f" --write {shlex.quote(str(write))}"
-            again += "" if preset.halved is None else f" --halving {preset.halved}"
-            print_text(f"warning: what {preset.method} inherited has changed, tune it again: {again}", err=True)
+            again = ["cclfp", "tune", preset.method, preset.benchmark, "--scenario", preset.scenario]
+            again += ["--write", str(write)] + ([] if preset.halved is None else ["--halving", str(preset.halved)])
+            text = f"warning: what {preset.method} inherited has changed, tune it again: {shlex.join(again)}"
+            print_text(text, err=True)
     printing.print_tuned(tuned, write, json)
 
 
@@ -228,7 +224,7 @@ def study(
     ),
     *,
     problem: Problem,
-    memory: str | None = MEMORY,
+    memory: str | None = option(None, "One size of the memory or several.", "N,M,...", shown="200"),
     auto: float | None = option(
         None, "Tune each method in each column first, for so many minutes (cclfp run --auto).", "MINUTES"
     ),
@@ -260,14 +256,13 @@ def study(
     chosen_seeds = None if seeds is None and seed is None else parse_seeds(seeds, seed)
 
     from cclfp.cli import printing
-    from cclfp.cli.progress import Progress
     from cclfp.paper.study import plan
 
-    own = {**vars(problem), "memory": parse_sizes("--memory", memory), "auto": auto}
     if dry_run and auto is not None:
         raise InputError("--auto trains to find settings, and --dry-run trains nothing: leave out one of the two")
-    wanted = {"benchmarks": benchmark, "methods": method, "scenarios": scenario}
-    names: dict[str, Any] = {kind: parse_names(f"--{kind.removesuffix('s')}", given) for kind, given in wanted.items()}
+    wanted = {"benchmark": benchmark, "method": method, "scenario": scenario}
+    names: dict[str, Any] = {f"{kind}s": parse_names(f"--{kind}", given) for kind, given in wanted.items()}
+    own = {**vars(problem), "memory": parse_sizes("--memory", memory), "auto": auto}
     with Progress() as shown:
         planned = plan(table, **names, **own, seeds=chosen_seeds, execution=execution, on_event=shown.update)
     if dry_run:

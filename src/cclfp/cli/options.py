@@ -17,9 +17,9 @@ from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
 
 
-def option(default: Any, help: str, metavar: str | None = None) -> Any:
-    """An option with a value, as the default of a parameter."""
-    return typer.Option(default, help=help, metavar=metavar, show_default=default is not None)
+def option(default: Any, help: str, metavar: str | None = None, shown: str | None = None) -> Any:
+    """An option with a value, as the default of a parameter; ``shown`` is what it means to leave it out."""
+    return typer.Option(default, help=help, metavar=metavar, show_default=shown or default is not None)
 
 
 def flag(name: str, help: str) -> Any:
@@ -35,9 +35,7 @@ def argument(default: Any, help: str, metavar: str) -> Any:
 KINDS: dict[str, Any] = {"problem": Problem, "execution": Execution}
 FIELDS = Problem.__dataclass_fields__ | Execution.__dataclass_fields__
 STORE = option(None, FIELDS["store"].metadata["help"])
-SEEDS = typer.Option(
-    None, help="How many seeds (5 is the seeds 0 to 4), or which (0,3,7).", metavar="N or A,B,...", show_default="5"
-)
+SEEDS = option(None, "How many seeds (5 is the seeds 0 to 4), or which (0,3,7).", "N or A,B,...", shown="5")
 SEED = option(None, "One particular seed, instead of --seeds.", "N")
 INCLUDE_DIVERGED = flag(
     "--include-diverged",

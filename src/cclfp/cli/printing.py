@@ -6,30 +6,22 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cclfp.cli.options import FIELDS
 from cclfp.cli.output import Table, attributes, hyperparameters, print_answer
 from cclfp.metrics import count_of, number, of_seeds_diverged, plus_minus, signed
 from cclfp.paper.compare import TEST, show_difference, show_p
 from cclfp.paper.numbers import TABLES, missing_components, published_for
+from cclfp.paper.search import Trial, Tuned
 from cclfp.paper.study import MINE, RUNTIME, Study, by_column
 from cclfp.report.tables import tally
 from cclfp.runs.code import OTHER_CODE
 from cclfp.runs.configuration import method_labels, show_value
 from cclfp.runs.execution import Execution
-from cclfp.runs.jobs import Job, seeds_in_words, steps
-from cclfp.runs.results import (
-    LEVEL,
-    Result,
-    benchmark_title,
-    describe_protocol,
-    explain_other_code,
-)
-
-if TYPE_CHECKING:
-    from cclfp.paper.search import Trial, Tuned
-    from cclfp.runs.record import Record
+from cclfp.runs.jobs import seeds_in_words, steps
+from cclfp.runs.record import Record
+from cclfp.runs.results import LEVEL, Result, benchmark_title, describe_protocol, explain_other_code
 
 SHOWN = 10  # how many of the settings that were tried are shown
 MARKS = {"best": " *", "similar": " =", "worse": "", "unknown": ""}
@@ -140,35 +132,33 @@ def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> 
 def print_plan(study: Study, json: bool) -> None:
     """What would be trained, by configuration."""
     stored, planned = study.look_up()
-    plan = [_planned_to_dict(result, jobs) for result, jobs in planned]
-    missing, total = sum(len(part["seeds"]) for part in plan), sum(part["replica_steps"] for part in plan)
-    document = {"store": study.store, "missing": missing, "replica_steps": total, "plan": plan}
     columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
-    rows = []
-    for part, result in zip(plan, labelled([result for result, _ in planned]), strict=True):
-        settings = part["hyperparameters"] | ({"augment": True} if part["augment"] else {})
-        how = [settings, part["from"], seeds_in_words(part["seeds"]).split(" ", 1)[1], f"{part['replica_steps']:,}"]
-        rows.append([*result.column, result.label, part["buffer"], *how])
-    print_answer(
+    plan, rows = [], []
+    for (result, jobs), named in zip(planned, labelled([result for result, _ in planned]), strict=True):
+        c, seeds = result.configuration, [job.seed for job in jobs]
+        about = attributes(c, "method", "method_file", "benchmark", "scenario", "buffer", "hyperparameters", "augment")
+        how = {"preset": result.is_tuned, "from": result.chosen, "seeds": seeds, "replica_steps": len(jobs) * steps(c)}
+        plan.append(about | how)
+        settings = c.hyperparameters | ({"augment": True} if c.augment else {})
+        in_words = [result.chosen, seeds_in_words(seeds).split(" ", 1)[1], f"{how['replica_steps']:,}"]
+        rows.append([*result.column, named.label, c.buffer, settings, *in_words])
+    missing, total = sum(len(part["seeds"]) for part in plan), sum(part["replica_steps"] for part in plan)
+    _print(
+        study,
         json,
-        {**document, "not_tuned": study.not_tuned},
+        {"missing": missing, "replica_steps": total, "plan": plan},
         *([Table(columns, rows, "To be trained, the longest runs first")] if plan else []),
         f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}",
         *explain_other_code(stored, mark=""),
         f"{missing} runs to train, {total:,} replica-steps",
-        *_describe_not_tuned(study),
     )
 
 
-def _planned_to_dict(result: Result, jobs: Sequence[Job]) -> dict[str, Any]:
-    c = result.configuration
-    return {
-        **attributes(c, "method", "method_file", "benchmark", "scenario", "buffer", "hyperparameters", "augment"),
-        "preset": result.is_tuned,
-        "from": result.chosen,
-        "seeds": [job.seed for job in jobs],
-        "replica_steps": sum(steps(job.configuration) for job in jobs),
-    }
+def _print(study: Study, json: bool, document: dict[str, Any], *parts: str | Table) -> None:
+    """Print what is found of a study, and which methods have neither a preset nor a search."""
+    names = ", ".join(f"{c['method']} on {c['benchmark']} ({c['scenario']})" for c in study.not_tuned)
+    untuned = [f"no preset, trained with the defaults and not tuned: {names}"] if names else []
+    print_answer(json, {"store": study.store, **document, "not_tuned": study.not_tuned}, *parts, *untuned)
 
 
 def print_study(study: Study, include_diverged: bool, json: bool) -> None:
@@ -181,10 +171,9 @@ def print_study(study: Study, include_diverged: bool, json: bool) -> None:
     if not columns:
         return
     cells = [_own_to_dict(result) if is_mine else _cell_to_dict(result) for result in found]
-    document = {"store": study.store, "cells": cells, "not_tuned": study.not_tuned}
     tables = [part for results in columns for part in _describe_column(results, study.seeds)]
     summary = _summarise(columns) if is_mine else [f"the paper's {tally(found)}"]
-    print_answer(json, document, *tables, *summary, *explain_other_code(found), *_describe_not_tuned(study))
+    _print(study, json, {"cells": cells}, *tables, *summary, *explain_other_code(found))
 
 
 def _describe_column(results: Sequence[Result], seeds: Sequence[int]) -> list[Table | str]:
@@ -264,20 +253,11 @@ def _print_times(study: Study, json: bool) -> None:
             mark = f" {OTHER_CODE}" * bool(result.other_code)
             rows.append([name + mark, *(number(seconds, 1) for seconds in times[name].values())])
         others = {r.configuration.method: version for r in results for version in r.other_code.values()}
-        panel = {**attributes(c, "benchmark", "scenario"), "made": made, "times": times, "other_code": others}
-        panels.append(panel)
-        columns = ["method", ">training", ">testing", ">seconds per run"]
-        title = f"Run time: {benchmark_title(c.benchmark)}, {c.scenario}-incremental, each method alone on {made}"
-        tables.append(Table(columns, rows, title))
-    document = {"store": study.store, "panels": panels, "not_tuned": study.not_tuned}
-    explained = explain_other_code([result for _, results in timed for result in results])
-    print_answer(json, document, *tables, *explained, *_describe_not_tuned(study))
-
-
-def _describe_not_tuned(study: Study) -> list[str]:
-    """Which methods have neither a preset nor a search."""
-    names = ", ".join(f"{c['method']} on {c['benchmark']} ({c['scenario']})" for c in study.not_tuned)
-    return [f"no preset, trained with the defaults and not tuned: {names}"] if names else []
+        panels.append({**attributes(c, "benchmark", "scenario"), "made": made, "times": times, "other_code": others})
+        title = f"Run time: {', '.join(describe(results[0]))}, each method alone on {made}"
+        tables.append(Table(["method", ">training", ">testing", ">seconds per run"], rows, title))
+    others_explained = explain_other_code([result for _, results in timed for result in results])
+    _print(study, json, {"panels": panels}, *tables, *others_explained)
 
 
 # cclfp tune -----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from cclfp.errors import InputError, unknown
 from cclfp.metrics import count_of, number
 
 if TYPE_CHECKING:
-    from cclfp.runs.configuration import Configuration
     from cclfp.runs.record import Record
     from cclfp.runs.store import Store, StoredRow
 
@@ -189,53 +188,36 @@ def _matching(rows: Sequence[StoredRow], method: str | None = None, **wanted: An
     """The rows with these values, of those that are not None. A bad record has its method in one form only."""
     from cclfp.runs.configuration import Configuration
 
+    def is_of_method(row: StoredRow) -> bool:
+        if method is None or method == row.values.get("method"):
+            return True
+        return row.record is not None and Configuration.from_dict(row.record["configuration"]).is_of_method(method)
+
     given = {name: value for name, value in wanted.items() if value is not None}
-    found = [row for row in rows if all(row.values.get(name) == value for name, value in given.items())]
-    return [
-        row
-        for row in found
-        if method in (None, row.values.get("method"))
-        or (row.record is not None and Configuration.from_dict(row.record["configuration"]).is_of_method(str(method)))
-    ]
+    return [row for row in rows if given.items() <= row.values.items() and is_of_method(row)]
 
 
 def describe_records(records: Sequence[Record], title: str) -> list[Table | str]:
-    """A table with a row per record, and which are of other code."""
+    """A table with a row per record, with all hyperparameters and what is unusual, and which are of other code."""
     from cclfp.runs.code import OTHER_CODE, describe_other_code, is_other_code
     from cclfp.runs.configuration import Configuration, method_labels
+    from cclfp.runs.results import describe_protocol
 
     made = [Configuration.from_dict(record["configuration"]) for record in records]
     others = describe_other_code(records)
     columns = ["key", "finished (UTC)", "method", "benchmark", "scenario", ">memory", ">seed", "settings"]
     columns += [">accuracy", ">forgetting", ">seconds"]
-    rows = [
-        [
-            record["key"][:SHOWN_KEY],
-            record["finished_at"].removesuffix("+00:00").replace("T", " "),
-            method,
-            record["benchmark"],
-            record["scenario"],
-            record["buffer"],
-            record["seed"],
-            _describe_settings(configuration),
-            number(record["average_accuracy"])
-            + " diverged" * ("diverged" in record)
-            + f" {OTHER_CODE}" * is_other_code(record),
-            number(record["forgetting"]),
-            number(record["seconds"], 1),
-        ]
-        for record, configuration, method in zip(records, made, method_labels(made), strict=True)
-    ]
+    rows = []
+    for record, c, method in zip(records, made, method_labels(made), strict=True):
+        settings = {name: value for name, value in c.settings.items() if name != "augment" or value}
+        how = " ".join([hyperparameters(settings), *["validation"] * c.validation, *describe_protocol(c)])
+        accuracy = number(record["average_accuracy"]) + " diverged" * ("diverged" in record)
+        accuracy += f" {OTHER_CODE}" * is_other_code(record)
+        finished = record["finished_at"].removesuffix("+00:00").replace("T", " ")
+        place = (record["benchmark"], record["scenario"], record["buffer"], record["seed"])
+        numbers = (accuracy, number(record["forgetting"]), number(record["seconds"], 1))
+        rows.append([record["key"][:SHOWN_KEY], finished, method, *place, how, *numbers])
     return [Table(columns, rows, title), *[f"{OTHER_CODE} {others}"] * bool(others)]
-
-
-def _describe_settings(configuration: Configuration) -> str:
-    """All hyperparameters, and what is unusual of the protocol."""
-    from cclfp.runs.results import describe_protocol
-
-    settings = {name: value for name, value in configuration.settings.items() if name != "augment" or value}
-    shown = hyperparameters(settings)
-    return " ".join([shown, *["validation"] * configuration.validation, *describe_protocol(configuration)])
 
 
 def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:

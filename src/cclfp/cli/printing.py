@@ -75,10 +75,6 @@ def _describe_settings(result: Result) -> str:
     return f"{result.label}: {settings} ({'; '.join([result.chosen, *result.doubts])})"
 
 
-def _published(result: Result) -> dict[str, Any] | None:
-    return None if result.published is None else result.published._asdict()
-
-
 # cclfp run ------------------------------------------------------------------------------------------------------------
 
 
@@ -94,15 +90,15 @@ def print_runs(
         dataclasses.replace(r, published=published_for(r.configuration), include_diverged=include_diverged)
         for r in labelled(results)
     ]
+    document = [r.to_dict() | {"published": r.published and r.published._asdict()} for r in results]
     auto = {} if searches is None else {"auto": [_tuned_to_dict(tuned) for tuned in searches]}
-    document = {"configurations": [{**r.to_dict(), "published": _published(r)} for r in results], **auto}
     others = [f"memory {size}" for size in {r.configuration.buffer for r in results} - {None}]
     others += ["tested on held-out training images"] * results[0].configuration.validation
     paper = [PAPER] if any(r.published for r in results) else []
     columns = [METHOD, *map(_setting, varied), ACCURACY, *paper, FORGETTING, SECONDS]
     table = table_of(results, columns, [run["seed"] for run in results[0].runs], *others)
     choices = [] if searches is None else map(_describe_settings, results)
-    print_answer(json, document, table, *explain_other_code(results), *choices)
+    print_answer(json, {"configurations": document, **auto}, table, *explain_other_code(results), *choices)
 
 
 def _setting(name: str) -> Column:
@@ -213,7 +209,7 @@ def _cell_to_dict(result: Result) -> dict[str, Any]:
         **attributes(result.configuration, "benchmark", "scenario", "method", "buffer"),
         "settings": missing_components(result),
         "preset": result.is_tuned,
-        "published": _published(result),
+        "published": result.published and result.published._asdict(),
         "runs": len(result.runs),
         **attributes(result, "mean", "std", "difference", "verdict", "diverged", "other_code"),
     }

@@ -65,9 +65,8 @@ def verify(name: str | None = OPTIONAL_NAME, json: bool = JSON) -> None:
     from cclfp.data import list_datasets, verify
 
     names = [name] if name is not None else [one.name for one in list_datasets() if one.here]
-    _answer({name: verify(name) for name in names}, "verified", json)
-    if not names and not json:
-        print("no dataset is here yet: cclfp data fetch NAME downloads one")
+    none = [] if names else ["no dataset is here yet: cclfp data fetch NAME downloads one"]
+    _answer({name: verify(name) for name in names}, "verified", json, *none)
 
 
 @app.command("import")
@@ -99,6 +98,6 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def _answer(paths: dict[str, Path], status: str, json: bool) -> None:
+def _answer(paths: dict[str, Path], status: str, json: bool, *none: str) -> None:
     datasets = [{"name": name, "path": path, "status": status} for name, path in paths.items()]
-    print_answer(json, {"datasets": datasets}, *(f"{name}: {status} ({path})" for name, path in paths.items()))
+    print_answer(json, {"datasets": datasets}, *(f"{name}: {status} ({path})" for name, path in paths.items()), *none)

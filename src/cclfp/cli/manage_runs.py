@@ -11,6 +11,7 @@ import typer.core
 
 from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, flag, option
 from cclfp.cli.output import Table, hyperparameters, print_answer, print_text
+from cclfp.core.userfiles import is_reference
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import count_of, number
 
@@ -81,8 +82,7 @@ def check(store: Path | None = STORE, json: bool = JSON) -> None:
     print_answer(json, document, *lines, f"{path}: {count_of(good, 'good record')}, {len(bad)} bad")
     if lines and not json:
         print_text(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
-    if lines:
-        raise typer.Exit(1)
+    raise typer.Exit(bool(lines))
 
 
 @app.command()
@@ -222,7 +222,6 @@ def describe_records(records: Sequence[Record], title: str) -> list[Table | str]
 
 def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:
     """The path of the store, and its records that match the filters. Bad ones give a warning."""
-    from cclfp.core.userfiles import is_reference
     from cclfp.methods import METHODS
     from cclfp.runs.store import Store, default_store, exists
     from cclfp.streams.benchmarks import get_benchmark
@@ -235,9 +234,9 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
         warn_of_bad(opened, rows)
     found = _matching(rows, method=method, benchmark=benchmark)
     records = [row.record for row in found if row.record is not None]
-    if method is not None and not records and method not in METHODS and not is_reference(method):
+    if not records and method is not None and method not in METHODS and not is_reference(method):
         raise unknown("method", method, METHODS)
-    if benchmark is not None and not records:
+    if not records and benchmark is not None:
         get_benchmark(benchmark)  # InputError if it is unknown
     return path, records
 

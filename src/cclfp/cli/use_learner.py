@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cclfp.cli.options import JSON, argument, flag, option, parse_classes
 from cclfp.cli.output import Table, print_answer, print_text
 from cclfp.cli.progress import Progress
-from cclfp.errors import InputError, visible
+from cclfp.core.arguments import check_whole
+from cclfp.errors import InputError, reason_of, visible
 from cclfp.metrics import count_of
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ def observe(
 
     cclfp observe learners/pets.ckpt --images new/
     """
-    from cclfp.core.arguments import check_whole
     from cclfp.engine.replica import computing_threads
     from cclfp.learner.use_images import observe_images
 
@@ -94,13 +94,11 @@ def observe(
     try:
         loaded.save(learner)
     except OSError as error:
-        raise InputError(f"{learner} cannot be replaced, and stays as it was: {error.strerror or error}") from error
-    new, free = answer["new_classes"], answer["free_rows"]
-    learned = f"{answer['images']:,} images of {count_of(len(answer['classes']), 'class')}"
-    learned += f", new: {', '.join(new)}" if new else ""
-    room = f"room for {count_of(free, 'more class')}" if free else "no room for more classes"
-    text = f"{learner}: learned {learned}; {room}"
-    print_answer(json, {"learner": learner, **answer}, text)
+        raise InputError(f"{learner} cannot be replaced, and stays as it was: {reason_of(error)}") from error
+    text = f"{learner}: learned {answer['images']:,} images of {count_of(len(answer['classes']), 'class')}"
+    text += f", new: {', '.join(answer['new_classes'])}" * bool(answer["new_classes"])
+    room = f"room for {count_of(free, 'more class')}" if (free := answer["free_rows"]) else "no room for more classes"
+    print_answer(json, {"learner": learner, **answer}, f"{text}; {room}")
 
 
 def load_learner(path: Path, backbone: str | None, method: str | None, device: str) -> Learner:
@@ -108,8 +106,7 @@ def load_learner(path: Path, backbone: str | None, method: str | None, device: s
     from cclfp.learner import load
     from cclfp.runs.execution import pick_device
 
-    device = pick_device(device) if device == "auto" else device
-    learner = load(path, psi=backbone, method=method, device=device)
+    learner = load(path, psi=backbone, method=method, device=pick_device(device) if device == "auto" else device)
     if learner.classes is None:
         print_text(f"{path} has no class names, so classes are shown by number", err=True)
     return learner

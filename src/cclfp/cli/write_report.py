@@ -8,6 +8,7 @@ from typing import Any
 from cclfp.cli.manage_runs import warn_of_bad
 from cclfp.cli.options import FORCE, INCLUDE_DIVERGED, JSON, STORE, option, parse_seeds
 from cclfp.cli.output import print_answer
+from cclfp.cli.progress import Progress
 
 
 def report(
@@ -31,7 +32,6 @@ def report(
     """
     chosen_seeds = parse_seeds(seeds)
 
-    from cclfp.cli.progress import Progress
     from cclfp.report import write_report
     from cclfp.report.tables import count_verdicts, tally
     from cclfp.runs.code import OTHER_CODE_RISK, is_other_code, made_by
@@ -42,10 +42,9 @@ def report(
     path = store or default_store()
     bad: list[StoredRow] = []
     opened = Store(path, read_only=True, on_bad=bad.append)
-    numbers = check_seeds(chosen_seeds)
     options: dict[str, Any] = {"include_diverged": include_diverged, "force": force}
     with Progress() as shown:
-        content, written = write_report(opened, out, numbers, **options, on_event=shown.update)
+        content, written = write_report(opened, out, check_seeds(chosen_seeds), **options, on_event=shown.update)
     warn_of_bad(opened, bad)
     lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {path})"]
     if content.other_runs:

@@ -63,12 +63,11 @@ def print_text(text: str, *, err: bool = False) -> None:
     """
     console, hang = _console(err), "" if isinstance(text, Prose) else "  "
     for line in visible(text).split("\n"):
-        indent = line[: len(line) - len(line.lstrip())] + hang
-        wrapper = textwrap.TextWrapper(
-            max(console.width, LEAST_WIDTH), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-        )
-        is_wrapped = console.is_terminal and not COMMAND.match(line)
-        print(wrapper.fill(line) if is_wrapped else line, file=sys.stderr if err else sys.stdout)
+        if console.is_terminal and not COMMAND.match(line):
+            indent, width = line[: len(line) - len(line.lstrip())] + hang, max(console.width, LEAST_WIDTH)
+            kept: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+            line = textwrap.fill(line, width, subsequent_indent=indent, **kept)
+        print(line, file=sys.stderr if err else sys.stdout)
 
 
 def print_table(table: Table) -> None:

@@ -109,6 +109,12 @@ class Answer(NamedTuple):
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of the tables on stdout, with their headers."""
+        lines = [line for line in self.out.splitlines() if line.startswith("│")]
+        return [[cell.strip() for cell in line.strip("│ ").split("│")] for line in lines]
+
 
 Cli = Callable[..., Answer]
 

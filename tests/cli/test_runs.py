@@ -30,9 +30,8 @@ def test_the_list(store: Store, cli: Cli) -> None:
     for words in (("runs",), ("runs", "list")):
         answer = cli(*words, "--store", store.path)
         assert (answer.code, answer.err) == (0, "")
-        (line,) = [line for line in answer.out.splitlines() if "joint" in line]
-        cells = [cell.strip() for cell in line.strip("│ ").split("│")]
-        assert (cells[0], cells[8]) == (record(0, "joint")["key"][:8], "51.85 diverged")
+        (joint,) = [row for row in answer.rows if "joint" in row]
+        assert (joint[0], joint[8]) == (record(0, "joint")["key"][:8], "51.85 diverged")
         assert answer.out.count("51.85") == 4
         assert len(cli(*words, "--store", store.path, "--json").json["runs"]) == 4
         assert "no runs in" in cli(*words, "--store", store.path, "--method", "gem").out

@@ -7,7 +7,7 @@ import inspect
 import typer
 
 from cclfp._version import __version__
-from cclfp.cli import experiment, look_up, manage_data, manage_runs, use_learner, write_report
+from cclfp.cli import experiment, look_up, manage_data, manage_runs, use_learner
 from cclfp.cli.output import unwrap
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ app.command("run")(experiment.run)
 app.command("predict")(use_learner.predict)
 app.command("observe")(use_learner.observe)
 app.command("study")(experiment.study)
-app.command("report")(write_report.report)
+app.command("report")(experiment.report)
 app.command("tune")(experiment.tune)
 app.add_typer(manage_runs.app, name="runs")
 app.command("list")(look_up.list_)

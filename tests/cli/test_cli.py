@@ -304,5 +304,10 @@ def test_data_path_and_verify(cli: Cli, tmp_path: Path) -> None:
     assert cli("data", "verify", "--json").json == {"datasets": []}
 
 
+def test_a_dataset_that_is_named_twice_is_removed_once(small_mnist: Path, cli: Cli) -> None:
+    answer = cli("data", "remove", "mnist", "mnist", "--yes")
+    assert (answer.code, answer.out.count("removed")) == (0, 1), answer.err
+
+
 def test_version(cli: Cli) -> None:
     assert cli("--version").out.strip() == f"cclfp {cclfp.__version__}"

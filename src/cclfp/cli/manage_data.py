@@ -42,6 +42,7 @@ def remove(
     """
     from cclfp.data.datasets import check_stored, remove_dataset
 
+    names = list(dict.fromkeys(names))
     for name in names:
         check_stored(name)
     ask(f"Remove {', '.join(names)}?", yes, json)

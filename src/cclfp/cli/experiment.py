@@ -26,7 +26,7 @@ from cclfp.cli.options import (
     parse_sizes,
     with_fields,
 )
-from cclfp.cli.output import print_answer, print_text
+from cclfp.cli.output import attributes, print_answer, print_text
 from cclfp.cli.progress import Progress
 from cclfp.errors import InputError
 from cclfp.metrics import count_of
@@ -318,15 +318,12 @@ def report(
         content, written = write_report(opened, out, check_seeds(chosen_seeds), **options, on_event=shown.update)
     warn_of_bad(opened, bad)
     lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {path})"]
-    if content.other_runs:
-        lines += [f"{content.about_others}: see Your runs in {out / 'index.html'}"]
-    if content.held_out:
-        lines += [f"{content.about_held_out}: they are in no table"]
+    lines += [f"{content.about_others}: see Your runs in {out / 'index.html'}"] if content.other_runs else []
+    lines += [f"{content.about_held_out}: they are in no table"] if content.held_out else []
     lines += explain_other_code(content.shown, OTHER_CODE_RISK)
     document = {
         "store": path,
-        "runs": content.runs,
-        "other_runs": content.other_runs,
+        **attributes(content, "runs", "other_runs"),
         "held_out_runs": content.held_out,
         "other_code": {run["key"]: made_by(run) for r in content.shown for run in r.runs if is_other_code(run)},
         "counts": count_verdicts(content.results),

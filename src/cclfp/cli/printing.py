@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -94,21 +95,18 @@ def print_runs(
     auto = {} if searches is None else {"auto": [_tuned_to_dict(tuned) for tuned in searches]}
     others = [f"memory {size}" for size in {r.configuration.buffer for r in results} - {None}]
     others += ["tested on held-out training images"] * results[0].configuration.validation
+    settings: list[Column] = [(name, functools.partial(_setting, name)) for name in varied]
     paper = [PAPER] if any(r.published for r in results) else []
-    columns = [METHOD, *map(_setting, varied), ACCURACY, *paper, FORGETTING, SECONDS]
+    columns = [METHOD, *settings, ACCURACY, *paper, FORGETTING, SECONDS]
     table = table_of(results, columns, [run["seed"] for run in results[0].runs], *others)
     choices = [] if searches is None else map(_describe_settings, results)
     print_answer(json, {"configurations": document, **auto}, table, *explain_other_code(results), *choices)
 
 
-def _setting(name: str) -> Column:
-    """The column of a setting, which not all methods have."""
-
-    def show(result: Result) -> str:
-        value = {**result.configuration.to_dict(), **result.configuration.hyperparameters}.get(name)
-        return "–" if value is None else show_value(value)
-
-    return name, show
+def _setting(name: str, result: Result) -> str:
+    """The value of a setting, which not all methods have."""
+    value = {**result.configuration.to_dict(), **result.configuration.hyperparameters}.get(name)
+    return "–" if value is None else show_value(value)
 
 
 def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> None:
@@ -289,10 +287,7 @@ def _describe_trials(tuned: Tuned) -> list[Table | str]:
     """The best settings, and how many of all had a run that diverged."""
     preset, trials, count = tuned.preset, tuned.trials, len(tuned.trials)
     varied = [name for name in trials[0].settings if len({trial.settings[name] for trial in trials}) > 1]
-    rows = [
-        [*(show_value(trial.settings[name]) for name in varied), show_score(trial), str(trial.seeds)]
-        for trial in trials[:SHOWN]
-    ]
+    rows = [[*(show_value(t.settings[name]) for name in varied), show_score(t), t.seeds] for t in trials[:SHOWN]]
     title = f"{preset.method} on {preset.benchmark}, {preset.scenario}-incremental, on held-out training images, %: "
     title += f"the best {SHOWN} of {count} settings" if count > SHOWN else count_of(count, "setting")
     diverged = sum(bool(trial.diverged) for trial in trials)

@@ -464,3 +464,10 @@ def test_a_preset_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     write_presets(with_preset(presets(), changed), tmp_path / "presets.json")
     assert read_presets(tmp_path / "presets.json") == [*presets()[:3], changed, *presets()[4:]]
     assert with_preset(presets()[:3], changed) == [*presets()[:3], changed]
+
+
+def test_a_choice_is_compared_with_a_preset_that_was_not_tried(one_core: None, small_mnist: Path) -> None:
+    """A preset names the augmentation, which is not searched where images cannot be augmented."""
+    known = [Preset("er", "split-mnist", "class", {"lr": 0.5}, False, "by hand")]
+    found = tune("er", "split-mnist", halving=1, seeds=1, known=known, engine="eager")
+    assert [trial.settings for trial in found.trials] == [{"lr": 0.01}]

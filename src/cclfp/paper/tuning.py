@@ -309,7 +309,8 @@ class _Search:
         if was_tried or best.seeds * (self.limit.a_run or 0) > FOR_PRESET * self.limit.seconds:
             return []
         seeds = self.seeds[: best.seeds]
-        (theirs,) = self.train([best.settings | preset.settings], seeds)
+        usable = {name: value for name, value in preset.settings.items() if name in best.settings}
+        (theirs,) = self.train([best.settings | usable], seeds)
         if best.mean is None or theirs.mean is None or theirs.diverged or best.mean >= theirs.mean:
             return []
         means = f"{best.mean:.2f} against {theirs.mean:.2f} %"

@@ -39,7 +39,6 @@ class Step:
     step: int
     steps: int
     accuracy: float | None  # average, after the last task that was tested
-    compiling: bool = False  # whether the next step waits for the compiler
 
 
 @dataclasses.dataclass(frozen=True)

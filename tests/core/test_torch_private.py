@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch._inductor  # so that a test can remove what it has
+import torch._inductor  # which torch imports itself for torch.func
 from torch import Tensor
 
 import cclfp
 from cclfp.core.torch_private import NEEDED, missing
-from cclfp.engine import compiled
 from cclfp.engine.kernels import Layout, NotStackable
 from cclfp.engine.kernels.stacked_resnet import StackedResNet
 from cclfp.engine.replica import Replica
@@ -26,7 +25,7 @@ from cclfp.testing.case import train_replicas
 
 PACKAGE = Path(cclfp.__file__).parent
 FOREACH = ("_foreach_copy_", "_foreach_mul", "_foreach_sub")
-USERS = {"engine/compiled.py": "compiler", "engine/programs.py": "compiled", "engine/graph.py": "graph"}
+USERS = {"engine/operations.py": "traced", "engine/graph.py": "graph"}
 
 
 def private_names(path: Path) -> set[str]:
@@ -84,7 +83,7 @@ for name in sys.argv[1:]:
     *path, last = name.split(".")[1:]
     owner = functools.reduce(lambda found, part: getattr(found, part, None), path, torch)
     if hasattr(owner, last):  # builds for the CPU have none of CUDA's
-        setattr(owner, last, None) if owner is torch.ops.aten else delattr(owner, last)
+        delattr(owner, last)
 import cclfp.runs.run
 from cclfp.methods import METHODS
 from cclfp.testing import Case, stackable_psi
@@ -97,9 +96,8 @@ print(train_replicas([replica], "eager"), replica.matrix)
 @pytest.mark.slow
 def test_a_process_that_never_had_them_trains_eagerly() -> None:
     """They are missing before cclfp is imported."""
-    names = [name for names in NEEDED.values() for name in names if ".config." not in name]  # a setting stays
+    names = [name for names in NEEDED.values() for name in names]
     names += [*(f"torch.{name}" for name in FOREACH), "torch._C._functorch.maybe_current_level"]
-    names += ["torch.ops.aten._linalg_solve_ex"]  # which the compiler looks for in a step
     command = [sys.executable, "-c", REMOVE, *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -124,15 +122,13 @@ def test_loops_in_their_place_give_the_same_bits(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("engine", "name"),
     [
-        ("compiled", "torch._C._aoti.AOTIModelContainerRunnerCpu"),
-        ("compiled", "torch._inductor.aot_compile"),
+        ("traced", "torch.utils._python_dispatch.TorchDispatchMode"),
         ("graph", "torch._C._cuda_releasePool"),
     ],
 )
 def test_an_engine_that_lacks_one_is_not_used_and_it_is_said(
     engine: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled, "WORTH", 1)
     monkeypatch.delattr(name, raising=False)
     if engine == "graph":  # builds for the CPU have none of them
         monkeypatch.setitem(NEEDED, "graph", (name,))
@@ -153,4 +149,4 @@ def test_kernels_that_lack_one_are_not_used(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_this_torch_has() -> None:
-    assert missing("compiled") == missing("compiler") == missing("kernels") == missing("eager") == ""
+    assert missing("traced") == missing("kernels") == missing("eager") == ""

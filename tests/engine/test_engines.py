@@ -146,7 +146,7 @@ er = partial(replica, "er", "class")
 REFUSED: list[tuple[list[Callable[[], Replica]], str]] = [
     ([partial(er, seed, psi=lambda: nn.Sequential(stackable_psi(), nn.Dropout())) for seed in (0, 1)], "random layers"),
     ([partial(er, seed, psi=batch_norm_and_dropout) for seed in (0, 1)], "random layers"),
-    ([partial(replica, "finetune", "class", psi=batch_norm_and_dropout)], "random layers"),
+    ([partial(replica, "finetune", "class", psi=batch_norm_and_dropout)], "BatchNorm"),
     ([partial(frozen, seed) for seed in (0, 1)], "not in its arguments"),
     ([partial(replica, RemembersItsHyper, "class", lr=lr) for lr in [0.1] * 10 + [0.05] * 10], "not in its arguments"),
     ([partial(er, stream=toy_stream("class", n)) for n in (30, 31)], "ValueError: their tasks are of different sizes"),

@@ -11,7 +11,7 @@ import pkgutil
 
 # By what needs them.
 NEEDED = {
-    "traced": ("torch.utils._python_dispatch.TorchDispatchMode", "torch.utils._pytree.tree_map"),
+    "traced": ("torch.utils._python_dispatch.TorchDispatchMode",),
     "graph": ("torch._C._cuda_endAllocateToPool", "torch._C._cuda_releasePool"),
     "kernels": ("torch._foreach_add", "torch._foreach_addcmul", "torch._foreach_copy_"),
 }

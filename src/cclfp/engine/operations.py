@@ -14,7 +14,6 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 Step = Callable[[list[Tensor], list[Tensor], list[Tensor]], list[Tensor]]  # changing, fixed, row -> changing
 
@@ -23,6 +22,32 @@ AHEAD = 6 * 2**20  # bytes that are computed ahead of the steps that need them: 
 aten = torch.ops.aten
 VIEWS = (aten.view, aten._unsafe_view)
 COPIES = (*VIEWS, aten.alias, aten.clone, aten.detach, aten.expand, aten.lift_fresh, aten._to_copy)
+# At the end of a tensor, where fewer numbers are left than the processor takes at once, these may give other bits.
+UNEVEN = (
+    "cos",
+    "erf",
+    "exp",
+    "exp2",
+    "expm1",
+    "gelu",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "log_sigmoid_forward",
+    "mish",
+    "pow",
+    "sigmoid",
+    "silu",
+    "sin",
+    "softplus",
+    "tanh",
+)
+EVEN = 16  # how many numbers a processor takes at once, at most
+FEW, LONG = (
+    32,
+    1024,
+)  # products of few rows, with sums so long, have other bits where the rows begin elsewhere in memory
 ELEMENTWISE = ("add", "clamp", "div", "masked_fill", "mul", "neg", "relu", "sub")  # they have a form that is in place
 
 
@@ -160,7 +185,7 @@ def _writer(module: fx.GraphModule, arguments: list[Tensor]) -> Any:
             if torch.Tag.data_dependent_output in func.tags:  # vmap refuses shapes that depend on values
                 raise ValueError(f"a step reads values ({name})")
             found = func(*args, **kwargs or {})
-            node = module.graph.call_function(func, *tree_map(self.node_of, (args, kwargs or {})))
+            node = module.graph.call_function(func, *fx.node.map_aggregate((tuple(args), kwargs or {}), self.node_of))
             self.keep(found, node)
             for i, t in enumerate(found if isinstance(found, (tuple, list)) else ()):
                 self.keep(t, module.graph.call_function(operator.getitem, (node, i)))
@@ -227,9 +252,9 @@ def _replace(node: fx.Node, by: Any) -> None:
 
 
 def clean(graph: fx.Graph) -> None:
-    """Leave out what changes nothing, and compute nothing twice."""
-    for shorten in (drop_copies, join_equal, fold_constants, add_bias_in_product):
-        shorten(graph)
+    """Leave out what changes nothing, compute nothing twice, and give each replica the bits it has alone."""
+    for improve in (drop_copies, join_equal, fold_constants, add_bias_in_product, divide_uneven):
+        improve(graph)
         graph.eliminate_dead_code()
 
 
@@ -286,6 +311,28 @@ def add_bias_in_product(graph: fx.Graph) -> None:
                 break
 
 
+def divide_uneven(graph: fx.Graph) -> None:
+    """Compute what may differ with its place in memory for each replica, so that no replica depends on the others."""
+    for node in _operations(graph):
+        value, given = node.meta["value"], node.all_input_nodes
+        is_at_end = _name(node) in UNEVEN and _is_alike(node, given[0]) and value[0].numel() % EVEN > 0
+        is_long = _is(node, aten.bmm) and max(value.shape[1:]) <= FEW and given[0].meta["value"].shape[2] >= LONG
+        if not is_at_end and not is_long:
+            continue
+        with graph.inserting_before(node):
+            each = []
+            for replica in range(len(value)):
+                own = {one: graph.call_function(aten.select.int, (one, 0, replica)) for one in given}
+                if is_long:
+                    copies = [graph.call_function(aten.clone.default, (own[one],)) for one in node.args]  # type: ignore[index]
+                    each.append(graph.call_function(aten.mm.default, tuple(copies)))
+                else:
+                    each.append(graph.node_copy(node, own.__getitem__))
+            stacked = graph.call_function(aten.stack.default, (each,))
+        stacked.meta = node.meta
+        _replace(node, stacked)
+
+
 # -- what is done how, and when ----------------------------------------------------------------------------------------
 
 
@@ -294,7 +341,8 @@ def split(graph: fx.GraphModule, changing: int) -> tuple[fx.GraphModule, fx.Grap
     nodes, moving = list(graph.graph.nodes), set[fx.Node]()
     first = graph.graph.find_nodes(op="placeholder")[:changing]
     for node in nodes:
-        if node in first or node.op == "output" or any(given in moving for given in node.all_input_nodes):
+        depends = node in first or any(given in moving for given in node.all_input_nodes)
+        if depends or node.op == "output" or _name(node) in UNEVEN:  # of many steps together these would differ
             moving.add(node)
     needed = [node for node in nodes if node not in moving and any(user in moving for user in node.users)]
     ahead, rest = fx.Graph(), fx.Graph()

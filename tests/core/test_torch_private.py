@@ -25,7 +25,7 @@ from cclfp.testing.case import train_replicas
 
 PACKAGE = Path(cclfp.__file__).parent
 FOREACH = ("_foreach_copy_", "_foreach_mul", "_foreach_sub")
-USERS = {"engine/operations.py": "traced", "engine/graph.py": "graph"}
+USERS = {"engine/tracing.py": "traced", "engine/graph.py": "graph"}
 
 
 def private_names(path: Path) -> set[str]:

@@ -148,7 +148,7 @@ REFUSED: list[tuple[list[Callable[[], Replica]], str]] = [
     ([partial(er, seed, psi=batch_norm_and_dropout) for seed in (0, 1)], "random layers"),
     ([partial(replica, "finetune", "class", psi=batch_norm_and_dropout)], "BatchNorm"),
     ([partial(frozen, seed) for seed in (0, 1)], "not in its arguments"),
-    ([partial(replica, RemembersItsHyper, "class", lr=lr) for lr in [0.1] * 10 + [0.05] * 10], "not in its arguments"),
+    ([partial(replica, RemembersItsHyper, "class", lr=lr) for lr in [0.1, 0.05]], "not in its arguments"),
     ([partial(er, stream=toy_stream("class", n)) for n in (30, 31)], "ValueError: their tasks are of different sizes"),
     ([partial(replica, Grows, "class")], "state of another structure"),
 ]
@@ -162,6 +162,18 @@ def test_what_cannot_be_trained_together_is_trained_eagerly_and_it_is_said(
     assert_as_alone(make, "traced", notes)
     (note,) = notes
     assert re.fullmatch(rf"these runs cannot be trained together \(.*{reason}.*\): continuing eagerly", note)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        [partial(replica, Remembers, "class")],
+        [partial(replica, RemembersItsHyper, lr=lr) for lr in [0.1] * 10 + [0.05] * 10],
+    ],
+)
+def test_a_step_that_reads_something_new_from_outside_is_traced_again(make: list[Callable[[], Replica]]) -> None:
+    """In another task, and in another group of ten."""
+    assert_as_alone(make, "traced")
 
 
 def test_equal_layers_that_are_frozen_can_be_stacked() -> None:

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from cclfp.engine.groups import Group
-from cclfp.engine.operations import Step
 from cclfp.engine.plan import StepTables
+from cclfp.engine.tracing import Step
 from cclfp.nets.network import copy_all
 
 SHORTEST = 8  # steps of one segment that are worth recording

@@ -17,13 +17,15 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cclfp.core import trees
 from cclfp.core.randomness import global_generators
 from cclfp.core.scenarios import ClassMask
-from cclfp.engine.operations import Step, TracedStep, as_operations
+from cclfp.engine.operations import TracedStep
 from cclfp.engine.plan import StepTables
+from cclfp.engine.tracing import Operations, Step
 from cclfp.learner import Learner
 from cclfp.learner.checks import not_finite
 from cclfp.methods import Batch, Method
@@ -61,10 +63,6 @@ class Group:
         An error here means that such a step cannot be taken together.
         """
         raise NotImplementedError
-
-    def trace_step(self, tables: StepTables, segment: range) -> TracedStep:
-        """A function that takes the steps of a segment, traced; ValueError where that cannot be."""
-        raise ValueError("networks with BatchNorm are not traced")
 
     def part_of(self, tensors: list[Tensor], replica: int) -> list[Tensor]:
         """A replica's part of the tensors that change."""
@@ -149,9 +147,18 @@ def prepare_batches(learner: Learner, fixed: list[Tensor], row: list[Tensor]) ->
     """The tensors of a :class:`Batch`, replicas first. All learners of a group prepare their inputs alike."""
     pool, masks = fixed[:2]
     rows, y, task, slots, from_past_task, placed, augment = row
-    x = learner.for_training(pool[rows.flatten()], augment.flatten(0, 1) if augment.numel() else None)
+    x = learner.for_training(_take(pool, rows.flatten()), augment.flatten(0, 1) if augment.numel() else None)
     replicas = torch.arange(len(rows), device=rows.device)[:, None]
     return [x.unflatten(0, (len(rows), -1)), y, task, masks[replicas, task], slots, from_past_task, placed]
+
+
+def _take(pool: Tensor, rows: Tensor) -> Tensor:
+    """These rows of a pool; on a CPU as those of a table, which takes an eighth of the time under vmap."""
+    if pool.is_cuda:
+        return pool[rows]
+    table: Tensor = F.embedding(rows, pool.flatten(1))
+    taken: Tensor = table.unflatten(1, pool.shape[1:])
+    return taken
 
 
 def mask_tables(masks: Sequence[ClassMask]) -> Tensor:
@@ -191,13 +198,32 @@ class StackedGroup(Group):
     def make_step(self, tables: StepTables, like: int) -> Step:
         return self._stacked(self.step_of(self.learners[0], self.method, tables.sizes[like][0]))
 
-    def trace_step(self, tables: StepTables, segment: range) -> TracedStep:
-        step_of_one = self.step_of(self.learners[0], self.method, tables.sizes[segment[0]][0])
+    def operations(self, tables: StepTables, segment: range) -> Operations:
+        """What the steps of a segment compute, written down for some replicas; ValueError where they differ."""
         rows = [tables.row(i) for i in (segment[0], segment[-1])]
-        changing, hypers = [t[0] for t in self.changing], [t[0] for t in self.fixed[2:]]
         batches = [prepare_batches(self.learners[0], self.fixed, row) for row in rows]
-        operations = as_operations(step_of_one, *((changing, hypers, [t[0] for t in batch]) for batch in batches))
-        return TracedStep(self._stacked(operations), self.changing, self.fixed, rows[0])
+        again = prepare_batches(self.learners[0], self.fixed, rows[0])
+        if not all(map(torch.equal, batches[0], again)):
+            raise ValueError("a transform gives something else for the same inputs")
+        examples = [
+            (self.changing, self.fixed[2:], batches[0]),
+            (self.perturbed(), perturb(self.fixed[2:]), batches[1]),  # other values, of which nothing may depend
+        ]
+        written = []
+        for replica in pick_replicas(self.learners):
+            learner, method = self.learners[replica], self.learners[replica].algorithm
+            own = [tuple([t[replica] for t in tensors] for tensors in lists) for lists in examples]
+            attributes = dict(vars(method))
+            written.append(Operations(self.step_of(learner, method, tables.sizes[segment[0]][0]), *own))  # type: ignore[arg-type]
+            if any(attributes.get(name) is not value for name, value in vars(method).items()):
+                raise ValueError("a step changes its method's attributes")
+        if not all(written[0].equals(other) for other in written):
+            raise ValueError("a step reads something that is not in its arguments: replicas compute different things")
+        return written[0]
+
+    def trace_step(self, operations: Operations, row: list[Tensor]) -> TracedStep:
+        """The step of all replicas, traced."""
+        return TracedStep(self._stacked(operations), self.changing, self.fixed, row)
 
     def _stacked(self, step_of_one: Step) -> Step:
         """The step of all replicas, which are prepared together."""
@@ -274,7 +300,7 @@ def is_normalised(psi: nn.Module) -> bool:
 # -- a step together is compared with the step alone -------------------------------------------------------------------
 
 # How much a tensor's change in a step may differ from its change where the replica steps alone, relative to the latter.
-# In bf16 the changes of some of ResNet18's tensors, compiled and not, differ by a third.
+# In bf16 the changes of some of ResNet18's tensors, stacked and not, differ by a third.
 TOLERANCE = {"float32": 0.02, "tf32": 0.2, "bf16": 0.6}
 MAX_COMPARED = 16  # replicas that are compared with their step alone
 

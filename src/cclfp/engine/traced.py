@@ -6,9 +6,10 @@ from collections.abc import Callable, Hashable
 
 import torch
 
-from cclfp.engine.groups import Group
+from cclfp.engine.groups import Group, StackedGroup
 from cclfp.engine.operations import TracedStep
 from cclfp.engine.plan import StepTables
+from cclfp.engine.tracing import Operations
 
 SHORTEST = 20  # steps of one kind in a task that are worth tracing, which takes as long as hundreds of eager ones
 
@@ -19,7 +20,7 @@ class Tracer:
     def __init__(self, shortest: int = SHORTEST) -> None:
         self.has_trained = False
         self._shortest = shortest
-        self._steps: dict[Hashable, TracedStep] = {}
+        self._steps: dict[Hashable, tuple[Operations, TracedStep]] = {}
 
     def train(self, group: Group, tables: StepTables, progress: Callable[[int], None] = lambda step: None) -> bool:
         """Take all steps of a task and update the learners. Where the steps are too few, do nothing and return False.
@@ -50,8 +51,11 @@ class Tracer:
 
     def _checked_step(self, group: Group, tables: StepTables, segment: range) -> TracedStep:
         """The steps of a segment, compared with the step of each replica alone."""
-        key = group.kind_of_step(tables, segment)
-        if key not in self._steps:
-            self._steps[key] = group.trace_step(tables, segment)
-        group.check_step(self._steps[key], tables, segment[0])
-        return self._steps[key]
+        if not isinstance(group, StackedGroup):
+            raise TypeError("networks with BatchNorm are not traced")
+        key, operations = group.kind_of_step(tables, segment), group.operations(tables, segment)
+        if key not in self._steps or not operations.equals(self._steps[key][0]):
+            self._steps[key] = operations, group.trace_step(operations, tables.row(segment[0]))
+        step = self._steps[key][1]
+        group.check_step(step, tables, segment[0])
+        return step

@@ -12,8 +12,8 @@ from cclfp.engine.groups import StackedGroup, perturb
 from cclfp.engine.kernels import Layout
 from cclfp.engine.kernels.arrange import round_all, rounded
 from cclfp.engine.kernels.stacked_resnet import on_kernels
-from cclfp.engine.operations import Step
 from cclfp.engine.plan import StepTables
+from cclfp.engine.tracing import Step
 from cclfp.learner import Learner
 
 

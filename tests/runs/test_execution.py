@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import cclfp
+from cclfp.engine.cohort import choose_engine
 from cclfp.errors import InputError
 from cclfp.events import ignore
 from cclfp.runs.execution import Execution, visible_as
@@ -186,3 +187,35 @@ def test_the_longest_cohorts_come_first() -> None:
     costs = [cost_of(cohort) for cohort in into_cohorts(gpu_jobs(["er", "gem", "hal"], 7), 3, "cpu")]
     assert costs == sorted(costs, reverse=True)
     assert sum(costs) == pytest.approx(cost_of(gpu_jobs(["er", "gem", "hal"], 7)))
+
+
+# -- which engine ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "steps", "normalised", "engine"),
+    [
+        ("cpu", 999, False, "eager"),  # tracing would take longer than it saves
+        ("cpu", 1000, False, "traced"),
+        ("cpu", 6000, True, "eager"),
+        ("cuda", 299, False, "eager"),
+        ("cuda", 300, False, "graph"),
+        ("cuda", 300, True, "graph"),
+    ],
+)
+def test_the_engine_is_chosen_by_counts(device: str, steps: int, normalised: bool, engine: str) -> None:
+    assert choose_engine(device, steps, normalised=normalised) == engine
+
+
+def test_runs_that_will_be_eager_are_cohorts_of_their_own() -> None:
+    """So that one that ends its process, or needs much memory, does not take others with it."""
+
+    def cohorts(benchmark: str, device: str = "cpu", **chosen: Any) -> list[int]:
+        jobs = make_jobs(configurations(["er"], benchmark, **chosen), range(6), Execution("cpu"))
+        return sizes(into_cohorts(jobs, 2, device))
+
+    assert cohorts("split-mnist") == [3, 3]
+    assert cohorts("split-cifar10") == [1] * 6  # BatchNorm
+    assert cohorts("split-cifar10", "cuda") == [3, 3]
+    assert cohorts("split-cifar10", backbone="mlp") == [3, 3]
+    assert cohorts("split-mnist", settings={"batch": [100]}) == [1] * 6  # 600 steps

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from conftest import Cli
 from processes import alive, children, wait_until
-from training import make_job, result, texts, train
+from training import Stop, make_job, result, stop_at, texts, train
 
 import cclfp
 from cclfp.core.workers import cores
@@ -239,3 +239,13 @@ def test_sigkill_and_two_processes_on_one_store(tmp_path: Path) -> None:
     assert b"starting again" not in said
     assert len(store.records()) == 2
     assert list(store.checkpoints.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_all_runs_that_differ_in_the_seed_have_one_engine(make_jobs: MakeJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are continued from a checkpoint, too."""
+    monkeypatch.setattr("cclfp.engine.cohort.WORTH", {"cpu": 1})
+    jobs = make_jobs(3, engine="auto")
+    with pytest.raises(Stop):
+        train(jobs[0], stop_at(60))
+    assert {record["environment"]["engine"] for record in run_jobs(jobs, executor=Pool()).values()} == {"traced"}

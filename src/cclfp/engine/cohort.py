@@ -41,14 +41,16 @@ RUNNERS: dict[str, Callable[[int], Tracer | Graphs | None]] = {
 }
 
 
-def choose_engine(replica: Replica) -> str:
-    """The engine for such a run, by counts alone: the same command gives the same numbers on every day."""
-    device = replica.learner.device.type
-    if sum(map(replica.steps, range(len(replica.stream.train_rows)))) < WORTH[device]:
+def choose_engine(device: str, steps: int, *, normalised: bool) -> str:
+    """The engine for a run, by counts alone: the same command gives the same numbers on every day.
+
+    On a CPU networks with BatchNorm, which are ``normalised``, cannot be stacked.
+    """
+    if steps < WORTH[device]:
         return "eager"
     if device == "cuda":
         return "graph"
-    return "eager" if is_normalised(replica.learner.psi) else "traced"  # networks with BatchNorm cannot be stacked
+    return "eager" if normalised else "traced"
 
 
 def autocast_of(precision: str) -> torch.dtype | None:

@@ -7,7 +7,7 @@ import functools
 import math
 import reprlib
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -167,7 +167,7 @@ def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Jo
     """
     groups: dict[str, list[Job]] = {}
     for job in jobs:
-        alone = job.key if job.execution.engine == "eager" else None
+        alone = job.key if _is_eager(job, device) else None
         groups.setdefault(repr((job.configuration.shape, job.execution, alone)), []).append(job)
     total = sum(map(cost_of, groups.values()))
     cohorts: list[list[Job]] = []
@@ -178,6 +178,17 @@ def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Jo
             count = min(len(group), -(-enough // workers) * workers)
         cohorts += [group[i::count] for i in range(count)]
     return sorted(cohorts, key=lambda cohort: -cost_of(cohort))
+
+
+def _is_eager(job: Job, device: str) -> bool:
+    """Whether the job is trained by itself, as far as that is known before its network is made."""
+    from cclfp.engine.cohort import choose_engine
+
+    c = job.configuration
+    if job.execution.engine != "auto":
+        return job.execution.engine == "eager"
+    normalised = _backbone(c).get("name", "mlp") != "mlp"
+    return choose_engine(device, steps(c), normalised=normalised) == "eager"
 
 
 # -- how much work a run is ---------------------------------------------------------------------------------------
@@ -202,8 +213,11 @@ def cost(configuration: Configuration) -> float:
     step = COSTS.get(configuration.method, OWN)
     if configuration.method == "gem":
         step *= 1 + (configuration.num_tasks - 1) / 2
-    psi = configuration.backbone or parse_backbone(get_benchmark(configuration.benchmark).backbone)
-    return steps(configuration) * step * (1 if psi.get("name") == "mlp" else RESNET)
+    return steps(configuration) * step * (1 if _backbone(configuration).get("name") == "mlp" else RESNET)
+
+
+def _backbone(configuration: Configuration) -> Mapping[str, Any]:
+    return configuration.backbone or parse_backbone(get_benchmark(configuration.benchmark).backbone)
 
 
 # -- parts of a grid for processes that know nothing of each other, such as the tasks of a Slurm array ------------

@@ -13,6 +13,7 @@ import torch
 
 from cclfp.core.files import remove_file
 from cclfp.engine.cohort import Cohort, autocast_of, choose_engine
+from cclfp.engine.groups import is_normalised
 from cclfp.engine.replica import Replica, computing_threads
 from cclfp.errors import DamagedError, InputError, named, reason_of, shortage
 from cclfp.events import Event, Failed, Finished, Note, OnEvent, Step
@@ -97,7 +98,11 @@ def start(jobs: Sequence[Job], on_event: OnEvent) -> list[list[Started]]:
 def _begin(job: Job, streams: Streams) -> Started:
     job = job.concrete()
     replica = make_replica(job, streams)
-    return (job.with_execution(engine=choose_engine(replica)) if job.execution.engine == "auto" else job), replica
+    if job.execution.engine == "auto":
+        steps = sum(map(replica.steps, range(len(replica.stream.train_rows))))
+        normalised = is_normalised(replica.learner.psi)
+        job = job.with_execution(engine=choose_engine(replica.learner.device.type, steps, normalised=normalised))
+    return job, replica
 
 
 def _continue(job: Job, streams: Streams, on_event: OnEvent) -> Started | None:

@@ -62,7 +62,7 @@ def decode(
 
     count = max(1, min(cores(), total, MOST_WORKERS))
     names: dict[int, list[str]] = {}  # of the files of each chunk, by its number
-    answers: dict[int, list[Answer]] = defaultdict(list)
+    answered: dict[int, list[Answer]] = defaultdict(list)
 
     def chunks() -> Iterator[tuple[Any, ...]]:
         waiting = iter(files)
@@ -72,16 +72,16 @@ def decode(
 
     on_event(DataProgress(what, 0, total, "images"))
     first = done = 0
-    with contextlib.closing(work(__file__, "decode_chunk", [{}] * count, chunks(), ahead=2 * count)) as found_by:
-        for number, answer in found_by:
+    with contextlib.closing(work(__file__, "decode_chunk", [{}] * count, chunks(), ahead=2 * count)) as answers:
+        for number, answer in answers:
             if isinstance(answer, Died):
-                lost = names.get(number, [])[len(answers[number]) :]
+                lost = names.get(number, [])[len(answered[number]) :]
                 if lost or not answer.has_started:  # otherwise it had answered for all files of its chunk
                     raise RunError(f"a process that decodes images {answer.how}" + (f", at {lost[0]}" if lost else ""))
                 continue
-            answers[number].append(answer)
-            while first in names and len(answers[first]) == len(names[first]):
-                for name, found in zip(names.pop(first), answers.pop(first), strict=True):
+            answered[number].append(answer)
+            while first in names and len(answered[first]) == len(names[first]):
+                for name, found in zip(names.pop(first), answered.pop(first), strict=True):
                     if not isinstance(found, str):
                         content, height, width, *kinds = found
                         yield done, Decoded(np.frombuffer(content, np.uint8).reshape(height, width, 3), *kinds)

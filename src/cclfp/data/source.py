@@ -67,10 +67,12 @@ class Source:
         checksums = {array: sha256_of(arrays[array]) for array in ARRAYS}
         for array, spec in self.arrays.items():
             values = arrays[array]
-            expected = spec.sha256 or (checksums if stored is None else stored).get(array, "a stored one")
+            expected = spec.sha256 or (checksums if stored is None else stored).get(array)
             if (str(values.dtype), values.shape) != (spec.dtype, spec.shape):
                 found = f"{values.dtype} of {values.shape}"
                 raise DataError(f"{self.name}: {array} should be {spec.dtype} of shape {spec.shape}, not {found}")
+            if expected is None:
+                raise DataError(f"{self.name}: there is no stored checksum of {array} in sums.json to compare it with")
             if checksums[array] != expected:
                 sha256 = f"sha256 {checksums[array]}, not {expected}"
                 raise DataError(f"{self.name}: {array} does not match its checksum ({sha256})")

@@ -175,6 +175,12 @@ def test_a_gzip_file_that_unpacks_to_much_is_not_unpacked(tmp_path: Path, monkey
     little.refused(little.place(tmp_path / "mine"), "cannot be read as an IDX file of 6 examples")
 
 
+def test_of_a_file_that_is_too_large_no_more_is_read_than_is_downloaded(tmp_path: Path, monkeypatch: Patch) -> None:
+    little = make("mnist", monkeypatch)
+    monkeypatch.setattr(source, "MOST_DOWNLOADED", 1000)  # of 4,720 bytes that are right
+    little.refused(little.place(tmp_path / "mine"), "cannot be read as an IDX file of 6 examples")
+
+
 def test_verify_finds_a_changed_byte(little: Little, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{little.name} is not stored.*cclfp data fetch {little.name}"):
         verify(little.name)

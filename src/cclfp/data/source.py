@@ -160,7 +160,7 @@ class Published(Source, abc.ABC):
         return found
 
     def _read_files(self, files: Mapping[str, Path], on_event: OnEvent) -> Arrays:
-        contents = ((name, path.read_bytes()) for name, path in files.items())
+        contents = ((name, _read_file(path)) for name, path in files.items())
         read = dict(with_progress(contents, len(files), on_event, f"{self.name}: reading", "files"))
         return self.decode(read, on_event)
 
@@ -182,6 +182,11 @@ class Published(Source, abc.ABC):
             for name in self.required()
         }
         return self._read_files(files, on_event)
+
+
+def _read_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MOST_DOWNLOADED)  # one that is cut off is not what was published
 
 
 def read_members(path: Path, names: Sequence[str], on_event: OnEvent, what: str) -> Files:

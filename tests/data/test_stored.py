@@ -106,6 +106,37 @@ def test_a_description_that_is_refused(content: bytes, stored: Path, cli: Cli) -
     assert cli("data", "remove", name, "--yes", "--json").json == {"removed": [name]}
 
 
+SHAPED = {array: [[8, 3, 4, 5][: 4 if "images" in array else 1], None, "uint8"] for array in ARRAYS}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({field: value} for field in ("title", "classes", "mean", "std", "arrays") for value in (5, None)),
+        {"classes": "ox"},
+        {"classes": ["ox", 5]},
+        *({"arrays": SHAPED | {array: spec}} for array in ("foo", ARRAYS[0]) for spec in ([[1], None, "uint8"], 5)),
+        *({"arrays": SHAPED | {ARRAYS[0]: spec}} for spec in ([[8, 3, 4, 5], None], [None, None, "uint8"])),
+    ],
+)
+def test_a_description_of_another_form_is_refused(change: Any, stored: Path, cli: Cli) -> None:
+    """Where no checksum shows that it has changed. Without a field, too."""
+    (stored / "sums.json").unlink()
+    name, about = stored.parent.name, json.loads((stored / "about.json").read_text())
+    without = {field: value for field, value in about.items() if field not in change}
+    for found in (about | change, without):
+        (stored / "about.json").write_text(json.dumps(found))
+        for answer in (cli("show", name), cli("run", "er", name, "--tasks", "2", "--backbone", "mlp")):
+            assert (answer.code, "about.json is incomplete or invalid" in " ".join(answer.err.split())) == (2, True)
+
+
+def test_a_description_of_images_has_no_orders_of_classes(stored: Path) -> None:
+    forget_checksum(stored)
+    about = json.loads((stored / "about.json").read_text())
+    (stored / "about.json").write_text(json.dumps(about | {"class_orders": {"mine": [1, 0]}}))
+    assert get_dataset(stored.parent.name).class_orders == {}
+
+
 def test_what_earlier_versions_stored_is_read(stored: Path) -> None:
     forget_checksum(stored)
     check_loaded(stored.parent.name)

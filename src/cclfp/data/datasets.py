@@ -61,9 +61,16 @@ def get_dataset(name: str) -> Source:
     if name in DATASETS:
         return DATASETS[name]
     dataset_path(name)
+    about = read_json(name, ABOUT)
     try:
-        return Source.described(name, read_json(name, ABOUT))
-    except (KeyError, TypeError, AttributeError) as error:
+        own = {field: about[field] for field in ("title", "classes", "mean", "std", "arrays")}
+        shapes = {array: len(shape) for array, (shape, _sha256, _dtype) in own["arrays"].items()}
+        are_lists = all(isinstance(own[field], list) for field in ("classes", "mean", "std"))
+        are_texts = all(isinstance(text, str) for text in (own["title"], *own["classes"]))
+        if not are_lists or not are_texts or shapes != dict(zip(ARRAYS, (4, 1, 4, 1), strict=True)):
+            raise ValueError("expected what an import writes")
+        return Source.described(name, own)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged(name, f"{ABOUT} is incomplete or invalid: {type(error).__name__}: {error}") from error
 
 

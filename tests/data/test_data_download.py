@@ -17,13 +17,13 @@ import pytest
 import requests
 from little import ARCHIVED, MAKE, NOWHERE, Little, Patch, make, npm_files, tarball
 
-from cclfp.data import dataset_path, fetch, remove_dataset, source
-from cclfp.data.source import discard, retrieve
+from cclfp.data import dataset_path, download, fetch, remove_dataset
+from cclfp.data.download import discard, retrieve
 from cclfp.errors import DataError
 from cclfp.events import DataProgress, Note, ignore
 
 CONTENT = np.random.default_rng(0).bytes(3_500_000)
-SOME = 60 * source.CHUNK  # bytes that come before a connection breaks off
+SOME = 60 * download.CHUNK  # bytes that come before a connection breaks off
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
@@ -76,7 +76,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(source, "WAIT", 0)
+    monkeypatch.setattr(download, "WAIT", 0)
     httpd = Server()
     threading.Thread(target=httpd.serve_forever, daemon=True).start()
     yield httpd
@@ -142,7 +142,7 @@ BROKEN = "IncompleteRead|was interrupted"  # by the version of requests
     ("begun", "answers", "limits", "error", "asked", "kept"),
     [
         (b"", {"breaks": (SOME, 0)}, {}, BROKEN, 2, SOME),  # no bytes came: not tried for ever
-        (b"", {"breaks": (source.CHUNK,)}, {"RESUMES": 3}, BROKEN, 4, 4 * source.CHUNK),
+        (b"", {"breaks": (download.CHUNK,)}, {"RESUMES": 3}, BROKEN, 4, 4 * download.CHUNK),
         (b"", {}, {"MOST_DOWNLOADED": SOME}, f"file.bin has more than {SOME:,} bytes", 1, 0),
         (b"", {"files": {"/file.bin": b"an error page"}}, {}, NOT_PUBLISHED, 1, 0),
         (b"of something else", {}, {}, NOT_PUBLISHED, 1, 0),
@@ -155,7 +155,7 @@ def test_a_failure_keeps_what_is_right_and_the_next_call_goes_on(
     if begun:
         part(tmp_path).write_bytes(begun)
     with Patch.context() as patch:
-        for place, values in ((server, answers), (source, limits)):
+        for place, values in ((server, answers), (download, limits)):
             for name, value in values.items():
                 patch.setattr(place, name, value)
         with pytest.raises((requests.RequestException, DataError), match=error):

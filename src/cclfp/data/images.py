@@ -20,6 +20,7 @@ from cclfp.core.arguments import check_whole
 from cclfp.core.randomness import generator
 from cclfp.data.datasets import ABOUT, MOST_HEADER, is_intact, read_json, store
 from cclfp.data.decode import read_file
+from cclfp.data.download import checksum_of
 from cclfp.data.folders import (
     MOST_BYTES,
     ImageFile,
@@ -30,7 +31,7 @@ from cclfp.data.folders import (
     report_bad,
     say_transparent,
 )
-from cclfp.data.source import ARRAYS, Arrays, Source, checksum_of, os_error_as_data_error, sha256_of
+from cclfp.data.source import ARRAYS, Arrays, Source, os_error_as_data_error, sha256_of
 from cclfp.errors import DataError, InputError, first_line, visible
 from cclfp.events import Note, OnEvent, ignore, with_progress
 

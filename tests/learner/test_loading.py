@@ -266,6 +266,14 @@ def test_a_learner_is_tried_out_before_it_is_returned(method: str, name: str, tm
         cclfp.load(saved(ours, tmp_path), psi=psi())
 
 
+def test_a_learner_without_the_examples_of_its_task_is_refused(tmp_path: Path) -> None:
+    ours = trained("icarl")
+    memory = learner_state(ours)["memory"]
+    del memory["current"]
+    with pytest.raises(DamagedError, match="is damaged: KeyError.'current'"):
+        cclfp.load(saved(ours, tmp_path, memory=memory), psi=psi())
+
+
 class Spread:
     """An augmentation of a user's own."""
 

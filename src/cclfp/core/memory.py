@@ -146,7 +146,8 @@ class Memory:
         if pool is not None and "rows" in state:
             self._pool, self._rows = pool, state["rows"].to(self.device)
             return
-        parts = [Examples(**state[name]) for name in ("examples", "current") if name in state]
+        names = ("examples", "current") if self.keeps_task else ("examples",)
+        parts = [Examples(**state[name]) for name in names]
         held, *current = (Examples(*(t.detach().to(self.device, copy=True) for t in part)) for part in parts)
         self._pool, self._rows = held, None
         self._current = [part for part in current if len(part.y)]

@@ -67,7 +67,7 @@ class Branching(Good):
 
 
 class Aliasing(Good):
-    """Keeps psi's own tensors, which go on changing, for a copy."""
+    """Keeps f's own weights, which go on changing, instead of a copy: the learner makes one."""
 
     def loss(self, params: Any, buffers: Any, state: Any, *given: Any) -> Any:
         loss, buffers = super().loss(params, buffers, state, *given)
@@ -178,7 +178,6 @@ class Lonely(Good):
         (Secretive, "survives_saving: what was loaded went on differently"),
         (Shared, "repeats: the same seed gave another result"),
         (InPlace, "steps_purely: (step changed its arguments|step does not run under vmap)"),
-        (Aliasing, "survives_saving: what was loaded went on differently"),
         (Wordy, "returns_the_loss: some steps of a task return a loss, and others do not"),
         (Infinite, "returns_the_loss: a step returned the loss nan"),
         (Growing, "steps_purely: the states of two replicas differ in structure"),
@@ -190,6 +189,11 @@ class Lonely(Good):
 def test_finds(method: type[Method], finding: str) -> None:
     with pytest.raises(AssertionError, match=finding):
         check_method(method)
+
+
+@pytest.mark.slow
+def test_a_state_need_not_be_cloned() -> None:
+    check_method(Aliasing)
 
 
 class FewExemplars(ICaRL):

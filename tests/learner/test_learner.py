@@ -60,6 +60,37 @@ def test_a_step_may_return_no_loss(fourth: tuple[Any, ...]) -> None:
     assert torch.equal(ours.logits(batch()[0]), theirs.logits(batch()[0]))
 
 
+def test_a_state_keeps_what_the_method_did_not_clone() -> None:
+    class Uncloned(ER):
+        name = "uncloned"
+
+        def begin_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+            return {**state, "began": dict(params), "counted": list(buffers.values())}
+
+        def step(self, params: Any, *arguments: Any) -> Any:
+            new, buffers, state, losses = super().step(params, *arguments)
+            before = {name: p.detach()[:] for name, p in params.items()}
+            return new, buffers, {**state, "before": before, "twice": before["f.bias"]}, losses
+
+        def end_task(self, params: Any, buffers: Any, state: Any, hyper: Any, context: Any) -> Any:
+            return {**state, "ended": params}
+
+    ours, seen = learner(Uncloned, psi=nn.Sequential(psi(), nn.BatchNorm1d(8))), [list[Any]()]
+    for _ in range(3):
+        ours.observe(*batch())
+        seen.append(copy.deepcopy([*ours.model[:2]]))
+    ours.end_task()
+    ours.observe(*batch())
+    (second, _), (third, buffers) = seen[2:]
+    for name, values in third.items():
+        assert torch.equal(ours.state["before"][name], values)
+        assert torch.equal(ours.state["ended"][name], values)
+        assert torch.equal(ours.state["began"][name], values)
+        assert not torch.equal(second[name], values)
+    assert all(map(torch.equal, ours.state["counted"], buffers.values()))
+    assert ours.state["twice"].data_ptr() != ours.state["before"]["f.bias"].data_ptr()
+
+
 def test_frozen_parameters_stay_and_the_mode_is_not_touched() -> None:
     module = toy_psi().eval()
     module[0].weight.requires_grad_(False)  # type: ignore[index]

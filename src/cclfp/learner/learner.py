@@ -209,9 +209,9 @@ class Learner:
         """Replace :attr:`model` by what ``steps`` steps made of it."""
         pairs = zip(self.model[:2], (params, buffers), strict=True)
         moves = [(ours[name], new[name]) for ours, new in pairs for name in ours]
+        self.state = self._own(state)  # before the tensors of the model change
         with torch.no_grad():
             copy_all([ours for ours, _ in moves], [new for _, new in moves])
-        self.state = state
         self.steps += steps
 
     def end_task(self, *, check: bool = True) -> None:
@@ -239,7 +239,18 @@ class Learner:
         context = TaskContext(self.tasks_done, memory, self.mask, self.for_testing, self.seed)
         with torch.no_grad(), seeded(self.seed, what, self.tasks_done, self.device):
             new = function(*self.model[:2], state, self.hyper_tensors, context)
-        return {**{name: state[name] for name in self.algorithm.remembers(self.num_classes)}, **new}
+        return self._own({**{name: state[name] for name in self.algorithm.remembers(self.num_classes)}, **new})
+
+    def _own(self, state: State) -> State:
+        """The state with copies of tensors that share memory with the model, which changes in place, or another."""
+        taken = set(map(_storage, trees.leaves(self.model[:2])))
+
+        def own(leaf: Any) -> Any:
+            new = leaf.detach().clone() if (storage := _storage(leaf)) in taken else leaf
+            taken.add(storage)
+            return new
+
+        return trees.map_tree(own, state)  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def _undone_on_error(self) -> Iterator[None]:
@@ -383,3 +394,9 @@ class Learner:
         hyper = ", ".join(f"{name}={value:g}" for name, value in vars(self.hyper).items())
         held = f", memory {len(self.memory)}/{self.memory.size}" if self.memory is not None else ""
         return f"Learner({self.method.name}: {hyper}; {self.scenario} scenario, {self.steps} steps{held})"
+
+
+def _storage(leaf: Any) -> object:
+    """Where a tensor lies in memory; something unique for what does not lie in one place."""
+    is_dense = isinstance(leaf, Tensor) and leaf.layout is torch.strided
+    return leaf.untyped_storage().data_ptr() if is_dense else object()

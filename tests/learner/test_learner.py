@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import cclfp
+from cclfp.errors import InputError
 from cclfp.methods import METHODS, Method
 from cclfp.methods.er import ER
 from cclfp.testing import same, toy_psi
@@ -89,6 +90,18 @@ def test_a_state_keeps_what_the_method_did_not_clone() -> None:
         assert not torch.equal(second[name], values)
     assert all(map(torch.equal, ours.state["counted"], buffers.values()))
     assert ours.state["twice"].data_ptr() != ours.state["before"]["f.bias"].data_ptr()
+
+
+@pytest.mark.parametrize(("name", "returned"), [("begin_task", None), ("end_task", None), ("end_task", [1])])
+def test_a_task_begins_and_ends_with_a_dict(name: str, returned: Any) -> None:
+    ours = learner(type("Own", (ER,), {"name": "own", name: lambda self, *arguments: returned}))
+
+    def learn_a_task() -> None:
+        ours.observe(*batch())
+        ours.end_task()
+
+    with pytest.raises(InputError, match=f"{name} of own returned (None|list), expected a dict"):
+        learn_a_task()
 
 
 def test_frozen_parameters_stay_and_the_mode_is_not_touched() -> None:

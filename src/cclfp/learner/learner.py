@@ -177,7 +177,7 @@ class Learner:
         if self.in_task:
             return
         stored = self.algorithm.storage(self.model[0], self.memory)
-        self.state = self._state_after("beginning of task", self.algorithm.begin_task, {**stored, **self.state})
+        self.state = self._state_after("beginning of task", "begin_task", {**stored, **self.state})
         self.in_task = True
 
     def train_step(
@@ -222,7 +222,7 @@ class Learner:
         if not self.in_task:
             raise InputError("end_task() without an observe() since the last task ended: there is no task to end")
         with self._undone_on_error():
-            new = self._state_after("end of task", self.algorithm.end_task, self.state)
+            new = self._state_after("end of task", "end_task", self.state)
             if check:
                 checks.refuse_not_finite("the end of the task", self.model, ({}, {}, new), self.hyper.lr)
             self.state = new
@@ -230,7 +230,7 @@ class Learner:
                 self.memory.end_task()
             self.in_task, self.tasks_done = False, self.tasks_done + 1
 
-    def _state_after(self, what: str, function: Callable[..., State], state: State) -> State:
+    def _state_after(self, what: str, function: str, state: State) -> State:
         """What a function of the method, for a task's beginning or end, makes of its state.
 
         What is stored beside the examples in the memory stays, unless the function returns it, too.
@@ -238,7 +238,10 @@ class Learner:
         memory: Any = self.memory  # which a method without a schedule does not use
         context = TaskContext(self.tasks_done, memory, self.mask, self.for_testing, self.seed)
         with torch.no_grad(), seeded(self.seed, what, self.tasks_done, self.device):
-            new = function(*self.model[:2], state, self.hyper_tensors, context)
+            new = getattr(self.algorithm, function)(*self.model[:2], state, self.hyper_tensors, context)
+        if not isinstance(new, dict):
+            got = "None" if new is None else type(new).__name__
+            raise InputError(f"{function} of {self.method.name} returned {got}, expected a dict")
         return self._own({**{name: state[name] for name in self.algorithm.remembers(self.num_classes)}, **new})
 
     def _own(self, state: State) -> State:

@@ -118,4 +118,5 @@ def _acquire(lock: BaseFileLock, blocking: bool) -> None:
             lock.acquire(blocking=blocking)
     except OSError as error:
         where = error.filename or lock.lock_file
-        raise InputError(f"checkpoints cannot be kept in {where}: {reason_of(error)}") from error
+        what = f"{where} cannot be locked" if where == lock.lock_file else f"checkpoints cannot be kept in {where}"
+        raise InputError(f"{what}: {reason_of(error)}") from error

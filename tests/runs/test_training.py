@@ -156,6 +156,16 @@ def test_what_killed_processes_have_left_is_removed(make_job: MakeJob, tmp_path:
     assert list((tmp_path / "learners").iterdir()) == [job.learner_file]
 
 
+def test_the_checkpoint_of_a_stored_run_stays_while_another_process_uses_it(tmp_path: Path) -> None:
+    folder, key = tmp_path / "checkpoints", "a" * 64
+    with checkpoints.hold(folder / f"{key}.lock"):
+        (folder / f"{key}.ckpt").touch()
+        checkpoints.remove_left_overs(folder, stored=[key])
+        assert (folder / f"{key}.ckpt").exists()
+    checkpoints.remove_left_overs(folder, stored=[key])
+    assert list(folder.iterdir()) == []
+
+
 def test_a_lock_is_free_again_after_a_failure(make_job: MakeJob) -> None:
     with pytest.raises(Stop) as kept:  # and with it every frame of the traceback
         train(make_job(), stop_at(1))

@@ -134,13 +134,15 @@ def test_a_fresh_run_that_was_stopped_goes_on_too(make_job: MakeJob, tmp_path: P
     assert [path.name for path in folder.iterdir()] == ["uv.lock"]
 
 
-def test_what_killed_processes_have_left_is_removed(make_job: MakeJob, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_what_killed_processes_have_left_is_removed(is_stored: bool, make_job: MakeJob, tmp_path: Path) -> None:
     """Killed while a checkpoint or a learner was written; between storing a record, removing the checkpoint, the lock.
 
     A signal to the command kills its workers, too.
     """
     job = make_job("finetune", save=tmp_path / "learners")
-    train(job)
+    if is_stored:
+        train(job)
     ended = subprocess.Popen(["true"])
     ended.wait()
     half, learner = (
@@ -148,7 +150,9 @@ def test_what_killed_processes_have_left_is_removed(make_job: MakeJob, tmp_path:
         for name in (f"{job.key}.ckpt", file_of(job).name.replace("seed0", "seed1"))
     )
     folder = store_of(job).checkpoints
-    for name in (half, f"{job.key}.ckpt", f"{job.key}.lock"):
+    folder.mkdir(exist_ok=True)
+    file_of(job).parent.mkdir(exist_ok=True)
+    for name in (half, f"{job.key}.lock", *[f"{job.key}.ckpt"] * is_stored):
         (folder / name).write_bytes(b"half")
     (tmp_path / "learners" / learner).write_bytes(b"half")
     cclfp.run("finetune", "split-mnist", seeds=1, store=job.execution.store, save=job.execution.save)

@@ -448,6 +448,7 @@ study all --benchmark ,                    | --benchmark ',': expected one name 
 study accuracy --scenario clas             | unknown scenario 'clas'
 study all --seeds 0                        | seeds=0
 study all --engine warp                    | unknown engine 'warp'
+run er split-mnist --engine compiled       | there is no engine 'compiled' any more: traced has taken its place
 study accuracy --tasks 5                   | --tasks is for a study of your own: cclfp study mine
 study runtime --seeds 3                    | seeds=3: run times are measured with one seed
 study runtime --shard 1/2                  | run times are measured on this machine

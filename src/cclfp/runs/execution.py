@@ -21,6 +21,7 @@ from cclfp.errors import InputError, unknown
 from cclfp.runs.fields import documented, option
 
 ENGINES = {"eager": ("cpu", "cuda"), "traced": ("cpu",), "graph": ("cuda",)}  # and the devices they are for
+GONE = "compiled"  # an engine of earlier versions
 PRECISIONS = ("float32", "tf32", "bf16")
 DEVICES = ("cpu", "cuda")
 NAMES = {
@@ -110,6 +111,8 @@ class Execution:
         again = "fresh" if self.fresh else "other_code=retrain" if self.other_code == "retrain" else ""
         if self.shard is not None and again:
             raise InputError(f"{again} does not go with shard: use an empty store")
+        if self.engine == GONE:
+            raise InputError(f"there is no engine {GONE!r} any more: traced has taken its place")
         for name, known in NAMES.items():
             if getattr(self, name) not in known:
                 raise unknown(name, str(getattr(self, name)), known)

@@ -13,7 +13,7 @@ from cclfp import metrics
 from cclfp.errors import InputError
 from cclfp.metrics import Matrix
 from cclfp.runs.configuration import Configuration, expect, is_number, is_whole
-from cclfp.runs.execution import DEVICES, ENGINES, PRECISIONS
+from cclfp.runs.execution import DEVICES, ENGINES, GONE, PRECISIONS
 from cclfp.streams.benchmarks import BENCHMARKS
 
 MEASURES: dict[str, Callable[[Matrix], float | None]] = {
@@ -22,7 +22,6 @@ MEASURES: dict[str, Callable[[Matrix], float | None]] = {
     "backward_transfer": metrics.backward_transfer,
     "forward_transfer": metrics.forward_transfer,
 }
-GONE = "compiled"  # an engine of earlier versions
 # What the environment of a record may say.
 NAMES: dict[str, tuple[str, ...]] = {"engine": (*ENGINES, GONE), "device": DEVICES, "precision": PRECISIONS}
 LONGEST = 500  # characters of a message, which may quote a file

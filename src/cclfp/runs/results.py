@@ -15,7 +15,8 @@ from cclfp.methods import METHODS
 from cclfp.nets.backbones import show_backbone
 from cclfp.runs.code import OTHER_CODE, OTHER_CODE_HINT, describe_other_code, is_other_code, made_by
 from cclfp.runs.configuration import Configuration, show_value
-from cclfp.runs.record import GONE, MEASURES, Record
+from cclfp.runs.execution import GONE
+from cclfp.runs.record import MEASURES, Record
 from cclfp.streams.benchmarks import BENCHMARKS, get_benchmark, has_usual_order, show_order
 from cclfp.streams.tasks import even_sizes
 

@@ -140,7 +140,7 @@ def test_a_note_about_no_run_is_passed_on_once(jobs: list[Job]) -> None:
 
 
 def test_a_learner_that_stayed_on_its_node_is_an_error(jobs: list[Job], tmp_path: Path) -> None:
-    events, _ = run([job.with_execution(save=tmp_path / "kept") for job in jobs[:1]], ["a", [finished(jobs[0])]])
+    events, _ = run([job.with_unchecked(save=tmp_path / "kept") for job in jobs[:1]], ["a", [finished(jobs[0])]])
     assert isinstance(events[-2], Finished)
     assert "name a folder that all nodes share" in errors(events)[0]
 

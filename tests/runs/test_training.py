@@ -391,7 +391,7 @@ def test_a_learner_that_is_taught_while_its_run_is_trained_again_stays(make_job:
             learner.save(file_of(job))
 
     with pytest.raises(InputError, match="run is stored, but its learner cannot be saved .*: .* has learned more"):
-        train(job.with_execution(fresh=True), teach)
+        train(job.with_unchecked(fresh=True), teach)
     assert same(cclfp.load(file_of(job)), learner)
 
 
@@ -425,7 +425,7 @@ def test_a_learner_that_was_taught_since_its_run_is_replaced_only_if_forced(make
     """--fresh --save replaced what cclfp observe had taught it."""
     job = make_job("er", save=tmp_path / "learners")
     train(job)
-    fresh = job.with_execution(fresh=True)
+    fresh = job.with_unchecked(fresh=True)
     run_jobs([fresh])  # as it was made by its run
     learner = cclfp.load(file_of(job))
     for in_task in (True, False):
@@ -437,5 +437,5 @@ def test_a_learner_that_was_taught_since_its_run_is_replaced_only_if_forced(make
         with pytest.raises(InputError, match="has learned more since its run of 5 tasks: .* with --force"):
             run_jobs([fresh])
         assert file_of(job).read_bytes() == taught
-    run_jobs([fresh.with_execution(force=True)])
+    run_jobs([fresh.with_unchecked(force=True)])
     assert cclfp.load(file_of(job)).tasks_done == 5

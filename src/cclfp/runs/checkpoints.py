@@ -60,7 +60,7 @@ def read_checkpoint(path: Path, job: Job) -> tuple[Job, Any]:
         asked = str(getattr(job.execution, name)).partition(":")[0]  # cuda:0,2 is cuda
         if name != "threads" and asked not in ("auto", made_with):
             raise InputError(f"it was made with {name} {made_with}, not with the {asked} asked for")
-    job = job.with_execution(**made)
+    job = job.with_unchecked(**made)
     job.execution.check_on(pick_device(job.execution.device))
     return job, saved["replica"]
 

@@ -68,7 +68,7 @@ class Job:
         name = f"{c.method}_{c.benchmark}_{c.scenario}_seed{self.seed}_{self.key[:8]}.ckpt"
         return None if self.execution.save is None else self.execution.save / name
 
-    def with_execution(self, **changes: Any) -> Job:
+    def with_unchecked(self, **changes: Any) -> Job:
         """The same run with other fields of its execution, which are not checked (see :meth:`Execution.unchecked`)."""
         return dataclasses.replace(self, execution=self.execution.unchecked(**changes))
 
@@ -240,7 +240,7 @@ def take_shard(jobs: Sequence[Job]) -> list[Job]:
         other = Store(path, read_only=True)
         if path != execution.target and any(other.find(job.key) is not None for job in part):
             raise InputError(f"{path} has runs of this part, from another grid: cclfp runs import {path} first")
-    return [job.with_execution(store=execution.target, shard=None) for job in part]
+    return [job.with_unchecked(store=execution.target, shard=None) for job in part]
 
 
 def cut(jobs: Sequence[Job], count: int) -> list[list[Job]]:

@@ -86,7 +86,7 @@ class Pool:
             return
         environments = [{"CUDA_VISIBLE_DEVICES": visible_as(card)} for card in self.cards[:count]] or [{}] * count
         device = {"device": "cuda"} if self.cards else {}  # the only GPU that the worker sees
-        pieces = ([job.with_execution(**device) for job in cohort] for cohort in cohorts)
+        pieces = ([job.with_unchecked(**device) for job in cohort] for cohort in cohorts)
         left = [{job.key: None for job in cohort} for cohort in cohorts]  # the runs that have not ended
         with contextlib.closing(work(training.__file__, "train_cohort", environments, pieces)) as answers:
             for number, answer in answers:

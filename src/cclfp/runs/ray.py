@@ -229,7 +229,7 @@ def order_of(jobs: Sequence[Job], device: str, attempt: int = 1) -> Order:
     execution, configuration = jobs[0].execution, jobs[0].configuration  # they differ in hyperparameters alone
     paths = {name: path.absolute() for name in PATHS if (path := getattr(execution, name)) is not None}
     there = {"on": "local", "device": device, "checkpoints": execution.checkpoint_folder.absolute(), **paths}
-    jobs = [job.with_execution(**there) for job in jobs]
+    jobs = [job.with_unchecked(**there) for job in jobs]
     own = {"method": configuration.method_file, "backbone": configuration.backbone}
     files = [content_of(what, reference) for what, reference in own.items() if reference and "file" in reference]
     return Order(jobs, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()), attempt)
@@ -276,7 +276,7 @@ def _prepare(order: Order, packed: list[Any], node: str, folder: Path, on_event:
     if not (shared / CLUSTER_LOCK).exists():  # the driver holds it: this is another folder of the same name
         text = f"{node} has no folder {shared}: what it loses starts again from its beginning, unless "
         on_event(Note(text + "--checkpoints names a folder that all nodes share"))
-        jobs = [job.with_execution(checkpoints=folder, checkpoint_every=math.inf) for job in jobs]
+        jobs = [job.with_unchecked(checkpoints=folder, checkpoint_every=math.inf) for job in jobs]
     return jobs
 
 

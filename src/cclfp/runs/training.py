@@ -101,7 +101,7 @@ def _begin(job: Job, streams: Streams) -> Started:
     if job.execution.engine == "auto":
         steps = sum(map(replica.steps, range(len(replica.stream.train_rows))))
         normalised = is_normalised(replica.learner.psi)
-        job = job.with_execution(engine=choose_engine(replica.learner.device.type, steps, normalised=normalised))
+        job = job.with_unchecked(engine=choose_engine(replica.learner.device.type, steps, normalised=normalised))
     return job, replica
 
 

@@ -263,8 +263,11 @@ def study(
 
     if dry_run and auto is not None:
         raise InputError("--auto trains to find settings, and --dry-run trains nothing: leave out one of the two")
-    wanted = {"benchmark": benchmark, "method": method, "scenario": scenario}
-    names: dict[str, Any] = {f"{kind}s": parse_names(f"--{kind}", given) for kind, given in wanted.items()}
+    names: dict[str, Any] = {
+        "benchmarks": parse_names("--benchmark", benchmark),
+        "methods": parse_names("--method", method),
+        "scenarios": parse_names("--scenario", scenario),
+    }
     own = {**vars(problem), "memory": parse_sizes("--memory", memory), "auto": auto}
     with Progress() as shown:
         planned = plan(table, **names, **own, seeds=chosen_seeds, execution=execution, on_event=shown.update)

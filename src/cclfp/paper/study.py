@@ -174,6 +174,9 @@ def study(
 def plan(
     what: str,
     *,
+    benchmarks: str | Sequence[str] = (),
+    methods: str | Sequence[str] = (),
+    scenarios: str | Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     execution: Execution | None = None,
     on_event: OnEvent = ignore,
@@ -182,7 +185,7 @@ def plan(
     """What :func:`study` trains: nothing is trained yet, except for the searches of ``auto``."""
     if what not in STUDIES:
         raise unknown("table", what, STUDIES)
-    asked = {kind: options.pop(f"{kind}s", ()) for kind in ("benchmark", "method", "scenario")}
+    asked = {"benchmark": benchmarks, "method": methods, "scenario": scenarios}
     wanted = {kind: [names] if isinstance(names, str) else list(names) for kind, names in asked.items()}
     how, others = from_keywords(Execution, execution, options)
     own = {name: value for name, value in others.items() if value is not None and value is not False}

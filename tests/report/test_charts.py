@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from report_records import ENVIRONMENT, add_all, add_own, cell_of, made_up_record
 
 from cclfp.paper import TIMING_SEED, run_time_cells
-from cclfp.report import collect
+from cclfp.report import charts, collect
 from cclfp.report.charts import MISSING, Chart, Panel, Series, Value, make_charts, own_charts
 from cclfp.report.drawing import _apart, draw_figure, draw_panel, linear_axis, spread_out
 from cclfp.report.styles import CHARACTER, STYLES
@@ -42,6 +42,13 @@ def test_curves_end_at_the_numbers_of_the_table(full_content: Content) -> None:
     er = cell_of("accuracy", "ER-Res.", "rotated-mnist", "domain")
     assert isinstance(value, Value)
     assert value.seeds == pytest.approx([made_up_record(er, seed)["forgetting"] for seed in range(5)])
+
+
+def test_the_papers_figures_have_all_methods(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = collect(store, range(5))
+    before = make_charts(content)
+    monkeypatch.setattr(charts, "MOST_ROWS", 3)
+    assert make_charts(content) == before
 
 
 def run_times(store: Store) -> Panel:

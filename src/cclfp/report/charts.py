@@ -216,14 +216,14 @@ def own_charts(tables: Sequence[Table]) -> list[Chart]:
 
 
 def _group(table: Table, column: Column) -> Group:
-    """A column of a table; the results with the most seeds where there are many."""
+    """A column of a table; of one's own runs those with the most seeds where there are many."""
     title, notes = column_title(column), list[str]()
     if table.name == OWN and len(table.title) <= LONGEST:
         title = table.title
     elif table.name == OWN:
         notes.append(table.title.removeprefix(f"{title}, "))
     results = [result for result in table.results if result.column == column]
-    if len(results) > MOST_ROWS:
+    if table.name == OWN and len(results) > MOST_ROWS:
         notes.append(f"{len(results) - MOST_ROWS} rows of the table with fewer seeds are not drawn")
         most = sorted(results, key=lambda result: -len(result.counted))[:MOST_ROWS]
         results = [result for result in results if result in most]
@@ -310,7 +310,8 @@ def _memory(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> Cha
     for group in groups:
         sizes = sorted({size for result in group.results if (size := result.configuration.buffer) is not None})
         series = []
-        for label in list(dict.fromkeys(result.label for result in group.results))[:MOST_ROWS]:
+        labels = list(dict.fromkeys(result.label for result in group.results))
+        for label in labels if name == "buffer" else labels[:MOST_ROWS]:
             found = {result.configuration.buffer: result for result in group.results if result.label == label}
             of_sizes = [found.get(size, found.get(None)) for size in sizes]
             series.append(Series(styles[label], label, list(map(_value, of_sizes))))

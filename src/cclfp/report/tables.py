@@ -140,7 +140,7 @@ def _papers_table(name: str, records: Mapping[str, Record], seeds: Sequence[int]
 def _is_highest(result: Result, compared: Sequence[Result], mean_of: Callable[[Result], float | None]) -> bool:
     """Whether a mean is the highest of those compared, as displayed; none is where one is missing."""
     means = [round(mean, 2) for r in compared if (mean := mean_of(r)) is not None]
-    return result in compared and len(means) == len(compared) and round(mean_of(result) or 0.0, 2) == max(means)
+    return not result.is_joint and len(means) == len(compared) and round(mean_of(result) or 0.0, 2) == max(means)
 
 
 def _own_tables(

@@ -106,7 +106,7 @@ def test_a_description_that_is_refused(content: bytes, stored: Path, cli: Cli) -
     assert cli("data", "remove", name, "--yes", "--json").json == {"removed": [name]}
 
 
-SHAPED = {array: [[8, 3, 4, 5][: 4 if "images" in array else 1], None, "uint8"] for array in ARRAYS}
+SHAPED: dict[str, Any] = {array: [[8, 3, 4, 5][: 4 if "images" in array else 1], None, "uint8"] for array in ARRAYS}
 
 
 @pytest.mark.parametrize(

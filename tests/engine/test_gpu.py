@@ -237,12 +237,6 @@ def test_precisions_stay_near(precision: str, psi: Callable[[], nn.Module]) -> N
             assert (p - after).norm() <= 0.3 * (after - before).norm() + 1e-3, name
 
 
-@pytest.mark.parametrize("psi", [stackable_psi, batch_norm_psi])
-def test_compiled_in_a_graph(psi: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph, "WORTH", 1)
-    assert_as_alone([partial(on_cuda, "er", "domain", seed, psi=psi) for seed in range(2)], "graph")
-
-
 @pytest.mark.parametrize("psi", [bare_psi, relu_psi])
 @pytest.mark.parametrize("engine", ["eager", "graph"])
 def test_divergence_is_found_beside_replicas_that_are_well(engine: str, psi: Any) -> None:

@@ -69,7 +69,7 @@ def test_a_state_keeps_what_the_method_did_not_clone() -> None:
             return {**state, "began": dict(params), "counted": list(buffers.values())}
 
         def step(self, params: Any, *arguments: Any) -> Any:
-            new, buffers, state, losses = super().step(params, *arguments)
+            new, buffers, state, losses = super().step(params, *arguments)  # type: ignore[misc]
             before = {name: p.detach()[:] for name, p in params.items()}
             return new, buffers, {**state, "before": before, "twice": before["f.bias"]}, losses
 

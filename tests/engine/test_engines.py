@@ -143,9 +143,9 @@ def frozen(seed: int) -> Replica:
 
 
 er = partial(replica, "er", "class")
-REFUSED: list[tuple[list[Callable[[], Replica]], str]] = [
+REFUSED: list[tuple[Any, ...]] = [  # replicas, the reason, and the engine if it is not the traced one
     ([partial(er, seed, psi=lambda: nn.Sequential(stackable_psi(), nn.Dropout())) for seed in (0, 1)], "random layers"),
-    ([partial(er, seed, psi=batch_norm_and_dropout) for seed in (0, 1)], "random layers"),
+    ([partial(er, seed, psi=batch_norm_and_dropout) for seed in (0, 1)], "random layers", "graph"),
     ([partial(replica, "finetune", "class", psi=batch_norm_and_dropout)], "BatchNorm"),
     ([partial(frozen, seed) for seed in (0, 1)], "not in its arguments"),
     ([partial(replica, RemembersItsHyper, "class", lr=lr) for lr in [0.1, 0.05]], "not in its arguments"),
@@ -154,12 +154,12 @@ REFUSED: list[tuple[list[Callable[[], Replica]], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "reason"), REFUSED)
-def test_what_cannot_be_trained_together_is_trained_eagerly_and_it_is_said(
-    make: list[Callable[[], Replica]], reason: str
-) -> None:
+@pytest.mark.usefixtures("no_card")
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_trained_together_is_trained_eagerly_and_it_is_said(case: Any) -> None:
+    make, reason, engine = (*case, "traced")[:3]
     notes: list[str] = []
-    assert_as_alone(make, "traced", notes)
+    assert_as_alone(make, engine, notes)
     (note,) = notes
     assert re.fullmatch(rf"these runs cannot be trained together \(.*{reason}.*\): continuing eagerly", note)
 

@@ -27,7 +27,7 @@ from cclfp.engine.operations import (
     split,
     write_in_place,
 )
-from cclfp.engine.tracing import Operations, trace
+from cclfp.engine.tracing import trace, write_alike
 from cclfp.nets import MLP
 
 Binary = Callable[[Tensor, Tensor], Tensor]
@@ -222,7 +222,7 @@ def test_what_does_not_change_is_computed_ahead_and_the_rest_in_place() -> None:
 def test_what_is_more_than_operations_is_refused(compute: Callable[[Tensor], Tensor], reason: str) -> None:
     changing, fixed, rows = arguments()
     with pytest.raises(ValueError, match=reason):
-        Operations(lambda c, f, r: [compute(c[0]), c[1]], (changing, fixed, [t[0] for t in rows]))
+        write_alike([(lambda c, f, r: [compute(c[0]), c[1]], (changing, fixed, [t[0] for t in rows]))])
 
 
 def test_a_step_that_computes_something_else_for_other_values_is_refused() -> None:
@@ -234,7 +234,7 @@ def test_a_step_that_computes_something_else_for_other_values_is_refused() -> No
         return [changing[0] * seen[-1], changing[1]]
 
     with pytest.raises(ValueError, match="something else"):
-        Operations(step, *((changing, fixed, [t[i] for t in rows]) for i in range(2)))
+        write_alike((step, (changing, fixed, [t[i] for t in rows])) for i in range(2))
 
 
 def test_a_step_that_writes_into_what_it_may_only_read_is_refused() -> None:

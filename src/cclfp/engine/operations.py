@@ -296,10 +296,6 @@ def write_in_place(graph: fx.Graph, changing: int) -> None:
         for place, given in enumerate(node.args[: 2 if node.target in ("add", "mul") else 1]):
             if not isinstance(given, fx.Node) or not memory[given] or not _is_alike(node, given):
                 continue
-            if (
-                not changing and len(node.all_input_nodes) > 1
-            ):  # of many steps at once, one may be of all and one of each
-                continue
             views = [other for other in order if memory[other] == memory[given]]
             last = max(order[reader] for view in views for reader in view.users)
             kept = [view for view in views if view.op in ("placeholder", "get_attr")]

@@ -261,15 +261,15 @@ def test_a_cohort_trains_stacked_or_side_by_side(
         assert one.learner.psi.state_dict()["norm.num_batches_tracked"] == one.learner.steps
 
 
-@pytest.mark.parametrize(("fitting", "at_once", "turns"), [(100, 13, 2), (25, 13, 2), (9, 9, 3)])
-def test_many_runs_take_turns(fitting: int, at_once: int, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fitting", "at_once"), [(100, 13), (25, 13), (9, 9)])
+def test_many_runs_take_turns(fitting: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most 20 train as one network, and turns are of about the same size."""
     notes: list[str] = []
     cohort: Any = SimpleNamespace(replicas=[None] * 25, _pool=SimpleNamespace(is_cuda=True), _note=notes.append)
-    cohort._kernels, cohort._group = lambda runs: True, lambda *arguments: ()
-    monkeypatch.setattr("cclfp.engine.cohort.count_fitting", lambda: fitting)
+    cohort._kernels, cohort._group = lambda runs: True, lambda *arguments: (None, None)
+    monkeypatch.setattr("cclfp.engine.cohort.count_fitting", lambda *group: fitting)
     assert Cohort._count_at_once(cohort, [], []) == at_once
-    assert notes == [f"25 runs train in stacked kernels, in {turns} turns of at most {at_once}"]
+    assert notes == [f"25 runs train in stacked kernels, in turns of at most {at_once}"]
 
 
 def test_one_replica_and_other_networks_are_forked(in_pytorch: Calls) -> None:
@@ -383,7 +383,7 @@ def test_a_cohort_on_the_card(method: str, monkeypatch: pytest.MonkeyPatch) -> N
     )
     notes: list[str] = []
     trained(ours, "graph", "bf16", notes)
-    assert "3 runs train as one network" in notes[0]
+    assert "3 runs train in stacked kernels" in notes[0]
     assert ["they train side by side" in note for note in notes[1:]] == [True] * (method == "hal")
     trained(alone, "eager", "bf16")
     accuracies = [torch.tensor([one.accuracy for one in those]).mean() for those in (ours, alone)]

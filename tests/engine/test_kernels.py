@@ -26,9 +26,8 @@ from torch.func import grad, vmap
 from cclfp.engine import graph
 from cclfp.engine.cohort import Cohort, kernels_for, make_group
 from cclfp.engine.evaluate import count_correct, evaluate_alone
-from cclfp.engine.groups import ParallelGroup, compare_steps
+from cclfp.engine.groups import KernelGroup, ParallelGroup, compare_steps
 from cclfp.engine.kernels import Layout, NotStackable, arrange, passes
-from cclfp.engine.kernels.group import KernelGroup
 from cclfp.engine.kernels.stacked_resnet import StackedResNet, on_kernels
 from cclfp.engine.plan import StepTables
 from cclfp.methods import METHODS

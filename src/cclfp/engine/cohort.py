@@ -14,9 +14,8 @@ from cclfp.core.torch_private import missing
 from cclfp.engine import eager
 from cclfp.engine.evaluate import evaluate_alone, evaluate_together
 from cclfp.engine.graph import Graphs
-from cclfp.engine.groups import Group, ParallelGroup, StackedGroup, is_normalised
+from cclfp.engine.groups import Group, KernelGroup, ParallelGroup, StackedGroup, is_normalised
 from cclfp.engine.kernels import Layout
-from cclfp.engine.kernels.group import KernelGroup
 from cclfp.engine.kernels.stacked_resnet import on_kernels
 from cclfp.engine.plan import Plan, StepTables
 from cclfp.engine.replica import Planner, Replica, find_diverged
@@ -88,22 +87,19 @@ class Cohort:
         shortest: int = SHORTEST,
     ) -> None:
         self.replicas = replicas
-        self._engine = engine
+        self.engine = "eager"  # the engine that has trained; this one also where there were too few steps to trace
         self._precision = precision
         self._note = note
+        self._asked, self._fast = engine, None  # None: the eager engine trains
         if lacking := missing(engine):
             self._switch_to_eager(f"torch {torch.__version__} has no {lacking}, which the {engine} engine needs")
-        self._fast = RUNNERS[self._engine](shortest)  # None: the eager engine trains
+        else:
+            self._fast = RUNNERS[engine](shortest)
         self._pool, self._offsets = _join_inputs([replica.stream.train.x for replica in replicas])
         self._planner = Planner(replicas, self._pool.device)
         self._at_once = 0  # how many replicas train at the same time; 0: not known yet
         self._can_test_together = True
         self._may_use_kernels = True  # our own kernels, where there are any for the network
-
-    @property
-    def engine(self) -> str:
-        """The engine that has trained; ``"eager"`` also where there were too few steps to trace."""
-        return self._engine if self._fast is not None and self._fast.has_trained else "eager"
 
     @property
     def is_done(self) -> bool:
@@ -148,7 +144,7 @@ class Cohort:
                 tried = len(self.replicas[some])
                 if not self._fast.train(*self._group(some, plans, masks), self._progress_of(progress, some)):
                     break
-                done += tried
+                self.engine, done = self._asked, done + tried
             except _ListenerError:
                 raise
             except Exception as error:  # noqa: BLE001  whatever a user's method or network may raise
@@ -197,7 +193,7 @@ class Cohort:
 
     def _switch_to_eager(self, reason: str) -> None:
         self._note(f"{reason}: continuing eagerly")
-        self._fast, self._engine = None, "eager"
+        self._fast, self.engine = None, "eager"
 
     def _progress_of(self, progress: OnStep, some: slice) -> OnStep:
         """The progress of some replicas as that of all of them; those before them are done.
@@ -218,7 +214,7 @@ class Cohort:
 
     def _test(self) -> None:
         """Test all replicas, at once where that is faster: on a GPU, with BatchNorm only in our own kernels."""
-        first, is_graph = self.replicas[0], self._engine == "graph"
+        first, is_graph = self.replicas[0], isinstance(self._fast, Graphs)
         layout = self._kernels(len(self.replicas)) if is_graph else None
         if is_graph and self._can_test_together and (layout is not None or not is_normalised(first.learner.psi)):
             try:

@@ -28,8 +28,6 @@ MARK_EVERY = 32  # steps between two marks that show how far the device is
 class Graphs:
     """Trains tasks with graphs, which are kept from task to task."""
 
-    has_trained = True
-
     def __init__(self) -> None:
         self._recorded: OrderedDict[Hashable, _Recorded] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()

@@ -19,7 +19,6 @@ class Tracer:
     """Trains tasks with traced steps, which are kept from task to task, by the shapes of their arguments."""
 
     def __init__(self, shortest: int = SHORTEST) -> None:
-        self.has_trained = False
         self._shortest = shortest
         self._steps: dict[Hashable, tuple[fx.GraphModule, TracedStep]] = {}
 
@@ -39,7 +38,6 @@ class Tracer:
                     changing = new
                     progress(i + 1)
         group.write_back(changing, len(tables.sizes))
-        self.has_trained = True
         return True
 
     def _take(

@@ -141,7 +141,7 @@ def test_planned_training_augments_as_observe_does() -> None:
     replica = Replica(learner(planned, tasks=data.classes), data, batch=7)
     ours = learner(online, tasks=data.classes)
     for position in (0, 1):
-        plan = replica.plan()
+        plan = next(replica.plans())
         Cohort([replica]).advance()
         for step, (current, _) in enumerate(plan.sizes):
             part = data.train.rows(plan.rows[step, :current])

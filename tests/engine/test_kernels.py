@@ -209,7 +209,7 @@ def test_each_stacked_step_as_one_by_one(method: str, copies: int, in_pytorch: C
     stream = pictures("cpu", each=6)
     several = [picture_replica(method, seed, stream) for seed in range(2)]
     for _ in range(2):
-        plans, masks = [one.plan() for one in several], [one.begin_task() for one in several]
+        plans, masks = [next(one.plans()) for one in several], [one.begin_task() for one in several]
         group = make_group([one.learner for one in several], masks, stream.train.x)
         assert isinstance(group, KernelGroup)
         tables, state = StepTables(plans, [stream.train] * 2, [0, 0]), group.changing

@@ -90,7 +90,7 @@ def test_plans_are_what_a_loop_over_the_steps_gives(data: st.DataObject) -> None
 
 
 def test_a_plan_of_the_whole_stream_moves_to_a_device() -> None:
-    plan = Case(METHODS["er"], "class", {}).replica().plan().to(torch.device("meta"))
+    plan = next(Case(METHODS["er"], "class", {}).replica().plans()).to(torch.device("meta"))
     tables = (plan.rows, plan.current, plan.memory, plan.slots, plan.from_past_task)
     assert {table.device.type for table in tables} == {"meta"}
 
@@ -131,7 +131,8 @@ def test_plans_made_in_the_background_are_the_same(method: str, is_ahead: bool) 
         replicas, plans = [replica(method, "class", seed) for seed in (0, 1)], list[Plan]()
         planner = Planner(replicas, torch.device("cpu"))
         while not replicas[0].is_done:
-            plans += planner.next_plans(in_advance=in_advance)
+            fresh = [next(one.plans()) for one in replicas]  # from what the memory holds when the task comes
+            plans += planner.next_plans(in_advance=True) if in_advance else fresh
             for one, plan in zip(replicas, plans[-2:], strict=True):
                 eager.train(one.learner, one.stream.train, one.begin_task(), plan)
                 one.end_task(plan)

@@ -90,7 +90,7 @@ def test_engines_take_the_reference_examples_that_observe_takes(engine: str) -> 
         trained = cclfp.make(AGEM, psi=toy_psi(random=False), transform=stream.transform, **case)
         replica = Replica(trained, stream)
         for task, past in enumerate((0, 75, 100)):  # of 150, what is left when the new task has its share
-            assert set(replica.plan().sizes[:-1]) == {(10, min(reference, past))}
+            assert set(next(replica.plans()).sizes[:-1]) == {(10, min(reference, past))}
             train_replicas([replica], engine, tasks=task + 1)
 
 

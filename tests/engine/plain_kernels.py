@@ -45,9 +45,8 @@ def nhwc(t: Tensor) -> Tensor:
 
 
 def filters(conv: Conv, R: int, w: Tensor) -> Tensor:
-    """As PyTorch has them, once per replica."""
-    own = w.view(-1, conv.K, conv.ks, conv.ks, conv.C).permute(0, 1, 4, 2, 3)
-    return own.repeat_interleave(R // len(own), 0).flatten(0, 1)
+    """As PyTorch has them."""
+    return w.view(R, conv.K, conv.ks, conv.ks, conv.C).permute(0, 1, 4, 2, 3).flatten(0, 1)
 
 
 def input_gradient(conv: Conv, R: int, dy: Tensor, w: Tensor) -> Tensor:

@@ -270,10 +270,7 @@ class KernelGroup(StackedGroup):
             leaves = changing[: self._leaves]
             with rounded([leaves[i] for i in filters], changing[self._leaves :], leaves) as copies:
                 new = plain(leaves, fixed, row)
-            known = [copies.get(new[i]) for i in filters]
-            missing = [new[i] for i, copy in zip(filters, known, strict=True) if copy is None]
-            made = iter(round_all(missing, self._dtype))
-            return [*new, *(next(made) if copy is None else copy for copy in known)]
+            return [*new, *copies.of([new[i] for i in filters], self._dtype)]
 
         return step
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,8 +14,7 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 EPS, MOMENTUM = 1e-5, 0.1
 
 
-@dataclasses.dataclass(frozen=True)
-class Conv:
+class Conv(NamedTuple):
     C: int
     K: int
     ks: int
@@ -28,8 +26,7 @@ class Conv:
         return self.side // self.stride
 
 
-@dataclasses.dataclass(frozen=True)
-class Norm:
+class Norm(NamedTuple):
     y: Tensor
     sums: Tensor
     gamma: Tensor

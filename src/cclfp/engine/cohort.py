@@ -90,7 +90,8 @@ class Cohort:
         self.engine = "eager"  # the engine that has trained; this one also where there were too few steps to trace
         self._precision = precision
         self._note = note
-        self._asked, self._fast = engine, None  # None: the eager engine trains
+        self._asked = engine
+        self._fast: Tracer | Graphs | None = None  # None: the eager engine trains
         if lacking := missing(engine):
             self._switch_to_eager(f"torch {torch.__version__} has no {lacking}, which the {engine} engine needs")
         else:

@@ -155,7 +155,7 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
             on_event(Note("its learner was not saved: training again to save it", job.key))
         elif stored is not None and not job.execution.fresh:
             others.append(stored)
-        job.check_learner()
+        job.has_learner(to_replace=True)  # refuses where it must not be replaced
         missing.append(job)
     if others:
         on_event(Note(f"{describe_other_code([*records.values(), *others])}: training them again"))

@@ -269,7 +269,7 @@ def _save_learner(job: Job, replica: Replica) -> Failed | None:
     """Save the learner of a trained run if asked; what the run fails with where that is not possible."""
     try:
         if job.learner_file is not None:
-            job.check_learner()  # somebody may have taught the one of a run that was killed, while this one was trained
+            job.has_learner(to_replace=True)  # while this was trained, somebody may have taught that of a killed run
             replica.learner.save(job.learner_file, force=job.execution.force)
     except (OSError, InputError) as error:
         text = f"the run is stored, but its learner cannot be saved as {job.learner_file}"

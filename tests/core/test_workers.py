@@ -36,7 +36,7 @@ def test_all_answers_come_from_any_worker(file: str) -> None:
 
 
 def test_a_worker_that_ends_loses_its_piece_alone(file: str) -> None:
-    died = Died("ended with code 7", has_started=True)
+    died = Died("ended with code 7")
     found = list(work(file, "work", [{}], ["die", 1, "die", 1]))
     assert found == [(0, died), (1, (None, 0)), (2, died), (3, (None, 0))]
 
@@ -44,7 +44,7 @@ def test_a_worker_that_ends_loses_its_piece_alone(file: str) -> None:
 def test_workers_that_cannot_start_are_not_tried_again(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'log')!r}, 'a').write('x')\nraise SystemExit(3)")
     found = list(work(str(tmp_path / "mine.py"), "work", [{}, {}], [1, 1, 1]))
-    assert found == [(number, Died("ended with code 3", has_started=False)) for number in range(3)]
+    assert found == [(number, Died("could not start (it ended with code 3)")) for number in range(3)]
     assert (tmp_path / "log").read_text() == "xx"
 
 

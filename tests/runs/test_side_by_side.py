@@ -71,7 +71,7 @@ def test_a_dead_worker_is_replaced(make_jobs: MakeJobs) -> None:
 def test_workers_that_cannot_start_are_not_tried_for_ever(make_jobs: MakeJobs, monkeypatch: Patch) -> None:
     monkeypatch.setattr("cclfp.core.workers._command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
     jobs, events = make_jobs(4), list[Event]()
-    with pytest.raises(RunError, match=r"no worker process could start \(the last one ended with code 3\)"):
+    with pytest.raises(RunError, match=r"its process could not start \(it ended with code 3\)"):
         run_jobs(jobs, events.append, Pool(2))
     assert [event.key for event in events if isinstance(event, Failed)] == [job.key for job in jobs]
 

@@ -31,7 +31,6 @@ class Died(NamedTuple):
     """The last answer to a piece of work whose worker has ended, or for which no worker could start."""
 
     how: str
-    has_started: bool
 
 
 def work(
@@ -76,7 +75,7 @@ def work(
                     workers.remove(worker)
                     how = worker.end(killed=False)
                     if worker.piece is not None:
-                        yield worker.piece, Died(how, has_started=True)
+                        yield worker.piece, Died(how)
                     if worker.has_started and not is_empty:
                         workers.append(_Worker(command, worker.environment))
                     continue
@@ -85,7 +84,7 @@ def work(
                 else:
                     worker.has_started, worker.piece = True, None
             if not workers:
-                yield from ((number, Died(how, has_started=False)) for number, _ in waiting)
+                yield from ((number, Died(f"could not start (it {how})")) for number, _ in waiting)
                 return
     finally:
         for worker in workers:

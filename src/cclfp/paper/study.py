@@ -19,10 +19,10 @@ from cclfp.paper.search import latest_search, read_searches
 from cclfp.paper.tuning import tune
 from cclfp.runs.code import device_name
 from cclfp.runs.configuration import method_labels
-from cclfp.runs.execution import Execution
+from cclfp.runs.execution import Execution, pick_cards
 from cclfp.runs.fields import field_names, from_keywords
 from cclfp.runs.jobs import Job, check_seeds, cost, make_jobs, take_shard
-from cclfp.runs.pool import local_executor
+from cclfp.runs.pool import Pool
 from cclfp.runs.problem import MEMORY, Problem
 from cclfp.runs.record import Record
 from cclfp.runs.results import Result
@@ -86,7 +86,7 @@ class Study:
         """Train what the store does not have; the records of all jobs, by key."""
         on_event(planned := self.planned())
         # Times can be compared only if runs are trained one at a time.
-        executor = local_executor(self.execution, one_at_a_time=True) if self.what == RUNTIME else None
+        executor = Pool(1, pick_cards(self.execution.device)[:1]) if self.what == RUNTIME else None
         return run_jobs(self.jobs, on_event, executor, labels=planned.labels)
 
     def planned(self) -> Planned:

@@ -65,14 +65,6 @@ def read_checkpoint(path: Path, job: Job) -> tuple[Job, Any]:
     return job, saved["replica"]
 
 
-def put_aside(path: Path) -> Path:
-    """Keep a damaged checkpoint under another name, in the place of an earlier one of its run."""
-    try:
-        return path.replace(path.with_suffix(".damaged"))
-    except OSError as error:
-        raise InputError(f"the damaged checkpoint {path} cannot be set aside: {reason_of(error)}") from error
-
-
 def remove_left_overs(folder: Path, learners: Path | None = None, stored: Iterable[str] = ()) -> None:
     """Remove what killed processes have left: half-written checkpoints and learners, locks, checkpoints of stored runs.
 

@@ -69,12 +69,6 @@ def run(
     chosen_seeds = check_seeds(seeds)
     what = prepare(what, on_event)
     chosen = make_grid(names, what, grid)
-    known = get_benchmark(str(what.benchmark))
-    if known.is_own and "augment" not in grid:
-        state, other = ("on", "off") if chosen[0].augment else ("off", "on")
-        helps = "they help on images in colour, of 32 pixels or more, with a convolutional backbone"
-        text = f"{known.name}: random crops and flips of the images are {state}: {helps}; augment={other} changes that"
-        on_event(Note(text))
     all_jobs = make_jobs(chosen, chosen_seeds, how)
     jobs, costs = take_shard(all_jobs), None
     if len(all_jobs) > SHOWN_ONE_BY_ONE:
@@ -82,8 +76,7 @@ def run(
         counts = f"configurations: {len(chosen):,}, seeds: {len(chosen_seeds):,}"
         on_event(Note(f"{len(all_jobs):,} runs ({counts}){of_shard}"))
         costs = {job.key: cost(job.configuration) for job in jobs}
-    varied = [name for name, values in grid.items() if len(values) > 1]
-    labels = name_runs(jobs, varied)
+    labels = name_runs(jobs, [name for name, values in grid.items() if len(values) > 1])
     on_event(Planned(labels, str(how.target), costs))
     records = run_jobs(jobs, on_event, labels=labels)
     found = [Result(c, [records[key] for seed in chosen_seeds if (key := c.key(seed)) in records]) for c in chosen]

@@ -21,7 +21,7 @@ from cclfp.learner import make
 from cclfp.learner.saving import DAMAGED
 from cclfp.metrics import number
 from cclfp.nets.backbones import make_psi, parse_backbone
-from cclfp.runs.checkpoints import checkpoint_path, hold, put_aside, read_checkpoint, write_checkpoint
+from cclfp.runs.checkpoints import checkpoint_path, hold, read_checkpoint, write_checkpoint
 from cclfp.runs.code import code, commit, device_name
 from cclfp.runs.jobs import Job
 from cclfp.runs.record import Record, complete
@@ -113,27 +113,24 @@ def _continue(job: Job, streams: Streams, on_event: OnEvent) -> Started | None:
     try:
         continued, state = read_checkpoint(checkpoint, job)
         replica = make_replica(continued, streams)
-        _load(replica, state)
+        try:
+            replica.load_state_dict(state)
+        except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
+            if shortage(error):
+                raise
+            raise DamagedError(f"it is not complete: {error!r}") from error
     except InputError as error:
         if isinstance(error.__cause__, OSError):  # it may be good, and readable later
             raise
         what = "cannot be used"
         if isinstance(error, DamagedError):
-            what = f"is damaged and kept as {put_aside(checkpoint)}: delete it when you do not need it"
+            kept = checkpoint.replace(checkpoint.with_suffix(".damaged"))  # in the place of an earlier one
+            what = f"is damaged and kept as {kept}: delete it when you do not need it"
         on_event(Note(f"starting again, the checkpoint {what}: {error}", job.key))
         return None
     text = f"continuing from the checkpoint after task {replica.position} of {replica.stream.num_tasks}"
     on_event(Note(text, job.key))
     return continued, replica
-
-
-def _load(replica: Replica, state: Any) -> None:
-    try:
-        replica.load_state_dict(state)
-    except DAMAGED as error:  # of any kind: this code wrote it, for this configuration
-        if shortage(error):
-            raise
-        raise DamagedError(f"it is not complete: {error!r}") from error
 
 
 def make_replica(job: Job, streams: Streams) -> Replica:
@@ -232,14 +229,12 @@ def finish_stored(job: Job, store: Store, on_event: OnEvent) -> bool:
 
 def keep_record(job: Job, record: Record, store: Store, on_event: OnEvent) -> None:
     """Finish a trained run with its record, or with the one that is stored already: that one stays."""
-    again = job.execution.fresh or ((old := store.find(job.key)) is not None and job.replaces(old))
-    kept = store.add(record, replace=again)
+    old = store.find(job.key)
+    kept = store.add(record, replace=old is not None and job.replaces(old))
     if kept is not record:
-        text = "the store has a record of this run already: that one stays"
-        if kept["average_accuracy"] != record["average_accuracy"]:
-            ours, theirs = number(record["average_accuracy"]), number(kept["average_accuracy"])
-            text += f", with {theirs} %; trained now it has {ours} %"
-        on_event(Note(text, job.key))
+        ours, theirs = number(record["average_accuracy"]), number(kept["average_accuracy"])
+        text = f"that one stays, with {theirs} %; trained now it has {ours} %"
+        on_event(Note(f"the store has a record of this run already: {text}", job.key))
     _finish(job, kept, on_event)
 
 

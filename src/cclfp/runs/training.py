@@ -184,36 +184,31 @@ def _train(group: Sequence[Started], on_event: OnEvent) -> str:
     steps = [first.steps(position) for position in range(len(first.stream.train_rows))]
     last_step, last_checkpoint = 0.0, time.monotonic()
 
-    def tell(step: int = 0) -> None:
-        """Tell how far the runs are, after so many steps of their task."""
+    def tell(step: int, every: float = STEP_EVERY) -> None:
+        """Tell how far the runs are after so many steps of their task, unless that was told just now."""
         nonlocal last_step
+        if time.monotonic() - last_step < every:
+            return
         last_step = time.monotonic()
         task, done = min(first.position + 1, len(steps)), sum(steps[: first.position]) + step
         for run, replica in group:
             on_event(Step(run.key, task, len(steps), done, sum(steps), replica.accuracy))
 
-    def tell_in_task(step: int) -> None:
-        if time.monotonic() - last_step >= STEP_EVERY:
-            tell(step)
-
     with computing_threads(execution.threads):
         cohort = Cohort(replicas, execution.engine, lambda text: on_event(Note(text, job.key)), execution.precision)
         while not cohort.is_done:
-            cohort.advance(tell_in_task)
-            tell()
-            _note_divergence(group, on_event)
+            cohort.advance(tell)
+            tell(0, every=0.0)
+            for run, replica in group:
+                if replica.diverged == replica.trained:  # found just now
+                    when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
+                    text = f"weights are not finite {when}: the run has diverged; try a smaller lr"
+                    on_event(Note(text, run.key))
             if not cohort.is_done and time.monotonic() - last_checkpoint >= execution.checkpoint_every:
                 for run, replica in group:
                     write_checkpoint(run, replica, on_event)
                 last_checkpoint = time.monotonic()
     return cohort.engine
-
-
-def _note_divergence(group: Sequence[Started], on_event: OnEvent) -> None:
-    for job, replica in group:
-        if replica.diverged == replica.trained:  # found just now
-            when = f"after task {replica.diverged} of {replica.stream.num_tasks}"
-            on_event(Note(f"weights are not finite {when}: the run has diverged; try a smaller lr", job.key))
 
 
 # -- keep ---------------------------------------------------------------------------------------------------------
@@ -250,7 +245,14 @@ def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_ev
     learner cannot be saved, the record is not lost.
     """
     for job, replica in group:
-        failed = _save_learner(job, replica)
+        failed = None
+        try:
+            if job.learner_file is not None:
+                job.has_learner(to_replace=True)  # somebody may have taught that of a killed run in the meantime
+                replica.learner.save(job.learner_file, force=job.execution.force)
+        except (OSError, InputError) as error:
+            text = f"the run is stored, but its learner cannot be saved as {job.learner_file}: {reason_of(error)}"
+            failed = Failed(job.key, InputError(text))
         record = make_record(job, replica, {"engine": engine_used, "together": len(group)})
         if store is None:
             on_event(Finished(job.key, record))
@@ -258,18 +260,6 @@ def _keep(group: Sequence[Started], engine_used: str, store: Store | None, on_ev
             keep_record(job, record, store, on_event)
         if failed is not None:
             on_event(failed)
-
-
-def _save_learner(job: Job, replica: Replica) -> Failed | None:
-    """Save the learner of a trained run if asked; what the run fails with where that is not possible."""
-    try:
-        if job.learner_file is not None:
-            job.has_learner(to_replace=True)  # while this was trained, somebody may have taught that of a killed run
-            replica.learner.save(job.learner_file, force=job.execution.force)
-    except (OSError, InputError) as error:
-        text = f"the run is stored, but its learner cannot be saved as {job.learner_file}"
-        return Failed(job.key, InputError(f"{text}: {reason_of(error)}"))
-    return None
 
 
 def make_record(job: Job, replica: Replica, used: dict[str, Any]) -> Record:

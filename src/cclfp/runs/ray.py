@@ -40,11 +40,23 @@ PATIENCE = 10.0  # seconds to wait for the end of cancelled tasks
 ANSWER_EVERY = 0.25  # seconds between two answers of a node
 
 
+@dataclasses.dataclass
+class _Sent:
+    """A cohort that was submitted."""
+
+    left: dict[str, Job]  # those that have neither finished nor failed, by key
+    attempt: int = 1
+    node: str = "a node"  # its name as soon as it is known
+    lost_on: str = ""  # the node of the attempt before
+
+
 class RayCluster:
     """An executor on a Ray cluster, to which the module ``ray`` is connected."""
 
     def __init__(self, execution: Execution, ray: Any) -> None:
         self.execution, self.ray = execution, ray
+        self.running: dict[Any, _Sent] = {}  # by the stream of a task's answers
+        self.datasets: dict[str, list[Any]] = {}  # those that a node lacked, in Ray's object store
 
     @functools.cached_property
     def device(self) -> str:
@@ -88,34 +100,17 @@ class RayCluster:
             with contextlib.redirect_stdout(stdout):
                 on_event(event)
 
-        folder, store = self.execution.checkpoint_folder, Store(self.execution.store)
+        self.store, self.on_event = Store(self.execution.store), pass_on
+        self.note = functools.cache(lambda text: pass_on(Note(text)))  # once per text: all nodes may say the same
+        folder = self.execution.checkpoint_folder
         waiting = Note(f"another process trains on a cluster with {folder}: waiting for it")
         with contextlib.redirect_stdout(sys.stderr), hold(folder / CLUSTER_LOCK, waiting, pass_on):
-            missing = [[job for job in jobs if not finish_stored(job, store, pass_on)] for jobs in cohorts]
-            _Driver(self, store, pass_on).run([jobs for jobs in missing if jobs])
+            missing = [[job for job in jobs if not finish_stored(job, self.store, pass_on)] for jobs in cohorts]
+            self._train(deque(jobs for jobs in missing if jobs))
 
-
-@dataclasses.dataclass
-class _Sent:
-    """A cohort that was submitted."""
-
-    left: dict[str, Job]  # those that have neither finished nor failed, by key
-    attempt: int = 1
-    node: str = "a node"  # its name as soon as it is known
-    lost_on: str = ""  # the node of the attempt before
-
-
-class _Driver:
-    """Submits cohorts, stores the records that come back, and submits again what is lost."""
-
-    def __init__(self, cluster: RayCluster, store: Store, on_event: OnEvent) -> None:
-        self.cluster, self.ray, self.store, self.on_event = cluster, cluster.ray, store, on_event
-        self.running: dict[Any, _Sent] = {}  # by the stream of a task's answers
-        self.datasets: dict[str, list[Any]] = {}  # those that a node lacked, in Ray's object store
-        self.note = functools.cache(lambda text: on_event(Note(text)))  # once per text: all nodes may say the same
-
-    def run(self, cohorts: Sequence[Sequence[Job]]) -> None:
-        waiting, most = deque(cohorts), 2 * self.cluster.workers + AHEAD
+    def _train(self, waiting: deque[list[Job]]) -> None:
+        """Submit cohorts, store the records that come back, and submit again what is lost."""
+        most = 2 * self.workers + AHEAD
         try:
             while waiting or self.running:
                 while waiting and len(self.running) < most:
@@ -129,10 +124,11 @@ class _Driver:
                 self.ray.cancel(answers, force=True)
             if ends := [answers.completed() for answers in self.running]:
                 self.ray.wait(ends, num_returns=len(ends), timeout=PATIENCE)
+            self.running.clear()
 
     def _submit(self, sent: _Sent) -> None:
-        order = order_of(list(sent.left.values()), self.cluster.device, sent.attempt)
-        self.running[self.cluster.task.remote(order, self.datasets.get(order.dataset, []))] = sent
+        order = order_of(list(sent.left.values()), self.device, sent.attempt)
+        self.running[self.task.remote(order, self.datasets.get(order.dataset, []))] = sent
 
     def _read(self, answers: Any) -> None:
         """Read what a task answers next, or how it has ended."""

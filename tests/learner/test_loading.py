@@ -236,7 +236,7 @@ def test_files_of_the_version_before_are_read(tmp_path: Path) -> None:
         ("like", [[4], torch.float32], "psi does not take x of shape"),
         ("state", 3, "is damaged"),
         ("f", {"weight": torch.zeros(3)}, "is damaged"),
-        ("class_names", ["a", "a"], "two classes are named 'a'"),
+        ("class_names", ["a", "a"], "names of the classes, all different"),
         ("class_names", {"a": 1}, "expected the names of the classes"),
     ],
 )

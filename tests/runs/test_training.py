@@ -160,16 +160,6 @@ def test_what_killed_processes_have_left_is_removed(is_stored: bool, make_job: M
     assert list((tmp_path / "learners").iterdir()) == [job.learner_file]
 
 
-def test_the_checkpoint_of_a_stored_run_stays_while_another_process_uses_it(tmp_path: Path) -> None:
-    folder, key = tmp_path / "checkpoints", "a" * 64
-    with checkpoints.hold(folder / f"{key}.lock"):
-        (folder / f"{key}.ckpt").touch()
-        checkpoints.remove_left_overs(folder, stored=[key])
-        assert (folder / f"{key}.ckpt").exists()
-    checkpoints.remove_left_overs(folder, stored=[key])
-    assert list(folder.iterdir()) == []
-
-
 def test_a_lock_is_free_again_after_a_failure(make_job: MakeJob) -> None:
     with pytest.raises(Stop) as kept:  # and with it every frame of the traceback
         train(make_job(), stop_at(1))
@@ -276,29 +266,22 @@ def test_a_finished_run_is_trained_again_only_if_asked(make_job: MakeJob) -> Non
 
 
 @pytest.mark.slow
-def test_a_record_stays_where_its_run_is_trained_again_for_its_learner(make_job: MakeJob, tmp_path: Path) -> None:
-    first, job = train(make_job()), make_job(save=tmp_path / "learners")
-    old = with_accuracy(first, 1.0)
-    store_of(job).add(old, replace=True)
-    kept, notes = train_and_note(job)
-    assert [kept] == store_of(job).records() == [old]
-    assert "that one stays, with 1.00 %; trained now it has " in notes
-    assert found_by(cclfp.load(file_of(job))) == pytest.approx(accuracy(first), abs=1e-4)
-
-
-@pytest.mark.slow
-def test_a_record_that_was_added_meanwhile_stays(make_job: MakeJob, tmp_path: Path) -> None:
-    other = with_accuracy(train(make_job(store=tmp_path / "other.sqlite")), 1.0)
-    events: list[Event] = []
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_record_stays_that_was_there_or_added_meanwhile(is_there: bool, make_job: MakeJob, tmp_path: Path) -> None:
+    """Its run was trained again for its learner, or by another process."""
+    first, job = train(make_job(store=tmp_path / "other.sqlite")), make_job(save=tmp_path / "learners")
+    old, events = with_accuracy(first, 1.0), list[Event]()
+    if is_there:
+        store_of(job).add(old)
 
     def listen(event: Event) -> None:
         events.append(event)
-        store_of(make_job()).add(other)
+        store_of(job).add(old)
 
-    assert train(make_job(), listen) == other
-    assert store_of(make_job()).records() == [other]
-    assert "that one stays" in texts(events)[-1]
-    assert events[-1] == Finished(other["key"], other)
+    assert [train(job, listen)] == store_of(job).records() == [old]
+    assert "that one stays, with 1.00 %; trained now it has " in texts(events)[-1]
+    assert events[-1] == Finished(job.key, old)
+    assert found_by(cclfp.load(file_of(job))) == pytest.approx(accuracy(first), abs=1e-4)
 
 
 # Which accuracies are known: of a task from when it is learned on; also just before, and untrained; only in the end.

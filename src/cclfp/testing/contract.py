@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cclfp.core import trees
 from cclfp.core.randomness import generator
+from cclfp.engine.groups import common_structure, stack_leaves
 from cclfp.engine.replica import Replica
 from cclfp.learner import Learner, load
 from cclfp.methods.base import Batch, State
@@ -214,7 +215,7 @@ def steps_purely(case: Case) -> None:
         return learner.algorithm.step(params, buffers, state, Batch(x, y, task, mask, 10, *slots), numbers)
 
     try:
-        stacked = trees.map_tree(lambda *several: torch.stack(several), *arguments)
+        stacked = trees.unflatten(stack_leaves(arguments), common_structure(arguments))
     except ValueError as error:
         raise AssertionError("the states of two replicas differ in structure") from error
     try:

@@ -137,11 +137,10 @@ def seeds_in_words(seeds: Sequence[int]) -> str:
     >>> seeds_in_words([100]), seeds_in_words([100, 101]), seeds_in_words([0, 3, 7]), seeds_in_words(range(5))
     ('seed 100', 'seeds 100 and 101', 'seeds 0, 3 and 7', 'seeds 0 to 4')
     """
-    if len(seeds) == 1:
-        return f"seed {seeds[0]}"
-    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds))):
-        return f"seeds {seeds[0]} to {seeds[-1]}"
-    return f"seeds {', '.join(map(str, seeds[:-1]))} and {seeds[-1]}"
+    *others, last = seeds
+    if len(others) > 1 and list(seeds) == list(range(seeds[0], last + 1)):
+        return f"seeds {seeds[0]} to {last}"
+    return f"seeds {', '.join(map(str, others))} and {last}" if others else f"seed {last}"
 
 
 def into_cohorts(jobs: Sequence[Job], workers: int, device: str) -> list[list[Job]]:
@@ -168,11 +167,9 @@ def _is_eager(job: Job, device: str) -> bool:
     """Whether the job is trained by itself, as far as that is known before its network is made."""
     from cclfp.engine.cohort import choose_engine
 
-    c = job.configuration
-    if job.execution.engine != "auto":
-        return job.execution.engine == "eager"
+    c, engine = job.configuration, job.execution.engine
     normalised = _backbone(c).get("name", "mlp") != "mlp"
-    return choose_engine(device, steps(c), normalised=normalised) == "eager"
+    return (choose_engine(device, steps(c), normalised=normalised) if engine == "auto" else engine) == "eager"
 
 
 # -- how much work a run is ---------------------------------------------------------------------------------------
@@ -183,28 +180,25 @@ def cost_of(jobs: Iterable[Job]) -> float:
     return sum(cost(job.configuration) for job in jobs)
 
 
-def steps(configuration: Configuration) -> int:
+def steps(c: Configuration) -> int:
     """The number of steps of a run, at least 1, without the incomplete minibatches at the ends of tasks."""
-    benchmark = get_benchmark(configuration.benchmark)
-    examples = get_dataset(benchmark.dataset).arrays["train_labels"].shape[0]
-    if benchmark.domains is not None:
-        examples = DOMAIN_IMAGES * configuration.num_tasks
-    return max(1, configuration.epochs * examples // configuration.batch)
+    benchmark = get_benchmark(c.benchmark)
+    of_dataset = get_dataset(benchmark.dataset).arrays["train_labels"].shape[0]
+    examples = of_dataset if benchmark.domains is None else DOMAIN_IMAGES * c.num_tasks
+    return max(1, c.epochs * examples // c.batch)
 
 
-def cost(configuration: Configuration) -> float:
+def cost(c: Configuration) -> float:
     """How much work a run is, in steps of ER on an MLP: an estimate, to begin with the longest."""
-    step = COSTS.get(configuration.method, OTHER)
-    if configuration.method == "gem":
-        step *= 1 + (configuration.num_tasks - 1) / 2
-    return steps(configuration) * step * (1 if _backbone(configuration).get("name") == "mlp" else RESNET)
+    grown = 1 + (c.num_tasks - 1) / 2 if c.method == "gem" else 1
+    return steps(c) * COSTS.get(c.method, OTHER) * grown * (1 if _backbone(c).get("name") == "mlp" else RESNET)
 
 
 def _backbone(configuration: Configuration) -> Mapping[str, Any]:
     return configuration.backbone or parse_backbone(get_benchmark(configuration.benchmark).backbone)
 
 
-# -- parts of a grid for processes that know nothing of each other, such as the tasks of a Slurm array ------------
+# -- parts of a grid, for processes that do not communicate, such as the tasks of a Slurm array ---------------------
 
 
 def take_shard(jobs: Sequence[Job]) -> list[Job]:

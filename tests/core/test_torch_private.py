@@ -64,17 +64,6 @@ def trained(method: str, engine: str = "eager", seeds: int = 1) -> tuple[Replica
     return replicas[0], notes
 
 
-@pytest.mark.parametrize("method", ["er", "gem", "icarl"])
-def test_the_eager_engine_needs_none(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_all, _ = trained(method)
-    for name in FOREACH:
-        monkeypatch.delattr(torch, name)
-    monkeypatch.delattr(torch._C._functorch, "maybe_current_level")
-    without, _ = trained(method)
-    torch.testing.assert_close(without.learner.model, with_all.learner.model)
-    assert without.matrix == with_all.matrix
-
-
 REMOVE = """
 import functools, sys
 import torch

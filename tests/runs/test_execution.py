@@ -43,6 +43,12 @@ def test_it_takes_strings_none_and_numpy(tmp_path: Path) -> None:
         ({"fresh": "no"}, "fresh='no': expected True or False"),
         ({"other_code": "keep"}, "unknown other_code 'keep'"),
         ({"checkpoint_every": float("nan")}, "checkpoint_every=nan: expected seconds, 0 or more"),
+        ({"on": "ray", "device": "cuda:0"}, "expected auto, cpu or cuda on Ray"),
+        ({"gpus_per_cohort": 0}, "gpus_per_cohort=0: expected more than 0"),
+        *(
+            ({"on": wrong}, f"on='{wrong}': expected local, ray or ray:ADDRESS")
+            for wrong in ("foo", "ray:", "ray://10.0.0.1:10001", "rays", "", "local:1")
+        ),
         *(
             ({"shard": wrong}, f"shard='{wrong}': expected I/N with I from 1 to N")
             for wrong in ("", "1", "0/3", "4/3", "1/0", "-1/3", "1/2/3", "a/b", "1.0/2", "1/999999999")

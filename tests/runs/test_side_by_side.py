@@ -77,16 +77,6 @@ def test_training_beside_others_changes_nothing(make_jobs: MakeJobs, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", [Pool(), Pool(2)])
-def test_a_failure_lets_the_others_finish(executor: Executor, make_jobs: MakeJobs, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    (bad,), (_, *others) = (make_jobs(count, save=tmp_path / name) for count, name in ((1, "file"), (3, "a")))
-    with pytest.raises(InputError, match="cannot be saved"):
-        run_jobs([bad, *others], executor=executor)
-    assert sorted(r["seed"] for r in Store(tmp_path / "runs.sqlite").records()) == [0, 1, 2]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("executor", "engine"), [(Pool(), "eager"), (Pool(2), "eager"), (Pool(2), "traced")])
 def test_every_run_that_fails_is_an_event(executor: Executor, engine: str, make_jobs: MakeJobs, tmp_path: Path) -> None:
     """A cohort that fails is trained one by one; each run's error is its own, with one traceback."""

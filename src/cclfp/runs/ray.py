@@ -46,8 +46,7 @@ class _Sent:
 
     left: dict[str, Job]  # those that have neither finished nor failed, by key
     attempt: int = 1
-    node: str = "a node"  # its name as soon as it is known
-    lost_on: str = ""  # the node of the attempt before
+    node: str = "a node"  # its name as soon as it is known, or that of the attempt before
 
 
 class RayCluster:
@@ -127,7 +126,7 @@ class RayCluster:
             self.running.clear()
 
     def _submit(self, sent: _Sent) -> None:
-        order = order_of(list(sent.left.values()), self.device, sent.attempt)
+        order = order_of(list(sent.left.values()), self.device)
         self.running[self.task.remote(order, self.datasets.get(order.dataset, []))] = sent
 
     def _read(self, answers: Any) -> None:
@@ -139,16 +138,18 @@ class RayCluster:
             del self.running[answers]
             self._end(sent, error)
             return
-        for event in answer:
-            self._pass_on(sent, event)
+        if isinstance(answer, str):
+            if sent.attempt > 1:
+                text = f"its process on {sent.node} was lost: attempt {sent.attempt} on {answer}"
+                self.on_event(Note(text, next(iter(sent.left))))
+            sent.node = answer
+            self.on_event(Placed([*sent.left], answer, sent.attempt))
+        else:
+            for event in answer:
+                self._pass_on(sent, event)
 
     def _pass_on(self, sent: _Sent, event: Event) -> None:
         """Pass on a node's event; the record of a finished run is stored first."""
-        if isinstance(event, Placed):
-            sent.node = event.node
-            if sent.attempt > 1:
-                text = f"its process on {sent.lost_on} was lost: attempt {sent.attempt} on {event.node}"
-                self.on_event(Note(text, event.keys[0]))
         if isinstance(event, Finished):
             job = sent.left.pop(event.key)
             keep_record(job, event.record, self.store, self.on_event)
@@ -176,7 +177,7 @@ class RayCluster:
             error = ended.cause if isinstance(ended.cause, InputError) else RunError(f"its task failed:\n{ended}")
         elif isinstance(ended, self.ray.exceptions.RayError):
             if sent.attempt <= RETRIES and sent.left:
-                self._submit(_Sent(sent.left, sent.attempt + 1, lost_on=sent.node))
+                self._submit(_Sent(sent.left, sent.attempt + 1, sent.node))
                 return
             text = f"its process on {sent.node} was lost in attempt {sent.attempt} ({first_line(ended)})"
             error = RunError(f"{text}. The same command continues from the last checkpoint")
@@ -199,10 +200,9 @@ class Order:
     files: list[bytes]  # the user's own methods and backbones
     dataset: str
     code: dict[str, str]  # the driver's: the node must have the same
-    attempt: int  # to train it, counted from 1
 
 
-def order_of(jobs: Sequence[Job], device: str, attempt: int = 1) -> Order:
+def order_of(jobs: Sequence[Job], device: str) -> Order:
     """The order for a cohort. Paths are absolute, and the device is named."""
     execution, configuration = jobs[0].execution, jobs[0].configuration  # they differ in hyperparameters alone
     paths = {name: path.absolute() for name in PATHS if (path := getattr(execution, name)) is not None}
@@ -210,11 +210,11 @@ def order_of(jobs: Sequence[Job], device: str, attempt: int = 1) -> Order:
     jobs = [job.with_unchecked(**there) for job in jobs]
     own = {"method": configuration.method_file, "backbone": configuration.backbone}
     files = [content_of(what, reference) for what, reference in own.items() if reference and "file" in reference]
-    return Order(jobs, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()), attempt)
+    return Order(jobs, files, get_benchmark(configuration.benchmark).dataset, code(configuration.to_dict()))
 
 
-def train_on_node(order: Order, packed: list[Any]) -> Iterator[list[Event]]:
-    """Train a cohort on this node: a Ray task. It answers with events as they come.
+def train_on_node(order: Order, packed: list[Any]) -> Iterator[str | list[Event]]:
+    """Train a cohort on this node: a Ray task. It answers with the node's name, then with events as they come.
 
     ``packed`` has a reference to the dataset, once a node has lacked it.
     """
@@ -227,7 +227,7 @@ def train_on_node(order: Order, packed: list[Any]) -> Iterator[list[Event]]:
             jobs = _prepare(order, packed, node, Path(folder), events.put)
         except InputError as error:
             raise InputError(f"{error} (on {node})") from error
-        yield [Placed([job.key for job in jobs], node, order.attempt)]
+        yield node
         training = thread.submit(train_cohort, jobs, events.put, stores=False)  # the driver does
         while not training.done() or not events.empty():  # in this order: it ends with an event
             futures.wait([training], ANSWER_EVERY)

@@ -157,9 +157,8 @@ def _look_up(jobs: Sequence[Job], store: Store, on_event: OnEvent) -> tuple[dict
 
 def check_names(methods: str | Iterable[str]) -> list[str]:
     """The names of one or several methods."""
-    given: list[object] = [methods] if isinstance(methods, str | type) else list(methods)
-    names = [name for name in given if isinstance(name, str)]
-    if len(names) < len(given):
+    names = [methods] if isinstance(methods, str) or not isinstance(methods, Iterable) else list(methods)
+    if not all(isinstance(name, str) for name in names):
         text = "run takes methods by name, or as FILE.py:NAME so that its processes can load them"
-        raise InputError(f"{text}, not {given!r}; cclfp.make and cclfp.testing take a class")
+        raise InputError(f"{text}, not {names!r}; cclfp.make and cclfp.testing take a class")
     return names

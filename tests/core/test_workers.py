@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+from processes import alive, children
 
 from cclfp.core.workers import Died, work
 
@@ -55,15 +55,10 @@ def test_a_worker_that_cannot_start_is_not_missed_while_others_can(tmp_path: Pat
 
 
 @pytest.mark.parametrize("is_done", [True, False])
-def test_all_processes_end_with_the_work(is_done: bool, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, processes = subprocess.Popen, list[Any]()
-
-    def start(*arguments: Any, **options: Any) -> Any:
-        processes.append(real(*arguments, **options))
-        return processes[-1]
-
-    monkeypatch.setattr(subprocess, "Popen", start)
+def test_all_processes_end_with_the_work(is_done: bool, file: str) -> None:
     with contextlib.closing(work(file, "work", [{}, {}], [1, 1])) as answers:
         assert next(answers)[1] == (None, 0)
+        started = children(os.getpid())
         assert len(list(answers) if is_done else []) == is_done
-    assert [process.poll() is None for process in processes] == [False, False]
+    assert len(started) >= 2
+    assert not any(map(alive, started))

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,17 +40,6 @@ class TaskError(Lost):
         return self.args[0]
 
 
-class Answers(list[Any]):
-    """What a task answers, in the place of Ray's stream of references."""
-
-    __hash__ = object.__hash__  # type: ignore[assignment]
-
-    def __next__(self) -> Any:
-        if not self:
-            raise StopIteration
-        return self.pop(0)
-
-
 class Cluster(RayCluster):
     """A cluster of one node whose tasks answer what a test says: a node's name, events or an error, one by one."""
 
@@ -62,9 +52,9 @@ class Cluster(RayCluster):
                 raise answer
             return answer
 
-        def remote(order: Order, packed: list[Any]) -> Answers:
+        def remote(order: Order, packed: list[Any]) -> Iterator[Any]:
             self.orders.append(order)
-            return Answers(next(self.tasks))
+            return iter(next(self.tasks))
 
         errors = SimpleNamespace(RayTaskError=TaskError, RayError=Lost)
         ray = {"nodes": lambda: [node], "wait": lambda several, **options: (several[:1], several[1:])}

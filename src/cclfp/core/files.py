@@ -41,15 +41,20 @@ def home() -> Path:
         import platformdirs  # imported here, so that training needs only torch and numpy
 
         return Path(platformdirs.user_data_dir("cclfp", appauthor=False))
-    try:
+    with contextlib.suppress(RuntimeError):  # ~NAME without such a user
         path = Path(chosen).expanduser().absolute()
-        if chosen.strip():
-            path.mkdir(parents=True, exist_ok=True)
+        there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+        # Whether a folder that exists is writable shows when writing.
+        if chosen.strip() and there.is_dir() and (there == path or os.access(there, os.W_OK | os.X_OK)):
             return path
-    except (OSError, RuntimeError):  # ~NAME without such a user
-        pass
     text = "expected the path of a folder that exists or can be created; unset CCLFP_HOME to use the default"
     raise InputError(f"CCLFP_HOME={chosen!r}: {text}")
+
+
+def chosen_by(path: Path) -> str:
+    """A note for errors about a path: the value of ``CCLFP_HOME`` if the path is below it, otherwise empty."""
+    chosen = os.environ.get("CCLFP_HOME")
+    return f" (CCLFP_HOME={chosen!r})" if chosen is not None and path.is_relative_to(home()) else ""
 
 
 # -- what may be written ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from cclfp.core.files import check_output, home, real_file, write_file
+from cclfp.core.files import check_output, chosen_by, home, real_file, write_file
 from cclfp.errors import InputError, reason_of
 from cclfp.runs.record import COLUMNS, SCHEMA, VERSION, Record, difference, from_line, from_row, to_line, to_row
 
@@ -81,7 +81,7 @@ def _usable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error, UnicodeDecodeError) as error:  # the last: SQLite's message shows what is damaged
-        raise InputError(f"{path} cannot be used as a store of runs: {reason_of(error)}") from error
+        raise InputError(f"{path} cannot be used as a store of runs: {reason_of(error)}{chosen_by(path)}") from error
 
 
 def files_of(path: Path) -> list[Path]:

@@ -105,7 +105,7 @@ observe {saved} --images nowhere           | nowhere does not exist: expected a 
 observe {saved} --images {new} --batch 0   | batch=0
 observe {saved} --images {new} --threads 0 | threads=0
 observe {saved} --images {new} --classes emu   | unknown class of new 'emu'
-observe {saved} --images {new} --classes a,,b  | expected class names with commas
+observe {saved} --images {new} --classes ,     | expected one name or several
 observe {saved} --images {new} --classes "a    | a quotation mark has no partner
 observe {saved} --images {bad}             | 1.png cannot be decoded
 predict {saved} {bad}                      | 2 images cannot be decoded (--skip-bad leaves such images out

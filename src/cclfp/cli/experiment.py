@@ -20,10 +20,10 @@ from cclfp.cli.options import (
     argument,
     flag,
     option,
+    parse_list,
     parse_names,
     parse_seeds,
     parse_settings,
-    parse_sizes,
     with_fields,
 )
 from cclfp.cli.output import attributes, print_answer, print_text
@@ -243,8 +243,8 @@ def study(
     The longest runs come first. What is finished is kept and printed: stopped at any point, the same command continues.
 
     mine takes any methods and benchmarks, also your own: --images and its options, --tasks, --backbone, --memory and
-    --auto are for mine only. It marks the best of each column and says which others are worse beyond chance. Settings
-    are those that cclfp tune or --auto found there, else the preset, else the defaults.
+    --auto are for mine only. It names the best of each column, and how likely the others differ from it by chance alone.
+    Settings are those that cclfp tune or --auto found there, else the preset, else the defaults.
 
     runtime measures what the run-time figure shows: each method with one seed, which no table uses, one run at a time,
     all with the same engine (eager, unless --engine names one). Leave the machine alone while it runs.
@@ -268,7 +268,8 @@ def study(
         "methods": parse_names("--method", method),
         "scenarios": parse_names("--scenario", scenario),
     }
-    own = {**vars(problem), "memory": parse_sizes("--memory", memory), "auto": auto}
+    sizes = None if memory is None else parse_list("--memory", memory, int, "one whole number or several with commas")
+    own = {**vars(problem), "memory": sizes, "auto": auto}
     with Progress() as shown:
         planned = plan(table, **names, **own, seeds=chosen_seeds, execution=execution, on_event=shown.update)
     if dry_run:

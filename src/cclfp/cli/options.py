@@ -8,13 +8,16 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import typer
 
+from cclfp.core.arguments import split_names, unquote
 from cclfp.errors import InputError, visible
 from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
+
+T = TypeVar("T")
 
 
 def option(default: Any, help: str, metavar: str | None = None, shown: str | None = None) -> Any:
@@ -66,7 +69,7 @@ def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None
             if "=" in (given.get("benchmark") or "") and "settings" in given:
                 given["settings"] = [given["benchmark"], *(given["settings"] or [])]
                 given["benchmark"] = None
-            given["classes"] = parse_classes(given["classes"])
+            given["classes"] = parse_names("--classes", given["classes"]) or None
             for name, kind in KINDS.items():
                 given[name] = kind(**{one.name: given.pop(one.name) for one in options[name]})
             command(**given)
@@ -96,34 +99,33 @@ def _options(kind: Any, leave_out: Collection[str]) -> Iterator[inspect.Paramete
 # How texts are read ---------------------------------------------------------------------------------------------------
 
 
-def parse_seeds(seeds: str | None, seed: int | None = None) -> int | Sequence[int]:
-    """``--seeds`` and ``--seed`` as a number of seeds or a list of them; five where neither is given."""
-    if seed is not None:
-        if seeds is not None:
-            raise InputError(f"--seeds {seeds} and --seed {seed}: expected one of the two")
-        return [seed]
-    if seeds is None:
-        return 5
+def parse_list(
+    option: str, given: str, kind: Callable[[str], T], expected: str = "one name or several with commas"
+) -> list[T]:
+    """Names or numbers with commas between them, in quotes where they contain one."""
+    parts = [unquote(part) for part in split_names(given) if part]
     try:
-        return [int(part) for part in seeds.split(",") if part.strip()] if "," in seeds else int(seeds)
-    except ValueError as error:
-        raise InputError(f"--seeds {seeds!r}: expected how many (5) or which (0,3,7)") from error
+        values = [kind(part) for part in parts]
+    except ValueError:
+        values = []
+    if not values:
+        raise InputError(f"{option} {given!r}: expected {expected}")
+    return values
 
 
 def parse_names(option: str, given: str | None) -> list[str]:
-    """Names that are separated by commas; none where the option is not given."""
-    names = [name.strip() for name in (given or "").split(",") if name.strip()]
-    if given is not None and not names:
-        raise InputError(f"{option} {given!r}: expected one name or several with commas")
-    return names
+    """Names with commas between them; none where the option is not given."""
+    return [] if given is None else parse_list(option, given, str)
 
 
-def parse_sizes(option: str, given: str | None) -> list[int] | None:
-    """Whole numbers that are separated by commas; None where the option is not given."""
-    try:
-        return None if given is None else [int(name) for name in parse_names(option, given)]
-    except ValueError as error:
-        raise InputError(f"{option} {given!r}: expected one whole number or several with commas") from error
+def parse_seeds(seeds: str | None, seed: int | None = None) -> int | list[int]:
+    """``--seeds`` and ``--seed`` as a number of seeds or a list of them; five where neither is given."""
+    if seed is not None and seeds is not None:
+        raise InputError(f"--seeds {seeds} and --seed {seed}: expected one of the two")
+    if seeds is None:
+        return 5 if seed is None else [seed]
+    numbers = parse_list("--seeds", seeds, int, "how many (5) or which (0,3,7)")
+    return numbers if "," in seeds else numbers[0]
 
 
 def parse_settings(settings: Sequence[str] | None) -> dict[str, list[float | str]]:
@@ -140,18 +142,6 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, list[float | str
         except ValueError as error:
             raise InputError(f"{setting!r}: expected a number, or several with commas, after {name}=") from error
     return parsed
-
-
-def parse_classes(given: str | None) -> list[str] | None:
-    """Class names that are separated by commas, quoted where they contain one; None where none are given."""
-    if given is None:
-        return None
-    from cclfp.core.arguments import split_names, unquote
-
-    names = [unquote(name) for name in split_names(given)]
-    if not all(names):
-        raise InputError(f"--classes {given!r}: expected class names with commas between them")
-    return names
 
 
 def ask(question: str, yes: bool, json: bool) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.options import JSON, argument, flag, option, parse_classes
+from cclfp.cli.options import JSON, argument, flag, option, parse_names
 from cclfp.cli.output import Table, print_answer, print_text
 from cclfp.cli.progress import Progress
 from cclfp.core.arguments import check_whole
@@ -88,7 +88,8 @@ def observe(
 
     threads = check_whole("threads", threads, at_least=1)
     loaded = load_learner(learner, backbone, method, device)
-    how: dict[str, Any] = {"classes": parse_classes(classes), "batch": batch, "epochs": epochs, "skip_bad": skip_bad}
+    how: dict[str, Any] = {"batch": batch, "epochs": epochs, "skip_bad": skip_bad}
+    how["classes"] = parse_names("--classes", classes) or None
     with computing_threads(threads), Progress() as shown:
         answer = observe_images(loaded, images, shown.update, **how)
     try:

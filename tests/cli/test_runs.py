@@ -100,8 +100,8 @@ def test_delete_by_key_and_by_filter(store: Store, cli: Cli) -> None:
     where = ("--store", store.path, "--yes")
     answer = cli("runs", "delete", record(1)["key"][:10], *where)
     assert answer.code == 0, answer.err
-    run = "er on split-mnist (class), seed 1, memory 200, lr=0.1: 51.85 %"
-    assert answer.out == f"{record(1)['key'][:8]}  {run}\n1 run deleted from {store.path}\n"
+    run = "er on split-mnist (class), seed 1, memory=200 lr=0.1: 51.85 %"
+    assert answer.out == f"{record(1)['key']}  {run}\n1 run deleted from {store.path}\n"
     document = cli("runs", "delete", "--method", "er", "--seed", "0", *where, "--json").json
     assert [row["key"] for row in document["deleted"]] == [record(0)["key"]]
     assert cli("runs", "delete", "--scenario", "class", "--benchmark", "split-mnist", *where).code == 0

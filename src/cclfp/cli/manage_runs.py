@@ -10,7 +10,7 @@ import typer
 import typer.core
 
 from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, flag, option
-from cclfp.cli.output import Table, hyperparameters, print_answer, print_text
+from cclfp.cli.output import Table, hyperparameters, print_answer, print_text, unusual_settings
 from cclfp.core.userfiles import is_reference
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import count_of, number
@@ -75,10 +75,9 @@ def check(store: Path | None = STORE, json: bool = JSON) -> None:
         except InputError as error:
             damage = [*damage, str(error)]
     bad = [row for row in rows if row.record is None]
-    lines = [*(f"damaged: {text}" for text in damage), *(f"bad: {_name(row)}: {row.reason}" for row in bad)]
+    lines = [*(f"damaged: {text}" for text in damage), *(f"bad: {_name(row)}" for row in bad)]
     good = len(rows) - len(bad)
-    listed = [{**_about(row), "reason": row.reason} for row in bad]
-    document = {"store": path, "runs": good, "bad": listed, "damage": damage}
+    document = {"store": path, "runs": good, "bad": [_about(row) for row in bad], "damage": damage}
     print_answer(json, document, *lines, f"{path}: {count_of(good, 'good record')}, {len(bad)} bad")
     if lines and not json:
         print_text(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
@@ -117,13 +116,21 @@ def delete(
     if not exists(path):
         raise InputError(f"no runs in {path}: nothing to delete")
     opened = Store(path, damaged=True)
-    chosen = _choose(opened, keys or [], bad, **filters)
-    lines = [_name(row) + (f" (bad: {row.reason})" if row.record is None else "") for row in chosen]
-    what = count_of(len(chosen), "run") + (" and repair the index" if opened.damage else "")
-    ask("\n".join([*lines, f"Delete {what} in {path}?"]), yes, json)
+    rows = opened.rows()
+    for key in keys or []:
+        found = [row for row in rows if row.key.startswith(key)]
+        if len(found) != 1 or not key:
+            raise InputError(f"{count_of(len(found), 'key')} in {path} begin with {key!r}: expected one")
+    chosen = [row for row in _matching(rows, **filters) if row.key.startswith(tuple(keys or [""]))]
+    chosen = [row for row in chosen if not bad or row.record is None]
+    if not chosen and not (bad and opened.damage):
+        raise InputError(f"no such runs in {path}: nothing to delete")
+    lines, runs = [_name(row) for row in chosen], count_of(len(chosen), "run")
+    repair = " and repair the index" if opened.damage else ""
+    ask("\n".join([*lines, f"Delete {runs}{repair} in {path}?"]), yes, json)
     opened.delete(chosen)
     document = {"store": path, "deleted": [_about(row) for row in chosen]}
-    print_answer(json, document, *lines, f"{count_of(len(chosen), 'run')} deleted from {path}")
+    print_answer(json, document, *lines, f"{runs} deleted from {path}")
 
 
 @app.command("export")
@@ -170,20 +177,6 @@ def import_(
     print_answer(json, {"store": path, "added": added, "duplicates": duplicates}, *lines)
 
 
-def _choose(store: Store, keys: Sequence[str], bad: bool, **wanted: Any) -> list[StoredRow]:
-    """The rows to delete: exactly one must begin with each key."""
-    rows = store.rows()
-    for key in keys:
-        found = [row for row in rows if row.key.startswith(key)]
-        if len(found) != 1 or not key:
-            raise InputError(f"{count_of(len(found), 'key')} in {store.path} begin with {key!r}: expected one")
-    chosen = [row for row in _matching(rows, **wanted) if not keys or row.key.startswith(tuple(keys))]
-    chosen = [row for row in chosen if not bad or row.record is None]
-    if not chosen and not (bad and store.damage):
-        raise InputError(f"no such runs in {store.path}: nothing to delete")
-    return chosen
-
-
 def _matching(rows: Sequence[StoredRow], method: str | None = None, **wanted: Any) -> list[StoredRow]:
     """The rows with these values, of those that are not None. A bad record has its method in one form only."""
     from cclfp.runs.configuration import Configuration
@@ -209,8 +202,7 @@ def describe_records(records: Sequence[Record], title: str) -> list[Table | str]
     columns += [">accuracy", ">forgetting", ">seconds"]
     rows = []
     for record, c, method in zip(records, made, method_labels(made), strict=True):
-        settings = {name: value for name, value in c.settings.items() if name != "augment" or value}
-        how = " ".join([hyperparameters(settings), *["validation"] * c.validation, *describe_protocol(c)])
+        how = " ".join([unusual_settings(c), *["validation"] * c.validation, *describe_protocol(c)])
         accuracy = number(record["average_accuracy"]) + " diverged" * ("diverged" in record)
         accuracy += f" {OTHER_CODE}" * is_other_code(record)
         finished = record["finished_at"].removesuffix("+00:00").replace("T", " ")
@@ -249,17 +241,17 @@ def warn_of_bad(store: Store, rows: Sequence[StoredRow]) -> None:
 
 
 def _about(row: StoredRow) -> dict[str, Any]:
-    """What a row says about itself. In a bad row that may be anything, so other values than numbers become text."""
+    """A row for ``--json``. In a bad one each value may be anything, so other values than numbers become text."""
     names = ("key", "method", "benchmark", "scenario", "seed")
-    return {name: v if isinstance(v := row.values.get(name), str | int) else repr(v) for name in names}
+    about = {name: v if isinstance(v := row.values.get(name), str | int) else repr(v) for name in names}
+    return about if row.record is not None else {**about, "reason": row.reason}
 
 
 def _name(row: StoredRow) -> str:
-    """A row in one line."""
+    """A row in one line, with what is wrong with it."""
     about = {name: str(value).replace("\n", "\\n") for name, value in _about(row).items()}
-    run = f"{about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
+    run = f"{about['key']}  {about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
     if row.record is None:
-        return f"{about['key']}  {run}"
-    memory = "" if row.record["buffer"] is None else f"memory {row.record['buffer']}, "
-    settings = hyperparameters(row.record["configuration"]["hyperparameters"])
-    return f"{row.key[:SHOWN_KEY]}  {run}, {memory}{settings}: {number(row.record['average_accuracy'])} %"
+        return f"{run}: {row.reason}"
+    settings = {"memory": row.record["buffer"] or 0, **row.record["configuration"]["hyperparameters"]}
+    return f"{run}, {hyperparameters(settings)}: {number(row.record['average_accuracy'])} %"

@@ -18,6 +18,8 @@ from cclfp.errors import visible
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from cclfp.runs.configuration import Configuration
+
 LEAST_WIDTH = 20  # columns that a wrapped text has at least
 AS_IT_IS = re.compile(r"^(\s|[-*+] |\d+[.)] |cclfp )", re.MULTILINE)  # what begins lists, commands, indented lines
 COMMAND = re.compile("[^:]*: cclfp ")  # how a line begins that ends in a command to be copied
@@ -126,6 +128,11 @@ def hyperparameters(values: Mapping[str, float]) -> str:
     from cclfp.runs.configuration import show_value
 
     return " ".join(f"{name}={show_value(value)}" for name, value in values.items())
+
+
+def unusual_settings(c: Configuration) -> str:
+    """The settings of a configuration, without augmentation where it is off."""
+    return hyperparameters({name: value for name, value in c.settings.items() if name != "augment" or value})
 
 
 # Streams --------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.cli.options import FIELDS
-from cclfp.cli.output import Table, attributes, hyperparameters, print_answer
+from cclfp.cli.output import Table, attributes, hyperparameters, print_answer, unusual_settings
 from cclfp.metrics import count_of, number, of_seeds_diverged, plus_minus, signed
 from cclfp.paper.compare import TEST, show_difference, show_p
 from cclfp.paper.numbers import TABLES, missing_components, published_for
@@ -22,10 +22,10 @@ from cclfp.runs.configuration import method_labels, show_value
 from cclfp.runs.execution import Execution
 from cclfp.runs.jobs import seeds_in_words, steps
 from cclfp.runs.record import Record
-from cclfp.runs.results import LEVEL, Result, benchmark_title, describe_protocol, explain_other_code
+from cclfp.runs.results import Result, benchmark_title, describe_protocol, explain_other_code
 
 SHOWN = 10  # how many of the settings that were tried are shown
-MARKS = {"best": " *", "similar": " =", "worse": "", "unknown": ""}
+TIMES = ("train_seconds", "test_seconds", "seconds")
 
 
 def _accuracy(result: Result) -> str:
@@ -72,7 +72,7 @@ def labelled(results: Sequence[Result]) -> list[Result]:
 
 def _describe_settings(result: Result) -> str:
     """The settings, where they come from, and why they may not be the best."""
-    settings = hyperparameters(result.configuration.hyperparameters | {"augment": result.configuration.augment})
+    settings = hyperparameters(result.configuration.settings)
     return f"{result.label}: {settings} ({'; '.join([result.chosen, *result.doubts])})"
 
 
@@ -128,14 +128,13 @@ def print_plan(study: Study, json: bool) -> None:
     stored, planned = study.look_up()
     columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
     plan, rows = [], []
-    for (result, jobs), named in zip(planned, labelled([result for result, _ in planned]), strict=True):
-        c, seeds = result.configuration, [job.seed for job in jobs]
+    for result, jobs in planned:
+        c, seeds, cost = result.configuration, [job.seed for job in jobs], len(jobs) * steps(result.configuration)
         about = attributes(c, "method", "method_file", "benchmark", "scenario", "buffer", "hyperparameters", "augment")
-        how = {"preset": result.is_tuned, "from": result.chosen, "seeds": seeds, "replica_steps": len(jobs) * steps(c)}
+        how = {"preset": result.is_tuned, "from": result.chosen, "seeds": seeds, "replica_steps": cost}
         plan.append(about | how)
-        settings = c.hyperparameters | ({"augment": True} if c.augment else {})
-        in_words = [result.chosen, seeds_in_words(seeds).split(" ", 1)[1], f"{how['replica_steps']:,}"]
-        rows.append([*result.column, named.label, c.buffer, settings, *in_words])
+        trained = (c.method_version, c.buffer, unusual_settings(c), result.chosen)
+        rows.append([*result.column, *trained, seeds_in_words(seeds).split(" ", 1)[1], f"{cost:,}"])
     missing, total = sum(len(part["seeds"]) for part in plan), sum(part["replica_steps"] for part in plan)
     _print(
         study,
@@ -166,7 +165,8 @@ def print_study(study: Study, include_diverged: bool, json: bool) -> None:
         return
     cells = [_own_to_dict(result) if is_mine else _cell_to_dict(result) for result in found]
     tables = [part for results in columns for part in _describe_column(results, study.seeds)]
-    summary = _summarise(columns) if is_mine else [f"the paper's {tally(found)}"]
+    test = [TEST] if any(len(results) > 1 for results in columns) else []
+    summary = test if is_mine else [f"the paper's {tally(found)}"]
     _print(study, json, {"cells": cells}, *tables, *summary, *explain_other_code(found))
 
 
@@ -180,23 +180,6 @@ def _describe_column(results: Sequence[Result], seeds: Sequence[int]) -> list[Ta
     results = labelled(results)
     columns = [METHOD, ACCURACY, TO_THE_BEST, P, FORGETTING, SECONDS]
     return [table_of(results, columns, seeds, table), *(f"  {_describe_settings(result)}" for result in results)]
-
-
-def _summarise(columns: Sequence[Sequence[Result]]) -> list[Table | str]:
-    """One's own columns side by side, with what they have in common in the title, and what the marks mean."""
-    test = [TEST] if any(len(results) > 1 for results in columns) else []
-    if len(columns) == 1:
-        return [*test]
-    every = labelled([result for results in columns for result in results])
-    cells = {(r.column, r.table, r.label): ACCURACY[1](r) + MARKS[r.standing.verdict] * bool(r.runs) for r in every}
-    labels = dict.fromkeys(result.label for result in every)
-    rows = [[label, *(cells[first.column, first.table, label] for first, *_ in columns)] for label in labels]
-    names = [describe(first, first.table) for first, *_ in columns]
-    same = [part for part in names[0] if all(part in other for other in names)]
-    heads = [", ".join(part for part in parts if part not in same) for parts in names]
-    title = f"{', '.join(['All columns', *same])}: mean ± std, %"
-    marks = f"* the best of its column, = not different from it beyond chance (p of {LEVEL:g} or more)"
-    return [*test, Table(["method", *(f">{head}" for head in heads)], rows, title), marks]
 
 
 def _cell_to_dict(result: Result) -> dict[str, Any]:
@@ -217,15 +200,11 @@ def _own_to_dict(result: Result) -> dict[str, Any]:
     """A number of one's own for ``--json``."""
     c, standing = result.configuration, result.standing
     return {
-        "method": c.method,
+        **result.to_dict(),
         "given": result.label,
-        **attributes(c, "benchmark", "scenario", "buffer"),
         "settings": c.hyperparameters | {"augment": c.augment},
-        **attributes(result, "chosen", "doubts"),
+        **attributes(result, "chosen", "doubts", "accuracies"),
         "runs": len(result.runs),
-        **{name: result.mean_std(name) for name in ("average_accuracy", "forgetting", "seconds")},
-        "accuracies": {str(seed): accuracy for seed, accuracy in result.accuracies.items()},
-        **attributes(result, "diverged", "other_code"),
         "standing": standing.verdict,
         "difference": standing.difference,
         "difference_std": standing.std,
@@ -238,18 +217,16 @@ def _print_times(study: Study, json: bool) -> None:
     """How long each method's run took, per benchmark; a dash where it was not measured like the others."""
     timed, panels, tables = study.timed(), [], []
     for made, results in timed:
-        c = results[0].configuration
-        times, rows = {}, []
-        for result in results:
-            name = result.configuration.method
-            run: dict[str, Any] = dict(result.runs[0]) if result.runs else {}
-            times[name] = {part: run.get(part) for part in ("train_seconds", "test_seconds", "seconds")}
-            mark = f" {OTHER_CODE}" * bool(result.other_code)
-            rows.append([name + mark, *(number(seconds, 1) for seconds in times[name].values())])
+        runs: dict[str, dict[str, Any]] = {r.configuration.method: dict(r.runs[0]) if r.runs else {} for r in results}
+        times = {method: {name: run.get(name) for name in TIMES} for method, run in runs.items()}
         others = {r.configuration.method: version for r in results for version in r.other_code.values()}
-        panels.append({**attributes(c, "benchmark", "scenario"), "made": made, "times": times, "other_code": others})
+        about = attributes(results[0].configuration, "benchmark", "scenario")
+        panels.append({**about, "made": made, "times": times, "other_code": others})
         title = f"Run time: {', '.join(describe(results[0]))}, each method alone on {made}"
-        tables.append(Table(["method", ">training", ">testing", ">seconds per run"], rows, title))
+        heads = ["method", ">training", ">testing", ">seconds per run"]
+        marks = {method: f"{method} {OTHER_CODE}" for method in others}
+        rows = [[marks.get(method, method), *(number(v, 1) for v in of.values())] for method, of in times.items()]
+        tables.append(Table(heads, rows, title))
     others_explained = explain_other_code([result for _, results in timed for result in results])
     _print(study, json, {"panels": panels}, *tables, *others_explained)
 
@@ -271,32 +248,23 @@ def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
     given = attributes(problem, "scenario", "memory", "tasks", "class_order", "backbone")
     changed = {name.replace("_", "-"): str(value) for name, value in given.items() if value != FIELDS[name].default}
     options = [word for name, value in changed.items() for word in (f"--{name}", value)]
-    print_answer(
-        json,
-        _tuned_to_dict(tuned),
-        *(_describe_trials(tuned) if tuned.trials else []),
-        f"chosen: {' '.join(settings)}",
-        f"how: {preset.chosen}",
-        *(f"note: {doubt}" for doubt in tuned.doubts),
-        f"to use it: {shlex.join(['cclfp', 'run', tuned.method, str(problem.benchmark), *settings, *options])}",
-        *([] if write is None else [f"written to {write}"]),
-    )
+    lines = [f"chosen: {' '.join(settings)}", f"how: {preset.chosen}", *(f"note: {doubt}" for doubt in tuned.doubts)]
+    lines += [f"to use it: {shlex.join(['cclfp', 'run', tuned.method, str(problem.benchmark), *settings, *options])}"]
+    lines += [] if write is None else [f"written to {write}"]
+    print_answer(json, _tuned_to_dict(tuned), *([_table_of_trials(tuned)] if tuned.trials else []), *lines)
 
 
-def _describe_trials(tuned: Tuned) -> list[Table | str]:
-    """The best settings, and how many of all had a run that diverged."""
-    preset, trials, count = tuned.preset, tuned.trials, len(tuned.trials)
+def _table_of_trials(tuned: Tuned) -> Table:
+    """The best settings, with what varies among all."""
+    preset, trials = tuned.preset, tuned.trials
     varied = [name for name in trials[0].settings if len({trial.settings[name] for trial in trials}) > 1]
     rows = [[*(show_value(t.settings[name]) for name in varied), show_score(t), t.seeds] for t in trials[:SHOWN]]
     title = f"{preset.method} on {preset.benchmark}, {preset.scenario}-incremental, on held-out training images, %: "
-    title += f"the best {SHOWN} of {count} settings" if count > SHOWN else count_of(count, "setting")
-    diverged = sum(bool(trial.diverged) for trial in trials)
-    remark = f"{diverged} of {count} settings had a run that diverged: they are ranked last and never chosen"
-    table = Table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
-    return [table, remark] if diverged else [table]
+    title += f"the best of {count_of(len(trials), 'setting')}"
+    return Table([*(f">{name}" for name in varied), ">average accuracy", ">seeds"], rows, title)
 
 
 def show_score(trial: Trial) -> str:
-    remark = of_seeds_diverged(len(trial.diverged), trial.seeds)
+    """``79.47 ± 1.49``, and how many seeds diverged."""
     parts = [] if trial.mean is None else [plus_minus(trial.mean, trial.std)]
-    return "\n".join(parts + [remark] * bool(remark))
+    return "\n".join(filter(None, [*parts, of_seeds_diverged(len(trial.diverged), trial.seeds)]))

@@ -15,7 +15,7 @@ from conftest import Cli
 from own import write_images, write_method
 
 import cclfp
-from cclfp.cli.printing import print_tuned
+from cclfp.cli.printing import describe_search
 from cclfp.errors import InputError
 from cclfp.methods import METHODS, setting
 from cclfp.paper import tuning
@@ -161,12 +161,12 @@ def test_the_command_to_use_what_was_inherited(cli: Cli) -> None:
     assert use == f"to use it: cclfp run finetune split-cifar10 {settings} --scenario class"
 
 
-def test_the_command_to_use_it_has_all_digits_and_is_quoted_for_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_to_use_it_has_all_digits_and_is_quoted_for_the_shell() -> None:
     settings = {"lr": 0.0123456789, "half": 1.0}
     preset = Preset("half", "split-mnist", "class", settings, False, "by cclfp tune")
     problem = Problem("split-mnist", scenario="class", class_order="'a b',c")
-    print_tuned(Tuned("own m.py:Half", problem, preset, {**settings, "augment": False}, []), None, json=False)
-    chosen, _, use = capsys.readouterr().out.splitlines()
+    tuned = Tuned("own m.py:Half", problem, preset, {**settings, "augment": False}, [])
+    chosen, _, use = map(str, describe_search(tuned, None).parts)
     assert chosen == "chosen: lr=0.0123456789 half=1 augment=off"
     words = shlex.split(use.removeprefix("to use it: "))
     assert words[:4] == ["cclfp", "run", "own m.py:Half", "split-mnist"]

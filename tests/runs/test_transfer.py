@@ -21,7 +21,7 @@ from torture.damage import forge_value
 
 from cclfp import metrics
 from cclfp.cli.manage_runs import describe_records
-from cclfp.cli.output import print_answer
+from cclfp.cli.output import Answer, print_answer
 from cclfp.errors import InputError
 from cclfp.runs.configuration import Configuration
 from cclfp.runs.record import MEASURES, from_line, to_line
@@ -214,7 +214,7 @@ def test_a_mutated_record_is_refused_or_the_same(number: int, random: Random) ->
     for name, measure in MEASURES.items():
         assert found[name] == pytest.approx(measure(found["accuracy_matrix"]))
     with contextlib.redirect_stdout(io.StringIO()):
-        print_answer(False, {}, *describe_records([record], ""))
+        print_answer(Answer({}, describe_records([record], "")), False)
 
 
 WRONG = [

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-
 import typer
 
 from cclfp._version import __version__
 from cclfp.cli import experiment, look_up, manage_data, manage_runs, use_learner
-from cclfp.cli.output import unwrap
+from cclfp.cli.options import command
 
 app = typer.Typer(
     name="cclfp",
@@ -19,21 +17,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(experiment.run)
-app.command("predict")(use_learner.predict)
-app.command("observe")(use_learner.observe)
-app.command("study")(experiment.study)
-app.command("report")(experiment.report)
-app.command("tune")(experiment.tune)
+command(app)(experiment.run)
+command(app)(use_learner.predict)
+command(app)(use_learner.observe)
+command(app)(experiment.study)
+command(app)(experiment.report)
+command(app)(experiment.tune)
 app.add_typer(manage_runs.app, name="runs")
-app.command("list")(look_up.list_)
-app.command("show")(look_up.show)
+command(app, "list")(look_up.list_)
+command(app)(look_up.show)
 app.add_typer(manage_data.app, name="data")
-
-
-for group in (app, manage_runs.app, manage_data.app):
-    for command in group.registered_commands:
-        command.help = unwrap(inspect.getdoc(command.callback) or "")
 
 
 def _version(wanted: bool) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.options import FORCE, JSON, argument, option
-from cclfp.cli.output import Prose, Table, attributes, print_answer, unwrap
+from cclfp.cli.options import FORCE, argument, option
+from cclfp.cli.output import Answer, Prose, Table, attributes, unwrap
 from cclfp.cli.progress import Progress
 from cclfp.core.arguments import check_whole
 from cclfp.core.userfiles import is_reference
@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from cclfp.methods import Method
     from cclfp.runs.settings import Preset
 
-    Answer = tuple[Any, list[str | Table]]  # for JSON, and as texts and tables
 
-
-def list_(what: str = argument(..., "What to list.", "methods|benchmarks|datasets"), json: bool = JSON) -> None:
+def list_(what: str = argument(..., "What to list.", "methods|benchmarks|datasets")) -> Answer:
     """List the methods, the benchmarks or the datasets."""
     from cclfp.data import list_datasets
     from cclfp.methods import METHODS
@@ -41,7 +39,7 @@ def list_(what: str = argument(..., "What to list.", "methods|benchmarks|dataset
             items = [attributes(one, "name", "here", "description", "path") for one in list_datasets()]
         case _:
             raise unknown("list", what, ("methods", "benchmarks", "datasets"))
-    print_answer(json, {what: items}, Table(list(items[0]), [item.values() for item in items]))
+    return Answer({what: items}, [Table(list(items[0]), [item.values() for item in items])])
 
 
 def _facts(method: type[Method]) -> dict[str, Any]:
@@ -56,8 +54,7 @@ def show(
     tasks: int | None = option(None, "How many tasks the classes are split into."),
     class_order: str | None = option(None, "The order classes come in, as for run.", "A,B,...|random"),
     force: bool = FORCE,
-    json: bool = JSON,
-) -> None:
+) -> Answer:
     """Show a method (what it does, its hyperparameters, presets and reference) or a benchmark (its tasks and classes).
 
     [bold]Examples[/bold]
@@ -71,16 +68,14 @@ def show(
     if images is not None and images.suffix.lower() != ".png":
         raise InputError(f"--images {images}: expected the name of a file to write that ends in .png")
     if name in benchmark_names():
-        document, parts = _look_at_benchmark(name, images, seed, tasks, class_order, force)
-    elif name in METHODS or is_reference(name):
+        return _look_at_benchmark(name, images, seed, tasks, class_order, force)
+    if name in METHODS or is_reference(name):
         drawing = {"images": images, "seed": seed or None, "force": force or None}
         for option_name, given in {**drawing, "tasks": tasks, "class-order": class_order}.items():
             if given is not None:
                 raise InputError(f"--{option_name} is about a benchmark; {name} is a method")
-        document, parts = _look_at_method(name)
-    else:
-        raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS], benchmark_names())
-    print_answer(json, document, *parts)
+        return _look_at_method(name)
+    raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS], benchmark_names())
 
 
 def _look_at_benchmark(
@@ -123,7 +118,8 @@ def _look_at_benchmark(
         classes = f"{len(split)} tasks, each with the classes {', '.join(split[0])}"
     title = name if benchmark.title == name else f"{benchmark.title} ({name})"
     drawn = [] if images is None else [f"drawn: {images}"]
-    return document, [f"{title}: {benchmark.description}\n", "   ".join(facts) + "\n", classes, *listed, *drawn]
+    parts = [f"{title}: {benchmark.description}\n", "   ".join(facts) + "\n", classes, *listed, *drawn]
+    return Answer(document, parts)
 
 
 def _look_at_method(name: str) -> Answer:
@@ -140,16 +136,16 @@ def _look_at_method(name: str) -> Answer:
     chosen, listed = _list_presets([preset for preset in presets() if preset.method == kind.name], "benchmark")
     document = {**_facts(kind), "description": description, "hyperparameters": settings, "presets": chosen}
     rows = [[f"{value:g}" if name == "default" else value for name, value in row.items()] for row in settings]
-    return document, [
+    parts: list[str | Table] = [
         f"{kind.name}: {kind.reference}\n",
         Prose(f"{unwrap(description)}\n"),
         f"scenarios: {', '.join(kind.scenarios())}   memory: {'yes' if document['memory'] else 'no'}\n",
         Table(["hyperparameter", ">default", "range", "what it is"], rows),
-        *listed,
     ]
+    return Answer(document, [*parts, *listed])
 
 
-def _list_presets(presets: Sequence[Preset], of: str) -> Answer:
+def _list_presets(presets: Sequence[Preset], of: str) -> tuple[list[Any], list[str | Table]]:
     """Presets of one method (``of="benchmark"``: what differs among them) or of one benchmark, as JSON and as text."""
     from cclfp.paper import published
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 import typer.core
 
-from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, flag, option
-from cclfp.cli.output import Table, hyperparameters, print_answer, print_text, unusual_settings
+from cclfp.cli.options import FORCE, JSON, STORE, YES, argument, ask, command, flag, option
+from cclfp.cli.output import Answer, Table, hyperparameters, print_text, unusual_settings
 from cclfp.core.userfiles import is_reference
 from cclfp.errors import InputError, unknown
 from cclfp.metrics import count_of, number
@@ -43,21 +43,19 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
-def list_(
-    store: Path | None = STORE, method: str | None = METHOD, benchmark: str | None = BENCHMARK, json: bool = JSON
-) -> None:
+@command(app, "list")
+def list_(store: Path | None = STORE, method: str | None = METHOD, benchmark: str | None = BENCHMARK) -> Answer:
     """List the finished runs, the oldest first, as cclfp runs does. Bad records are left out and counted."""
     from cclfp.runs.code import is_other_code, made_by
 
     path, records = stored_runs(store, method, benchmark)
     others = {record["key"]: made_by(record) for record in records if is_other_code(record)}
     parts = describe_records(records, str(path)) if records else [f"no runs in {path}"]
-    print_answer(json, {"store": path, "runs": records, "other_code": others}, *parts)
+    return Answer({"store": path, "runs": records, "other_code": others}, parts)
 
 
-@app.command()
-def check(store: Path | None = STORE, json: bool = JSON) -> None:
+@command(app)
+def check(store: Path | None = STORE) -> Answer:
     """Read every record and say which are bad, and why.
 
     The exit code is 0 where all are good, 1 where one is bad or the file is damaged, 2 where it is no store.
@@ -78,13 +76,13 @@ def check(store: Path | None = STORE, json: bool = JSON) -> None:
     lines = [*(f"damaged: {text}" for text in damage), *(f"bad: {_name(row)}" for row in bad)]
     good = len(rows) - len(bad)
     document = {"store": path, "runs": good, "bad": [_about(row) for row in bad], "damage": damage}
-    print_answer(json, document, *lines, f"{path}: {count_of(good, 'good record')}, {len(bad)} bad")
-    if lines and not json:
+    if lines:
         print_text(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
-    raise typer.Exit(bool(lines))
+    lines += [f"{path}: {count_of(good, 'good record')}, {len(bad)} bad"]
+    return Answer(document, lines, code=int(bool(bad or damage)))
 
 
-@app.command()
+@command(app)
 def delete(
     keys: list[str] | None = argument(None, "The beginning of a run's key: exactly one must begin so.", "KEY"),
     store: Path | None = STORE,
@@ -95,7 +93,7 @@ def delete(
     bad: bool = flag("--bad", "Only bad records; repairs the file's index too."),
     yes: bool = YES,
     json: bool = JSON,
-) -> None:
+) -> Answer:
     """Delete runs from a store: those that all the options choose, bad records like good ones.
 
     It shows them and asks first. Without a terminal to ask on, or with --json, it needs --yes.
@@ -130,18 +128,17 @@ def delete(
     ask("\n".join([*lines, f"Delete {runs}{repair} in {path}?"]), yes, json)
     opened.delete(chosen)
     document = {"store": path, "deleted": [_about(row) for row in chosen]}
-    print_answer(json, document, *lines, f"{runs} deleted from {path}")
+    return Answer(document, [*lines, f"{runs} deleted from {path}"])
 
 
-@app.command("export")
+@command(app, "export")
 def export_(
     file: Path = argument(..., "The file to write.", "FILE.jsonl"),
     store: Path | None = STORE,
     method: str | None = METHOD,
     benchmark: str | None = BENCHMARK,
     force: bool = FORCE,
-    json: bool = JSON,
-) -> None:
+) -> Answer:
     """Write run records to a file, one JSON object per line, for the store of another machine."""
     from cclfp.runs.store import export, files_of
 
@@ -150,15 +147,14 @@ def export_(
         raise InputError(f"no such runs in {path}: nothing to export")
     export(records, file, force=force, inputs=files_of(path))
     document = {"store": path, "file": file, "runs": len(records)}
-    print_answer(json, document, f"{count_of(len(records), 'run')} of {path} written to {file}")
+    return Answer(document, [f"{count_of(len(records), 'run')} of {path} written to {file}"])
 
 
-@app.command("import")
+@command(app, "import")
 def import_(
     files: list[Path] = argument(..., "Stores, or files that cclfp runs export wrote.", "FILE..."),
     store: Path | None = STORE,
-    json: bool = JSON,
-) -> None:
+) -> Answer:
     """Add the run records in files to a store. The files are other stores, or what cclfp runs export wrote.
 
     Every record is checked: its configuration, its key, its numbers and what they must agree with. Code in a file
@@ -174,7 +170,7 @@ def import_(
     lines = [f"{count_of(added, 'run')} added to {path}"]
     if duplicates:
         lines += [f"{count_of(len(duplicates), 'duplicate')} refused: already in the store, word for word"]
-    print_answer(json, {"store": path, "added": added, "duplicates": duplicates}, *lines)
+    return Answer({"store": path, "added": added, "duplicates": duplicates}, lines)
 
 
 def _matching(rows: Sequence[StoredRow], method: str | None = None, **wanted: Any) -> list[StoredRow]:
@@ -250,7 +246,7 @@ def _about(row: StoredRow) -> dict[str, Any]:
 def _name(row: StoredRow) -> str:
     """A row in one line, with what is wrong with it."""
     about = {name: str(value).replace("\n", "\\n") for name, value in _about(row).items()}
-    run = f"{about['key']}  {about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
+    run = f"{about['key'][:SHOWN_KEY]}  {about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
     if row.record is None:
         return f"{run}: {row.reason}"
     settings = {"memory": row.record["buffer"] or 0, **row.record["configuration"]["hyperparameters"]}

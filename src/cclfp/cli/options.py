@@ -6,12 +6,13 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import typer
 
+from cclfp.cli.output import Answer, print_answer, unwrap
 from cclfp.core.arguments import split_names, unquote
 from cclfp.errors import InputError, visible
 from cclfp.runs.execution import Execution
@@ -48,11 +49,45 @@ FORCE = flag("--force", "Replace what is there, even if cclfp did not write it."
 YES = flag("--yes", "Do not ask.")
 JSON = flag("--json", "Print one JSON document and nothing else on stdout.")
 
+
+def command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[..., Answer | None]], Any]:
+    """Make a function a command of a group: its answer is printed, with ``--json`` as one document.
+
+    A function that has a parameter ``json`` of its own is told.
+    """
+
+    def decorate(function: Callable[..., Answer | None]) -> Callable[..., Answer | None]:
+        parameters = dict(inspect.signature(function, eval_str=True).parameters)
+
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            as_json = given["json"] if "json" in parameters else given.pop("json")
+            answer = function(**given)
+            if answer is None:
+                return
+            print_answer(answer, as_json)
+            if answer.error is not None:
+                raise answer.error
+            raise typer.Exit(answer.code)
+
+        json = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=JSON, annotation=bool)
+        _set_parameters(run, (parameters | {"json": json}).values())
+        group.command(name, help=unwrap(inspect.getdoc(function) or ""))(run)
+        return function
+
+    return decorate
+
+
+def _set_parameters(function: Any, parameters: Iterable[inspect.Parameter]) -> None:
+    """Give a function these parameters, as keywords, for typer to see."""
+    function.__signature__ = inspect.Signature([p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters])
+
+
 # What the command run has, and study and tune do not.
 RUN_ONLY = ("validation", "max_classes", "threads", "save", "force", "fresh", "checkpoint_every")
 
 
-def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Give a command an option for each field of its parameters ``problem`` and ``execution``; it is called with these.
 
     The benchmark of a problem is an argument; with images of one's own there is none, and the argument in its place is
@@ -60,22 +95,21 @@ def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., None
     """
     options = {name: list(_options(kind, leave_out)) for name, kind in KINDS.items()}
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
         own = inspect.signature(command, eval_str=True).parameters
         parameters = [one for name, p in own.items() for one in options.get(name, [p])]
 
         @functools.wraps(command)
-        def run(**given: Any) -> None:
+        def run(**given: Any) -> T:
             if "=" in (given.get("benchmark") or "") and "settings" in given:
                 given["settings"] = [given["benchmark"], *(given["settings"] or [])]
                 given["benchmark"] = None
             given["classes"] = parse_names("--classes", given["classes"]) or None
             for name, kind in KINDS.items():
                 given[name] = kind(**{one.name: given.pop(one.name) for one in options[name]})
-            command(**given)
+            return command(**given)
 
-        several = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
-        run.__signature__ = inspect.Signature(several)  # type: ignore[attr-defined]
+        _set_parameters(run, parameters)
         return run
 
     return decorate

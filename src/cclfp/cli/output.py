@@ -37,12 +37,21 @@ class Prose(str):
     """A text of paragraphs, whose lines all begin at the margin."""
 
 
-def print_answer(as_json: bool, document: Mapping[str, Any], *parts: str | Table) -> None:
-    """What a command has found or done: a JSON document, or texts and tables."""
+class Answer(NamedTuple):
+    """What a command has found or done, as a JSON document and as texts and tables, and how the command ends."""
+
+    document: Mapping[str, Any]
+    parts: Sequence[str | Table] = ()
+    code: int = 0
+    error: BaseException | None = None  # raised when the rest has been printed
+
+
+def print_answer(answer: Answer, as_json: bool) -> None:
+    """Print the document, or else the texts and tables."""
     if as_json:
-        print_json(document)
+        print_json(answer.document)
         return
-    for part in parts:
+    for part in answer.parts:
         print_table(part) if isinstance(part, Table) else print_text(part)
 
 

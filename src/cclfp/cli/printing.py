@@ -1,4 +1,4 @@
-"""Results as tables on the terminal and as JSON: those of ``run``, ``study`` and ``tune``, and plans."""
+"""What ``run``, ``study`` and ``tune`` answer: results as tables and as JSON, plans, searches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cclfp.cli.options import FIELDS
-from cclfp.cli.output import Table, attributes, hyperparameters, print_answer, unusual_settings
+from cclfp.cli.output import Answer, Table, attributes, hyperparameters, unusual_settings
 from cclfp.metrics import count_of, number, of_seeds_diverged, plus_minus, signed
 from cclfp.paper.compare import TEST, show_difference, show_p
 from cclfp.paper.numbers import TABLES, missing_components, published_for
@@ -79,13 +79,9 @@ def _describe_settings(result: Result) -> str:
 # cclfp run ------------------------------------------------------------------------------------------------------------
 
 
-def print_runs(
-    results: Sequence[Result],
-    varied: Sequence[str],
-    searches: Sequence[Tuned] | None,
-    include_diverged: bool,
-    json: bool,
-) -> None:
+def describe_runs(
+    results: Sequence[Result], varied: Sequence[str], searches: Sequence[Tuned] | None, include_diverged: bool
+) -> Answer:
     """One row per configuration, with the settings that vary, and the published numbers where there are any."""
     results = [
         dataclasses.replace(r, published=published_for(r.configuration), include_diverged=include_diverged)
@@ -100,7 +96,7 @@ def print_runs(
     columns = [METHOD, *settings, ACCURACY, *paper, FORGETTING, SECONDS]
     table = table_of(results, columns, [run["seed"] for run in results[0].runs], *others)
     choices = [] if searches is None else map(_describe_settings, results)
-    print_answer(json, {"configurations": document, **auto}, table, *explain_other_code(results), *choices)
+    return Answer({"configurations": document, **auto}, [table, *explain_other_code(results), *choices])
 
 
 def _setting(name: str, result: Result) -> str:
@@ -109,21 +105,21 @@ def _setting(name: str, result: Result) -> str:
     return "–" if value is None else show_value(value)
 
 
-def print_shard(execution: Execution, records: Sequence[Record], json: bool) -> None:
+def describe_shard(execution: Execution, records: Sequence[Record]) -> Answer:
     """How many runs a part has, in which store they are, and how to put the parts together."""
     part, count = execution.part or (1, 1)
     store = execution.target
-    document = {"shard": execution.shard, "store": store, "keys": [record["key"] for record in records]}
-    runs = f": {count_of(len(records), 'run')}, in {store}" if records else " has no runs"
     parts = f"{shlex.quote(str(store.parent))}/shard-*-of-{count}.sqlite"
+    document = {"shard": execution.shard, "store": store, "keys": [record["key"] for record in records]}
     command = f"cclfp runs import {parts} --store {shlex.quote(str(execution.store))}"
-    print_answer(json, document, f"part {part} of {count}{runs}", f"when all parts are there: {command}")
+    runs = f"part {part} of {count}: {count_of(len(records), 'run')}, in {store}"
+    return Answer(document, [runs, f"when all parts are there: {command}"])
 
 
 # cclfp study ----------------------------------------------------------------------------------------------------------
 
 
-def print_plan(study: Study, json: bool) -> None:
+def describe_plan(study: Study) -> Answer:
     """What would be trained, by configuration."""
     stored, planned = study.look_up()
     columns = ["benchmark", "scenario", "method", ">memory", "settings", "from", "seeds", ">replica-steps"]
@@ -136,38 +132,32 @@ def print_plan(study: Study, json: bool) -> None:
         trained = (c.method_version, c.buffer, unusual_settings(c), result.chosen)
         rows.append([*result.column, *trained, seeds_in_words(seeds).split(" ", 1)[1], f"{cost:,}"])
     missing, total = sum(len(part["seeds"]) for part in plan), sum(part["replica_steps"] for part in plan)
-    _print(
-        study,
-        json,
-        {"missing": missing, "replica_steps": total, "plan": plan},
-        *([Table(columns, rows, "To be trained, the longest runs first")] if plan else []),
-        f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}",
-        *explain_other_code(stored, mark=""),
-        f"{missing} runs to train, {total:,} replica-steps",
-    )
+    parts: list[Table | str] = [Table(columns, rows, "To be trained, the longest runs first")] if plan else []
+    parts += [f"{len(study.jobs) - missing} of {len(study.jobs)} runs are in the store {study.store}"]
+    parts += [*explain_other_code(stored, mark=""), f"{missing} runs to train, {total:,} replica-steps"]
+    return _answer(study, {"missing": missing, "replica_steps": total, "plan": plan}, parts)
 
 
-def _print(study: Study, json: bool, document: dict[str, Any], *parts: str | Table) -> None:
-    """Print what is found of a study, and which methods have neither a preset nor a search."""
+def _answer(study: Study, document: dict[str, Any], parts: Sequence[Table | str]) -> Answer:
+    """What is found of a study, and which methods have neither a preset nor a search."""
     names = ", ".join(f"{c['method']} on {c['benchmark']} ({c['scenario']})" for c in study.not_tuned)
     untuned = [f"no preset, trained with the defaults and not tuned: {names}"] if names else []
-    print_answer(json, {"store": study.store, **document, "not_tuned": study.not_tuned}, *parts, *untuned)
+    return Answer({"store": study.store, **document, "not_tuned": study.not_tuned}, [*parts, *untuned])
 
 
-def print_study(study: Study, include_diverged: bool, json: bool) -> None:
-    """A table for each column that has runs, and what there is to say about all; nothing where no run is finished."""
+def describe_study(study: Study, include_diverged: bool) -> Answer:
+    """A table for each column that has runs, and what there is to say about all; no text where no run is finished."""
     if study.what == RUNTIME:
-        _print_times(study, json)
-        return
+        return _describe_times(study)
     found, is_mine = study.found(include_diverged), study.what == MINE
     columns = [results for results in by_column(found).values() if any(result.runs for result in results)]
-    if not columns:
-        return
     cells = [_own_to_dict(result) if is_mine else _cell_to_dict(result) for result in found]
+    if not columns:
+        return Answer({"cells": cells})
     tables = [part for results in columns for part in _describe_column(results, study.seeds)]
     test = [TEST] if any(len(results) > 1 for results in columns) else []
     summary = test if is_mine else [f"the paper's {tally(found)}"]
-    _print(study, json, {"cells": cells}, *tables, *summary, *explain_other_code(found))
+    return _answer(study, {"cells": cells}, [*tables, *summary, *explain_other_code(found)])
 
 
 def _describe_column(results: Sequence[Result], seeds: Sequence[int]) -> list[Table | str]:
@@ -213,7 +203,7 @@ def _own_to_dict(result: Result) -> dict[str, Any]:
     }
 
 
-def _print_times(study: Study, json: bool) -> None:
+def _describe_times(study: Study) -> Answer:
     """How long each method's run took, per benchmark; a dash where it was not measured like the others."""
     timed, panels, tables = study.timed(), [], []
     for made, results in timed:
@@ -228,7 +218,7 @@ def _print_times(study: Study, json: bool) -> None:
         rows = [[marks.get(method, method), *(number(v, 1) for v in of.values())] for method, of in times.items()]
         tables.append(Table(heads, rows, title))
     others_explained = explain_other_code([result for _, results in timed for result in results])
-    _print(study, json, {"panels": panels}, *tables, *others_explained)
+    return _answer(study, {"panels": panels}, [*tables, *others_explained])
 
 
 # cclfp tune -----------------------------------------------------------------------------------------------------------
@@ -241,7 +231,7 @@ def _tuned_to_dict(tuned: Tuned) -> dict[str, Any]:
     return {**chosen, "trials": trials}
 
 
-def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
+def describe_search(tuned: Tuned, write: Path | None) -> Answer:
     """The best settings that were tried, what was chosen, and the command that uses it."""
     preset, problem = tuned.preset, tuned.problem
     settings = [f"{name}={show_value(value)}" for name, value in (tuned.settings | preset.settings).items()]
@@ -251,7 +241,7 @@ def print_tuned(tuned: Tuned, write: Path | None, json: bool) -> None:
     lines = [f"chosen: {' '.join(settings)}", f"how: {preset.chosen}", *(f"note: {doubt}" for doubt in tuned.doubts)]
     lines += [f"to use it: {shlex.join(['cclfp', 'run', tuned.method, str(problem.benchmark), *settings, *options])}"]
     lines += [] if write is None else [f"written to {write}"]
-    print_answer(json, _tuned_to_dict(tuned), *([_table_of_trials(tuned)] if tuned.trials else []), *lines)
+    return Answer(_tuned_to_dict(tuned), [*([_table_of_trials(tuned)] if tuned.trials else []), *lines])
 
 
 def _table_of_trials(tuned: Tuned) -> Table:

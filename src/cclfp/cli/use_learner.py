@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cclfp.cli.options import JSON, argument, flag, option, parse_names
-from cclfp.cli.output import Table, print_answer, print_text
+from cclfp.cli.output import Answer, Table, print_text
 from cclfp.cli.progress import Progress
 from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError, reason_of, visible
@@ -36,7 +36,7 @@ def predict(
     device: str = DEVICE,
     json: bool = JSON,
     csv: bool = flag("--csv", "Print CSV with one row per image and one column per class."),
-) -> None:
+) -> Answer | None:
     """Classify images with a saved learner: the most likely class of each image, and its probability.
 
     Images are resized to cover the size that the learner was trained on, and cropped to the centre.
@@ -55,10 +55,10 @@ def predict(
         found = predict_images(loaded, images, shown.update, task=task, skip_bad=skip_bad)
     if csv:
         _print_csv(found)
-        return
+        return None
     document = {"learner": learner, "named": loaded.classes is not None, "predictions": found}
     rows = [[one["image"], one["class"], f"{100 * one['probability']:.1f} %"] for one in found]
-    print_answer(json, document, Table(["image", "class", ">probability"], rows))
+    return Answer(document, [Table(["image", "class", ">probability"], rows)])
 
 
 def observe(
@@ -72,8 +72,7 @@ def observe(
     method: str | None = METHOD,
     device: str = DEVICE,
     threads: int = option(1, "CPU threads."),
-    json: bool = JSON,
-) -> None:
+) -> Answer:
     """Continue the training of a saved learner: the images are one more task. The learner's file is replaced.
 
     Class folders match the learner's classes by name. New classes need room, which cclfp run --max-classes reserves.
@@ -99,7 +98,7 @@ def observe(
     text = f"{learner}: learned {answer['images']:,} images of {count_of(len(answer['classes']), 'class')}"
     text += f", new: {', '.join(answer['new_classes'])}" * bool(answer["new_classes"])
     room = f"room for {count_of(free, 'more class')}" if (free := answer["free_rows"]) else "no room for more classes"
-    print_answer(json, {"learner": learner, **answer}, f"{text}; {room}")
+    return Answer({"learner": learner, **answer}, [f"{text}; {room}"])
 
 
 def load_learner(path: Path, backbone: str | None, method: str | None, device: str) -> Learner:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cclfp.cli import options
 from cclfp.cli.manage_runs import warn_of_bad
-from cclfp.cli.options import argument, flag, option, parse_list, parse_names, parse_seeds, parse_settings
+from cclfp.cli.options import app, argument, command, flag, option, parse_list, parse_names, parse_seeds, parse_settings
 from cclfp.cli.output import Answer, attributes, print_text
 from cclfp.cli.progress import Progress
 from cclfp.errors import InputError, RunError, Stopped
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cclfp.runs.settings import Preset
 
 
-@options.with_fields()
+@command(app)
 def run(
     method: str = argument(
         ..., "A method, or several with commas (cclfp list methods; FILE.py:NAME is your own).", "METHOD"
@@ -114,7 +114,7 @@ def _run_tuned(
     return results, searches
 
 
-@options.with_fields(leave_out=[*options.RUN_ONLY, "shard"])
+@command(app, leave_out=[*options.RUN_ONLY, "shard"])
 def tune(
     method: str = argument(..., "A method (cclfp list methods; FILE.py:NAME is your own).", "METHOD"),
     *,
@@ -194,7 +194,7 @@ def tune(
     return printing.describe_search(tuned, write)
 
 
-@options.with_fields(leave_out=[*options.RUN_ONLY, "benchmark", "scenario", "memory"])
+@command(app, leave_out=[*options.RUN_ONLY, "benchmark", "scenario", "memory"])
 def study(
     table: str = argument(
         ...,
@@ -268,6 +268,7 @@ def study(
     return printing.describe_study(planned, include_diverged)._replace(error=failure)
 
 
+@command(app)
 def report(
     out: Path = option(..., "The folder to write into, made where there is none.", "DIR"),
     store: Path | None = options.STORE,

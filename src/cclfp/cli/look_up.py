@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.options import FORCE, argument, option
+from cclfp.cli.options import FORCE, app, argument, command, option
 from cclfp.cli.output import Answer, Prose, Table, attributes, unwrap
 from cclfp.cli.progress import Progress
 from cclfp.core.arguments import check_whole
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cclfp.runs.settings import Preset
 
 
+@command(app, "list")
 def list_(what: str = argument(..., "What to list.", "methods|benchmarks|datasets")) -> Answer:
     """List the methods, the benchmarks or the datasets."""
     from cclfp.data import list_datasets
@@ -47,6 +48,7 @@ def _facts(method: type[Method]) -> dict[str, Any]:
     return {"name": method.name, "scenarios": method.scenarios(), "memory": has_memory, "reference": method.reference}
 
 
+@command(app)
 def show(
     name: str = argument(..., "A method (cclfp list methods) or a benchmark (cclfp list benchmarks).", "NAME"),
     images: Path | None = option(None, "Draw what each task of the benchmark looks like.", "FILE.png"),

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from cclfp.runs.record import Record
     from cclfp.runs.store import Store, StoredRow
 
-SHOWN_KEY = 8  # characters that tell a run from others
 METHOD = option(
     None,
     "Only this method; one of your own by its name, by its name and version as listed (half@3fa2b1c0), or by its file "
@@ -204,7 +203,7 @@ def describe_records(records: Sequence[Record], title: str) -> list[Table | str]
         finished = record["finished_at"].removesuffix("+00:00").replace("T", " ")
         place = (record["benchmark"], record["scenario"], record["buffer"], record["seed"])
         numbers = (accuracy, number(record["forgetting"]), number(record["seconds"], 1))
-        rows.append([record["key"][:SHOWN_KEY], finished, method, *place, how, *numbers])
+        rows.append([record["key"][:8], finished, method, *place, how, *numbers])
     return [Table(columns, rows, title), *[f"{OTHER_CODE} {others}"] * bool(others)]
 
 
@@ -246,7 +245,7 @@ def _about(row: StoredRow) -> dict[str, Any]:
 def _name(row: StoredRow) -> str:
     """A row in one line, with what is wrong with it."""
     about = {name: str(value).replace("\n", "\\n") for name, value in _about(row).items()}
-    run = f"{about['key'][:SHOWN_KEY]}  {about['method']} on {about['benchmark']} ({about['scenario']}), seed {about['seed']}"
+    run = "{key:.8}  {method} on {benchmark} ({scenario}), seed {seed}".format_map(about)
     if row.record is None:
         return f"{run}: {row.reason}"
     settings = {"memory": row.record["buffer"] or 0, **row.record["configuration"]["hyperparameters"]}

@@ -1,4 +1,4 @@
-"""Options of commands, and how their texts are read."""
+"""How a function becomes a command, what options commands have, and how their texts are read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -19,6 +19,17 @@ from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
 
 T = TypeVar("T")
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+app = typer.Typer(
+    name="cclfp",
+    help="Continual learning with CCL-FP, CCL-FP+ and the methods they are compared with.",
+    epilog="Start with: cclfp run ccl-fp+ split-mnist",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def option(default: Any, help: str, metavar: str | None = None, shown: str | None = None) -> Any:
@@ -49,19 +60,37 @@ FORCE = flag("--force", "Replace what is there, even if cclfp did not write it."
 YES = flag("--yes", "Do not ask.")
 JSON = flag("--json", "Print one JSON document and nothing else on stdout.")
 
+# What the command run has, and study and tune do not.
+RUN_ONLY = ("validation", "max_classes", "threads", "save", "force", "fresh", "checkpoint_every")
 
-def command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[..., Answer | None]], Any]:
+
+def command(
+    group: typer.Typer, name: str | None = None, leave_out: Collection[str] = ()
+) -> Callable[[Callable[..., Answer | None]], Any]:
     """Make a function a command of a group: its answer is printed, with ``--json`` as one document.
 
-    A function that has a parameter ``json`` of its own is told.
+    Each field of its parameters ``problem`` and ``execution`` is an option, but for those that it leaves out. The
+    benchmark of a problem is an argument; with images of one's own there is none, and the argument in its place is the
+    first of the settings. A function that has a parameter ``json`` of its own is told.
     """
 
     def decorate(function: Callable[..., Answer | None]) -> Callable[..., Answer | None]:
-        parameters = dict(inspect.signature(function, eval_str=True).parameters)
+        own = inspect.signature(function, eval_str=True).parameters
+        fields = {name: list(_options(kind, leave_out)) for name, kind in KINDS.items() if name in own}
+        parameters = [one for name, p in own.items() for one in fields.get(name, [p])]
+        if "json" not in own:
+            parameters.append(inspect.Parameter("json", KEYWORD, default=JSON, annotation=bool))
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
-            as_json = given["json"] if "json" in parameters else given.pop("json")
+            as_json = given["json"] if "json" in own else given.pop("json")
+            if "=" in (given.get("benchmark") or "") and "settings" in given:
+                given["settings"] = [given["benchmark"], *(given["settings"] or [])]
+                given["benchmark"] = None
+            if "problem" in fields:
+                given["classes"] = parse_names("--classes", given["classes"]) or None
+            for name, options in fields.items():
+                given[name] = KINDS[name](**{one.name: given.pop(one.name) for one in options})
             answer = function(**given)
             if answer is None:
                 return
@@ -70,47 +99,9 @@ def command(group: typer.Typer, name: str | None = None) -> Callable[[Callable[.
                 raise answer.error
             raise typer.Exit(answer.code)
 
-        json = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=JSON, annotation=bool)
-        _set_parameters(run, (parameters | {"json": json}).values())
+        run.__signature__ = inspect.Signature([p.replace(kind=KEYWORD) for p in parameters])  # type: ignore[attr-defined]
         group.command(name, help=unwrap(inspect.getdoc(function) or ""))(run)
         return function
-
-    return decorate
-
-
-def _set_parameters(function: Any, parameters: Iterable[inspect.Parameter]) -> None:
-    """Give a function these parameters, as keywords, for typer to see."""
-    function.__signature__ = inspect.Signature([p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters])
-
-
-# What the command run has, and study and tune do not.
-RUN_ONLY = ("validation", "max_classes", "threads", "save", "force", "fresh", "checkpoint_every")
-
-
-def with_fields(leave_out: Collection[str] = ()) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command an option for each field of its parameters ``problem`` and ``execution``; it is called with these.
-
-    The benchmark of a problem is an argument; with images of one's own there is none, and the argument in its place is
-    the first of the settings.
-    """
-    options = {name: list(_options(kind, leave_out)) for name, kind in KINDS.items()}
-
-    def decorate(command: Callable[..., T]) -> Callable[..., T]:
-        own = inspect.signature(command, eval_str=True).parameters
-        parameters = [one for name, p in own.items() for one in options.get(name, [p])]
-
-        @functools.wraps(command)
-        def run(**given: Any) -> T:
-            if "=" in (given.get("benchmark") or "") and "settings" in given:
-                given["settings"] = [given["benchmark"], *(given["settings"] or [])]
-                given["benchmark"] = None
-            given["classes"] = parse_names("--classes", given["classes"]) or None
-            for name, kind in KINDS.items():
-                given[name] = kind(**{one.name: given.pop(one.name) for one in options[name]})
-            return command(**given)
-
-        _set_parameters(run, parameters)
-        return run
 
     return decorate
 
@@ -127,7 +118,7 @@ def _options(kind: Any, leave_out: Collection[str]) -> Iterator[inspect.Paramete
             made = argument(None, **field.metadata)
         plain = next((one for one in (bool, int, float, Path) if hints[field.name] in (one, one | None)), str)
         hint: Any = (plain | None) if field.default is None else plain
-        yield inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=made, annotation=hint)
+        yield inspect.Parameter(field.name, KEYWORD, default=made, annotation=hint)
 
 
 # How texts are read ---------------------------------------------------------------------------------------------------

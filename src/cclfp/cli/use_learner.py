@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.options import JSON, argument, flag, option, parse_names
+from cclfp.cli.options import JSON, app, argument, command, flag, option, parse_names
 from cclfp.cli.output import Answer, Table, print_text
 from cclfp.cli.progress import Progress
 from cclfp.core.arguments import check_whole
@@ -24,6 +24,7 @@ DEVICE = option("auto", "Where to compute.", "auto|cpu|cuda|cuda:I")
 SKIP_BAD = flag("--skip-bad", "Leave out the images that cannot be decoded, and list them.")
 
 
+@command(app)
 def predict(
     learner: Path = LEARNER,
     images: list[Path] = argument(..., "Image files, or folders of images.", "IMAGES"),
@@ -61,6 +62,7 @@ def predict(
     return Answer(document, [Table(["image", "class", ">probability"], rows)])
 
 
+@command(app)
 def observe(
     learner: Path = LEARNER,
     images: Path = option(..., "A folder with one folder of images per class.", "FOLDER"),

@@ -92,10 +92,10 @@ LINES: dict[str, tuple[list[tuple[float, Event]], list[str]]] = {
             (80, Placed(["b"], "gpu2", 2)), (80, step("b", 0)), (80, step("c", 3000)), (120, FINISHED),
         ],
         [
-            "all runs: 0/3 runs on 2 nodes, 8%, 7 min left",
+            "all runs: 0/3 runs, 8%, 7 min left",
             "er seed 1: its process on gpu1 was lost",
-            "all runs: 0/3 runs on 1 node, 17%, 7 min left",
-            "all runs: 1/3 runs on 1 node, 50%, 2 min left",
+            "all runs: 0/3 runs, 17%, 7 min left",
+            "all runs: 1/3 runs, 50%, 2 min left",
             "[1/3] er seed 1: 79.12 % in 8.0 s",
         ],
     ),

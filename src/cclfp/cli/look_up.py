@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cclfp.cli.options import FORCE, app, argument, command, option
-from cclfp.cli.output import Answer, Prose, Table, attributes, unwrap
+from cclfp.cli.output import Answer, Table, attributes, show_cell, unwrap
 from cclfp.cli.progress import Progress
 from cclfp.core.arguments import check_whole
 from cclfp.core.userfiles import is_reference
@@ -72,10 +72,8 @@ def show(
     if name in benchmark_names():
         return _look_at_benchmark(name, images, seed, tasks, class_order, force)
     if name in METHODS or is_reference(name):
-        drawing = {"images": images, "seed": seed or None, "force": force or None}
-        for option_name, given in {**drawing, "tasks": tasks, "class-order": class_order}.items():
-            if given is not None:
-                raise InputError(f"--{option_name} is about a benchmark; {name} is a method")
+        if images or seed or force or tasks is not None or class_order is not None:
+            raise InputError(f"{name} is a method: the options are about benchmarks")
         return _look_at_method(name)
     raise unknown("method or benchmark", name, [*METHODS, *BENCHMARKS], benchmark_names())
 
@@ -104,23 +102,19 @@ def _look_at_benchmark(
         stream = benchmark.stream(benchmark.scenarios[0], seed, order, sizes)
         draw_stream(stream, benchmark.classes, f"{benchmark.title}, {stream.num_tasks} tasks, seed {seed}", images)
 
-    can_be_augmented = benchmark.no_augmentation is None
     orders = sorted(benchmark.class_orders, key=lambda name: name != benchmark.class_order)  # the default first
+    facts = attributes(benchmark, "dataset", "scenarios", "backbone")
+    facts |= {"augmentation": benchmark.no_augmentation is None, "class_orders": orders}
     split = benchmark.task_classes(order, sizes, seed)
     chosen, listed = _list_presets([preset for preset in presets() if preset.benchmark == name], "method")
-    document = attributes(benchmark, "name", "title", "description", "dataset", "scenarios", "backbone")
-    document |= {"augmentation": can_be_augmented, "class_orders": orders, "tasks": split, "presets": chosen}
+    document = {**attributes(benchmark, "name", "title", "description"), **facts, "tasks": split, "presets": chosen}
     document |= {} if images is None else {"images": images}
-    facts = [] if benchmark.dataset == name else [f"dataset: {benchmark.dataset}"]
-    facts += [f"scenarios: {', '.join(benchmark.scenarios)}", f"backbone: {benchmark.backbone}"]
-    facts += [f"can be augmented: {'yes' if can_be_augmented else 'no'}"]
-    facts += [f"class orders: {orders[0]} (default), {', '.join(orders[1:])}"] if len(orders) > 1 else []
     classes: str | Table = Table([">task", "classes"], enumerate(split, 1))
     if len(split) > 1 and all(names == split[0] for names in split):
         classes = f"{len(split)} tasks, each with the classes {', '.join(split[0])}"
     title = name if benchmark.title == name else f"{benchmark.title} ({name})"
     drawn = [] if images is None else [f"drawn: {images}"]
-    parts = [f"{title}: {benchmark.description}\n", "   ".join(facts) + "\n", classes, *listed, *drawn]
+    parts = [f"{title}: {benchmark.description}\n", f"{_in_a_line(facts)}\n", classes, *listed, *drawn]
     return Answer(document, parts)
 
 
@@ -138,13 +132,13 @@ def _look_at_method(name: str) -> Answer:
     chosen, listed = _list_presets([preset for preset in presets() if preset.method == kind.name], "benchmark")
     document = {**_facts(kind), "description": description, "hyperparameters": settings, "presets": chosen}
     rows = [[f"{value:g}" if name == "default" else value for name, value in row.items()] for row in settings]
-    parts: list[str | Table] = [
-        f"{kind.name}: {kind.reference}\n",
-        Prose(f"{unwrap(description)}\n"),
-        f"scenarios: {', '.join(kind.scenarios())}   memory: {'yes' if document['memory'] else 'no'}\n",
-        Table(["hyperparameter", ">default", "range", "what it is"], rows),
-    ]
-    return Answer(document, [*parts, *listed])
+    facts = {name: document[name] for name in ("scenarios", "memory")}
+    about = [f"{kind.name}: {kind.reference}\n", f"{unwrap(description)}\n", f"{_in_a_line(facts)}\n"]
+    return Answer(document, [*about, Table(["hyperparameter", ">default", "range", "what it is"], rows), *listed])
+
+
+def _in_a_line(facts: dict[str, Any]) -> str:
+    return "   ".join(f"{name.replace('_', ' ')}: {show_cell(value)}" for name, value in facts.items())
 
 
 def _list_presets(presets: Sequence[Preset], of: str) -> tuple[list[Any], list[str | Table]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import io
 import json
 import os
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from cclfp.runs.configuration import Configuration
 
-LEAST_WIDTH = 20  # columns that a wrapped text has at least
 AS_IT_IS = re.compile(r"^(\s|[-*+] |\d+[.)] |cclfp )", re.MULTILINE)  # what begins lists, commands, indented lines
 COMMAND = re.compile("[^:]*: cclfp ")  # how a line begins that ends in a command to be copied
 
@@ -31,10 +29,6 @@ class Table(NamedTuple):
     columns: Sequence[str]
     rows: Iterable[Iterable[Any]]
     title: str | None = None
-
-
-class Prose(str):
-    """A text of paragraphs, whose lines all begin at the margin."""
 
 
 class Answer(NamedTuple):
@@ -56,28 +50,19 @@ def print_answer(answer: Answer, as_json: bool) -> None:
 
 
 def print_json(value: Any) -> None:
-    """JSON on stdout, in UTF-8 or else in ASCII, which every reader of JSON takes."""
-    how: dict[str, Any] = {"indent": 2, "allow_nan": False, "default": os.fspath}  # paths as text
-    text = json.dumps(value, ensure_ascii=False, **how)
-    is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
-    try:
-        text.encode("utf-8" if is_utf8 else "ascii")
-    except UnicodeEncodeError:
-        text = json.dumps(value, **how)
-    print(text)
+    """JSON on stdout, in ASCII, which every encoding can hold."""
+    print(json.dumps(value, indent=2, allow_nan=False, default=os.fspath))  # paths as text
 
 
 def print_text(text: str, *, err: bool = False) -> None:
-    """Lines on stdout or stderr. On a terminal they are wrapped between words, and the rest of a line is indented.
+    """Lines on stdout or stderr. On a terminal they are wrapped between words.
 
     A word, such as a path, is never broken, and a command that is to be copied is on one line.
     """
-    console, hang = _console(err), "" if isinstance(text, Prose) else "  "
+    console = _console(err)
     for line in visible(text).split("\n"):
         if console.is_terminal and not COMMAND.match(line):
-            indent, width = line[: len(line) - len(line.lstrip())] + hang, max(console.width, LEAST_WIDTH)
-            kept: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
-            line = textwrap.fill(line, width, subsequent_indent=indent, **kept)
+            line = textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False)
         print(line, file=sys.stderr if err else sys.stdout)
 
 
@@ -94,11 +79,12 @@ def print_table(table: Table) -> None:
         is_number = name.startswith(">")
         grid.add_column(name.removeprefix(">"), justify="right" if is_number else "left", overflow="fold")
     for row in table.rows:
-        grid.add_row(*(visible(_cell(value)) for value in row))
+        grid.add_row(*(visible(show_cell(value)) for value in row))
     console.print(grid)
 
 
-def _cell(value: Any) -> str:
+def show_cell(value: Any) -> str:
+    """A value as a table shows it."""
     if value is None:
         return "–"
     if isinstance(value, bool):

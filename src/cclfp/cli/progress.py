@@ -9,7 +9,6 @@ from typing import Any
 
 from cclfp.errors import first_line, portable, visible
 from cclfp.events import DataProgress, Event, Failed, Finished, Note, Placed, Planned, Step, Stored
-from cclfp.metrics import count_of
 
 HEARTBEAT = 10.0  # seconds between two plain lines about a run or a dataset
 ALL_HEARTBEAT = 30.0  # seconds between two plain lines about all runs
@@ -100,7 +99,6 @@ class Progress:
             case Note():
                 self.say(event.text if event.key is None else f"{self.labels[event.key]}: {event.text}")
             case Placed():
-                self.nodes |= dict.fromkeys(event.keys, event.node)
                 self.is_many = True
                 for key in event.keys:  # they may have been trained on another node before
                     self._end(key)
@@ -119,7 +117,6 @@ class Progress:
         self.is_many = event.costs is not None  # plain lines about many runs are about all together
         self.costs = event.costs or dict.fromkeys(event.labels, 1.0)
         self.fractions: dict[str, float] = {}  # how much of each run is done
-        self.nodes: dict[str, str] = {}  # on a cluster: where each run is trained
         self.finished = 0
         self.all = self.work[ALL] = Work("all runs", total=sum(self.costs.values()))  # in units of cost
 
@@ -169,9 +166,7 @@ class Progress:
             self.bars.remove_task(work.bar)
 
     def _show_all(self) -> None:
-        nodes = {self.nodes[key] for key in self.work if key in self.nodes}
-        where = f" on {count_of(len(nodes), 'node')}" if nodes else ""
-        self.all.detail = f"{self.finished}/{len(self.labels)} runs{where}"
+        self.all.detail = f"{self.finished}/{len(self.labels)} runs"
         self._show(ALL)
 
     def _report_stored(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cclfp.cli.progress import MOST_BARS, Progress, Work, duration
+from cclfp.cli.progress import MOST_BARS, Progress, duration
 from cclfp.events import DataProgress, Event, Failed, Finished, Note, Placed, Planned, Step, Stored
 from cclfp.runs.code import code
 
@@ -120,17 +120,11 @@ def test_plain_lines(name: str, clock: Callable[[float], None], capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5969, "99 min"), (7500, "2 h 5 min")]
+    ("seconds", "text"),
+    [(-1e-17, "0 s"), (0.4, "0 s"), (99, "99 s"), (100, "2 min"), (5969, "99 min"), (7500, "2 h 5 min")],
 )
 def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-def test_finished_work_has_no_negative_time_left(clock: Callable[[float], None]) -> None:
-    clock(2)
-    work = Work("all runs", total=0.3, began=1.0)
-    work.advance(0.1 + 0.2)
-    assert work.describe() == ["", "", "0 s left", ""]
 
 
 class Screen:

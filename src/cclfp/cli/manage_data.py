@@ -66,8 +66,7 @@ def verify(name: str | None = OPTIONAL_NAME) -> Answer:
     from cclfp.data import list_datasets, verify
 
     names = [name] if name is not None else [one.name for one in list_datasets() if one.here]
-    none = [] if names else ["no dataset is here yet: cclfp data fetch NAME downloads one"]
-    return _answer({name: verify(name) for name in names}, "verified", *none)
+    return _answer({name: verify(name) for name in names}, "verified")
 
 
 @command(app, "import")
@@ -98,6 +97,6 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def _answer(paths: dict[str, Path], status: str, *none: str) -> Answer:
+def _answer(paths: dict[str, Path], status: str) -> Answer:
     datasets = [{"name": name, "path": path, "status": status} for name, path in paths.items()]
-    return Answer({"datasets": datasets}, [*(f"{name}: {status} ({path})" for name, path in paths.items()), *none])
+    return Answer({"datasets": datasets}, [f"{name}: {status} ({path})" for name, path in paths.items()])

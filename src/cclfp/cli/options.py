@@ -158,14 +158,12 @@ def parse_settings(settings: Sequence[str] | None) -> dict[str, list[float | str
     parsed: dict[str, list[float | str]] = {}
     for setting in settings or ():
         name, equals, values = setting.partition("=")
-        if not equals or not name:
+        if not (name and equals):
             raise InputError(f"{setting!r} is not a setting: expected NAME=VALUE, such as lr=0.1 or w=0.1,0.3")
         if name in parsed:
             raise InputError(f"{name} is set twice: give all its values at once, {name}=A,B")
-        try:  # all are numbers but augment's
-            parsed[name] = [value if name == "augment" else float(value) for value in values.split(",")]
-        except ValueError as error:
-            raise InputError(f"{setting!r}: expected a number, or several with commas, after {name}=") from error
+        kind: Any = str if name == "augment" else float
+        parsed[name] = parse_list(name, values, kind, "a number, or several with commas")
     return parsed
 
 

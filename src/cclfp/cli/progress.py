@@ -51,7 +51,7 @@ class Work:
         if speed and self.unit:
             pace = f"{speed:,.0f} {self.unit}/s" if speed >= 1 else f"{1 / speed:,.0f} s per {self.unit.rstrip('s')}"
         if speed and self.total:
-            left = f"{duration(max(0.0, self.total - self.done) / speed)} left"
+            left = f"{duration((self.total - self.done) / speed)} left"
         return [self.detail, pace, left, self.accuracy]
 
 
@@ -214,6 +214,6 @@ def _fit(name: str, room: int) -> str:
 def duration(seconds: float) -> str:
     """For people who wait: ``45 s``, ``12 min``, ``2 h 5 min``."""
     if seconds < 99.5:
-        return f"{seconds:.0f} s"
+        return f"{max(0.0, seconds):.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cclfp.cli.options import JSON, app, argument, command, flag, option, parse_names
-from cclfp.cli.output import Answer, Table, print_text
+from cclfp.cli.output import Answer, Table
 from cclfp.cli.progress import Progress
 from cclfp.core.arguments import check_whole
 from cclfp.errors import InputError, reason_of, visible
@@ -104,14 +104,11 @@ def observe(
 
 
 def load_learner(path: Path, backbone: str | None, method: str | None, device: str) -> Learner:
-    """The learner in a file. Where it has no names of classes, a line on stderr says so."""
+    """The learner in a file."""
     from cclfp.learner import load
     from cclfp.runs.execution import pick_device
 
-    learner = load(path, psi=backbone, method=method, device=pick_device(device) if device == "auto" else device)
-    if learner.classes is None:
-        print_text(f"{path} has no class names, so classes are shown by number", err=True)
-    return learner
+    return load(path, psi=backbone, method=method, device=pick_device(device) if device == "auto" else device)
 
 
 def _print_csv(found: list[dict[str, Any]]) -> None:

@@ -271,7 +271,7 @@ def study(
 @command(app)
 def report(
     out: Path = option(..., "The folder to write into, made where there is none.", "DIR"),
-    store: Path | None = options.STORE,
+    store: Path = options.STORE,
     seeds: str = option("5", "How many seeds, or which.", "N or A,B,..."),
     include_diverged: bool = options.INCLUDE_DIVERGED,
     force: bool = options.FORCE,
@@ -294,21 +294,20 @@ def report(
     from cclfp.runs.code import OTHER_CODE_RISK, is_other_code, made_by
     from cclfp.runs.jobs import check_seeds
     from cclfp.runs.results import explain_other_code
-    from cclfp.runs.store import Store, StoredRow, default_store
+    from cclfp.runs.store import Store, StoredRow
 
-    path = store or default_store()
     bad: list[StoredRow] = []
-    opened = Store(path, read_only=True, on_bad=bad.append)
+    opened = Store(store, read_only=True, on_bad=bad.append)
     options: dict[str, Any] = {"include_diverged": include_diverged, "force": force}
     with Progress() as shown:
         content, written = write_report(opened, out, check_seeds(chosen_seeds), **options, on_event=shown.update)
     warn_of_bad(opened, bad)
-    lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {path})"]
+    lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {store})"]
     lines += [f"{content.about_others}: see Your runs in {out / 'index.html'}"] if content.other_runs else []
     lines += [f"{content.about_held_out}: they are in no table"] if content.held_out else []
     lines += explain_other_code(content.shown, OTHER_CODE_RISK)
     document = {
-        "store": path,
+        "store": store,
         **attributes(content, "runs", "other_runs"),
         "held_out_runs": content.held_out,
         "other_code": {run["key"]: made_by(run) for r in content.shown for run in r.runs if is_other_code(run)},

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cclfp.cli import manage_data
 from cclfp.cli.options import FORCE, app, argument, command, option
 from cclfp.cli.output import Answer, Table, attributes, show_cell, unwrap
 from cclfp.cli.progress import Progress
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 @command(app, "list")
 def list_(what: str = argument(..., "What to list.", "methods|benchmarks|datasets")) -> Answer:
     """List the methods, the benchmarks or the datasets."""
-    from cclfp.data import list_datasets
     from cclfp.methods import METHODS
     from cclfp.streams.benchmarks import benchmark_names, get_benchmark
 
@@ -37,7 +37,7 @@ def list_(what: str = argument(..., "What to list.", "methods|benchmarks|dataset
             items = [attributes(get_benchmark(name), *shown) for name in benchmark_names()]
             items = [{name.removeprefix("num_"): value for name, value in item.items()} for item in items]
         case "datasets":
-            items = [attributes(one, "name", "here", "description", "path") for one in list_datasets()]
+            return manage_data.list_()
         case _:
             raise unknown("list", what, ("methods", "benchmarks", "datasets"))
     return Answer({what: items}, [Table(list(items[0]), [item.values() for item in items])])

@@ -43,29 +43,28 @@ app = typer.Typer(
 
 
 @command(app, "list")
-def list_(store: Path | None = STORE, method: str | None = METHOD, benchmark: str | None = BENCHMARK) -> Answer:
+def list_(store: Path = STORE, method: str | None = METHOD, benchmark: str | None = BENCHMARK) -> Answer:
     """List the finished runs, the oldest first, as cclfp runs does. Bad records are left out and counted."""
     from cclfp.runs.code import is_other_code, made_by
 
-    path, records = stored_runs(store, method, benchmark)
+    records = stored_runs(store, method, benchmark)
     others = {record["key"]: made_by(record) for record in records if is_other_code(record)}
-    parts = describe_records(records, str(path)) if records else [f"no runs in {path}"]
-    return Answer({"store": path, "runs": records, "other_code": others}, parts)
+    parts = describe_records(records, str(store)) if records else [f"no runs in {store}"]
+    return Answer({"store": store, "runs": records, "other_code": others}, parts)
 
 
 @command(app)
-def check(store: Path | None = STORE) -> Answer:
+def check(store: Path = STORE) -> Answer:
     """Read every record and say which are bad, and why.
 
     The exit code is 0 where all are good, 1 where one is bad or the file is damaged, 2 where it is no store.
     """
     from cclfp.runs.store import Store, default_store, exists
 
-    path = store or default_store()
     rows: list[StoredRow] = []
     damage: list[str] = []
-    if store is not None or exists(path):  # one that is named must be there
-        opened = Store(path, read_only=True, damaged=True)
+    if exists(store) or store != default_store():  # one that is named must be there
+        opened = Store(store, read_only=True, damaged=True)
         damage = opened.damage
         try:
             rows = opened.rows()
@@ -74,17 +73,17 @@ def check(store: Path | None = STORE) -> Answer:
     bad = [row for row in rows if row.record is None]
     lines = [*(f"damaged: {text}" for text in damage), *(f"bad: {_name(row)}" for row in bad)]
     good = len(rows) - len(bad)
-    document = {"store": path, "runs": good, "bad": [_about(row) for row in bad], "damage": damage}
+    document = {"store": store, "runs": good, "bad": [_about(row) for row in bad], "damage": damage}
     if lines:
         print_text(f"{opened.command('delete', '--bad')} deletes what is bad", err=True)
-    lines += [f"{path}: {count_of(good, 'good record')}, {len(bad)} bad"]
+    lines += [f"{store}: {count_of(good, 'good record')}, {len(bad)} bad"]
     return Answer(document, lines, code=int(bool(bad or damage)))
 
 
 @command(app)
 def delete(
     keys: list[str] | None = argument(None, "The beginning of a run's key: exactly one must begin so.", "KEY"),
-    store: Path | None = STORE,
+    store: Path = STORE,
     method: str | None = METHOD,
     benchmark: str | None = BENCHMARK,
     scenario: str | None = option(None, "Only this scenario.", "class|task|domain"),
@@ -107,33 +106,32 @@ def delete(
     if not keys and not bad and set(filters.values()) == {None}:
         options = ", ".join(f"--{name}" for name in filters)
         raise InputError(f"which runs? Give the beginning of their keys, {options} or --bad")
-    from cclfp.runs.store import Store, default_store, exists
+    from cclfp.runs.store import Store, exists
 
-    path = store or default_store()
-    if not exists(path):
-        raise InputError(f"no runs in {path}: nothing to delete")
-    opened = Store(path, damaged=True)
+    if not exists(store):
+        raise InputError(f"no runs in {store}: nothing to delete")
+    opened = Store(store, damaged=True)
     rows = opened.rows()
     for key in keys or []:
         found = [row for row in rows if row.key.startswith(key)]
         if len(found) != 1 or not key:
-            raise InputError(f"{count_of(len(found), 'key')} in {path} begin with {key!r}: expected one")
+            raise InputError(f"{count_of(len(found), 'key')} in {store} begin with {key!r}: expected one")
     chosen = [row for row in _matching(rows, **filters) if row.key.startswith(tuple(keys or [""]))]
     chosen = [row for row in chosen if not bad or row.record is None]
     if not chosen and not (bad and opened.damage):
-        raise InputError(f"no such runs in {path}: nothing to delete")
+        raise InputError(f"no such runs in {store}: nothing to delete")
     lines, runs = [_name(row) for row in chosen], count_of(len(chosen), "run")
     repair = " and repair the index" if opened.damage else ""
-    ask("\n".join([*lines, f"Delete {runs}{repair} in {path}?"]), yes, json)
+    ask("\n".join([*lines, f"Delete {runs}{repair} in {store}?"]), yes, json)
     opened.delete(chosen)
-    document = {"store": path, "deleted": [_about(row) for row in chosen]}
-    return Answer(document, [*lines, f"{runs} deleted from {path}"])
+    document = {"store": store, "deleted": [_about(row) for row in chosen]}
+    return Answer(document, [*lines, f"{runs} deleted from {store}"])
 
 
 @command(app, "export")
 def export_(
     file: Path = argument(..., "The file to write.", "FILE.jsonl"),
-    store: Path | None = STORE,
+    store: Path = STORE,
     method: str | None = METHOD,
     benchmark: str | None = BENCHMARK,
     force: bool = FORCE,
@@ -141,18 +139,18 @@ def export_(
     """Write run records to a file, one JSON object per line, for the store of another machine."""
     from cclfp.runs.store import export, files_of
 
-    path, records = stored_runs(store, method, benchmark)
+    records = stored_runs(store, method, benchmark)
     if not records:
-        raise InputError(f"no such runs in {path}: nothing to export")
-    export(records, file, force=force, inputs=files_of(path))
-    document = {"store": path, "file": file, "runs": len(records)}
-    return Answer(document, [f"{count_of(len(records), 'run')} of {path} written to {file}"])
+        raise InputError(f"no such runs in {store}: nothing to export")
+    export(records, file, force=force, inputs=files_of(store))
+    document = {"store": store, "file": file, "runs": len(records)}
+    return Answer(document, [f"{count_of(len(records), 'run')} of {store} written to {file}"])
 
 
 @command(app, "import")
 def import_(
     files: list[Path] = argument(..., "Stores, or files that cclfp runs export wrote.", "FILE..."),
-    store: Path | None = STORE,
+    store: Path = STORE,
 ) -> Answer:
     """Add the run records in files to a store. The files are other stores, or what cclfp runs export wrote.
 
@@ -162,14 +160,13 @@ def import_(
     Records that the store has already, word for word, are counted and left out. Nothing is added at all where a line is
     no run record, or differs from another record of the same run: the error names the line and what differs.
     """
-    from cclfp.runs.store import default_store, import_runs
+    from cclfp.runs.store import import_runs
 
-    path = store or default_store()
-    added, duplicates = import_runs(files, path)
-    lines = [f"{count_of(added, 'run')} added to {path}"]
+    added, duplicates = import_runs(files, store)
+    lines = [f"{count_of(added, 'run')} added to {store}"]
     if duplicates:
         lines += [f"{count_of(len(duplicates), 'duplicate')} refused: already in the store, word for word"]
-    return Answer({"store": path, "added": added, "duplicates": duplicates}, lines)
+    return Answer({"store": store, "added": added, "duplicates": duplicates}, lines)
 
 
 def _matching(rows: Sequence[StoredRow], method: str | None = None, **wanted: Any) -> list[StoredRow]:
@@ -207,16 +204,15 @@ def describe_records(records: Sequence[Record], title: str) -> list[Table | str]
     return [Table(columns, rows, title), *[f"{OTHER_CODE} {others}"] * bool(others)]
 
 
-def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -> tuple[Path, list[Record]]:
-    """The path of the store, and its records that match the filters. Bad ones give a warning."""
+def stored_runs(store: Path, method: str | None, benchmark: str | None) -> list[Record]:
+    """The records of a store that match the filters. Bad ones give a warning."""
     from cclfp.methods import METHODS
-    from cclfp.runs.store import Store, default_store, exists
+    from cclfp.runs.store import Store, exists
     from cclfp.streams.benchmarks import get_benchmark
 
-    path = store or default_store()
     rows: list[StoredRow] = []
-    if exists(path):
-        opened = Store(path, read_only=True)
+    if exists(store):
+        opened = Store(store, read_only=True)
         rows = opened.rows()
         warn_of_bad(opened, rows)
     found = _matching(rows, method=method, benchmark=benchmark)
@@ -225,7 +221,7 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
         raise unknown("method", method, METHODS)
     if not records and benchmark is not None:
         get_benchmark(benchmark)  # InputError if it is unknown
-    return path, records
+    return records
 
 
 def warn_of_bad(store: Store, rows: Sequence[StoredRow]) -> None:

@@ -19,6 +19,7 @@ from cclfp.runs.execution import Execution
 from cclfp.runs.problem import Problem
 
 T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Answer | None])
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 app = typer.Typer(
@@ -66,7 +67,7 @@ RUN_ONLY = ("validation", "max_classes", "threads", "save", "force", "fresh", "c
 
 def command(
     group: typer.Typer, name: str | None = None, leave_out: Collection[str] = ()
-) -> Callable[[Callable[..., Answer | None]], Any]:
+) -> Callable[[Command], Command]:
     """Make a function a command of a group: its answer is printed, with ``--json`` as one document.
 
     Each field of its parameters ``problem`` and ``execution`` is an option, but for those that it leaves out. The
@@ -74,7 +75,7 @@ def command(
     first of the settings. A function that has a parameter ``json`` of its own is told.
     """
 
-    def decorate(function: Callable[..., Answer | None]) -> Callable[..., Answer | None]:
+    def decorate(function: Command) -> Command:
         own = inspect.signature(function, eval_str=True).parameters
         fields = {name: list(_options(kind, leave_out)) for name, kind in KINDS.items() if name in own}
         parameters = [one for name, p in own.items() for one in fields.get(name, [p])]
@@ -89,6 +90,10 @@ def command(
                 given["benchmark"] = None
             if "problem" in fields:
                 given["classes"] = parse_names("--classes", given["classes"]) or None
+            if "store" in own and given["store"] is None:
+                from cclfp.runs.store import default_store
+
+                given["store"] = default_store()
             for name, options in fields.items():
                 given[name] = KINDS[name](**{one.name: given.pop(one.name) for one in options})
             answer = function(**given)

@@ -287,7 +287,7 @@ def report(
     cclfp report --out report/
     cclfp report --out report/ --store runs.sqlite --seeds 3
     """
-    chosen_seeds = parse_seeds(seeds)
+    wanted = parse_seeds(seeds)
 
     from cclfp.report import write_report
     from cclfp.report.tables import count_verdicts, tally
@@ -298,9 +298,9 @@ def report(
 
     bad: list[StoredRow] = []
     opened = Store(store, read_only=True, on_bad=bad.append)
-    options: dict[str, Any] = {"include_diverged": include_diverged, "force": force}
+    how: dict[str, Any] = {"include_diverged": include_diverged, "force": force}
     with Progress() as shown:
-        content, written = write_report(opened, out, check_seeds(chosen_seeds), **options, on_event=shown.update)
+        content, written = write_report(opened, out, check_seeds(wanted), **how, on_event=shown.update)
     warn_of_bad(opened, bad)
     lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {store})"]
     lines += [f"{content.about_others}: see Your runs in {out / 'index.html'}"] if content.other_runs else []

@@ -133,19 +133,11 @@ def unusual_settings(c: Configuration) -> str:
 # Streams --------------------------------------------------------------------------------------------------------------
 
 
-class OutputError(BaseException):
-    """stdout cannot be written to. No Exception, so that nothing on the way takes it for a failed run."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(error.strerror)
-        self.number = error.errno
-
-
 def open_streams() -> None:
     """Make ``sys.stdout`` and ``sys.stderr`` fit for any text, and open those of the three that are closed.
 
-    The first write to stdout that fails raises :class:`OutputError`, later ones are dropped. stderr has messages only:
-    a run does not end because nobody reads them. Streams that something else put in place are left as they are.
+    What cannot be written is dropped, so that no run fails because nobody reads; :func:`output_error` says why. Streams
+    that something else put in place are left as they are.
     """
     if os.name != "posix":  # consoles of Windows take any text
         return
@@ -172,16 +164,20 @@ def _open(number: int, old: Any) -> io.TextIOWrapper:
 
 
 class _Raw(io.FileIO):
-    failed = False
+    error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        while not self.failed:
+        while self.error is None:
             try:
                 if (written := super().write(data)) is not None:
                     return written
                 select.select([], [self], [])  # it does not block, and has no room
             except OSError as error:
-                self.failed = True
-                if self.fileno() == 1:
-                    raise OutputError(error) from error
+                self.error = error
         return len(data)
+
+
+def output_error() -> OSError | None:
+    """Why stdout could not be written to."""
+    sys.stdout.flush()
+    return getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "error", None)

@@ -215,7 +215,7 @@ def test_a_search_is_on_held_out_data_the_best_mean_wins_and_it_becomes_the_pres
         "lr from 0.01 0.03 0.1 0.3"
     )
     assert er.chosen in answer.out
-    assert "er on split-mnist, task-incremental, on held-out training images, %: 4 settings" in answer.out
+    assert "er on split-mnist, task-incremental, on held-out training images, %: the best of 4 settings" in answer.out
     assert f"written to {file}" in answer.out
     arguments = ("tune", "finetune", "split-mnist", *command[3:], "--budget", "5", "--write", file, "--json")
     document = cli(*arguments).json
@@ -235,7 +235,6 @@ def test_a_setting_that_diverges_is_never_chosen(
     assert answer.code == 0
     assert "chosen: lr=0.1" in answer.out
     assert answer.out.count("2 of 2 seeds diverged") == 2
-    assert "2 of 3 settings had a run that diverged: they are ranked last and never chosen" in answer.out
     trials = cli(*command, "--json").json["trials"]
     assert [(len(t["scores"]), len(t["diverged"])) for t in trials] == [(2, 0), (0, 2), (0, 2)]
     assert [t["mean"] is None for t in trials] == [False, True, True]

@@ -90,7 +90,7 @@ class Progress:
         match event:
             case Planned():  # these may be more runs of the same command
                 self._plan(event)
-                self._show_all()
+                self._show(ALL)
             case DataProgress():
                 self._read(event)
             case Stored():
@@ -136,7 +136,7 @@ class Progress:
         run.advance(event.step)
         self._advance(event.key, event.step / event.steps)
         self._show(event.key)
-        self._show_all()
+        self._show(ALL)
 
     def _advance(self, key: str, fraction: float) -> None:
         """So much of a run is done now."""
@@ -155,7 +155,7 @@ class Progress:
         self.finished += 1
         self._advance(event.key, 1.0)
         self._end(event.key)
-        self._show_all()
+        self._show(ALL)
         result = f"{event.record['average_accuracy']:.2f} % in {event.record['seconds']:.1f} s"
         result += "" if event.record.get("diverged") is None else ", diverged"
         self.say(f"[{self.finished}/{len(self.labels)}] {self.labels[event.key]}: {result}")
@@ -164,10 +164,6 @@ class Progress:
         work = self.work.pop(key, None)
         if work is not None and work.bar is not None:
             self.bars.remove_task(work.bar)
-
-    def _show_all(self) -> None:
-        self.all.detail = f"{self.finished}/{len(self.labels)} runs"
-        self._show(ALL)
 
     def _report_stored(self) -> None:
         if not self.stored:
@@ -183,6 +179,8 @@ class Progress:
 
     def _show(self, key: str) -> None:
         work = self.work[key]
+        if key == ALL:
+            work.detail = f"{self.finished}/{len(self.labels)} runs"
         if not self.is_live:
             if key not in self.labels if self.is_many else key != ALL:
                 self._print_line(work)

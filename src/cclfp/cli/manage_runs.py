@@ -244,5 +244,6 @@ def _name(row: StoredRow) -> str:
     run = "{key:.8}  {method} on {benchmark} ({scenario}), seed {seed}".format_map(about)
     if row.record is None:
         return f"{run}: {row.reason}"
-    settings = {"memory": row.record["buffer"] or 0, **row.record["configuration"]["hyperparameters"]}
-    return f"{run}, {hyperparameters(settings)}: {number(row.record['average_accuracy'])} %"
+    memory = {} if row.record["buffer"] is None else {"memory": row.record["buffer"]}
+    settings = hyperparameters(memory | row.record["configuration"]["hyperparameters"])
+    return f"{run}, {settings}: {number(row.record['average_accuracy'])} %"

@@ -85,7 +85,7 @@ def print_table(table: Table) -> None:
 
 def show_cell(value: Any) -> str:
     """A value as a table shows it."""
-    if value is None:
+    if value is None or value == []:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"

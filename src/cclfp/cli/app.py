@@ -5,10 +5,8 @@ from __future__ import annotations
 import typer
 
 from cclfp._version import __version__
-from cclfp.cli import experiment, look_up, manage_data, manage_runs, use_learner
+from cclfp.cli import experiment, look_up, manage_data, manage_runs, use_learner  # noqa: F401  they add commands
 from cclfp.cli.options import app
-
-__all__ = ["app", "experiment", "look_up", "use_learner"]
 
 app.add_typer(manage_runs.app, name="runs")
 app.add_typer(manage_data.app, name="data")

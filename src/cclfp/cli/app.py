@@ -8,6 +8,8 @@ from cclfp._version import __version__
 from cclfp.cli import experiment, look_up, manage_data, manage_runs, use_learner  # noqa: F401  they add commands
 from cclfp.cli.options import app
 
+__all__ = ["app"]
+
 app.add_typer(manage_runs.app, name="runs")
 app.add_typer(manage_data.app, name="data")
 

@@ -125,7 +125,7 @@ def test_running_statistics_do_not_matter_in_training() -> None:
         learner = replica.learner
         changed = {name: b * factor if "running" in name else b for name, b in learner.model[1].items()}
         assert any("running_var" in name for name in changed)
-        learner.update(learner.model[0], changed, learner.state, 0)
+        learner.update((learner.model[0], changed, learner.state), steps=0)
         train_replicas([replica], tasks=2)
         assert len(learner.state["anchors"]["y"]) == 4
         return {**learner.model[0], **learner.state["anchors"]}
@@ -142,7 +142,7 @@ def test_dropout_does_not_move_anchors() -> None:
     x = x / 2
     assert isinstance(learner.algorithm, HAL)
     assert any(isinstance(module, nn.Dropout) for module in learner.psi.modules())
-    scores = [learner.algorithm._scores(learner.model[0], learner.model[1], x) for _ in range(2)]
+    scores = [learner.algorithm._logits(learner.model[0], learner.model[1], x) for _ in range(2)]
     assert torch.equal(*scores)
 
 

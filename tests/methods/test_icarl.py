@@ -204,6 +204,7 @@ def test_with_less_memory_than_classes_the_means_stay() -> None:
 def test_a_class_without_a_mean_comes_last() -> None:
     learner = tiny(scenario="task")
     x = points([0, 1, 2, 3], seed=0)[0]
+    learner.make_classifier(x)
     untrained = learner.logits(x, task=1)
     assert (untrained[:, 2:4] < -2).all()
     learner.observe(*points([0, 0, 0], seed=0), task=0)  # class 1 is allowed, but no example of it came

@@ -22,5 +22,6 @@ def train(
         raw = pool.rows(plan.rows[step, :size])
         table = None if plan.augment is None else plan.augment[step, :size]
         slots = plan.slots[step, :replayed], plan.from_past_task[step, :replayed], plan.placed[step, :current]
-        learner.train_step(raw, mask.train(raw.task), current, slots, table)
+        after, _ = learner.step(raw, mask.train(raw.task), current, slots, table)
+        learner.update(after, steps=1)
         progress(step + 1)

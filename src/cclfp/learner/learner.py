@@ -22,7 +22,7 @@ from cclfp.learner.classifier import Classifier
 from cclfp.methods import Batch, Method, TaskContext, get_method
 from cclfp.methods.base import Hyperparameters, State, unpack
 from cclfp.nets import linear
-from cclfp.nets.network import Network, Tensors, chunks, copy_all, psi_mode
+from cclfp.nets.network import Network, chunks, copy_all, psi_mode
 from cclfp.transforms import Augmentation, Transform
 
 Slots = tuple[Tensor, Tensor, Tensor]  # replayed: their slots, and whether each is of a past task; new: their slots
@@ -154,7 +154,11 @@ class Learner:
             self.begin_task()
             batch, slots = self._with_replayed(new)
             table = self.draw_augmentation(self.steps, len(batch.y))
-            loss = self.train_step(batch, self.mask.train(batch.task), len(new.y), slots, table, store=True)
+            after, loss = self.step(batch, self.mask.train(batch.task), len(new.y), slots, table)
+            checks.check_step(self, after)
+            if self.memory is not None:  # before the weights move: it may fail
+                self.memory.write(new, slots[2].tolist())
+            self.update(after, steps=1)
         return None if loss is None else float(loss)
 
     def _with_replayed(self, new: Examples) -> tuple[Examples, Slots]:
@@ -180,36 +184,25 @@ class Learner:
         self.state = self._state_after("beginning of task", "begin_task", {**stored, **self.state})
         self.in_task = True
 
-    def train_step(
-        self, raw: Examples, mask: Tensor, n_current: int, slots: Slots, table: Tensor | None, *, store: bool = False
-    ) -> Tensor | None:
-        """One step on raw examples, the first ``n_current`` of them new and the others replayed.
+    def step(
+        self, raw: Examples, mask: Tensor, n_current: int, slots: Slots, table: Tensor | None
+    ) -> tuple[Model, Tensor | None]:
+        """What one step makes of :attr:`model`, which stays as it is, and the loss, where the method gives one.
 
-        Returns the loss, where the method gives one. No weight moves if it raises. ``table`` is from
-        :meth:`draw_augmentation`. With ``store`` the new examples go to the memory, and transformed examples and
-        results of the step that are not finite are refused, which makes a GPU wait.
+        The first ``n_current`` of the raw examples are new, the others replayed. ``table`` is from
+        :meth:`draw_augmentation`.
         """
         with seeded(self.seed, "step", self.steps, self.device):
-            x = self.for_training(raw.x, table)
-            if store and not torch.isfinite(x).all():
-                raise InputError("x has NaN or infinite values once it is transformed and of psi's dtype")
-            batch = Batch(x, raw.y, raw.task, mask, n_current, *slots)
+            batch = Batch(self.for_training(raw.x, table), raw.y, raw.task, mask, n_current, *slots)
             stepped = self.algorithm.step(*self.model, batch, self.hyper_tensors)
         params, buffers, state, more = unpack(f"a step of {self.method.name}", stepped, "params", "buffers", "state")
-        if store:
-            checks.check_step(self.method.name, self.model[:2], (params, buffers))
-            checks.refuse_not_finite("the step", self.model, (params, buffers, state), self.hyper.lr)
-            if self.memory is not None:  # before the weights move: it may fail
-                self.memory.write(Examples(*(t[:n_current] for t in raw)), slots[2].tolist())
-        self.update(params, buffers, state, steps=1)
-        loss: Tensor | None = more.get("loss")
-        return loss
+        return (params, buffers, state), more.get("loss")
 
-    def update(self, params: Tensors, buffers: Tensors, state: State, steps: int) -> None:
+    def update(self, after: Model, steps: int) -> None:
         """Replace :attr:`model` by what ``steps`` steps made of it."""
-        pairs = zip(self.model[:2], (params, buffers), strict=True)
+        pairs = zip(self.model[:2], after[:2], strict=True)
         moves = [(ours[name], new[name]) for ours, new in pairs for name in ours]
-        self.state = self._own(state)  # before the tensors of the model change
+        self.state = self._copied(after[2])  # before the tensors of the model change
         with torch.no_grad():
             copy_all([ours for ours, _ in moves], [new for _, new in moves])
         self.steps += steps
@@ -224,7 +217,7 @@ class Learner:
         with self._undone_on_error():
             new = self._state_after("end of task", "end_task", self.state)
             if check:
-                checks.refuse_not_finite("the end of the task", self.model, ({}, {}, new), self.hyper.lr)
+                checks.refuse_not_finite("the end of the task", self, ({}, {}, new))
             self.state = new
             if self.memory is not None:
                 self.memory.end_task()
@@ -242,18 +235,19 @@ class Learner:
         if not isinstance(new, dict):
             got = "None" if new is None else type(new).__name__
             raise InputError(f"{function} of {self.method.name} returned {got}, expected a dict")
-        return self._own({**{name: state[name] for name in self.algorithm.remembers(self.num_classes)}, **new})
+        return self._copied({**{name: state[name] for name in self.algorithm.remembers(self.num_classes)}, **new})
 
-    def _own(self, state: State) -> State:
-        """The state with copies of tensors that share memory with the model, which changes in place, or another."""
-        taken = set(map(_storage, trees.leaves(self.model[:2])))
+    def _copied(self, state: State) -> State:
+        """The state with copies of its new tensors: they may share memory with the model, which changes in place."""
+        kept = {id(leaf) for leaf in trees.leaves(self.state)}
 
-        def own(leaf: Any) -> Any:
-            new = leaf.detach().clone() if (storage := _storage(leaf)) in taken else leaf
-            taken.add(storage)
-            return new
+        def copied(leaf: Any) -> Any:
+            if id(leaf) in kept or not isinstance(leaf, Tensor):
+                kept.discard(id(leaf))  # a second time it is copied
+                return leaf
+            return leaf.detach().clone()
 
-        return trees.map_tree(own, state)  # type: ignore[no-any-return]
+        return trees.map_tree(copied, state)  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def _undone_on_error(self) -> Iterator[None]:
@@ -348,18 +342,14 @@ class Learner:
         return self._in_parts(x, lambda part: self.algorithm.net.frozen_features(*self.model[:2], part))
 
     def _in_parts(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """The function of raw examples, prepared for testing, some at a time.
+        """The function of raw examples, prepared for testing, some at a time."""
+        self._check_trained()
+        with torch.no_grad(), seeded(self.seed, "predict", 0, self.device):
+            return torch.cat([function(self.for_testing(part)) for part in chunks(x)])
 
-        Only observing changes a learner: before the first batch a classifier is made for this call alone.
-        """
-        is_untrained = self.f is None
-        try:
-            self.make_classifier(x)
-            with torch.no_grad(), seeded(self.seed, "predict", 0, self.device):
-                return torch.cat([function(self.for_testing(part)) for part in chunks(x)])
-        finally:
-            if is_untrained:
-                self.f = self.example = None
+    def _check_trained(self) -> None:
+        if self.f is None:
+            raise InputError("nothing has been observed yet, so there is no classifier: observe some examples first")
 
     def as_module(self, task: int | None = None) -> nn.Module:
         """One module that maps raw inputs to what :meth:`logits` gives; ``module(x).argmax(-1)`` equals ``predict(x)``.
@@ -368,8 +358,7 @@ class Learner:
         been seen. The module is a copy, always in eval mode, and ``torch.export`` can export it.
         """
         allowed = self.mask.predict(None if task is None else checks.check_task(self, task, 1))[0]
-        if self.f is None:
-            raise InputError("nothing has been observed yet, so there is no classifier: observe some examples first")
+        self._check_trained()
         return Classifier(self, allowed)
 
     def add_task(self, classes: Sequence[int | str]) -> int:
@@ -397,9 +386,3 @@ class Learner:
         hyper = ", ".join(f"{name}={value:g}" for name, value in vars(self.hyper).items())
         held = f", memory {len(self.memory)}/{self.memory.size}" if self.memory is not None else ""
         return f"Learner({self.method.name}: {hyper}; {self.scenario} scenario, {self.steps} steps{held})"
-
-
-def _storage(leaf: Any) -> object:
-    """Where a tensor lies in memory; something unique for what does not lie in one place."""
-    is_dense = isinstance(leaf, Tensor) and leaf.layout is torch.strided
-    return leaf.untyped_storage().data_ptr() if is_dense else object()

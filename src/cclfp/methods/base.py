@@ -185,11 +185,11 @@ class Method:
         return {**state, **new}
 
     def begin_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """The method's state at the start of a task. Any Python code is allowed; clone tensors that must not change."""
+        """The method's state at the start of a task. Any Python code is allowed. The learner copies new tensors."""
         return state
 
     def end_task(self, params: Tensors, buffers: Tensors, state: State, hyper: Any, context: TaskContext) -> State:
-        """The method's state after a task. Any Python code is allowed; clone tensors that must not change."""
+        """The method's state after a task. Any Python code is allowed. The learner copies new tensors."""
         return state
 
     def scores(self, params: Tensors, buffers: Tensors, state: State, x: Tensor) -> Tensor:

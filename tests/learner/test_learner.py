@@ -278,8 +278,8 @@ def test_a_psi_that_gives_no_features(module: nn.Module, message: str) -> None:
     [
         ({"method": "ccl-pf+"}, r"unknown method 'ccl-pf\+'. Did you mean 'ccl-fp\+'"),
         ({"gamma": 1}, r"unknown hyperparameter of ccl-fp\+ 'gamma'. .*Known: lr, w, alpha"),
-        ({"w": 1.5}, "w=1.5: expected a number from 0 to 1"),
-        ({"lr": 0}, "lr=0: expected a number above 0"),
+        ({"w": 1.5}, r"w=1.5: expected a number in \[0, 1\]"),
+        ({"lr": 0}, r"lr=0: expected a number in \(0, inf\)"),
         ({"lr": float("nan")}, "lr=nan"),
         ({"beta": "big"}, "beta='big'"),
         ({"memory": 0}, "memory=0: expected a whole number, 1 or more"),

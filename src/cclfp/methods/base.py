@@ -233,7 +233,7 @@ class Method:
             fine = _is_finite(value) and m["low"] <= value <= m["high"] and not (m["low_open"] and value == m["low"])
             if not fine or (m["whole"] and value != int(value)):
                 kind = "a whole number" if m["whole"] else "a number"
-                raise InputError(f"{name}={value!r}: expected {kind}{_limits(fields[name])} ({m['doc']})")
+                raise InputError(f"{name}={value!r}: expected {kind} in {interval(fields[name])} ({m['doc']})")
         return cls.Hyper(**{name: float(value) for name, value in {**cls.defaults(scenario), **given}.items()})
 
     @classmethod
@@ -248,14 +248,6 @@ class Method:
         if cls.schedule is None or not cls.replays:
             return 0
         return int(getattr(hyper, cls.replays)) if isinstance(cls.replays, str) else replay or 0
-
-
-def _limits(field: dataclasses.Field[Any]) -> str:
-    """The interval of a hyperparameter in words: a number ``from 0 to 1``, ``above 0``."""
-    low, high, m = f"{field.metadata['low']:g}", f"{field.metadata['high']:g}", field.metadata
-    if math.isinf(m["high"]):
-        return f" above {low}" if m["low_open"] else f", {low} or more"
-    return f" above {low} and up to {high}" if m["low_open"] else f" from {low} to {high}"
 
 
 def _is_finite(value: object) -> bool:

@@ -15,7 +15,7 @@ from cclfp.methods.er import ER
 from cclfp.methods.icarl import ICaRL
 from cclfp.schedules import Exemplars, Schedule
 from cclfp.testing import Case, check_method
-from cclfp.testing.contract import is_not_disturbed_by_others, keeps_the_memory_small, repeats, trains_inside_the_mask
+from cclfp.testing.contract import keeps_the_memory_small, repeats, trains_inside_the_mask
 
 
 class Good(ER):
@@ -285,4 +285,3 @@ def test_random_losses_draw_from_the_seed() -> None:
             return loss * (1 + 0.1 * torch.rand(())), buffers
 
     repeats(Case(Noisy, "class", {}))
-    is_not_disturbed_by_others(Case(Noisy, "class", {}))

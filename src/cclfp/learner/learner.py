@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,6 @@ from cclfp.methods.base import Hyperparameters, State, unpack
 from cclfp.nets import linear
 from cclfp.nets.network import Network, chunks, copy_all, psi_mode
 from cclfp.transforms import Augmentation, Transform
-
-Slots = tuple[Tensor, Tensor, Tensor]  # replayed: their slots, and whether each is of a past task; new: their slots
 
 
 class Learner:
@@ -152,18 +151,17 @@ class Learner:
             self.make_classifier(new.x)
             self.mask = self.mask.after(new.y, new.task)
             self.begin_task()
-            batch, slots = self._with_replayed(new)
-            table = self.draw_augmentation(self.steps, len(batch.y))
-            after, loss = self.step(batch, self.mask.train(batch.task), len(new.y), slots, table)
+            raw = self._with_replayed(new)
+            after, loss = self.step(raw, self.draw_augmentation(self.steps, len(raw.y)))
             checks.check_step(self, after)
             if self.memory is not None:  # before the weights move: it may fail
-                self.memory.write(new, slots[2].tolist())
+                self.memory.write(new, raw.placed.tolist())
             self.update(after, steps=1)
         return None if loss is None else float(loss)
 
-    def _with_replayed(self, new: Examples) -> tuple[Examples, Slots]:
-        """The new examples followed by those to replay with them, and their slots."""
-        batch, replayed, is_past, placed = new, list[int](), list[bool](), [-1] * len(new.y)
+    def _with_replayed(self, new: Examples) -> Batch:
+        """The raw new examples, followed by those to replay with them."""
+        raw, replayed, is_past, placed = new, list[int](), list[bool](), [-1] * len(new.y)
         if self.memory is not None:
             schedule, tasks = self.memory.schedule, new.task.tolist()
             self.memory.make_room(new)
@@ -171,10 +169,10 @@ class Learner:
             is_past = [schedule.is_from_past_task(slot) for slot in replayed]
             placed = schedule.place(tasks)
             if replayed:
-                batch = Examples(*map(torch.cat, zip(new, self.memory.read(replayed), strict=True)))
+                raw = Examples(*map(torch.cat, zip(new, self.memory.read(replayed), strict=True)))
         kinds = ((replayed, torch.int64), (is_past, torch.bool), (placed, torch.int64))
-        slots, past, to = (torch.tensor(values, dtype=dtype, device=self.device) for values, dtype in kinds)
-        return batch, (slots, past, to)
+        slots = [torch.tensor(values, dtype=dtype, device=self.device) for values, dtype in kinds]
+        return Batch(*raw, self.mask.train(raw.task), len(new.y), *slots)
 
     def begin_task(self) -> None:
         """Let the method prepare for a task. Calls before the task's end do nothing."""
@@ -184,16 +182,13 @@ class Learner:
         self.state = self._state_after("beginning of task", "begin_task", {**stored, **self.state})
         self.in_task = True
 
-    def step(
-        self, raw: Examples, mask: Tensor, n_current: int, slots: Slots, table: Tensor | None
-    ) -> tuple[Model, Tensor | None]:
-        """What one step makes of :attr:`model`, which stays as it is, and the loss, where the method gives one.
+    def step(self, raw: Batch, table: Tensor | None) -> tuple[Model, Tensor | None]:
+        """What one step on a raw batch makes of :attr:`model`, and the loss, where the method gives one.
 
-        The first ``n_current`` of the raw examples are new, the others replayed. ``table`` is from
-        :meth:`draw_augmentation`.
+        The learner stays as it is. ``table`` is from :meth:`draw_augmentation`.
         """
         with seeded(self.seed, "step", self.steps, self.device):
-            batch = Batch(self.for_training(raw.x, table), raw.y, raw.task, mask, n_current, *slots)
+            batch = dataclasses.replace(raw, x=self.for_training(raw.x, table))
             stepped = self.algorithm.step(*self.model, batch, self.hyper_tensors)
         params, buffers, state, more = unpack(f"a step of {self.method.name}", stepped, "params", "buffers", "state")
         return (params, buffers, state), more.get("loss")

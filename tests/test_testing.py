@@ -66,19 +66,6 @@ class Branching(Good):
         return stepped
 
 
-class Aliasing(Good):
-    """Keeps f's own weights, which go on changing, instead of a copy: the learner makes one."""
-
-    def loss(self, params: Any, buffers: Any, state: Any, *given: Any) -> Any:
-        loss, buffers = super().loss(params, buffers, state, *given)
-        if state:
-            loss = loss + 0.01 * (params["f.weight"] - state["old"]).square().sum()
-        return loss, buffers
-
-    def end_task(self, params: Any, *given: Any) -> Any:
-        return {"old": params["f.weight"].detach()}
-
-
 class Maskless(Good):
     def loss(self, params: Any, buffers: Any, state: Any, batch: Any, hyper: Any) -> Any:
         z, buffers = self.net.features(params, buffers, batch.x)
@@ -161,11 +148,6 @@ class Vector(Good):
         return self.net.features(params, buffers, batch.x)
 
 
-class Lonely(Good):
-    def loss(self, *given: Any) -> Any:
-        return super().loss(*given)[0]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "finding"),
@@ -182,18 +164,12 @@ class Lonely(Good):
         (Infinite, "returns_the_loss: a step returned the loss nan"),
         (Growing, "steps_purely: the states of two replicas differ in structure"),
         (Vector, r"loss of good returned a tensor of shape \(10, 16\) as the loss, expected a 0-d tensor"),
-        (Lonely, r"loss of good returned Tensor, expected \(loss, buffers\) or these and a dict"),
         (Peeking, "trains_stacked: replicas are not stacked: .* a step reads something that is not in its arguments"),
     ],
 )
 def test_finds(method: type[Method], finding: str) -> None:
     with pytest.raises(AssertionError, match=finding):
         check_method(method)
-
-
-@pytest.mark.slow
-def test_a_state_need_not_be_cloned() -> None:
-    check_method(Aliasing)
 
 
 class FewExemplars(ICaRL):

@@ -87,6 +87,7 @@ class Paper:
     def __init__(self, learner: Learner) -> None:
         self.learner, self.theta, self.hyper = learner, parameters(learner), vars(learner.hyper)
         self.task = 0
+        self.statistics: list[Tensor] = []  # BatchNorm's mean and variance at the end of the last task, if there is one
 
     def step(self, batch: Batch) -> None:
         self.descend(lambda theta: self.loss(theta, batch))
@@ -97,6 +98,10 @@ class Paper:
     def end_task(self, held: Examples | None) -> None:
         """``held`` is what the memory holds before."""
         self.task += 1
+        self.keep_statistics()
+
+    def keep_statistics(self) -> None:
+        self.statistics = [b.clone() for b in self.learner.psi.buffers()][:2]
 
     def check(self) -> None:
         """Compare the states at a task's end."""
@@ -112,6 +117,17 @@ class Paper:
         if len(theta) == 6:
             h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt() * theta[2] + theta[3]
         return torch.tanh(h)
+
+    def frozen(self, theta: list[Tensor], x: Tensor) -> Tensor:
+        """The features in eval mode: BatchNorm, where there is one, has the statistics of the last task's end."""
+        h = x @ theta[0].T + theta[1]
+        if len(theta) == 6:
+            mean, variance = self.statistics
+            h = (h - mean) / (variance + 1e-5).sqrt() * theta[2] + theta[3]
+        return torch.tanh(h)
+
+    def frozen_logits(self, theta: list[Tensor], x: Tensor) -> Tensor:
+        return self.frozen(theta, x) @ theta[-2].T + theta[-1]
 
     def logits(self, theta: list[Tensor], x: Tensor) -> Tensor:
         return self.features(theta, x) @ theta[-2].T + theta[-1]

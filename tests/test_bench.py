@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from case import Case, Run, Task, make_stream
 from charts import Charts
-from first_run import JOBS, SCRIPTS, TORCH, command_of, rows_of
 from flops import count
 from growth import read_bends
 from measure import chosen_sections, take_turns
@@ -45,20 +43,6 @@ def test_all_cases_can_be_asked_for() -> None:
     assert grid.groups("cuda", False)[-1][0].replicas == 240
     assert [s.name for s, _ in chosen_sections(["scaling"], ["cpu"])] == ["replicas", "memory", "tasks", "side"]
     assert set(read_bends()) == {f"{s.name}, {device}" for s in SECTIONS if s.is_scaling for device in s.devices}
-
-
-def test_whole_commands_are_those_of_users(tmp_path: Path) -> None:
-    for method in JOBS:
-        rows = rows_of(method, False, tmp_path)
-        assert {(row.who, row.cores) for row in rows} >= {("default", 1), ("default", 2), ("before", 1), ("before", 2)}
-        for row in rows:
-            command = command_of(row, tmp_path / "runs.sqlite")
-            if row.who in SCRIPTS:
-                assert Path(command[3]).is_file()
-            elif row.who != TORCH:
-                assert command[:4] == [sys.executable, "-m", "cclfp", "run"]
-                engine = command[command.index("--engine") + 1]
-                assert engine == ("auto" if row.who == "default" or method == "grid" else "eager")
 
 
 def whole(who: str, seconds: list[float], **more: Any) -> dict[str, Any]:

@@ -127,10 +127,9 @@ def stream() -> Stream:
 
 
 def test_planned_training_augments_as_observe_does() -> None:
-    planned, online = Spy(), Spy()
     data = stream()
-    replica = Replica(learner(planned, tasks=data.classes), data, batch=7)
-    ours = learner(online, tasks=data.classes)
+    replica = Replica(learner(CropFlip(2), tasks=data.classes), data, batch=7)
+    ours = learner(CropFlip(2), tasks=data.classes)
     for position in (0, 1):
         plan = replica.plan()
         Cohort([replica]).advance()
@@ -138,10 +137,6 @@ def test_planned_training_augments_as_observe_does() -> None:
             part = data.train.rows(plan.rows[step, :current])
             ours.observe(part.x, part.y, task=position)
         ours.end_task()
-    assert len(planned.seen) == len(online.seen)
-    for (x, table), (x_online, table_online) in zip(planned.seen, online.seen, strict=True):
-        assert torch.equal(x, x_online)
-        assert torch.equal(table, table_online)
     assert same(replica.learner, ours)
 
 

@@ -111,26 +111,16 @@ class Paper:
         seen = [c for classes in TASKS[: self.task + 1] for c in classes]
         return {"class": seen, "task": TASKS[own], "domain": ALL[0]}[self.learner.scenario]
 
-    def features(self, theta: list[Tensor], x: Tensor) -> Tensor:
-        """BatchNorm, where there is one, has the statistics of these examples."""
+    def features(self, theta: list[Tensor], x: Tensor, *, frozen: bool = False) -> Tensor:
+        """BatchNorm, where there is one, has the statistics of x or, frozen, those at the end of the last task."""
         h = x @ theta[0].T + theta[1]
         if len(theta) == 6:
-            h = (h - h.mean(0)) / (h.var(0, correction=0) + 1e-5).sqrt() * theta[2] + theta[3]
-        return torch.tanh(h)
-
-    def frozen(self, theta: list[Tensor], x: Tensor) -> Tensor:
-        """The features in eval mode: BatchNorm, where there is one, has the statistics of the last task's end."""
-        h = x @ theta[0].T + theta[1]
-        if len(theta) == 6:
-            mean, variance = self.statistics
+            mean, variance = self.statistics if frozen else (h.mean(0), h.var(0, correction=0))
             h = (h - mean) / (variance + 1e-5).sqrt() * theta[2] + theta[3]
         return torch.tanh(h)
 
-    def frozen_logits(self, theta: list[Tensor], x: Tensor) -> Tensor:
-        return self.frozen(theta, x) @ theta[-2].T + theta[-1]
-
-    def logits(self, theta: list[Tensor], x: Tensor) -> Tensor:
-        return self.features(theta, x) @ theta[-2].T + theta[-1]
+    def logits(self, theta: list[Tensor], x: Tensor, *, frozen: bool = False) -> Tensor:
+        return self.features(theta, x, frozen=frozen) @ theta[-2].T + theta[-1]
 
     def cross_entropy(self, theta: list[Tensor], x: Tensor, y: Tensor, task: Tensor) -> Tensor:
         return self.nll(self.logits(theta, x), y, task)

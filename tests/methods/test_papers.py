@@ -31,7 +31,7 @@ class CCLFPPlus(Paper):
         h, z, n = self.hyper, self.features(theta, batch.x), range(len(batch.y))
         fused, rehearsal, supervised = z, torch.zeros(()), []
         if self.old is not None:
-            z_old = self.frozen(self.old, batch.x).detach()
+            z_old = self.features(self.old, batch.x, frozen=True).detach()
             near = [[torch.exp(-h["eta"] * norm(z[i] - z_old[j])) for j in n] for i in n]
             mixed = torch.stack([sum(near[i][j] * z_old[j] for j in n) / sum(near[i]) for i in n])  # type: ignore[misc]
             fused = (1 - h["w"]) * z + h["w"] * mixed
@@ -92,7 +92,7 @@ class LwF(Paper):
         total = super().loss(theta, batch)
         for classes in TASKS[: self.task]:
             assert self.old is not None
-            given = self.frozen_logits(self.old, batch.x), self.logits(theta, batch.x)
+            given = self.logits(self.old, batch.x, frozen=True), self.logits(theta, batch.x)
             target, now = (self.tempered(logits, classes) for logits in given)
             total = total - self.hyper["lambda_o"] * (target.detach() * torch.log(now)).sum(-1).mean()
         return total
@@ -275,7 +275,7 @@ class ICaRL(Paper):
     def loss(self, theta: list[Tensor], batch: Batch) -> Tensor:
         n, g, total = batch.n_current, torch.sigmoid(self.logits(theta, batch.x)), torch.zeros(())
         assert batch.x[n:].tolist() == [self.memory()[slot].tolist() for slot in batch.slots.tolist()]
-        q = None if self.old is None else torch.sigmoid(self.frozen_logits(self.old, batch.x))
+        q = None if self.old is None else torch.sigmoid(self.logits(self.old, batch.x, frozen=True))
         for i, (y, own) in enumerate(zip(batch.y.tolist(), batch.task.tolist(), strict=True)):
             for c in {*self.allowed(own), *self.seen}:
                 distils = q is not None and c in self.seen and not (c == y and i < n)
@@ -297,7 +297,7 @@ class ICaRL(Paper):
         super().end_task(held)
 
     def phi(self, x: Tensor) -> list[float]:
-        return unit(self.frozen(self.theta, x).tolist())
+        return unit(self.features(self.theta, x, frozen=True).tolist())
 
     def memory(self) -> list[Tensor]:
         return [x for of_class in self.exemplars.values() for x in of_class]

@@ -291,14 +291,11 @@ class Learner:
             self.bind(self.f.to(self.device))
         return self
 
-    def draw_augmentation(self, step: int, n: int, reuse: torch.Generator | None = None) -> Tensor | None:
-        """The table that says how the n examples of a step are augmented. It depends on the seed and the step only.
-
-        A caller that draws many steps may give a generator to ``reuse``.
-        """
+    def draw_augmentation(self, step: int, n: int) -> Tensor | None:
+        """The table that says how the n examples of a step are augmented. It depends on the seed and the step only."""
         if self.augment is None:
             return None
-        table = self.augment.draw(n, generator(self.seed, "augmentation", step, reuse=reuse))
+        table = self.augment.draw(n, generator(self.seed, "augmentation", step))
         if not isinstance(table, Tensor) or len(table) != n:
             raise InputError(f"augment.draw must give a tensor with a row for each of the {n} examples")
         return table

@@ -262,12 +262,11 @@ def _is_finite(value: object) -> bool:
 
 def unpack(what: str, returned: Any, *names: str) -> list[Any]:
     """The named values that a ``step`` or ``loss`` returned, then its dictionary; InputError where it is not these."""
-    if not isinstance(returned, tuple) or len(returned) - len(names) not in (0, 1):
-        got = f"{len(returned)} values" if isinstance(returned, tuple) else type(returned).__name__
-        raise InputError(f"{what} returned {got}, expected ({', '.join(names)}) or these and a dict")
-    values = [*returned, {}][: len(names) + 1]
-    if not isinstance(values[-1], dict):
-        raise InputError(f"{what} returned a {type(values[-1]).__name__} as its last value, expected a dict")
+    several = returned if isinstance(returned, tuple) else (returned,)
+    values = [*several, {}] if len(several) == len(names) else [*several]
+    if len(values) != len(names) + 1 or not isinstance(values[-1], dict):
+        got = ", ".join(type(value).__name__ for value in several)
+        raise InputError(f"{what} returned ({got}), expected ({', '.join(names)}) or these and a dict")
     loss = values[0] if names[0] == "loss" else values[-1].get("loss", torch.zeros(()))
     if not isinstance(loss, Tensor) or loss.ndim:
         got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__

@@ -250,8 +250,10 @@ def test_a_wrong_value_is_refused_and_psi_stays_as_it_was(name: str, value: Any,
 def test_a_learner_that_has_diverged_is_refused(name: str, tmp_path: Path) -> None:
     ours = trained("er")
     next(getattr(ours, name).parameters()).detach().view(-1)[0] = torch.inf
+    path, mine = saved(ours, tmp_path), psi()
     with pytest.raises(InputError, match="weights are not finite: its training diverged"):
-        cclfp.load(saved(ours, tmp_path), psi=psi())
+        cclfp.load(path, psi=mine)
+    assert all(map(torch.equal, mine.state_dict().values(), psi().state_dict().values()))
 
 
 def test_a_learner_without_the_examples_of_its_task_is_refused(tmp_path: Path) -> None:

@@ -148,11 +148,11 @@ def load(
         hyper = {**kind.earlier_values(state), **state["hyper"]}  # the file may be older than a hyperparameter
         learner = Learner(kind, **arguments, **hyper)
         if state["f"] is not None:
+            if not_finite([*state["psi"].values(), *state["f"].values(), *trees.leaves(state["state"])]):
+                raise InputError("this learner's weights are not finite: its training diverged")
             shape, dtype = state["like"]
             check_features(learner, torch.zeros(2, *shape, dtype=dtype, device=learner.device))
         load_learner_state(learner, state)
-        if learner.f is not None and not_finite(list(learner.model[0].values())):
-            raise InputError("this learner's weights are not finite: its training diverged")
         return learner
     except InputError as error:
         raise InputError(f"{path}: {error}") from error

@@ -13,7 +13,7 @@ from report_records import ENVIRONMENT, add_all, add_own, cell_of, made_up_recor
 
 from cclfp.paper import TIMING_SEED, run_time_cells
 from cclfp.report import charts, collect
-from cclfp.report.charts import MISSING, Chart, Panel, Series, Value, make_charts, own_charts
+from cclfp.report.charts import MISSING, Chart, Panel, Series, Value, make_charts
 from cclfp.report.drawing import _apart, draw_figure, draw_panel, linear_axis, spread_out
 from cclfp.report.styles import CHARACTER, STYLES
 from cclfp.report.tables import Content, column_title
@@ -22,8 +22,7 @@ from cclfp.runs.store import Store
 
 def chart_of(store: Store, name: str) -> Chart:
     """The chart of this name."""
-    content = collect(store, range(5))
-    return next(chart for chart in [*make_charts(content), *own_charts(content.own)] if chart.name == name)
+    return next(chart for chart in make_charts(collect(store, range(5))) if chart.name == name)
 
 
 @pytest.mark.slow
@@ -87,13 +86,12 @@ def test_run_times_are_those_of_methods_that_trained_alone_and_under_the_same_co
     assert draw_figure(chart_of(store, "runtime")).count(">missing<") == len(cells) - 2
 
 
-def test_a_gap_in_a_curve_is_a_gap_and_what_is_missing_is_named(store: Store) -> None:
+def test_a_gap_in_a_curve_is_a_gap(store: Store) -> None:
     sizes = [cell_of("buffer", "HAL", "rotated-mnist", "domain", size) for size in (200, 1000, 5000)]
     add_all(store, [made_up_record(cell, 0) for cell in sizes])
     chart = chart_of(store, "buffer")
     (panel,) = chart.drawn_panels
     assert [value == MISSING for value in panel.series[2].values] == [False, True, False, False]
-    assert chart.notes(panel) == ["missing: ER-Res.; HAL (500); CCL-FP+"]
     (curve,) = re.findall(r'<path class="curve k-hal"[^>]* data-series="HAL" d="([^"]*)"', draw_figure(chart))
     assert curve.count("M") == 2
 
@@ -162,12 +160,3 @@ def test_long_labels_leave_room_for_bars(store: Store) -> None:
     left, _, right, _ = draw_panel(chart, panel).frame
     assert left > CHARACTER * longest
     assert right - left > 100
-
-
-def test_times_of_runs_that_were_made_differently_are_not_compared(own: Store) -> None:
-    assert chart_of(own, "own-runtime").panels[0].notes == []
-    record = own.records()[0]
-    record["environment"]["together"] = 2
-    own.add(record, replace=True)
-    (note,) = chart_of(own, "own-runtime").panels[0].notes
-    assert note.startswith("these runs were not all made with the same device")

@@ -27,7 +27,7 @@ from cclfp.errors import InputError, RunError
 from cclfp.methods import METHODS
 from cclfp.paper import TABLES, TIMING_SEED, cells
 from cclfp.report import collect, write_report
-from cclfp.report.charts import own_charts
+from cclfp.report.charts import make_charts
 from cclfp.report.tables import VERDICTS, Content, Table, count_verdicts, environments, verdict_of, worths
 from cclfp.report.text import render, to_csv
 from cclfp.runs.configuration import show_value
@@ -387,5 +387,5 @@ def test_a_new_method_needs_nothing_in_the_report(own: Store, monkeypatch: pytes
     add_own(own, "new", "split-mnist", level=76)
     content, _ = write_report(own, own.path.parent / "out")
     assert "new" in [row.label for row in content.own[0].results]
-    evolution = own_charts(content.own)[0]
+    evolution = next(chart for chart in make_charts(content) if chart.name == "own-evolution")
     assert {series.label: series.style.name for series in evolution.panels[0].series}["new"].startswith("own-")

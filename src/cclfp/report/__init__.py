@@ -11,7 +11,7 @@ from cclfp.core.workers import Died, work
 from cclfp.errors import InputError, RunError
 from cclfp.events import OnEvent, ignore
 from cclfp.report import converting
-from cclfp.report.charts import Chart, make_charts, own_charts
+from cclfp.report.charts import Chart, make_charts
 from cclfp.report.drawing import draw_figure
 from cclfp.report.tables import Content, collect
 from cclfp.report.text import render, render_page, to_csv
@@ -43,7 +43,7 @@ def write_report(
     except OSError as error:
         raise InputError(f"--out {out}: expected a folder, or the name of one to be made: {error}") from error
     content = collect(store, seeds, include_diverged, on_event)
-    charts = [*make_charts(content), *own_charts(content.own)]
+    charts = make_charts(content)
     files = {Path("tables") / name: text.encode() for name, text in _render_tables(content)}
     files |= {Path("figures") / name: picture for name, picture in _render_figures(charts)}
     page = render_page(content, charts, {path.name: data for path, data in files.items()})

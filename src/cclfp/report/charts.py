@@ -110,7 +110,7 @@ class Chart:
     category_title: str
     value_title: str
     panels: list[Panel]
-    whiskers: bool = False  # whether curves show standard deviations; dots and single bars always do
+    whiskers: bool = False  # whether standard deviations are shown
     width: float = PANEL_WIDTH  # of a panel, or more for bars with long labels
     format_value: Callable[[float], str] = short_number  # of the number beside a bar
 
@@ -135,9 +135,8 @@ class Chart:
     @property
     def whisker_note(self) -> str:
         """What whiskers show; empty where there are none."""
-        single = self.kind == "bars" and all(len(panel.series) == 1 for panel in self.panels)
         ours = [value for panel in self.panels for series in panel.ours for value in series.known]
-        shown = (self.whiskers or self.kind == "dots" or single) and any(value.std is not None for value in ours)
+        shown = self.whiskers and any(value.std is not None for value in ours)
         return "Whiskers: one standard deviation over our seeds, to each side of the mean." if shown else ""
 
     @property
@@ -145,16 +144,6 @@ class Chart:
         """Which panels are not drawn, because they have no runs; empty where all are."""
         titles = [panel.title for panel in self.panels if panel not in self.drawn_panels]
         return f"No runs yet: {'; '.join(titles)}." if titles else ""
-
-    def notes(self, panel: Panel) -> list[str]:
-        """The notes below a panel; they name missing values where the drawing does not show them."""
-        missing = []
-        for series in {"lines": panel.ours, "dots": panel.ours[:1], "bars": []}[self.kind]:
-            known = zip(panel.categories, series.values, strict=True)
-            if names := [name for name, value in known if value == MISSING]:
-                some = f" ({', '.join(names)})" if len(names) < len(panel.categories) else ""
-                missing += names if self.kind == "dots" else [series.label + some]
-        return [*panel.notes, f"missing: {'; '.join(missing)}"] if missing else panel.notes
 
 
 # The report's charts --------------------------------------------------------------------------------------------------
@@ -184,7 +173,7 @@ class Group(NamedTuple):
 
 
 def make_charts(content: Content) -> list[Chart]:
-    """The paper's figures, and its tables of memory sizes and components."""
+    """The paper's figures, its tables of memory sizes and components, and the charts of one's own runs."""
     accuracy, buffer, ablation = content.tables
     styles = _choose_styles([accuracy.results])
     evolution, forgetting = ([_group(accuracy, column) for column in PANELS[f]] for f in ("evolution", "forgetting"))
@@ -195,10 +184,11 @@ def make_charts(content: Content) -> list[Chart]:
         _bars("runtime", _timed_alike(content.timed)),
         _memory("buffer", [_group(buffer, column) for column in buffer.columns], styles),
         _ablation([_group(ablation, column) for column in ablation.columns]),
+        *_own_charts(content.own),
     ]
 
 
-def own_charts(tables: Sequence[Table]) -> list[Chart]:
+def _own_charts(tables: Sequence[Table]) -> list[Chart]:
     """Evolution, forgetting and run time, and accuracy by memory size where there are several; none without runs."""
     groups = [_group(table, *table.columns) for table in tables]
     places = {
@@ -210,7 +200,7 @@ def own_charts(tables: Sequence[Table]) -> list[Chart]:
         _evolution("own-evolution", groups, styles),
         _bars("own-forgetting", groups),
         _memory("own-memory", [Group(place, results, []) for place, results in places.items()], styles),
-        _bars("own-runtime", [g._replace(notes=[*g.notes, *_mixed_conditions(g.results)]) for g in groups]),
+        _bars("own-runtime", groups),
     ]
     return [dataclasses.replace(chart, panels=chart.drawn_panels) for chart in charts if chart.drawn_panels]
 
@@ -280,7 +270,7 @@ def _bars(name: str, groups: Sequence[Group]) -> Chart:
         results = group.compared if figure == "forgetting" else group.results
         series = [Series(look, label, [_value(r, itemgetter(field)) for r in results]) for look, label, field in parts]
         panels.append(Panel(group.title, [result.label for result in results], series, notes=group.notes))
-    return Chart(name, FIGURES[figure], "bars", "method", value_title, panels)
+    return Chart(name, FIGURES[figure], "bars", "method", value_title, panels, whiskers=len(parts) == 1)
 
 
 def _timed_alike(timed: Sequence[Result]) -> list[Group]:
@@ -294,14 +284,6 @@ def _timed_alike(timed: Sequence[Result]) -> list[Group]:
         note += f"; left out, because they were measured under other conditions: {', '.join(others)}" if others else ""
         groups.append(Group(column_title(column), shown, [note] if note else []))
     return groups
-
-
-def _mixed_conditions(results: Sequence[Result]) -> list[str]:
-    """Why the times of a panel cannot be compared; nothing where they can."""
-    runs = [run for result in results for run in result.runs]
-    made = {(describe_conditions(run["environment"]), run["environment"].get("together")) for run in runs}
-    mixed = "these runs were not all made with the same device, engine and number of runs at a time"
-    return [mixed] if len(made) > 1 else []
 
 
 def _memory(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> Chart:
@@ -332,7 +314,7 @@ def _ablation(groups: Sequence[Group]) -> Chart:
         ]
         panels.append(Panel(title, [row_name(result) for result in results], series, notes=notes))
     title = "What each component adds"
-    return Chart("ablation", title, "dots", "components", ACCURACY, panels)
+    return Chart("ablation", title, "dots", "components", ACCURACY, panels, whiskers=True)
 
 
 def _value(result: Result | None, measure: Measure = itemgetter("average_accuracy")) -> Value | str:

@@ -154,13 +154,6 @@ def test_what_there_was_no_time_to_search_is_named(
     assert tuned.preset.chosen.endswith("; by successive halving in 1 min, 2 settings tried")
 
 
-def test_the_command_to_use_what_was_inherited(cli: Cli) -> None:
-    chosen, how, use = cli("tune", "finetune", "split-cifar10").out.splitlines()
-    settings = chosen.removeprefix("chosen: ")
-    assert how.startswith("how: by cclfp tune; inherited from er: ")
-    assert use == f"to use it: cclfp run finetune split-cifar10 {settings} --scenario class"
-
-
 def test_the_command_to_use_it_has_all_digits_and_is_quoted_for_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"lr": 0.0123456789, "half": 1.0}
     preset = Preset("half", "split-mnist", "class", settings, False, "by cclfp tune")
@@ -283,8 +276,7 @@ def test_ccl_fp_plus_is_compared_with_er_first_and_runs_are_named_by_what_differ
         on_event=lambda event: planned.append(list(event.labels.values())) if isinstance(event, Planned) else None,
     )
     first = [label for labels in planned for label in labels][:2]
-    whole = "ccl-fp+ seed 100" if budget else "ccl-fp+ w=0.5 beta=0.01 seed 100"
-    assert first == [whole, "ccl-fp+ w=0 beta=0 seed 100"]
+    assert first == ["ccl-fp+ w=0.5 beta=0.01 seed 100", "ccl-fp+ w=0 beta=0 seed 100"]
     assert all(len(set(labels)) == len(labels) for labels in planned)
 
 

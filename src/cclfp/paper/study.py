@@ -174,18 +174,15 @@ def study(
 def plan(
     what: str,
     *,
-    benchmarks: str | Sequence[str] = (),
-    methods: str | Sequence[str] = (),
-    scenarios: str | Sequence[str] = (),
     seeds: int | Sequence[int] | None = None,
     execution: Execution | None = None,
     on_event: OnEvent = ignore,
     **options: Any,
 ) -> Study:
-    """What :func:`study` trains: nothing is trained yet, except for the searches of ``auto``."""
+    """What :func:`study` trains, with its options: nothing is trained yet, except for the searches of ``auto``."""
     if what not in STUDIES:
         raise unknown("table", what, STUDIES)
-    asked = {"benchmark": benchmarks, "method": methods, "scenario": scenarios}
+    asked = {kind: options.pop(f"{kind}s", ()) for kind in ("benchmark", "method", "scenario")}
     wanted = {kind: [names] if isinstance(names, str) else list(names) for kind, names in asked.items()}
     how, others = from_keywords(Execution, execution, options)
     own = {name: value for name, value in others.items() if value is not None and value is not False}
@@ -219,10 +216,8 @@ def _select(tables: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> list[
         if all(not names or getattr(cell.configuration, kind) in names for kind, names in wanted.items())
     ]
     if not found:
-        shown = " on ".join(", ".join(wanted[kind]) for kind in ("method", "benchmark") if wanted[kind])
-        shown += f" ({', '.join(wanted['scenario'])})" if wanted["scenario"] else ""
-        where = "run-time figure" if RUNTIME in tables else f"table {' or '.join(tables)}"
-        raise InputError(f"the paper has no number for {shown} in its {where}")
+        shown = ", ".join(name for names in wanted.values() for name in names)
+        raise InputError(f"the paper has no number for {shown} in {' or '.join(tables)}")
     return found
 
 

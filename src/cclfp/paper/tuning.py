@@ -280,8 +280,7 @@ class _Search:
         """The trial of each; all are trained together."""
         chosen = [self.configuration(settings) for settings in several]
         jobs = make_jobs(chosen, seeds, self.execution)
-        tried = [self.plan.start, *several]
-        labels = name_runs(jobs, [name for name in several[0] if len({settings[name] for settings in tried}) > 1])
+        labels = name_runs(jobs, list(self.plan.ranges))
 
         def listen(event: Event) -> None:
             self.on_event(event)

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from cclfp.metrics import mean_std
-from cclfp.paper.numbers import FIGURES, PANELS, comparable, describe_conditions
+from cclfp.paper.numbers import FIGURES, PANELS, comparable
 from cclfp.report.styles import CHARACTER, OURS, OWN_STYLES, STYLES, TEST, TRAIN, Style
 from cclfp.report.tables import OWN, Column, Content, Table, column_title, place_title, row_name
 from cclfp.runs.record import Record

@@ -93,10 +93,7 @@ def test_run_times_are_those_of_methods_that_trained_alone_and_under_the_same_co
     for series in panel.series:
         drawn = [name for name, value in zip(panel.categories, series.values, strict=True) if value != MISSING]
         assert drawn == ["SI", "HAL"]
-    assert panel.notes == [
-        "Each method alone on Another, graph engine, float32, 2 threads; left out, because they were measured under "
-        "other conditions: ER-Res."
-    ]
+    assert panel.notes == ["Each method alone on Another, graph engine, float32, 2 threads"]
     assert draw_figure(chart_of(store, "runtime")).count(">missing<") == len(cells) - 2
 
 

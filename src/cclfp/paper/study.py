@@ -106,8 +106,8 @@ class Study:
 
     def timed(self) -> list[tuple[str, list[Result]]]:
         """Per benchmark what its run times were measured on, and each method with its run, if it was timed so."""
-        columns = by_column(numbers.gather_timings(self.results, Store(self.store).find)).values()
-        return [(made, alike) for made, alike in map(numbers.comparable, columns) if made is not None]
+        timed = numbers.gather_timings(self.results, Store(self.store).find)
+        return [(made, alike) for made, alike in numbers.comparable(timed) if made]
 
 
 def by_column(results: Iterable[Result]) -> dict[tuple[str, str, str], list[Result]]:

@@ -178,10 +178,14 @@ def make_charts(content: Content) -> list[Chart]:
     styles = _choose_styles([accuracy.results])
     evolution, forgetting = ([_group(accuracy, column) for column in PANELS[f]] for f in ("evolution", "forgetting"))
     mnist = _group(accuracy, ("split-mnist", "class"))
+    timed = [
+        Group(column_title(results[0].column), results, [f"Each method alone on {made}"] if made else [])
+        for made, results in comparable(content.timed)
+    ]
     return [
         _evolution("evolution", [*evolution, mnist._replace(title=f"{mnist.title} (not in the paper)")], styles),
         _bars("forgetting", forgetting),
-        _bars("runtime", _timed_alike(content.timed)),
+        _bars("runtime", timed),
         _memory("buffer", [_group(buffer, column) for column in buffer.columns], styles),
         _ablation([_group(ablation, column) for column in ablation.columns]),
         *_own_charts(content.own),
@@ -271,19 +275,6 @@ def _bars(name: str, groups: Sequence[Group]) -> Chart:
         series = [Series(look, label, [_value(r, itemgetter(field)) for r in results]) for look, label, field in parts]
         panels.append(Panel(group.title, [result.label for result in results], series, notes=group.notes))
     return Chart(name, FIGURES[figure], "bars", "method", value_title, panels, whiskers=len(parts) == 1)
-
-
-def _timed_alike(timed: Sequence[Result]) -> list[Group]:
-    """A group per benchmark, whose times were measured under the same conditions; others do not count."""
-    groups = []
-    for column, several in itertools.groupby(timed, lambda result: result.column):
-        results = list(several)
-        made, shown = comparable(results)
-        others = [r.label for r, one in zip(results, shown, strict=True) if r.runs and not one.runs]
-        note = f"Each method alone on {made}" if made else ""
-        note += f"; left out, because they were measured under other conditions: {', '.join(others)}" if others else ""
-        groups.append(Group(column_title(column), shown, [note] if note else []))
-    return groups
 
 
 def _memory(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> Chart:

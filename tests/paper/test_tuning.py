@@ -236,7 +236,7 @@ def test_a_setting_that_diverges_is_never_chosen(
     preset = tmp_path / "presets.json"
     answer = cli(*command, "--write", preset)
     assert answer.code == 2
-    assert "er on split-mnist (class): all 2 settings that were tried diverged, so none is chosen" in answer.err
+    assert "er on split-mnist (class): all settings that were tried (2) diverged, so none is chosen" in answer.err
     assert not preset.exists()
 
 
@@ -392,7 +392,7 @@ def test_what_is_doubtful_about_a_choice_is_said_by_tune_by_study_and_in_the_rep
     # A bad file beside it is named and left out.
     bad = tmp_path / "runs.sqlite.searches" / "bad.json"
     bad.write_text("{}")
-    text = f"warning: the stored search {bad} is left out, as it cannot be read: it has no 'request'; delete it"
+    text = f"warning: the stored search {bad} is left out, as it cannot be read (KeyError('request')): delete it"
     answer = cli("report", "--out", tmp_path / "out", *store[:2])
     assert (answer.code, answer.err) == (0, f"{text}\n")
     assert f"- er: {'; '.join(notes)}" in (tmp_path / "out/tables/own.md").read_text()

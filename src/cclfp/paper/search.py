@@ -265,13 +265,8 @@ def _read(path: Path, on_event: OnEvent) -> Json | None:
         found = {"preset": Preset(**content["preset"]), "trials": trials, "finished_at": str(content["finished_at"])}
         found |= {"settings": dict(content["settings"]), "doubts": doubts, "code": dict(content.get("code", {}))}
         return {"request": request, "where": _where(request["place"]), **found}
-    except KeyError as error:
-        reason = f"it has no {error}"
-    except (OSError, InputError) as error:
-        reason = str(error)
-    except (AttributeError, TypeError, ValueError):
-        reason = "its values are not those of a search"
-    on_event(Note(f"warning: the stored search {path} is left out, as it cannot be read: {reason}; delete it"))
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        on_event(Note(f"warning: the stored search {path} is left out, as it cannot be read ({error!r}): delete it"))
     return None
 
 

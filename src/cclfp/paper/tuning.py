@@ -261,10 +261,7 @@ class _Search:
             starts, grids = spread(plan.start, plan.ranges, halving), []
         trials = search(starts, grids, self.seeds, self.train, self.limit) if plan.grids else []
         if trials and trials[0].diverged:
-            several = f"all {len(trials)} settings" if len(trials) > 1 else "the one setting"
-            raise InputError(
-                f"{name}: {several} that were tried diverged, so none is chosen; the runs are in the store (cclfp runs)"
-            )
+            raise InputError(f"{name}: all settings that were tried ({len(trials)}) diverged, so none is chosen")
         best = trials[0].settings if trials else plan.start
         c, tried = self.configuration(best), halving and len(trials)
         inherited = {other: list(settings) for other, settings in plan.inherited.items()}

@@ -17,7 +17,7 @@ TEST = (
 
 
 def rank_results(results: Sequence[Result]) -> list[Result]:
-    """The results of one column with their standings. Upper bounds are not compared, nor is a single other result."""
+    """The results of one column with their standings. Upper bounds are not compared, nor is a result without others."""
     column = [{} if result.is_joint else result.accuracies for result in results]
     means = {i: sum(row.values()) / len(row) for i, row in enumerate(column) if row}
     if len(means) < 2:

@@ -62,7 +62,7 @@ def _number(line: Line) -> Published:
 
 
 def cells(table: str) -> list[Result]:
-    """The cells of a table that have a number, row by row in the paper's order; its buffer table goes by size first.
+    """The cells of a table that have a number, row by row in the paper's order; the buffer table is sorted by size.
 
     Each has the configuration of our runs: the method's preset, in the ablation with the missing components at 0.
 
@@ -107,7 +107,7 @@ def published(method: str, benchmark: str, scenario: str, buffer: int | None) ->
 
 
 def published_for(configuration: Configuration) -> Published | None:
-    """What the paper reports for a configuration; None where it reports nothing, or follows another protocol."""
+    """What the paper reports for a configuration; None if it reports nothing, or if the protocol is not the paper's."""
     c = configuration
     return published(c.method, c.benchmark, c.scenario, c.buffer) if c.is_papers_protocol else None
 
@@ -122,7 +122,7 @@ def run_time_cells() -> list[Result]:
 
 
 def gather_timings(cells: Sequence[Result], find: Callable[[str], Record | None]) -> list[Result]:
-    """The cells with the run that was made for its time, if it was trained alone: else its seconds are a share."""
+    """The cells with the run that was made for its time. A run that trained with others does not count."""
     timed = [cell.find_runs(find, [TIMING_SEED]) for cell in cells]
     return [
         dataclasses.replace(r, runs=[run for run in r.runs if run["environment"].get("together") == 1]) for r in timed

@@ -70,7 +70,7 @@ class Study:
         return take_shard(jobs)
 
     def look_up(self) -> tuple[list[Result], list[tuple[Result, list[Job]]]]:
-        """The results with the runs that the store has, and with the jobs that it lacks. The store is not created."""
+        """The results with their runs in the store, and those with jobs that it lacks. The store is not created."""
         results = {result.key(0): result for result in self.results}
         store = Store(self.store, read_only=True) if exists(self.store) else None
         stored, missing = list[Result](), dict[str, list[Job]]()
@@ -96,7 +96,7 @@ class Study:
         return Planned({job.key: _label(job, method) for job, method in names}, str(self.store), costs)
 
     def found(self, include_diverged: bool = False) -> list[Result]:
-        """The results with what the store has of them; in a study of one's own the best of each column is known."""
+        """The results with their runs from the store; one's own are compared with the best of their column."""
         store = Store(self.store)
         found = [result.find_runs(store.find, self.seeds, include_diverged) for result in self.results]
         if self.what != MINE:
@@ -105,7 +105,7 @@ class Study:
         return [result for column in columns for result in rank_results(column)]
 
     def timed(self) -> list[tuple[str, list[Result]]]:
-        """Per benchmark what its run times were measured on, and each method with its run, if it was timed so."""
+        """Per benchmark what its run times were measured on, and each method, with its run if it was timed there."""
         timed = numbers.gather_timings(self.results, Store(self.store).find)
         return [(made, alike) for made, alike in numbers.comparable(timed) if made]
 
@@ -205,7 +205,7 @@ def plan(
 
 
 def _select(tables: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> list[Result]:
-    """The cells of the tables, of the ``"benchmark"``, ``"method"`` and ``"scenario"`` wanted where any are given."""
+    """The cells of the tables, only of the benchmarks, methods and scenarios wanted where any are given."""
     for kind, known in (("benchmark", BENCHMARKS), ("method", METHODS), ("scenario", SCENARIOS)):
         if strange := [name for name in wanted[kind] if name not in known]:
             raise unknown(kind, strange[0], known)

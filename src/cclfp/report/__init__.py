@@ -58,7 +58,7 @@ def write_report(
 
 
 def _claim(out: Path, names: Sequence[Path], store: Store, force: bool) -> None:
-    """Note in the folder which files are of the report, before they are written; refuse to replace others."""
+    """List the report's files in the folder, before they are written; refuse to replace others."""
     wanted, listed = list(map(str, names)), out / LIST
     check_output(listed, lambda head: head.startswith(LIST_BEGINS.encode()), force=force, inputs=files_of(store.path))
     known = listed.read_text(encoding="utf-8", errors="replace").splitlines()[1:] if listed.is_file() else []
@@ -79,7 +79,7 @@ def _render_tables(content: Content) -> Iterator[tuple[str, str]]:
 
 
 def _render_figures(charts: Sequence[Chart]) -> Iterator[tuple[str, bytes]]:
-    """Each figure as SVG, and as PDF and PNG, which a library writes that aborts its process when memory is short."""
+    """Each figure as SVG, PDF and PNG. The library that writes the latter aborts its process when memory is short."""
     drawn = [draw_figure(chart) for chart in charts]
     with contextlib.closing(work(converting.__file__, "convert", [{}], drawn)) as answers:
         for number, answer in answers:

@@ -127,7 +127,7 @@ class Chart:
 
     @property
     def legend(self) -> list[Series]:
-        """One series per label, of those that are drawn; none where it would say nothing."""
+        """One series per label, of those that are drawn. Bars of one series need no legend."""
         every = [series for panel in self.drawn_panels for series in panel.series if series.known]
         found = list({series.label: series for series in every}.values())
         return found if self.kind == "lines" or len(found) > 1 else []
@@ -141,7 +141,7 @@ class Chart:
 
     @property
     def empty_note(self) -> str:
-        """Which panels are not drawn, because they have no runs; empty where all are."""
+        """The panels that are not drawn, as they have no runs; empty if all are drawn."""
         titles = [panel.title for panel in self.panels if panel not in self.drawn_panels]
         return f"No runs yet: {'; '.join(titles)}." if titles else ""
 
@@ -193,7 +193,7 @@ def make_charts(content: Content) -> list[Chart]:
 
 
 def _own_charts(tables: Sequence[Table]) -> list[Chart]:
-    """Evolution, forgetting and run time, and accuracy by memory size where there are several; none without runs."""
+    """Evolution, forgetting, run time, and accuracy by memory size. A chart without runs is left out."""
     groups = [_group(table, *table.columns) for table in tables]
     places = {
         place: [result for group in several for result in group.results]
@@ -210,7 +210,7 @@ def _own_charts(tables: Sequence[Table]) -> list[Chart]:
 
 
 def _group(table: Table, column: Column) -> Group:
-    """A column of a table; of one's own runs those with the most seeds where there are many."""
+    """A column of a table. Of many rows of one's own, those with the most seeds are drawn."""
     title, notes = column_title(column), list[str]()
     if table.name == OWN and len(table.title) <= LONGEST:
         title = table.title
@@ -226,9 +226,9 @@ def _group(table: Table, column: Column) -> Group:
 
 
 def _choose_styles(places: Sequence[Sequence[Result]]) -> dict[str, Style]:
-    """The style of each label: a method of the paper has its own, once per place; all else one of those for users.
+    """The style of each label. A method of the paper has its own, once per place.
 
-    Of these, one that no label has yet, else one that is not in the same place, else any.
+    Any other label gets one of ``OWN_STYLES``: one that no label has, else one that is not in the same place, else any.
     """
     styles: dict[str, Style] = {}
     anyone = itertools.cycle(OWN_STYLES)
@@ -278,7 +278,7 @@ def _bars(name: str, groups: Sequence[Group]) -> Chart:
 
 
 def _memory(name: str, groups: Sequence[Group], styles: dict[str, Style]) -> Chart:
-    """Accuracy by the size of the memory, where there are several; a method without one has the same for all."""
+    """Accuracy by the size of the memory, if there are several. A method without a memory has the same for all."""
     panels = []
     for group in groups:
         sizes = sorted({size for result in group.results if (size := result.configuration.buffer) is not None})

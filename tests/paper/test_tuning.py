@@ -292,7 +292,7 @@ def test_auto_tunes_each_method_reports_it_saves_only_results_and_chooses_the_sa
     assert len(list((tmp_path / "learners").iterdir())) == 2
     chosen = [line.split(": lr=")[0] for line in first.out.splitlines() if ": lr=" in line]
     assert chosen == ["er", "ccl-fp+"]
-    assert "searching lr from 0.03 0.1, augment off or on, w from 0 0.1 0.3 0.5, " in first.err
+    assert "searching lr from 0.03 0.1, augment from off on, w from 0 0.1 0.3 0.5, " in first.err
 
     def refuse(*_: object) -> None:
         raise AssertionError("searched again")

@@ -387,7 +387,7 @@ def test_a_full_disk_leaves_the_old_report(store: Store, tmp_path: Path, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("cclfp.core.files.os.fsync", full_disk)
-    with pytest.raises(InputError, match="the report cannot be written there: .*No space left"):
+    with pytest.raises(InputError, match="expected a folder that can be written: .*No space left"):
         write_report(store, out)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
@@ -398,14 +398,14 @@ def test_a_library_that_aborts_leaves_no_report(store: Store, tmp_path: Path, mo
     monkeypatch.setattr("cclfp.report.converting.__file__", str(tmp_path / "aborts.py"))
     with pytest.raises(RunError, match="the process that converts figures was killed by signal 6"):
         write_report(store, tmp_path / "out")
-    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("--out file --store runs.sqlite", "--out file: expected a folder"),
-        ("--out file/below --store runs.sqlite", "--out file/below: expected a folder"),
+        ("--out file --store runs.sqlite", "--out file: expected a folder that can be written"),
+        ("--out file/below --store runs.sqlite", "--out file/below: expected a folder that can be written"),
         ("--out out --store none.sqlite", "there is no store of runs"),
         ("--out out", "there is no store of runs"),  # nor the default one
     ],

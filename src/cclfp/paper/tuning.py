@@ -79,8 +79,7 @@ class Plan:
     def describe(self, left: Sequence[str] = ()) -> str:
         """What is searched, in words, without the settings that are ``left`` out."""
         searched = {name: " ".join(map(show_value, of)) for name, of in self.ranges.items() if name not in left}
-        parts = [f"{name} from {values}" for name, values in searched.items()]
-        text = ", ".join(parts).replace("from off on", "off or on")  # "from on off" stays, which stored presets have
+        text = ", ".join(f"{name} from {values}" for name, values in searched.items())
         return text + ", one after the other" * (sum(any(name in searched for name in grid) for grid in self.grids) > 1)
 
 

@@ -38,10 +38,6 @@ def write_report(
 
     The same runs give the same files, byte for byte, except for the PDFs: the order of their parts varies.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {out}: expected a folder, or the name of one to be made: {error}") from error
     content = collect(store, seeds, include_diverged, on_event)
     charts = make_charts(content)
     files = {Path("tables") / name: text.encode() for name, text in _render_tables(content)}
@@ -49,11 +45,12 @@ def write_report(
     page = render_page(content, charts, {path.name: data for path, data in files.items()})
     files[Path("index.html")] = page.encode()  # the last, so that it is never newer than the files beside it
     try:
+        out.mkdir(parents=True, exist_ok=True)
         _claim(out, list(files), store, force)
         for name, data in files.items():
             write_atomic(out / name, data)
     except OSError as error:
-        raise InputError(f"--out {out}: the report cannot be written there: {error}") from error
+        raise InputError(f"--out {out}: expected a folder that can be written: {error}") from error
     return content, [out / name for name in files]
 
 

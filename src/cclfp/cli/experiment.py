@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cclfp.cli.manage_runs import warn_of_bad
 from cclfp.cli.options import (
     FORCE,
     INCLUDE_DIVERGED,
@@ -311,15 +310,13 @@ def report(
     from cclfp.runs.code import OTHER_CODE_RISK, is_other_code, made_by
     from cclfp.runs.jobs import check_seeds
     from cclfp.runs.results import explain_other_code
-    from cclfp.runs.store import Store, StoredRow, default_store
+    from cclfp.runs.store import Store, default_store
 
     path = store or default_store()
-    bad: list[StoredRow] = []
-    opened = Store(path, read_only=True, on_bad=bad.append)
+    opened = Store(path, read_only=True)
     options: dict[str, Any] = {"include_diverged": include_diverged, "force": force}
     with Progress() as shown:
         content, written = write_report(opened, out, check_seeds(chosen_seeds), **options, on_event=shown.update)
-    warn_of_bad(opened, bad)
     lines = [f"the paper's {tally(content.results)} (from {content.runs:,} runs in {path})"]
     lines += [f"{content.about_others}: see Your runs in {out / 'index.html'}"] if content.other_runs else []
     lines += [f"{content.about_held_out}: they are in no table"] if content.held_out else []

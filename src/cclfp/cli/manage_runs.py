@@ -231,7 +231,8 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     if exists(path):
         opened = Store(path, read_only=True)
         rows = opened.rows()
-        warn_of_bad(opened, rows)
+        if warning := opened.describe_bad(rows):
+            print_text(warning, err=True)
     found = _matching(rows, method=method, benchmark=benchmark)
     records = [row.record for row in found if row.record is not None]
     if not records and method is not None and method not in METHODS and not is_reference(method):
@@ -239,13 +240,6 @@ def stored_runs(store: Path | None, method: str | None, benchmark: str | None) -
     if not records and benchmark is not None:
         get_benchmark(benchmark)  # InputError if it is unknown
     return path, records
-
-
-def warn_of_bad(store: Store, rows: Sequence[StoredRow]) -> None:
-    """Warn on stderr of the bad ones of these rows, which are left out."""
-    if count := len({row.number for row in rows if row.record is None}):
-        text = f"warning: {count_of(count, 'bad record')} in {store.path} left out"
-        print_text(f"{text}: {store.command('check')} says more", err=True)
 
 
 def _about(row: StoredRow) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from cclfp.events import OnEvent, ignore
+from cclfp.events import Note, OnEvent, ignore
 from cclfp.methods import METHODS
 from cclfp.metrics import count_of
 from cclfp.paper.compare import component_worths, rank_results
@@ -111,8 +111,14 @@ class Content:
 
 
 def collect(store: Store, seeds: Sequence[int], include_diverged: bool = False, on_event: OnEvent = ignore) -> Content:
-    """The content of the report for these seeds of a store; means and curves include diverged runs on request only."""
-    records = {record["key"]: record for record in store.records()}
+    """The content of the report for these seeds of a store; means and curves include diverged runs on request only.
+
+    Bad records are left out, with a note.
+    """
+    rows = store.rows()
+    records = {row.key: row.record for row in rows if row.record is not None}
+    if warning := store.describe_bad(rows):
+        on_event(Note(warning))
     tables = [_papers_table(name, records, seeds, include_diverged) for name in TABLES]
     timed = gather_timings(run_time_cells(), records.get)
     in_tables = {run["key"] for table in tables for result in table.results for run in result.runs}

@@ -170,9 +170,9 @@ class Execution:
 
     @property
     def checkpoint_folder(self) -> Path:
-        from cclfp.runs.store import checkpoints_of
-
-        return checkpoints_of(self.store) if self.checkpoints is None else self.checkpoints
+        """The folder of the checkpoints of unfinished runs."""
+        beside_store = self.store.with_name(self.store.name + ".checkpoints")
+        return beside_store if self.checkpoints is None else self.checkpoints
 
     @property
     def part(self) -> tuple[int, int] | None:

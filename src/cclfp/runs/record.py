@@ -230,10 +230,6 @@ def _agree(given: Any, wanted: Any) -> bool:
 
 def difference(record: Record, old: Record, where: str) -> str:
     """How a record differs from another record of the same run, which is in ``where``."""
-    new, before, texts = dict(record), dict(old), []
-    for name in COLUMNS:
-        if new.get(name) != before.get(name):
-            a, b = (json.dumps(values.get(name), ensure_ascii=False) for values in (new, before))
-            texts.append(f"{name} {a} and {b}" if len(a + b) < 80 else name)
+    names = [name for name in COLUMNS if dict(record).get(name) != dict(old).get(name)]
     run = f"{record['method']} on {record['benchmark']} ({record['scenario']}), seed {record['seed']}"
-    return f"{run} (key {record['key']}) has another record in {where}, which differs in {', '.join(texts)}"
+    return f"{run} (key {record['key']}) has another record in {where}, which differs in {', '.join(names)}"

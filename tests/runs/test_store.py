@@ -91,9 +91,7 @@ CODE = r"has triggers, views or virtual tables, .*: 'code"
 # What somebody does to a store with one record, or to a database without a table, and what is said of it.
 CHANGES = {
     "PRAGMA application_id = 7": "is a database of something else",
-    "PRAGMA user_version = 9": r"written by a newer cclfp \(store format 9, not 3\): update cclfp",
-    "PRAGMA user_version = 2": r"written by an earlier cclfp \(store format 2, not 3\): write its runs into",
-    "ALTER TABLE runs DROP COLUMN seconds": "is damaged: its table of runs has no seconds",
+    "PRAGMA user_version = 9": r"written by another version of cclfp \(store format 9, not 3\): write its runs into",
     # A trigger deleted the record of a run that reported success; another one never ended, whatever the signal.
     "CREATE TRIGGER code AFTER INSERT ON runs BEGIN DELETE FROM runs; END": CODE,
     f"CREATE TRIGGER code BEFORE INSERT ON runs BEGIN {ENDLESS}; END": CODE,
@@ -119,12 +117,9 @@ def test_a_database_that_is_no_store_is_left_alone(change: str, tmp_path: Path) 
     [
         ("", "is a folder: expected the path of a file"),
         (".", "is a folder: expected the path of a file"),
-        (":memory:", "records are kept in a file, not in memory"),
-        ("file:x?mode=memory", "records are kept in a file, not in memory"),
         ("/dev/zero", "is a device, a pipe or a socket"),
         ("pipe", "is a device, a pipe or a socket"),
         ("loop", "is a symbolic link that leads back to itself"),
-        ("dangling", "is a symbolic link to .*nowhere, which does not exist"),
         ("byte", "cannot be used as a store of runs: file is not a database"),
         ("log", "log-wal is not a regular file"),
     ],
@@ -136,7 +131,6 @@ def test_only_a_regular_file_is_a_store(
     os.mkfifo("pipe")
     os.mkfifo("log-wal")
     Path("loop").symlink_to("loop")
-    Path("dangling").symlink_to("nowhere")
     Path("byte").write_text("x" * 2000)
     for read_only in (True, False):
         with pytest.raises(InputError, match=message):
@@ -152,7 +146,6 @@ def test_only_a_regular_file_is_a_store(
         assert (answer.code, answer.out) == (2, "")
         assert re.search(message, answer.err)
     assert Path("byte").read_text() == "x" * 2000
-    assert not Path("nowhere").exists()
     with pytest.raises(InputError, match="cannot be used as a store of runs"):
         Store(Path("byte/below"))
 
@@ -186,7 +179,7 @@ BAD: dict[str, tuple[str, str]] = {
     "nested": ("configuration = '" + "[" * 100_000 + "'", "not JSON"),
     "blob": ("accuracy_matrix = x'ff00'", "not JSON: "),
     "list": ("configuration = '[]'", "configuration is []: expected an object"),
-    "lr": ("""configuration = '{"lr": "x"}'""", "its configuration lacks "),
+    "lr": ("""configuration = '{"lr": "x"}'""", "its configuration was written by another cclfp: "),
     "accuracy": ("average_accuracy = 99.0", "average_accuracy is 99.0: expected 51.8"),
     "text": ("seconds = '<b>'", 'seconds is "<b>": expected 3.0'),
     "no text": ("method = x'ff'", "method is "),

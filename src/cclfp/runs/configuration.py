@@ -143,12 +143,11 @@ class Configuration:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Configuration:
         """From the form in records, which may be older than a setting; InputError names the value that is wrong."""
-        values, names = {**USUAL, **values}, {field.name for field in dataclasses.fields(cls)}
-        if lacking := ", ".join(sorted(names - values.keys())):
-            raise InputError(f"its configuration lacks {lacking}: it was written by another cclfp")
-        if strange := ", ".join(map(shown, sorted(values.keys() - names, key=str))):
-            raise InputError(f"its configuration has {strange}, which is not a setting: another cclfp wrote it")
-        return cls(**values)
+        try:
+            return cls(**{**USUAL, **values})
+        except TypeError as error:
+            what = str(error).removeprefix("Configuration.__init__() ")
+            raise InputError(f"its configuration was written by another cclfp: {what}") from error
 
     def key(self, seed: int) -> str:
         """The key of a run: the same for the same run, on every machine."""

@@ -24,7 +24,6 @@ MEASURES: dict[str, Callable[[Matrix], float | None]] = {
 }
 # What the environment of a record may say.
 NAMES: dict[str, tuple[str, ...]] = {"engine": (*ENGINES, GONE), "device": DEVICES, "precision": PRECISIONS}
-LONGEST = 500  # characters of a message, which may quote a file
 
 
 def _is_table(rows: Any, is_cell: Callable[[Any], bool], more: int = 0) -> bool:
@@ -33,11 +32,8 @@ def _is_table(rows: Any, is_cell: Callable[[Any], bool], more: int = 0) -> bool:
     return is_list and all(len(row) == len(rows) - more and all(map(is_cell, row)) for row in rows)
 
 
-def _is_matrix(rows: Any) -> bool:
-    def is_percentage(value: Any) -> bool:
-        return value is None or (is_number(value) and 0 <= value <= 100)
-
-    return _is_table(rows, is_percentage, more=1) and None not in rows[-1]
+def _is_percentage(value: Any) -> bool:
+    return value is None or (is_number(value) and 0 <= value <= 100)
 
 
 def _is_moment(text: Any) -> bool:
@@ -61,11 +57,16 @@ TEXT = Column("TEXT NOT NULL")
 MEASURE = Column("REAL", store=float)
 SECONDS = Column("REAL NOT NULL", lambda value: is_number(value) and 0 <= value < 1e300, "a number of seconds", float)
 OBJECT = Column("TEXT NOT NULL", lambda value: isinstance(value, dict), "an object", json.dumps)
-PERCENTAGES = "a row more than columns, of percentages and null, and a last row without null: all tasks are tested"
-MATRIX = Column("TEXT NOT NULL", _is_matrix, PERCENTAGES, json.dumps)
+MATRIX = Column(
+    "TEXT NOT NULL",
+    lambda rows: _is_table(rows, _is_percentage, more=1) and None not in rows[-1],
+    "a row more than columns, of percentages and null, and a last row without null: all tasks are tested",
+    json.dumps,
+)
 MOMENT = Column("TEXT NOT NULL", _is_moment, "a time like 2026-01-31T23:59:59+00:00, in UTC")
-COUNTED = "a row of counts per class, or no such field"
-COUNTS = Column("TEXT", lambda rows: _is_table(rows, is_whole), COUNTED, json.dumps)
+COUNTS = Column(
+    "TEXT", lambda rows: _is_table(rows, is_whole), "a row of counts per class, or no such field", json.dumps
+)
 
 
 class Record(TypedDict):
@@ -154,12 +155,11 @@ def to_line(record: Record) -> bytes:
 
 def from_line(line: str) -> Record:
     """The record that a line of JSON holds; InputError where it holds none."""
+    record = check_record(parse_json(line))
     try:
-        record = check_record(parse_json(line))
-        to_line(record)  # what comes in can go out again, unlike half of a surrogate pair
-    except ValueError as error:
-        text = str(error)
-        raise InputError(text if len(text) <= LONGEST else text[:LONGEST] + "...") from error
+        to_line(record)
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise InputError(str(error)) from error
     return record
 
 
@@ -188,7 +188,9 @@ def check_record(record: Any) -> Record:
         raise InputError(f"not a run record: it has {', '.join(map(repr, strange))}, which is not a field of a record")
     for name, value in record.items():
         expect(name, value, COLUMNS[name].is_valid(value), COLUMNS[name].expected)
-    _check_environment(record["environment"])
+    for name, value in record["environment"].items():
+        fine, expected = _environment_check(name, value)
+        expect(f"its environment's {name}", value, fine or value is None, expected)
     configuration = Configuration.from_dict(record["configuration"])
     _check_stream(record, configuration)
     for name, wanted in complete(configuration, record).items():
@@ -197,15 +199,13 @@ def check_record(record: Any) -> Record:
     return record  # type: ignore[return-value]  # checked above
 
 
-def _check_environment(environment: Mapping[str, Any]) -> None:
-    for name, value in environment.items():
-        if name in NAMES:
-            fine, expected = value in NAMES[name], f"one of {', '.join(NAMES[name])}"
-        elif name in ("threads", "together"):
-            fine, expected = is_whole(value), "a whole number"
-        else:
-            fine, expected = isinstance(value, str), "text"
-        expect(f"its environment's {name}", value, fine or value is None, expected)
+def _environment_check(name: str, value: Any) -> tuple[bool, str]:
+    """Whether a field of the environment may have this value, and what was expected."""
+    if name in NAMES:
+        return value in NAMES[name], f"one of {', '.join(NAMES[name])}"
+    if name in ("threads", "together"):
+        return is_whole(value), "a whole number"
+    return isinstance(value, str), "text"
 
 
 def _check_stream(record: Mapping[str, Any], configuration: Configuration) -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 from cclfp.core.files import check_output, chosen_by, home, real_file, write_file
 from cclfp.errors import InputError, reason_of
 from cclfp.metrics import count_of
-from cclfp.runs.record import COLUMNS, SCHEMA, VERSION, Record, difference, from_line, from_row, to_line, to_row
+from cclfp.runs.record import SCHEMA, VERSION, Record, difference, from_line, from_row, to_line, to_row
 
 TIMEOUT = 60  # seconds to wait for other processes
 APPLICATION = 0x0CC1_F900  # marks the file as ours
@@ -54,16 +54,12 @@ def exists(path: Path) -> bool:
 
     An empty file is none yet: a process was killed before it made the table, or is about to.
     """
-    if str(path) == ":memory:" or str(path).startswith("file:"):
-        raise InputError(f"{path}: records are kept in a file, not in memory or by a URI: expected the path of a file")
     file, *journals = files_of(path)
     with _usable(path):
         for journal in journals:
             with contextlib.suppress(FileNotFoundError):  # none, or SQLite has just removed it
                 if not stat.S_ISREG(journal.lstat().st_mode):
                     raise OSError(f"{journal} is not a regular file")
-        if path.is_symlink() and not file.exists():
-            raise InputError(f"{path} is a symbolic link to {file}, which does not exist")
         found = file.exists() and file.stat().st_size > 0
         if found and not is_database(file):  # looked at in this order: one that is being made grows
             raise OSError("file is not a database")
@@ -143,16 +139,11 @@ class Store:
         if application != APPLICATION:
             raise InputError(f"{self.path} is a database of something else, not a store of runs")
         if version != VERSION:
-            age, what = "an earlier", "write its runs into a file with that one (export), and import the file here"
-            if version > VERSION:
-                age, what = "a newer", "update cclfp, or name another store"
-            raise InputError(f"{self.path} was written by {age} cclfp (store format {version}, not {VERSION}): {what}")
+            other = f"{self.path} was written by another version of cclfp (store format {version}, not {VERSION})"
+            raise InputError(f"{other}: write its runs into a file with that one (export), and import the file here")
         if code := [str(row[0]) for row in database.execute(CODE)]:
             raise InputError(f"{self.path} has triggers, views or virtual tables, which no cclfp writes: {code[0]!a}")
         damage = [str(row[0]).replace("\n", " ") for row in database.execute("PRAGMA integrity_check(10)")]
-        found = {row["name"] for row in database.execute("PRAGMA table_info(runs)")}
-        if missing := {*COLUMNS, "checksum"} - found:
-            raise InputError(f"{self.path} is damaged: its table of runs has no {', '.join(sorted(missing))}")
         return [] if damage == ["ok"] else damage
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -310,7 +301,7 @@ def import_runs(paths: Sequence[Path], store: Store | Path) -> tuple[int, list[s
 
 def read_records(path: Path) -> Iterator[tuple[str, Record]]:
     """The records of a file, each with its place: the file and the line, or the key in a store."""
-    file, number = real_file(path), 0
+    file = real_file(path)
     try:
         if is_database(file):
             for record in Store(path, read_only=True).records():
@@ -325,5 +316,3 @@ def read_records(path: Path) -> Iterator[tuple[str, Record]]:
                     raise InputError(f"{place}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {reason_of(error)}") from error
-    if not number:
-        raise InputError(f"{path} is empty: expected a run record on every line, as cclfp runs export writes them")

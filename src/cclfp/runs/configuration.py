@@ -82,7 +82,7 @@ class Configuration:
     def _check_memory(self, kind: type[Method] | None) -> None:
         """``buffer`` and ``replay`` are numbers exactly where the method has a memory and replays from it."""
         has_memory = self.buffer is not None if kind is None else kind.schedule is not None
-        has_replay = (has_memory and self.replay is not None) if kind is None else replays(kind)
+        has_replay = has_memory and (self.replay is not None if kind is None else replays(kind))
         for name, wanted in (("buffer", has_memory), ("replay", has_replay)):
             if wanted:
                 check_whole(name, getattr(self, name), at_least=1)
@@ -235,16 +235,11 @@ def method_labels(configurations: Sequence[Configuration]) -> list[str]:
 def expect(name: str, value: Any, fine: bool, expected: str) -> None:
     """InputError for a value that is not what was expected."""
     if not fine:
-        raise InputError(f"{name} is {shown(value)}: expected {expected}")
-
-
-def shown(value: Any, length: int = 60) -> str:
-    """A value as JSON, shortened where it is long."""
-    try:
-        text = json.dumps(value, default=repr)
-    except RecursionError:
-        return "nested too deeply"
-    return text if len(text) < length else text[:length] + "..."
+        try:
+            shown = json.dumps(value, default=repr)
+        except RecursionError:
+            shown = "nested too deeply"
+        raise InputError(f"{name} is {shown if len(shown) < 60 else f'{shown[:60]}...'}: expected {expected}")
 
 
 def is_whole(value: Any) -> TypeGuard[int]:
